@@ -1,0 +1,5 @@
+"""`python -m raysum` is the command line."""
+
+from raysum.cli import main
+
+main()

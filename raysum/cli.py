@@ -1,0 +1,265 @@
+"""The command line: one short function a verb. Each parses, calls one room and prints."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raysum.errors import UserError
+
+app = typer.Typer(
+    help="Train, tune and serve hierarchical multi-document summarizers on Ray.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Look into datasets.", no_args_is_help=True)
+config_app = typer.Typer(help="Look into configurations.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+app.add_typer(config_app, name="config")
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as train.steps=2000.")
+]
+Decode = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decode key, such as beta=0.4.")]
+Checkpoint = Annotated[str, typer.Option(help="best, latest, or a step.")]
+
+
+def main() -> None:
+    """Run the command line: exit code 2 and one message for a mistake of the user's."""
+    try:
+        app()
+    except UserError as error:
+        print(f"raysum: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("raysum: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+@app.command()
+def quickstart(
+    out: Annotated[Path, typer.Option(help="Folder to write: corpus, dataset, run, search.")],
+    steps: Annotated[int | None, typer.Option(help="Training steps, instead of the preset's.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The whole way on a generated corpus: prepare, train PHT, align, search beta, evaluate, summarize."""
+    from raysum.quickstart import quickstart as run_quickstart
+
+    result = run_quickstart(out, steps=steps)
+    _print(result.to_dict() if as_json else result.render(), as_json)
+
+
+@app.command()
+def prepare(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="JSONL[.gz], CSV, Parquet, or folders.")],
+    out: Annotated[Path, typer.Option(help="Dataset folder to write.")],
+    vocab: Annotated[str | None, typer.Option(help="SentencePiece model; without it one is trained.")] = None,
+    vocab_size: Annotated[int, typer.Option(help="Pieces of a trained vocabulary.")] = 32000,
+    ranker: Annotated[str, typer.Option(help="tfidf (against the title), lexrank, or none.")] = "tfidf",
+    max_paragraphs: Annotated[int, typer.Option(help="Best-ranked paragraphs kept (L).")] = 40,
+    paragraph_tokens: Annotated[int, typer.Option(help="Tokens kept of a paragraph (N).")] = 100,
+    graph: Annotated[str, typer.Option(help="none, or similarity: paragraph graph for graph heads.")] = "none",
+    split: Annotated[str | None, typer.Option(help="Split of all sources, where names do not tell it.")] = None,
+    max_rejected: Annotated[float, typer.Option(help="Share of rows that may be rejected.")] = 0.1,
+    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Raw clusters to a dataset: paragraphs, ranking, tokens, shards."""
+    from raysum.prepare.shards import prepare as run_prepare
+
+    report = run_prepare(
+        sources,
+        out,
+        vocab=vocab,
+        vocab_size=vocab_size,
+        ranker=ranker,
+        max_paragraphs=max_paragraphs,
+        paragraph_tokens=paragraph_tokens,
+        graph=graph,
+        split=split,
+        max_rejected=max_rejected,
+        address=address,
+    )
+    _print(report, as_json)
+
+
+@data_app.command("show")
+def data_show(data: Annotated[Path, typer.Argument(help="Dataset folder.")], as_json: Json = False) -> None:
+    """What a dataset holds: rows, lengths, what was cut or rejected, the recipe."""
+    from raysum.prepare.card import card, render
+
+    found = card(data)
+    _print(found if as_json else render(found), as_json)
+
+
+@app.command()
+def train(
+    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE|alignment", help="What to train.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Train a preset on data=DATA into out=RUN; the same command resumes. `alignment run=RUN` trains the predictor."""
+    from raysum.config import load_config
+
+    config = load_config(preset, overrides)
+    if preset == "alignment":
+        from raysum.train.alignment import train_alignment
+
+        run = train_alignment(config)
+    else:
+        from raysum.train.fit import train as run_train
+
+        run = run_train(config)
+    best = run.best()
+    result = {"run": str(run.path), "step": best.step, "valid_loss": run.validations().get(best.step)}
+    _print(result, as_json)
+
+
+@app.command()
+def tune(
+    space: Annotated[str, typer.Argument(metavar="SPACE", help="Name or file of a search space.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Search a space with Ray Tune: data=DATA out=SEARCH, and run=RUN for decoding spaces."""
+    from raysum.tune.search import search
+
+    result = search(space, overrides or [])
+    _print(result.to_dict() if as_json else result.table(), as_json)
+
+
+@app.command()
+def evaluate(
+    target: Annotated[str, typer.Argument(metavar="RUN|SEARCH|SYSTEM", help="A run, a search, lead or lexrank.")],
+    data: Annotated[Path, typer.Option(help="Dataset folder.")],
+    split: Annotated[str | None, typer.Option(help="Split; may be left out where there is one.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Examples, the first so many.")] = None,
+    protocol: Annotated[str, typer.Option(help="ROUGE protocol: google, ht-paper, pht-paper, graphsum.")] = "google",
+    swapped: Annotated[bool, typer.Option(help="Also the control: another cluster's sources.")] = False,
+    checkpoint: Checkpoint = "best",
+    decode: Decode = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for outputs; by default inside the run.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Decode a split and score it beside Lead and LexRank."""
+    from raysum.evaluate.evaluation import evaluate as run_evaluate
+
+    result = run_evaluate(
+        target,
+        data,
+        split=split,
+        limit=limit,
+        protocol=protocol,
+        swapped=swapped,
+        checkpoint=checkpoint,
+        decode=_settings(decode),
+        out=out,
+    )
+    _print(result.to_dict() if as_json else result.table(), as_json)
+
+
+@app.command()
+def summarize(
+    run: Annotated[str, typer.Argument(metavar="RUN|SEARCH", help="A trained run.")],
+    files: Annotated[list[str] | None, typer.Argument(help="JSONL clusters, or the texts of one; - reads stdin.")] = None,
+    title: Annotated[str, typer.Option(help="Title, where the files are texts of one cluster.")] = "",
+    checkpoint: Checkpoint = "best",
+    decode: Decode = None,
+    as_json: Json = False,
+) -> None:
+    """Summarize raw clusters from files, without a server and without Ray."""
+    from raysum.decode.inputs import read_clusters
+    from raysum.decode.summarizer import Summarizer
+
+    clusters = read_clusters(files or ["-"], title)
+    summarizer = Summarizer.load(run, checkpoint=checkpoint, **_settings(decode))
+    for summary in summarizer.summarize_many(clusters, progress=len(clusters) > 1):
+        _print(summary.to_dict() if as_json else summary.render(), as_json)
+
+
+@app.command()
+def serve(
+    run: Annotated[str, typer.Argument(metavar="RUN|SEARCH", help="A trained run, or a search: its best.")],
+    host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to bind.")] = 8000,
+    replicas: Annotated[int, typer.Option(help="Copies of the model.")] = 1,
+    checkpoint: Checkpoint = "best",
+    decode: Decode = None,
+    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
+) -> None:
+    """Host the best checkpoint over HTTP until stopped."""
+    from raysum.serve.app import serve as run_serve
+
+    run_serve(
+        run,
+        host=host,
+        port=port,
+        replicas=replicas,
+        checkpoint=checkpoint,
+        decode=_settings(decode),
+        address=address,
+    )
+
+
+@config_app.command("show")
+def config_show(
+    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE")], overrides: Overrides = None, as_json: Json = False
+) -> None:
+    """The fully resolved config of a preset or file, and its number of parameters."""
+    from raysum.config import dump, load_config
+    from raysum.models.specs import count_parameters
+
+    config = load_config(preset, overrides)
+    number = count_parameters(config.model)
+    if as_json:
+        _print(config.model_dump(mode="json") | {"parameters": number}, as_json)
+    else:
+        print(f"# {number:,} parameters\n{dump(config)}", end="")
+
+
+@config_app.command("list")
+def config_list() -> None:
+    """Names of the presets."""
+    from raysum.config import presets
+
+    print("\n".join(presets()))
+
+
+@config_app.command("schema")
+def config_schema() -> None:
+    """JSON schema of the config, for editors."""
+    from raysum.config import Config
+
+    print(json.dumps(Config.model_json_schema(), indent=2))
+
+
+def _settings(pairs: list[str] | None) -> dict[str, Any]:
+    """`--set key=value` pairs as decode settings."""
+    import yaml
+
+    settings = {}
+    for pair in pairs or []:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise UserError(f"{pair!r} is not KEY=VALUE; write for example --set num_beams=8")
+        settings[key.removeprefix("decode.")] = yaml.safe_load(text)
+    return settings
+
+
+def _print(result: Any, as_json: bool) -> None:
+    """A result on stdout: one line of JSON, or for people."""
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    console = Console(soft_wrap=True)
+    if isinstance(result, dict):
+        for key, value in result.items():
+            console.print(f"{key}: {value}", markup=False, highlight=False)
+    else:
+        console.print(result, markup=False, highlight=False)

@@ -1,0 +1,1 @@
+"""Presets: configurations of the papers, a YAML each."""

@@ -1,0 +1,204 @@
+"""The run folder: where the things of one training are, what is best, what is resumable."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raysum.config import Config, DecodeConfig, dump, merge, parse_yaml, validate
+from raysum.errors import UserError
+
+_STEP = "step-"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One complete checkpoint: a folder is only named so once everything in it has been written."""
+
+    path: Path
+
+    @property
+    def step(self) -> int:
+        return int(self.path.name.removeprefix(_STEP))
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights.safetensors"
+
+    @cached_property
+    def state(self) -> dict[str, Any]:
+        """What was counted when it was written: step, tokens, seconds, workers, stage, dtype."""
+        return read_json(self.path / "state.json")
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the optimizer's state is still there (kept for the newest checkpoints only)."""
+        return (self.path / "engine").is_dir()
+
+
+class Run:
+    """A folder holding config.yaml, recipe.json, vocabulary.model, metrics.jsonl, checkpoints/, alignment/, evaluation/."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path).expanduser().absolute()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> "Run":
+        """An existing run. Raises UserError where ``path`` is not one, or its config does not read."""
+        run = cls(path)
+        if not run.path.exists():
+            raise UserError(f"no run folder {path}; train one with `raysum train PRESET data=DATA out={path}`")
+        if not run.exists:
+            raise UserError(f"{path} is not a run folder: it has no config.yaml")
+        run.config  # noqa: B018 - reads and checks it now
+        return run
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "config.yaml").is_file()
+
+    @cached_property
+    def config(self) -> Config:
+        file = self.path / "config.yaml"
+        values, places = parse_yaml(file.read_text(encoding="utf-8"), str(file))
+        return validate(values, places)
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """The manifest's prepare recipe: `summarize` and `serve` apply exactly this to raw text."""
+        return read_json(self.path / "recipe.json")
+
+    @property
+    def vocabulary(self) -> Path:
+        return self.path / "vocabulary.model"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "evaluation"
+
+    @property
+    def alignment(self) -> "Run":
+        """The attention predictor's run inside this one; ``.exists`` says whether it was trained."""
+        return Run(self.path / "alignment")
+
+    # Creating
+
+    def create(self, config: Config, recipe: dict[str, Any], vocabulary: Path | None) -> None:
+        """Write the config, recipe and vocabulary before the first step. Raises UserError if the folder is unwritable."""
+        try:
+            self.checkpoint_folder.mkdir(parents=True, exist_ok=True)
+            if vocabulary is not None:
+                shutil.copyfile(vocabulary, self.vocabulary)
+            write_json(self.path / "recipe.json", recipe)
+            write_text(self.path / "config.yaml", dump(config))
+        except OSError as error:
+            raise UserError(f"cannot write the run folder {self.path}: {error.strerror}; choose another out=") from None
+
+    # Checkpoints
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        return self.path / "checkpoints"
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Complete checkpoints, oldest first."""
+        found = (item for item in self.checkpoint_folder.glob(f"{_STEP}*") if item.is_dir())
+        return sorted((Checkpoint(item) for item in found), key=lambda checkpoint: checkpoint.step)
+
+    def checkpoint_path(self, step: int) -> Path:
+        return self.checkpoint_folder / f"{_STEP}{step:08d}"
+
+    def latest(self) -> Checkpoint | None:
+        """The newest complete checkpoint that training can go on from."""
+        return next((c for c in reversed(self.checkpoints()) if c.resumable), None)
+
+    def validations(self) -> dict[int, float]:
+        """Validation loss by step, as metrics.jsonl tells it (the last word on a step counts)."""
+        return {line["step"]: line["valid_loss"] for line in read_lines(self.metrics) if "valid_loss" in line}
+
+    def best(self) -> Checkpoint:
+        """The checkpoint of lowest validation loss; the newest where none was validated.
+
+        Raises UserError if the run has no complete checkpoint.
+        """
+        checkpoints = [c for c in self.checkpoints() if c.weights.is_file()]
+        if not checkpoints:
+            raise UserError(f"{self.path} has no complete checkpoint yet; train it further with `raysum train`")
+        losses = self.validations()
+        validated = [c for c in checkpoints if c.step in losses]
+        return min(validated, key=lambda c: losses[c.step]) if validated else checkpoints[-1]
+
+    def checkpoint(self, which: str = "best") -> Checkpoint:
+        """``best``, ``latest`` or a step number. Raises UserError naming the steps there are."""
+        if which == "best":
+            return self.best()
+        checkpoints = [c for c in self.checkpoints() if c.weights.is_file()]
+        if which == "latest" and checkpoints:
+            return checkpoints[-1]
+        for candidate in checkpoints:
+            if str(candidate.step) == which:
+                return candidate
+        steps = ", ".join(str(c.step) for c in checkpoints) or "none"
+        raise UserError(f"{self.path} has no checkpoint {which!r}; it has best, latest and the steps {steps}")
+
+    # Decoding
+
+    @property
+    def decode(self) -> DecodeConfig:
+        """The run's decoding settings: those of its config, changed by what a search found best (decode.yaml)."""
+        file = self.path / "decode.yaml"
+        if not file.is_file():
+            return self.config.decode
+        found, places = parse_yaml(file.read_text(encoding="utf-8"), str(file))
+        return validate(merge(self.config.decode.model_dump(), found), places, DecodeConfig)
+
+    def set_decode(self, settings: dict[str, Any]) -> None:
+        """Make ``settings`` (decode keys) the ones that evaluate, summarize and serve use."""
+        write_text(self.path / "decode.yaml", yaml.safe_dump(settings, sort_keys=False))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or nothing: to a neighbour first, then renamed."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Raises UserError where the file is missing or broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; the folder is incomplete") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} does not read as JSON: {error}") from None
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSONL file; nothing where it does not exist. A torn last line (a killed writer) is left out."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue

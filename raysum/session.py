@@ -1,0 +1,86 @@
+"""Starting or joining Ray, quietly; stopping what was started."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from raysum.errors import UserError
+
+_OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each
+
+# Ray reads these when it is imported or started. Workers inherit them.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # Train runs in the dashboard
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TQDM": "0",
+}
+
+
+def start_ray(address: str | None = None, cpus: float | None = None) -> None:
+    """Join the Ray cluster at ``address``, or start one on this machine; nothing if one is there already.
+
+    ``cpus`` is accounting only: at least so many are offered, so that workers never wait for cores that are not there.
+    Inside a submitted job (`ray job submit`) the job's cluster is the address.
+    Raises UserError where ``address`` does not answer.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    try:
+        if address == "local":
+            ray.init(
+                address="local",
+                num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
+                object_store_memory=_OBJECT_STORE,
+                include_dashboard=True,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        else:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"no Ray cluster answers at {address!r} ({first}); check the address, or leave it out") from None
+    quiet()
+
+
+def quiet() -> None:
+    """Keep Ray Data's and Ray's own chatter out of the user's terminal."""
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    for name in ("ray", "ray.data", "ray.train", "ray.tune", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextmanager
+def ray_session(address: str | None = None, cpus: float | None = None) -> Iterator[None]:
+    """Ray for the length of the block; a session that was there before stays."""
+    import ray
+
+    was_there = ray.is_initialized()
+    start_ray(address, cpus)
+    try:
+        yield
+    finally:
+        if not was_there:
+            ray.shutdown()
+
+
+def dashboard() -> str | None:
+    """Address of the dashboard of the Ray session, None where it has none."""
+    import ray
+
+    context = ray.worker.global_worker.node
+    address = context.address_info.get("webui_url") if context else None
+    return f"http://{address}" if address else None

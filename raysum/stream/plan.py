@@ -1,0 +1,135 @@
+"""The plan: which rows make which micro-batch of which step, decided from lengths, seed and epoch alone.
+
+An epoch visits every kept row once. Row groups are shuffled; inside a window of row groups rows are sorted by length
+(with a little noise) and cut into micro-batches under a token budget; a window's micro-batches are shuffled, and the
+rows left over join the next window. A global step is A consecutive micro-batches; the epoch's last step is filled with
+empty ones. Nothing here depends on the number of workers or on where training starts.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+_NOISE = 0.05  # relative; enough to change a row's companions between epochs without mixing short with long
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """``batch_tokens`` of a micro-batch at most, ``micro_batches`` A of a step, ``window`` in row groups."""
+
+    batch_tokens: int
+    micro_batches: int
+    window: int = 64
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """``rows`` [n] in the order read; micro-batch i is ``rows[offsets[i] : offsets[i + 1]]``; ``weights`` [steps]."""
+
+    rows: np.ndarray
+    offsets: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.weights)
+
+
+class Plan:
+    """The sequence of steps over rows with ``costs`` [rows] in tokens and ``weights`` [rows] in the loss denominator.
+
+    ``groups`` [G] are the row group sizes in file order; rows where ``keep`` [rows] is false are never used.
+    Epochs are computed when first asked for; the last one is held.
+    """
+
+    def __init__(
+        self, costs: np.ndarray, weights: np.ndarray, keep: np.ndarray, groups: np.ndarray, settings: PlanSettings
+    ):
+        if not keep.any():
+            raise ValueError("a plan needs at least one row")
+        self.costs, self.weights, self.keep, self.groups, self.settings = costs, weights, keep, groups, settings
+        self._first_steps = [0]  # of each epoch seen so far, and of the one after
+        self._held: tuple[int, Epoch] | None = None
+
+    @cached_property
+    def _group_starts(self) -> np.ndarray:
+        return np.cumsum(self.groups) - self.groups
+
+    def epoch(self, index: int) -> Epoch:
+        if self._held is None or self._held[0] != index:
+            self._held = (index, self._compute(index))
+        return self._held[1]
+
+    def locate(self, step: int) -> tuple[int, int]:
+        """The epoch of a global step, and its place in it."""
+        while self._first_steps[-1] <= step:
+            self._first_steps.append(self._first_steps[-1] + self.epoch(len(self._first_steps) - 1).num_steps)
+        epoch = bisect_right(self._first_steps, step) - 1
+        return epoch, step - self._first_steps[epoch]
+
+    def rows(self, step: int, micro_batch: int) -> np.ndarray:
+        """Row numbers of one micro-batch of a global step; empty ones fill an epoch's last step."""
+        index, place = self.locate(step)
+        epoch = self.epoch(index)
+        i = place * self.settings.micro_batches + micro_batch
+        return epoch.rows[epoch.offsets[i] : epoch.offsets[i + 1]]
+
+    def weight(self, step: int) -> int:
+        """The loss denominator of a global step: the weights of all its rows, over all micro-batches."""
+        index, place = self.locate(step)
+        return int(self.epoch(index).weights[place])
+
+    def _compute(self, index: int) -> Epoch:
+        rng = np.random.default_rng([self.settings.seed, index])
+        order = rng.permutation(len(self.groups))
+        keys = self.costs * rng.uniform(1 - _NOISE, 1 + _NOISE, len(self.costs))
+        carried = np.empty(0, np.int64)
+        rows, sizes = [], []
+        for number, start in enumerate(range(0, len(order), self.settings.window)):
+            chosen = order[start : start + self.settings.window]
+            window = np.concatenate([carried, self._rows_of(chosen)])
+            # Alternating directions leave the longest and the shortest rows over in turn, so none is put off for ever.
+            window = window[np.argsort(keys[window] * (-1) ** number, kind="stable")]
+            cut = _cut(self.costs[window], self.settings.batch_tokens)
+            if start + self.settings.window < len(order) and len(cut):
+                window, carried = np.split(window, [len(window) - cut[-1]])
+                cut = cut[:-1]
+            shuffled = rng.permutation(len(cut))
+            rows.append(_permute_segments(window, cut, shuffled))
+            sizes.append(cut[shuffled])
+        return self._epoch(np.concatenate(rows), np.concatenate(sizes))
+
+    def _rows_of(self, groups: np.ndarray) -> np.ndarray:
+        rows = _ranges(self._group_starts[groups], self.groups[groups])
+        return rows[self.keep[rows]]
+
+    def _epoch(self, rows: np.ndarray, sizes: np.ndarray) -> Epoch:
+        per_step = self.settings.micro_batches
+        filled = np.zeros(-len(sizes) % per_step, np.int64)
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate([sizes, filled]))])
+        totals = np.concatenate([[0], np.cumsum(self.weights[rows], dtype=np.int64)])
+        return Epoch(rows, offsets, np.diff(totals[offsets[::per_step]]))
+
+
+def _cut(costs: np.ndarray, budget: int) -> np.ndarray:
+    """Sizes of consecutive segments of cost ``budget`` at most; a row above the budget is a segment of its own."""
+    totals = np.cumsum(costs, dtype=np.int64).tolist()
+    ends, spent = [0], 0
+    while ends[-1] < len(totals):
+        ends.append(max(bisect_right(totals, spent + budget, ends[-1]), ends[-1] + 1))
+        spent = totals[ends[-1] - 1]
+    return np.diff(np.array(ends, np.int64))
+
+
+def _permute_segments(values: np.ndarray, sizes: np.ndarray, order: np.ndarray) -> np.ndarray:
+    starts = np.cumsum(sizes) - sizes
+    return values[_ranges(starts[order], sizes[order])]
+
+
+def _ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """``arange(start, start + size)`` of each pair, one after the other."""
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()))

@@ -1,0 +1,28 @@
+"""Fixtures shared by all tests: the shared data, one Ray session, small datasets and a small trained run."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of shared data (RAYSUM_SHARED, by default beside the project)."""
+    folder = Path(os.environ.get("RAYSUM_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    if not folder.is_dir():
+        if os.environ.get("RAYSUM_REQUIRE_SHARED") == "1":
+            pytest.fail(f"no shared data at {folder}; set RAYSUM_SHARED")
+        pytest.skip(f"no shared data at {folder}; set RAYSUM_SHARED to its folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def ray_session():
+    """One local Ray session for all tests that need one."""
+    from raysum.session import ray_session
+
+    with ray_session(cpus=4):
+        yield

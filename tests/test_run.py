@@ -1,0 +1,72 @@
+"""The run folder: complete checkpoints, the best one, decoding settings."""
+
+import json
+
+import pytest
+
+from raysum.config import load_config
+from raysum.errors import UserError
+from raysum.run import Run
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    vocabulary = tmp_path / "v.model"
+    vocabulary.write_bytes(b"pieces")
+    run = Run(tmp_path / "run")
+    run.create(load_config(None, ["train.steps=30"]), {"lower": True}, vocabulary)
+    for step in (10, 20, 30):
+        folder = run.checkpoint_path(step)
+        (folder / "engine").mkdir(parents=True)
+        (folder / "weights.safetensors").write_bytes(b"")
+    return run
+
+
+def test_create_then_open_gives_the_same_config(run):
+    opened = Run.open(run.path)
+    assert opened.config.train.steps == 30
+    assert opened.recipe == {"lower": True}
+    assert opened.vocabulary.read_bytes() == b"pieces"
+
+
+def test_partial_checkpoints_are_never_seen(run):
+    (run.checkpoint_folder / ".partial-40-0" / "engine").mkdir(parents=True)
+    assert [c.step for c in run.checkpoints()] == [10, 20, 30]
+    assert run.latest().step == 30
+
+
+def test_best_is_the_lowest_validation_loss_and_the_last_word_on_a_step_counts(run):
+    lines = [(10, 3.0), (20, 1.0), (30, 2.0), (20, 2.5)]
+    text = "".join(json.dumps({"step": s, "valid_loss": v}) + "\n" for s, v in lines) + '{"step": 10, "valid'
+    run.metrics.write_text(text)
+    assert run.best().step == 30
+    assert run.checkpoint("latest").step == 30
+    assert run.checkpoint("10").step == 10
+    with pytest.raises(UserError, match="steps 10, 20, 30"):
+        run.checkpoint("15")
+
+
+def test_only_checkpoints_with_engine_state_are_resumed(run):
+    (run.checkpoint_path(30) / "engine").rmdir()
+    assert run.latest().step == 20
+
+
+def test_found_decode_settings_change_the_config_ones(run):
+    assert run.decode.beta == 0
+    run.set_decode({"beta": 0.4})
+    assert Run.open(run.path).decode.beta == 0.4
+    (run.path / "decode.yaml").write_text("betta: 1")
+    with pytest.raises(UserError, match="line 1.*did you mean 'beta'"):
+        _ = run.decode
+
+
+def test_wrong_folders_say_what_to_do(tmp_path):
+    with pytest.raises(UserError, match="raysum train"):
+        Run.open(tmp_path / "none")
+    with pytest.raises(UserError, match="no config.yaml"):
+        Run.open(tmp_path)
+    with pytest.raises(UserError, match="no complete checkpoint"):
+        Run(tmp_path).best()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the run folder"):
+        Run(tmp_path / "file" / "run").create(load_config(None), {}, None)

@@ -1,0 +1,1 @@
+"""Search spaces, installed as `raysum.spaces`."""
