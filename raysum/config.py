@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from raysum.errors import UserError
-from raysum.models.specs import ModelSpec, PredictorSpec, Seq2SeqSpec
+from raysum.models.specs import ModelSpec, Seq2SeqSpec
 
 
 class Section(BaseModel):
@@ -67,29 +67,56 @@ class OptimConfig(Section):
     weight_decay: float = Field(0.0, ge=0)
 
 
+_OTHER_NAMES = {
+    "beam_size": "num_beams",
+    "block_ngram_repeat": "no_repeat_ngram_size",
+    "num_return_sequences": "n_best",
+}
+
+
 class DecodeConfig(Section):
-    """Beam search and its score terms. Names known from other toolkits are accepted as aliases."""
+    """Beam search and its score terms. Names known from other toolkits are accepted too."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    num_beams: int = Field(5, gt=0, validation_alias=AliasChoices("num_beams", "beam_size"))
+    num_beams: int = Field(5, gt=0)
     length_normalization: Literal["gnmt", "length", "none"] = Field(
         "gnmt", description="divide log-probability by ((5 + n) / 6)^p, by n^p, or by nothing; p = length_penalty"
     )
     length_penalty: float = Field(0.4, ge=0, description="HT's alpha; 1 with 'length' is PHT's eq. 17")
     min_length: int = Field(0, ge=0, description="tokens before EOS is allowed")
     max_length: int = Field(200, gt=0, description="tokens, EOS included")
-    no_repeat_ngram_size: int = Field(
-        3, ge=0, validation_alias=AliasChoices("no_repeat_ngram_size", "block_ngram_repeat"), description="0 = off"
+    no_repeat_ngram_size: int = Field(3, ge=0, description="n-grams of tokens that may not repeat; 0 = off")
+    block_across_sentences: bool = Field(
+        False, description="whether an n-gram that holds the end of a sentence counts as repeated"
     )
     no_repeat_last: int = Field(0, ge=0, description="a token may not repeat one of the last so many, but for commas")
-    n_best: int = Field(1, gt=0, validation_alias=AliasChoices("n_best", "num_return_sequences"))
+    n_best: int = Field(1, gt=0, description="summaries returned, best first; at most num_beams")
     beta: float = Field(0.0, ge=0, description="weight of attention alignment (PHT eq. 17)")
     alignment_reduction: Literal["sum", "mean"] = Field("sum", description="over paragraphs: eq. 18, or its mean")
     alignment_when: Literal["step", "final"] = Field("step", description="at every step, or when ranking finished ones")
     structural_coverage: float = Field(0.0, ge=0, description="gamma of eq. 13")
-    keep_paragraphs: int | None = Field(None, gt=0, description="compression: paragraphs of highest predicted attention")
+    keep_paragraphs: int | None = Field(
+        None, gt=0, description="compression: only so many paragraphs, of highest predicted attention"
+    )
+    citations: Literal["attention", "lexical"] = Field(
+        "attention", description="a sentence cites what it attended to, or the paragraph of nearest tf-idf"
+    )
     batch_examples: int = Field(16, gt=0, description="examples decoded together")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, values: Any) -> Any:
+        """Other toolkits' names become ours; the later of two names for one setting counts."""
+        if not isinstance(values, dict):
+            return values
+        return {_OTHER_NAMES.get(key, key): value for key, value in values.items()}
+
+    @model_validator(mode="after")
+    def _check(self) -> "DecodeConfig":
+        if self.n_best > self.num_beams:
+            raise ValueError(f"n_best {self.n_best} needs num_beams of at least as many, not {self.num_beams}")
+        if self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
+        return self
 
 
 class Config(Section):
@@ -147,9 +174,9 @@ def keys(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:
-    if annotation in (ModelSpec, Seq2SeqSpec | PredictorSpec):
-        return [Seq2SeqSpec, PredictorSpec]
-    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [part for argument in get_args(annotation) for part in _sections(argument)]
 
 
 def read_values(name: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -216,7 +243,7 @@ def apply_override(values: dict[str, Any], places: dict[str, str], override: str
     if not equals or not dotted:
         raise UserError(f"{override!r} is not key=value; write for example train.steps=2000")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.safe_load(text) if text else ""
     except yaml.YAMLError:
         value = text
     assign(values, places, dotted, value, "on the command line")
@@ -245,7 +272,8 @@ def _explain(problem: Any, places: dict[str, str], root: type[Section]) -> str:
         return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
     message = problem["msg"].removeprefix("Value error, ")
     given = "" if isinstance(problem["input"], dict | BaseModel) else f" (got {problem['input']!r})"
-    return f"{dotted}: {message}{given}{where}"
+    subject = f"{dotted}: " if dotted else ""
+    return f"{subject}{message}{given}{where}"
 
 
 def _ancestors(dotted: str) -> Iterator[str]:

@@ -31,6 +31,9 @@ class Layout:
     in_paragraphs: Tensor  # [S] index into the flat [P * N]
     in_source: Tensor  # [S] index into the flat [B * Smax]
     in_examples: Tensor  # [P] index into the flat [B * M]
+    grid_mask: Tensor  # [B, M, N]
+    in_grid: Tensor  # [S] index into the flat [B * M * N]
+    counts: tuple[int, ...]  # paragraphs of each of the B examples
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class Source:
         sizes = torch.zeros_like(counts).index_add(0, paragraph_example, lengths)
         token_offset = tokens - (sizes.cumsum(0) - sizes)[token_example]
         longest, widest, largest = int(lengths.max()), int(counts.max()), int(sizes.max())
+        token_mask = torch.arange(longest, device=device) < lengths[:, None]
+        in_examples = paragraph_example * widest + rank
         return Layout(
             token_paragraph=token_paragraph,
             token_position=token_position,
@@ -80,12 +85,15 @@ class Source:
             token_offset=token_offset,
             paragraph_example=paragraph_example,
             rank=rank,
-            token_mask=torch.arange(longest, device=device) < lengths[:, None],
+            token_mask=token_mask,
             source_mask=torch.arange(largest, device=device) < sizes[:, None],
             paragraph_mask=torch.arange(widest, device=device) < counts[:, None],
             in_paragraphs=token_paragraph * longest + token_position,
             in_source=token_example * largest + token_offset,
-            in_examples=paragraph_example * widest + rank,
+            in_examples=in_examples,
+            grid_mask=scatter_padded(token_mask, in_examples, len(counts), widest),
+            in_grid=in_examples[token_paragraph] * longest + token_position,
+            counts=tuple(counts.tolist()),
         )
 
     def to(self, device: torch.device | str) -> "Source":

@@ -1,8 +1,8 @@
 """Hyper-parameters of every model, as strict pydantic models: no torch here."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 ENCODER_LETTERS = "SLG"
 DECODER_LETTERS = "FPV"
@@ -43,6 +43,7 @@ class Seq2SeqSpec(Spec):
     tied_output: bool = Field(True, description="the output layer shares the embedding")
     dropout: float = Field(0.1, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
+    ffn_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on hidden units of feed-forward networks")
 
     @model_validator(mode="after")
     def _check(self) -> "Seq2SeqSpec":
@@ -81,4 +82,10 @@ class PredictorSpec(Spec):
         return self
 
 
-ModelSpec = Annotated[Seq2SeqSpec | PredictorSpec, Field(discriminator="system")]
+def _system(value: Any) -> str:
+    return value.get("system", "seq2seq") if isinstance(value, dict) else value.system
+
+
+ModelSpec = Annotated[
+    Annotated[Seq2SeqSpec, Tag("seq2seq")] | Annotated[PredictorSpec, Tag("predictor")], Discriminator(_system)
+]

@@ -42,16 +42,24 @@ class Plan:
     """The sequence of steps over rows with ``costs`` [rows] in tokens and ``weights`` [rows] in the loss denominator.
 
     ``groups`` [G] are the row group sizes in file order; rows where ``keep`` [rows] is false are never used.
-    Epochs are computed when first asked for; the last one is held.
+    Epochs are computed when first asked for (1 microsecond a row, measured); the last one is held. ``origin`` is an
+    epoch and its first step, both known from another copy of the same plan, for steps from there on.
     """
 
     def __init__(
-        self, costs: np.ndarray, weights: np.ndarray, keep: np.ndarray, groups: np.ndarray, settings: PlanSettings
+        self,
+        costs: np.ndarray,
+        weights: np.ndarray,
+        keep: np.ndarray,
+        groups: np.ndarray,
+        settings: PlanSettings,
+        origin: tuple[int, int] = (0, 0),
     ):
         if not keep.any():
             raise ValueError("a plan needs at least one row")
         self.costs, self.weights, self.keep, self.groups, self.settings = costs, weights, keep, groups, settings
-        self._first_steps = [0]  # of each epoch seen so far, and of the one after
+        self._first_epoch, first_step = origin
+        self._first_steps = [first_step]  # of each epoch since then that was seen, and of the one after
         self._held: tuple[int, Epoch] | None = None
 
     @cached_property
@@ -66,9 +74,10 @@ class Plan:
     def locate(self, step: int) -> tuple[int, int]:
         """The epoch of a global step, and its place in it."""
         while self._first_steps[-1] <= step:
-            self._first_steps.append(self._first_steps[-1] + self.epoch(len(self._first_steps) - 1).num_steps)
-        epoch = bisect_right(self._first_steps, step) - 1
-        return epoch, step - self._first_steps[epoch]
+            newest = self.epoch(self._first_epoch + len(self._first_steps) - 1)
+            self._first_steps.append(self._first_steps[-1] + newest.num_steps)
+        number = bisect_right(self._first_steps, step) - 1
+        return self._first_epoch + number, step - self._first_steps[number]
 
     def rows(self, step: int, micro_batch: int) -> np.ndarray:
         """Row numbers of one micro-batch of a global step; empty ones fill an epoch's last step."""

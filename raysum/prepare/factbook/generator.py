@@ -1,9 +1,9 @@
 """The factbook: an invented encyclopedia, made to order, on which gathering facts from several sources can be measured.
 
-An example is a subject with a few facts. Some sources state them, each in words of its own, some twice, between remarks
-that state nothing and paragraphs about other subjects that have facts of the same kinds. The summary is the lead section
-of an encyclopedia: all facts that the sources state, in a fixed order and in words that no source uses. Everything
-follows from the split's name and the seed.
+An example is a subject with a few facts. Its sources state them one by one, each in words of its own, some facts twice,
+between remarks that state nothing and paragraphs about other subjects that have facts of the same kinds. The summary is
+the lead section of an encyclopedia: all the facts, in a fixed order and in words that no source uses. Everything follows
+from the split's name and the seed.
 """
 
 import gzip
@@ -14,24 +14,24 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from raysum.prepare.factbook.phrases import KINDS, Attribute, Kind, Shape, fixed_words
+from raysum.prepare.factbook.phrases import Attribute, Kind, Shape, kinds, own_words
 
-# Sizes, tuned so that a cluster has about 150 source and 28 target tokens (2,000 pieces), at most 10 paragraphs of 40:
-# a Transformer of 2 + 2 layers, width 128, then learns to copy in a few hundred steps.
-FACTS = (3, 4, 5)  # facts of a subject
-PARAGRAPHS = (3, 4, 5)  # about the subject, of two sentences each
+# Sizes are tuned so that a cluster has about 150 source and 28 target tokens of a vocabulary of 2,000 pieces, in at most
+# 10 paragraphs of 40 tokens: a small Transformer then learns to copy within minutes on two cores.
+FACTS = (3, 4, 4, 5)  # of a subject; here and below one of the numbers is drawn
+PARAGRAPHS = (4,)  # about the subject, of two sentences each
 OTHER_PARAGRAPHS = (3, 4, 5)  # about other subjects, of one or two sentences
 DOCUMENTS = (2, 3)
-REPEATED = 0.25  # share of facts that a second document states too
-SAME_KIND = 0.5  # share of other subjects that are of the subject's kind
+REPEATED = 0.3  # chance that another document states a fact again, if it has room
+SAME_KIND = 0.5  # chance that another subject is of the example's kind
 
-# Consonant, vowel, and perhaps a closing consonant: a name falls into syllables in one way only, so names of different
-# syllables differ.
+# Consonant, vowel, and perhaps a closing consonant: a name falls into syllables in one way only, so that names of
+# different syllables differ.
 SYLLABLES = tuple(c + v + end for c in "bdfgklmnprstvz" for v in "aeiou" for end in ("", "l", "n", "r"))
 # A name belongs to the split that has the sum of its syllables' indices modulo 10: no name is in two splits, and every
 # syllable is in all.
 RESIDUES = {"train": tuple(range(8)), "valid": (8,), "test": (9,)}
-# Four different digits: a search that blocks repeated pieces must not block a year.
+# Four different digits, so that a search that blocks repeated pieces does not block a year.
 YEARS = tuple(str(year) for year in range(1200, 2000) if len(set(str(year))) == 4)
 SOURCES = ("Almanac", "Gazette", "Review", "Chronicle", "Register", "Courier")
 
@@ -42,8 +42,8 @@ def generate(split: str, count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Yield ``count`` raw examples of a split: ``id, title, documents, summary, split, facts``.
 
     ``split`` is ``train``, ``valid`` or ``test``. Paragraphs of a document are separated by a blank line. ``facts`` is a
-    list of ``{"attribute", "value", "paragraphs"}``, in the order of the summary, where ``paragraphs`` lists the
-    ``[document, paragraph within the document]`` that state the fact. The first examples do not depend on ``count``.
+    list of ``{"attribute", "value", "paragraphs"}`` in the order of the summary; ``paragraphs`` lists the ``[document,
+    paragraph within the document]`` that state the fact. The first examples do not depend on ``count``.
     """
     random = Random(f"factbook {split} {seed}")
     for index in range(count):
@@ -56,7 +56,6 @@ def write(folder: str | Path, *, train: int, valid: int, test: int, seed: int = 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", train), ("valid", valid), ("test", test)):
-        # No name and no time in the header, and the fastest level: it is three times as fast as the default.
         with (
             open(folder / f"{split}.jsonl.gz", "wb") as file,
             gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as lines,
@@ -78,16 +77,16 @@ class Names:
         if shape is Shape.YEAR:
             return _pick(self.random, YEARS)
         if shape is Shape.PERSON:
-            return f"{self.word()} {self.word()}"
-        return self.word()
+            return f"{self.word(1)} {self.word(2)}"
+        return self.word(2)
 
-    def word(self) -> str:
+    def word(self, syllables: int) -> str:
         while True:
-            first = int(self.random.random() * len(SYLLABLES))
+            first = int(self.random.random() * len(SYLLABLES)) if syllables > 1 else 0
             last = 10 * int(self.random.random() * (len(SYLLABLES) // 10))
             last += (_pick(self.random, self.residues) - first) % 10
-            word = SYLLABLES[first] + SYLLABLES[last]
-            if word not in self.used and word not in fixed_words():
+            word = (SYLLABLES[first] if syllables > 1 else "") + SYLLABLES[last]
+            if word not in self.used and word not in own_words():
                 self.used.add(word)
                 return word.capitalize()
 
@@ -101,14 +100,15 @@ class Subject:
     def say(self, attribute: Attribute, phrase: str) -> str:
         return phrase.format(s=self.name, v=self.values[attribute])
 
-    def remark(self, random: Random) -> str:
-        return _pick(random, self.kind.remarks).format(s=self.name)
+    def remark(self, words: str) -> str:
+        return words.format(s=self.name)
 
     def lead(self) -> str:
         """Two facts after the opening, the others in a sentence of their own."""
         clauses = [attribute.clause.format(v=value) for attribute, value in self.values.items()]
         opening = self.kind.opening.format(s=self.name)
-        return f"{opening} {clauses[0]} and {clauses[1]}. {self.kind.pronoun} {_join(clauses[2:])}."
+        later = ", ".join(clauses[2:-1]) + " and " * (len(clauses) > 3) + clauses[-1]
+        return f"{opening} {clauses[0]} and {clauses[1]}. {self.kind.pronoun} {later}."
 
 
 @dataclass(eq=False)
@@ -119,7 +119,7 @@ class Paragraph:
 
 
 def _example(random: Random, names: Names) -> dict[str, Any]:
-    kind = _pick(random, KINDS)
+    kind = _pick(random, kinds())
     subject = _subject(random, names, kind)
     num_documents = _pick(random, DOCUMENTS)
     paragraphs = _about_subject(random, subject, num_documents) + _about_others(random, names, kind, num_documents)
@@ -134,7 +134,7 @@ def _example(random: Random, names: Names) -> dict[str, Any]:
         "title": subject.name,
         "documents": [
             {
-                "source": f"{names.word()} {_pick(random, SOURCES)}",
+                "source": f"{names.word(2)} {_pick(random, SOURCES)}",
                 "text": "\n\n".join(" ".join(paragraph.sentences) for paragraph in contents),
             }
             for contents in documents
@@ -155,45 +155,41 @@ def _subject(random: Random, names: Names, kind: Kind) -> Subject:
 
 
 def _about_subject(random: Random, subject: Subject, num_documents: int) -> list[Paragraph]:
-    """Paragraphs of two sentences: every fact once, some again in another document and other words, then remarks."""
+    """Paragraphs of two sentences: every fact once, some again in another document and other words, else remarks."""
     paragraphs = [Paragraph(index % num_documents) for index in range(_pick(random, PARAGRAPHS))]
     free = paragraphs * 2
     _shuffle(random, free)
     told = [(attribute, free.pop(), _pick(random, attribute.phrases)) for attribute in subject.values]
     for attribute, paragraph, phrase in list(told):
-        elsewhere = [place for place in free if place.document != paragraph.document]
+        elsewhere = next((place for place in free if place.document != paragraph.document), None)
         if elsewhere and random.random() < REPEATED:
-            free.remove(elsewhere[0])
-            told.append((attribute, elsewhere[0], _pick(random, [p for p in attribute.phrases if p != phrase])))
+            free.remove(elsewhere)
+            told.append((attribute, elsewhere, _pick(random, [other for other in attribute.phrases if other != phrase])))
     for attribute, paragraph, phrase in told:
         paragraph.sentences.append(subject.say(attribute, phrase))
         paragraph.stated.append(attribute)
     remarks = list(subject.kind.remarks)
     _shuffle(random, remarks)
-    for paragraph, remark in zip(free, remarks, strict=False):
-        paragraph.sentences.append(remark.format(s=subject.name))
+    for paragraph in free:
+        paragraph.sentences.append(subject.remark(remarks.pop()))
     for paragraph in paragraphs:
         _shuffle(random, paragraph.sentences)
     return paragraphs
 
 
 def _about_others(random: Random, names: Names, kind: Kind, num_documents: int) -> list[Paragraph]:
-    """Paragraphs of one or two sentences about two other subjects, whose facts are none of the example's."""
-    others = [_subject(random, names, kind if random.random() < SAME_KIND else _pick(random, KINDS)) for _ in range(2)]
+    """Paragraphs of a fact, some with a remark, about two other subjects in turn."""
+    others = [_subject(random, names, kind if random.random() < SAME_KIND else _pick(random, kinds())) for _ in range(2)]
     paragraphs = []
     for index in range(_pick(random, OTHER_PARAGRAPHS)):
         other = others[index % 2]
-        attributes = list(other.values)
-        _shuffle(random, attributes)
-        sentences = [other.say(attribute, _pick(random, attribute.phrases)) for attribute in attributes[:2]]
+        attribute = _pick(random, tuple(other.values))
+        sentences = [other.say(attribute, _pick(random, attribute.phrases))]
         if random.random() < 0.5:
-            sentences[1] = other.remark(random)
-        paragraphs.append(Paragraph(int(random.random() * num_documents), sentences[: _pick(random, (1, 2))]))
+            sentences.append(other.remark(_pick(random, other.kind.remarks)))
+            _shuffle(random, sentences)
+        paragraphs.append(Paragraph(int(random.random() * num_documents), sentences))
     return paragraphs
-
-
-def _join(clauses: list[str]) -> str:
-    return " and ".join([", ".join(clauses[:-1])] * (len(clauses) > 1) + clauses[-1:])
 
 
 # Random.random() is the one method whose sequence Python promises to keep between versions, and the fastest.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from raysum.prepare.factbook.phrases import KINDS, Attribute, Shape
+from raysum.prepare.factbook.phrases import Attribute, Shape, kinds
 
 
 class Statement(NamedTuple):
@@ -121,13 +121,13 @@ def _read(sentences: Sequence[str], title: str) -> Iterator[Statement]:
 def _patterns() -> tuple[list[tuple[re.Pattern, str]], list[tuple[re.Pattern, str]], re.Pattern, re.Pattern]:
     """Phrases and clauses with their attributes, the opening of a lead (a group a kind), and its pronouns."""
     phrases, clauses = [], []
-    for kind in KINDS:
+    for kind in kinds():
         for attribute in kind.attributes:
             clauses.append((_pattern(attribute.clause, kind.shape, attribute), attribute.name))
             for phrase in attribute.phrases:
                 phrases.append((_pattern(phrase, kind.shape, attribute), attribute.name))
-    openings = (normalise_phrase(kind.opening).format(s=f"({kind.shape.value})") for kind in KINDS)
-    pronouns = {kind.pronoun.lower() for kind in KINDS}
+    openings = (normalise_phrase(kind.opening).format(s=f"({kind.shape.value})") for kind in kinds())
+    pronouns = {kind.pronoun.lower() for kind in kinds()}
     return phrases, clauses, re.compile(rf"\b(?:{'|'.join(openings)})\b"), re.compile(rf"(?:{'|'.join(pronouns)})\b")
 
 

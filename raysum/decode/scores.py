@@ -1,0 +1,127 @@
+"""The terms of a hypothesis' score besides its log-probability: each is one number a beam, computed from attention.
+
+Attention weights never depend on the token that a step chooses, so a term is the same for all candidates of a beam.
+B examples still decoded, R beams, M paragraphs. Everything here is fp32 whatever the model computes in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from raysum.config import DecodeConfig
+
+FLOOR = 1e-6  # of an attention share: log 0 must not end a hypothesis
+
+
+def length_norm(settings: DecodeConfig, length: int) -> float:
+    """What the log-probability of ``length`` tokens (EOS counts) is divided by.
+
+    ``gnmt``: ((5 + n) / 6)^p (Wu et al. 2016, eq. 14); ``length``: n^p (PHT eq. 17 with p = 1); ``none``: 1.
+    """
+    base = {"gnmt": (5 + length) / 6, "length": float(length), "none": 1.0}[settings.length_normalization]
+    return base**settings.length_penalty
+
+
+@dataclass
+class History:
+    """What the live hypotheses have attended to, as running sums: it does not grow with the length.
+
+    ``examples`` [B] their numbers in the whole batch, ``total`` [B, R, M] attention summed over steps (each step's sums
+    to one), ``overlap`` [B, R] the sum over steps of sum_p min(a_t,p, sum_{t' < t} a_t',p), ``steps`` their number.
+    """
+
+    examples: Tensor
+    total: Tensor
+    overlap: Tensor
+    steps: int = 0
+
+    @classmethod
+    def start(cls, num_examples: int, beams: int, paragraphs: int, device: torch.device) -> "History":
+        return cls(
+            examples=torch.arange(num_examples, device=device),
+            total=torch.zeros(num_examples, beams, paragraphs, device=device),
+            overlap=torch.zeros(num_examples, beams, device=device),
+        )
+
+    def add(self, attention: Tensor) -> None:
+        """One step's paragraph attention [B, R, M], summed over layers as the models give it."""
+        step = shares(attention)
+        self.overlap = self.overlap + torch.minimum(step, self.total).sum(-1)
+        self.total = self.total + step
+        self.steps += 1
+
+    def reorder(self, parent: Tensor) -> None:
+        """The beams ``parent`` [B, R] of each example go on."""
+        self.total = self.total.gather(1, parent[..., None].expand_as(self.total))
+        self.overlap = self.overlap.gather(1, parent)
+
+    def keep(self, index: Tensor) -> None:
+        """Only the examples at ``index`` [B'] go on."""
+        self.examples, self.total, self.overlap = self.examples[index], self.total[index], self.overlap[index]
+
+
+def shares(attention: Tensor) -> Tensor:
+    """Attention [..., M] in fp32, divided by its sum over paragraphs (PHT eq. 15 when summed over steps before)."""
+    attention = attention.float()
+    return attention / attention.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+
+
+class Term(Protocol):
+    """One named summand of the score. ``final``: it ranks finished hypotheses only and does not steer the search."""
+
+    @property
+    def final(self) -> bool: ...
+
+    def __call__(self, history: History) -> Tensor:
+        """[B, R], its weight included."""
+        ...
+
+
+@dataclass(frozen=True)
+class AttentionAlignment:
+    """``beta`` x attAlign (PHT eq. 17-18): the sum over real paragraphs of log max(min(eta, eta_hat), 1e-6).
+
+    ``predicted`` [B, M] is eta_hat, summing to one over the real paragraphs ``mask`` [B, M]; ``beta`` a number or one
+    for each example [B]. ``mean`` divides by the number of paragraphs. One paragraph alone scores 0.
+    """
+
+    predicted: Tensor
+    mask: Tensor
+    beta: float | Tensor
+    mean: bool = False
+    final: bool = False
+
+    def __call__(self, history: History) -> Tensor:
+        predicted, mask = self.predicted[history.examples, None].float(), self.mask[history.examples, None]
+        logs = torch.minimum(shares(history.total), predicted).clamp_min(FLOOR).log()
+        score = logs.masked_fill(~mask, 0.0).sum(-1)
+        count = mask.sum(-1)
+        score = score.masked_fill(count < 2, 0.0)
+        beta = self.beta[history.examples, None] if isinstance(self.beta, Tensor) else self.beta
+        return beta * (score / count if self.mean else score)
+
+
+@dataclass(frozen=True)
+class StructuralCoverage:
+    """``gamma`` x the mean over steps of strCov (PHT eq. 13), 1 for a step that attends to new paragraphs only."""
+
+    gamma: float
+    final: bool = False
+
+    def __call__(self, history: History) -> Tensor:
+        return self.gamma * (1 - history.overlap / max(history.steps, 1))
+
+
+def terms(settings: DecodeConfig, mask: Tensor, predicted: Tensor | None = None) -> Sequence[Term]:
+    """The terms that ``settings`` ask for; ``mask`` [B, M] real paragraphs, ``predicted`` [B, M] needed if beta > 0."""
+    found: list[Term] = []
+    if settings.beta:
+        assert predicted is not None, "beta needs predicted attention"
+        mean, final = settings.alignment_reduction == "mean", settings.alignment_when == "final"
+        found.append(AttentionAlignment(predicted, mask, settings.beta, mean, final))
+    if settings.structural_coverage:
+        found.append(StructuralCoverage(settings.structural_coverage))
+    return found

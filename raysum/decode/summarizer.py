@@ -1,0 +1,228 @@
+"""The public face: raw text, or dataset rows, to summaries that cite their sources. Needs neither Ray nor DeepSpeed."""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from raysum.config import Config, DecodeConfig, SourceConfig, validate
+from raysum.decode import citations
+from raysum.decode.beam import Hypothesis, beam_search
+from raysum.decode.compression import restrict, strongest
+from raysum.decode.scores import terms
+from raysum.decode.summary import Alternative, Citation, Sentence, Summary
+from raysum.errors import UserError
+from raysum.models.batch import Source
+from raysum.models.build import build
+from raysum.prepare.pipeline import Rejected, prepare_example
+from raysum.prepare.recipe import Recipe, read_recipe
+from raysum.prepare.vocabulary import Vocabulary
+from raysum.progress import bar
+from raysum.run import Checkpoint, Run
+from raysum.stream.collate import cut_source
+
+Row = dict[str, Any]
+
+
+class Summarizer:
+    """A trained model with all that turns raw text into its input and its output into text.
+
+    ``settings`` are the run's decoding settings with the overrides given to ``load``. ``dtype`` is what matrices are
+    multiplied in: ``fp32``, or ``bf16`` by autocast; scores are fp32 in both.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        vocabulary: Vocabulary,
+        recipe: Recipe,
+        source: SourceConfig,
+        settings: DecodeConfig,
+        predictor: nn.Module | None = None,
+        dtype: Literal["fp32", "bf16"] = "fp32",
+        name: str = "the run",
+    ):
+        self.model = model.eval()
+        self.predictor = None if predictor is None else predictor.eval()
+        self.vocabulary, self.recipe, self.source, self.settings = vocabulary, recipe, source, settings
+        self.dtype, self.name = dtype, name
+        self.device = next(model.parameters()).device
+        self._commas = sorted(
+            {i for text in (",", "a,") for i in vocabulary.encode(text) if vocabulary.decode([i]) == ","}
+        )
+
+    @classmethod
+    def load(
+        cls,
+        run: str | os.PathLike[str],
+        checkpoint: str = "best",
+        *,
+        device: str | None = None,
+        dtype: Literal["fp32", "bf16"] = "fp32",
+        **decode: Any,
+    ) -> "Summarizer":
+        """From a run folder: ``checkpoint`` is ``best``, ``latest`` or a step, ``decode`` overrides decoding settings.
+
+        ``device`` defaults to CUDA where there is one. Raises UserError for a folder that is no complete run, for an
+        unknown setting, and for one that needs the attention predictor where none was trained.
+        """
+        if dtype not in ("fp32", "bf16"):
+            raise UserError(f"dtype {dtype!r} is neither fp32 nor bf16")
+        opened = Run.open(run)
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        alignment = opened.alignment
+        has_predictor = alignment.exists and bool(alignment.checkpoints())
+        summarizer = cls(
+            model=_restored(opened.config, opened.checkpoint(checkpoint), place),
+            vocabulary=Vocabulary.load(opened.vocabulary),
+            recipe=read_recipe(opened.recipe, str(opened.path)),
+            source=opened.config.source,
+            settings=opened.decode,
+            predictor=_restored(alignment.config, alignment.best(), place) if has_predictor else None,
+            dtype=dtype,
+            name=str(run),
+        )
+        summarizer.settings = summarizer.choose(decode)
+        return summarizer
+
+    def choose(self, changes: Mapping[str, Any]) -> DecodeConfig:
+        """The settings with ``changes`` (decoding keys). Raises UserError where they cannot work here."""
+        settings = validate(self.settings.model_dump() | dict(changes), root=DecodeConfig)
+        wants = [key for key in ("beta", "keep_paragraphs") if getattr(settings, key)]
+        if wants and self.predictor is None:
+            raise UserError(
+                f"{wants[0]}={getattr(settings, wants[0])} needs the attention predictor, which {self.name} does not "
+                f"have; train it with `raysum train alignment run={self.name} data=DATA`, or leave {wants[0]} out"
+            )
+        return settings
+
+    def summarize(self, title: str, documents: list[str | dict[str, str]]) -> Summary:
+        """The summary of one cluster; a document is its text, or ``{"source": name, "text": text}``.
+
+        Raises UserError where the documents hold no text.
+        """
+        return self.summarize_many([{"title": title, "documents": documents}])[0]
+
+    def summarize_many(self, clusters: Sequence[Mapping[str, Any]], progress: bool = False) -> list[Summary]:
+        """The summaries of raw clusters (``title``, ``documents`` or ``paragraphs``, ``id``), in their order.
+
+        Raises UserError naming the first cluster without usable text.
+        """
+        rows = [self.prepare(cluster, number) for number, cluster in enumerate(clusters, 1)]
+        return self.summarize_rows(rows, progress=progress)
+
+    def prepare(self, cluster: Mapping[str, Any], number: int = 1) -> Row:
+        """A raw cluster as a dataset row; ``number`` names it in the UserError if it has neither id nor title."""
+        try:
+            return prepare_example(cluster, self.recipe, self.vocabulary)
+        except Rejected as reason:
+            given = cluster if isinstance(cluster, Mapping) else {}
+            name = given.get("id") or given.get("title") or number
+            raise UserError(f"cluster {name!r} cannot be summarized: {reason}") from None
+
+    def summarize_rows(
+        self, rows: Sequence[Row], settings: DecodeConfig | None = None, progress: bool = False
+    ) -> list[Summary]:
+        """The summaries of dataset rows, in their order; rows of like length are decoded together."""
+        settings = settings or self.settings
+        order = iter(sorted(range(len(rows)), key=lambda place: -len(rows[place]["ids"])))
+        summaries: dict[int, Summary] = {}
+        with bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext() as shown:
+            while batch := list(islice(order, settings.batch_examples)):
+                found = self._summarize_batch([rows[place] for place in batch], settings)
+                summaries |= dict(zip(batch, found, strict=True))
+                if shown is not None:
+                    shown.update(len(batch))
+        return [summaries[place] for place in range(len(rows))]
+
+    @torch.inference_mode()
+    def _summarize_batch(self, rows: Sequence[Row], settings: DecodeConfig) -> list[Summary]:
+        paragraphs = [self._paragraphs(row) for row in rows]
+        kept = [list(range(len(example))) for example in paragraphs]
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == "bf16"):
+            memory = self._encode(paragraphs)
+            predicted = self._predict(memory) if settings.beta or settings.keep_paragraphs else None
+            if predicted is not None and settings.keep_paragraphs:
+                rows_hat = predicted.float().cpu().numpy()
+                kept = [
+                    strongest(hat[: len(example)], settings.keep_paragraphs)
+                    for hat, example in zip(rows_hat, paragraphs, strict=True)
+                ]
+                memory = self._encode([restrict(*pair) for pair in zip(paragraphs, kept, strict=True)])
+                predicted = _chosen(predicted, kept)
+            wanted = terms(settings, memory.paragraph_mask, predicted)
+            found = beam_search(self.model, memory, settings, wanted, exempt=self._commas)
+            if not all(found):
+                raise UserError(f"{self.name} gives no finite probabilities; its training diverged")
+            attention = citations.attention(self.model, memory, [best[0].ids for best in found])
+        return [self._summary(*parts, settings) for parts in zip(rows, kept, found, attention, strict=True)]
+
+    def _paragraphs(self, row: Row) -> list[np.ndarray]:
+        """The ids of each paragraph that the model reads."""
+        ids, lengths = cut_source(row["ids"], row["paragraph_offsets"], self.source)
+        return np.split(ids, np.cumsum(lengths)[:-1])
+
+    def _encode(self, paragraphs: Sequence[Sequence[np.ndarray]]) -> Any:
+        return self.model.encode(Source.pack(paragraphs).to(self.device))
+
+    def _predict(self, memory: Any) -> Tensor:
+        """Predicted attention [B, M]."""
+        assert self.predictor is not None, "choose() checks that there is a predictor"
+        return self.predictor(memory.paragraphs(), memory.paragraph_mask)
+
+    def _summary(
+        self, row: Row, kept: list[int], found: list[Hypothesis], attention: np.ndarray, settings: DecodeConfig
+    ) -> Summary:
+        """``attention`` [K, kept] of the best of ``found``."""
+        best, *others = found
+        everywhere = np.zeros((len(attention), len(row["document"])), attention.dtype)
+        everywhere[:, kept] = attention[:, : len(kept)]
+        spans = [
+            (self.vocabulary.decode(best.ids[a:b]), everywhere[a:b]) for a, b in citations.sentence_spans(best.ids)
+        ]
+        spans = [(text, weights) for text, weights in spans if text]
+        if settings.citations == "lexical":
+            weights = citations.lexical([text for text, _ in spans], row["text"]) if spans else []
+        else:
+            weights = [citations.overall(part) for _, part in spans]
+        sentences = [
+            Sentence(text, [_citation(row, *pair) for pair in citations.cited(shares)])
+            for (text, _), shares in zip(spans, weights, strict=True)
+        ]
+        return Summary(
+            id=row["id"],
+            summary=self.vocabulary.decode(best.ids),
+            sentences=sentences,
+            attention=citations.overall(everywhere).tolist(),
+            score=best.score,
+            alternatives=[Alternative(self.vocabulary.decode(other.ids), other.score) for other in others],
+        )
+
+
+def _citation(row: Row, paragraph: int, weight: float) -> Citation:
+    return Citation(int(row["document"][paragraph]), int(row["paragraph"][paragraph]), weight)
+
+
+def _chosen(predicted: Tensor, kept: Sequence[Sequence[int]]) -> Tensor:
+    """``predicted`` [B, M] at the paragraphs ``kept``, summing to one again; [B, most kept]."""
+    chosen = predicted.new_zeros(len(kept), max(map(len, kept)))
+    for example, places in enumerate(kept):
+        chosen[example, : len(places)] = predicted[example, list(places)]
+    return chosen / chosen.sum(-1, keepdim=True)
+
+
+def _restored(config: Config, checkpoint: Checkpoint, device: torch.device) -> nn.Module:
+    """The model of ``config`` with the weights of ``checkpoint``."""
+    model = build(config.model)
+    try:
+        model.load_state_dict(load_file(checkpoint.weights))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"{checkpoint.weights} does not fit the run's config.yaml: {reason}") from None
+    return model.to(device)

@@ -1,0 +1,206 @@
+"""One raw cluster into one dataset row: check, clean, rank, encode. Used by `prepare` and, for a new cluster, by inference.
+
+M kept paragraphs, S their tokens, L and N as in the recipe.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raysum.prepare.clean import bigrams, is_clone, normalize, paragraph_spans, words
+from raysum.prepare.graphs import similarity_graph
+from raysum.prepare.ranking import best_first, rank_scores
+from raysum.prepare.recipe import Recipe
+from raysum.prepare.sentences import quick_sentence_spans
+from raysum.prepare.vocabulary import TITLE_END, Vocabulary
+
+Row = dict[str, Any]
+
+
+class Rejected(Exception):
+    """A raw cluster that gives no row; ``reason`` is one of a few fixed texts, so that they can be counted."""
+
+    def __init__(self, reason: str, detail: str = ""):
+        super().__init__(f"{reason} ({detail})" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A checked raw cluster."""
+
+    id: str
+    title: str
+    documents: list[tuple[str, str]]  # name and text
+    cut_into_paragraphs: bool  # each document is one paragraph already
+    summary: str
+    facts: str  # JSON, or ""
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    document: int
+    start: int
+    end: int
+    text: str
+    words: list[str]
+
+
+def prepare_example(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> Row:
+    """The dataset row of a raw cluster: lists as numpy arrays, ``text`` and ``source`` as lists of str.
+
+    A cluster without summary gives empty ``target_ids``. Raises Rejected where nothing of it can be read.
+    """
+    return prepare_counted(raw, recipe, vocabulary)[0]
+
+
+def prepare_counted(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> tuple[Row, Counter[str]]:
+    """``prepare_example`` and what was dropped on the way, in paragraphs, words and tokens."""
+    cluster = read_cluster(raw)
+    found = list(_paragraphs(cluster))
+    if not found:
+        raise Rejected("no text in the documents")
+    cleaned = _clean(found, cluster.summary, recipe)
+    if not cleaned:
+        raise Rejected("every paragraph is a clone of the summary")
+    scores = rank_scores(recipe.ranker, words(cluster.title), [paragraph.words for paragraph in cleaned])
+    best = best_first(scores)[: recipe.max_paragraphs]
+    row, tokens = _encode(cluster, [cleaned[i] for i in best], scores[best], recipe, vocabulary)
+    counts = Counter(
+        paragraphs_found=len(found),
+        paragraphs_cleaned_away=len(found) - len(cleaned),
+        paragraphs_ranked_out=len(cleaned) - len(best),
+        paragraphs_cut=int((tokens > recipe.paragraph_tokens).sum()),
+        words=sum(len(paragraph.words) for paragraph in cleaned),
+        words_ranked_out=sum(len(p.words) for p in cleaned) - sum(len(cleaned[i].words) for i in best),
+        tokens=int(tokens.sum()),
+        tokens_cut=int(tokens.sum()) - len(row["ids"]),
+        without_summary=int(not len(row["target_ids"])),
+    )
+    return row, counts
+
+
+def read_cluster(raw: Mapping[str, Any]) -> Cluster:
+    """Check the fields of a raw cluster. Raises Rejected naming the field."""
+    if not isinstance(raw, Mapping):
+        raise Rejected("not an object with title and documents")
+    title, summary = _text(raw, "title"), _text(raw, "summary")
+    documents, paragraphs = raw.get("documents"), raw.get("paragraphs")
+    if not documents and not paragraphs:
+        raise Rejected("no documents")
+    if documents and paragraphs:
+        raise Rejected("both documents and paragraphs")
+    given = documents or paragraphs
+    if not isinstance(given, list):
+        raise Rejected(f"{'documents' if documents else 'paragraphs'} is not a list")
+    kind = "document" if documents else "paragraph"
+    named = [_document(item, f"{kind} {number}") for number, item in enumerate(given, 1)]
+    try:
+        "".join([title, summary, *(part for pair in named for part in pair)]).encode()
+    except UnicodeEncodeError as error:
+        raise Rejected("a text is not valid Unicode", f"character {error.start} is half of a surrogate pair") from None
+    facts = raw.get("facts")
+    return Cluster(
+        id=str(raw.get("id") or ""),
+        title=" ".join(title.split()),
+        documents=named,
+        cut_into_paragraphs=not documents,
+        summary=summary,
+        facts=json.dumps(facts, ensure_ascii=False) if facts else "",
+    )
+
+
+def _text(raw: Mapping[str, Any], field: str) -> str:
+    value = raw.get(field)
+    if value is not None and not isinstance(value, str):
+        raise Rejected(f"{field} is not a text")
+    return value or ""
+
+
+def _document(item: Any, name: str) -> tuple[str, str]:
+    if isinstance(item, Mapping):
+        name, item = item.get("source") or name, item.get("text")
+    if not isinstance(item, str) or not isinstance(name, str):
+        raise Rejected("a document is neither a text nor an object with source and text")
+    return name, item
+
+
+def _paragraphs(cluster: Cluster):
+    for number, (_, text) in enumerate(cluster.documents):
+        spans = paragraph_spans(text)
+        if cluster.cut_into_paragraphs and spans:
+            spans = [(spans[0][0], spans[-1][1])]
+        for start, end in spans:
+            piece = text[start:end]
+            yield Paragraph(number, start, end, piece, words(piece))
+
+
+def _clean(paragraphs: list[Paragraph], summary: str, recipe: Recipe) -> list[Paragraph]:
+    """Without clones, and without short paragraphs unless all are short (a cluster of single facts is still one)."""
+    target = bigrams(words(summary))
+    own = [p for p in paragraphs if not is_clone(p.words, target, recipe.clone_recall)]
+    return [p for p in own if len(p.words) >= recipe.min_words] or own
+
+
+def _encode(
+    cluster: Cluster, paragraphs: list[Paragraph], scores: np.ndarray, recipe: Recipe, vocabulary: Vocabulary
+) -> tuple[Row, np.ndarray]:
+    """The row, and [M] the tokens that each paragraph had before it was cut."""
+    sentences = [[p.text[start:end] for start, end in quick_sentence_spans(p.text)] for p in paragraphs]
+    texts = [cluster.title, *(sentence for group in sentences for sentence in group)]
+    title, *encoded = vocabulary.encode_all([normalize(text, recipe.normalize) for text in texts])
+    pieces = iter(encoded)
+    tokenized = [[next(pieces) for _ in group] for group in sentences]
+    real = [i for i, group in enumerate(tokenized) if any(group)]
+    if not real:
+        raise Rejected("no text in the documents")
+    paragraphs, tokenized = [paragraphs[i] for i in real], [tokenized[i] for i in real]
+    # The title opens paragraph 0 as a sentence of its own; a long one leaves that paragraph half of its tokens.
+    tokenized[0] = [[*title[: recipe.paragraph_tokens // 2], TITLE_END], *tokenized[0]]
+    ids, paragraph_offsets, sentence_offsets = _flatten(tokenized, recipe.paragraph_tokens)
+    kept_words = [p.words for p in paragraphs]
+    graph = similarity_graph(kept_words) if recipe.graph == "similarity" else ((), (), ())
+    row = {
+        "id": cluster.id,
+        "title": cluster.title,
+        "ids": ids,
+        "paragraph_offsets": paragraph_offsets,
+        "sentence_offsets": sentence_offsets,
+        "document": np.array([p.document for p in paragraphs], np.int32),
+        "char_start": np.array([p.start for p in paragraphs], np.int32),
+        "char_end": np.array([p.end for p in paragraphs], np.int32),
+        "text": [p.text for p in paragraphs],
+        "source": [name for name, _ in cluster.documents],
+        "rank_score": scores[real].astype(np.float32),
+        "target_ids": np.array(_target(cluster.summary, recipe, vocabulary), np.int32),
+        "summary": cluster.summary,
+        "facts": cluster.facts,
+        "graph_row": np.asarray(graph[0], np.int16),
+        "graph_col": np.asarray(graph[1], np.int16),
+        "graph_value": np.asarray(graph[2], np.float32),
+    }
+    return row, np.array([sum(map(len, group)) for group in tokenized])
+
+
+def _target(summary: str, recipe: Recipe, vocabulary: Vocabulary) -> list[int]:
+    return vocabulary.encode_summary(summary, recipe.normalize) if summary.strip() else []
+
+
+def _flatten(paragraphs: list[list[list[int]]], most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids [S] of paragraphs of sentences, each paragraph cut at ``most`` tokens; offsets of paragraphs and sentences."""
+    ids: list[int] = []
+    paragraph_offsets, sentence_offsets = [0], []
+    for paragraph in paragraphs:
+        end = len(ids) + most
+        for sentence in paragraph:
+            if sentence and len(ids) < end:
+                sentence_offsets.append(len(ids))
+                ids += sentence[: end - len(ids)]
+        paragraph_offsets.append(len(ids))
+    sentence_offsets.append(len(ids))
+    return np.array(ids, np.int32), np.array(paragraph_offsets, np.int32), np.array(sentence_offsets, np.int32)

@@ -1,0 +1,108 @@
+"""The HTTP interface: routes, and one JSON form for every error. It holds no model and needs no Ray."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
+
+import raysum
+from raysum.errors import UserError
+from raysum.serve import docs
+from raysum.serve.limits import MAX_BODY, RETRY_AFTER, BodyLimit, Overloaded
+from raysum.serve.schema import Health, Problem, SummarizeReply, SummarizeRequest
+
+Answer = Callable[[dict[str, Any], dict[str, Any]], Awaitable[dict[str, Any]]]
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "The body is not JSON, or nothing in the documents can be summarized"},
+    413: {"model": Problem, "description": "The body is too large"},
+    422: {"model": Problem, "description": "A field is missing, unknown or of the wrong type"},
+    503: {"model": Problem, "description": "Too many requests are waiting; come again after Retry-After seconds"},
+}
+
+
+def build_api(answer: Answer, run: str, step: int, max_body: int = MAX_BODY) -> FastAPI:
+    """The web application. ``answer(cluster, settings)`` summarizes one raw cluster with the decode settings given;
+    it raises UserError (answered 400) or Overloaded (503)."""
+    api = FastAPI(
+        title="raysum",
+        version=raysum.__version__,
+        description=f"Summaries with citations of document clusters, by the run {run}, step {step}.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    api.add_middleware(BodyLimit, limit=max_body)
+    _answer_errors(api)
+
+    @api.post("/v1/summarize", responses={200: {"model": SummarizeReply}, **_PROBLEMS})
+    async def summarize(request: SummarizeRequest) -> JSONResponse:
+        """The summary of a cluster of documents, each sentence with the paragraphs that it rests on."""
+        return JSONResponse(await answer(request.cluster(), request.settings()))
+
+    @api.get("/healthz")
+    async def health() -> Health:
+        """Whether the server answers, and what it serves."""
+        return Health(status="ok", run=run, step=step)
+
+    @api.get("/docs", include_in_schema=False)
+    async def show_docs(request: Request) -> HTMLResponse:
+        return HTMLResponse(docs.page(api.openapi(), curl_example(str(request.base_url).rstrip("/"))))
+
+    return api
+
+
+def curl_example(address: str) -> str:
+    """A command that asks the server at ``address`` for a summary."""
+    body = '{"title": "Florence", "documents": ["First text.", {"source": "a.txt", "text": "Second text."}]}'
+    return f"curl {address}/v1/summarize -H 'Content-Type: application/json' -d '{body}'"
+
+
+def _answer_errors(api: FastAPI) -> None:
+    """Answer every failure as ``{"error": message}``."""
+
+    @api.exception_handler(UserError)
+    async def user_error(_: Request, error: UserError) -> JSONResponse:
+        return _problem(400, str(error))
+
+    @api.exception_handler(Overloaded)
+    async def overloaded(_: Request, error: Overloaded) -> JSONResponse:
+        return _problem(503, str(error), {"Retry-After": str(RETRY_AFTER)})
+
+    @api.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        problems = error.errors()
+        if problems[0]["type"] == "json_invalid":
+            return _problem(400, f"the body is not JSON: {problems[0]['ctx']['error']}")
+        return _problem(422, _explain(problems))
+
+    @api.exception_handler(HTTPException)
+    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
+        return _problem(error.status_code, str(error.detail), dict(error.headers or {}))
+
+    @api.exception_handler(Exception)
+    async def fault(_: Request, error: Exception) -> JSONResponse:
+        cause = getattr(error, "cause", None) or error  # what a replica raises comes wrapped in Ray's own error
+        return _problem(500, f"internal error ({type(cause).__name__}); the server's log says more")
+
+
+def _problem(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": message}, status_code=status, headers=headers)
+
+
+_MESSAGES = {
+    "extra_forbidden": "unknown field",
+    "model_attributes_type": "must be a JSON object, sent with Content-Type: application/json",
+}
+
+
+def _explain(problems: Any) -> str:
+    """pydantic's list of problems in one line, each with the name of its field (``documents.0.text``)."""
+    lines = []
+    for problem in problems:
+        place = ".".join(str(part) for part in problem["loc"] if part not in ("body", "str", "Document"))
+        message = _MESSAGES.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+        lines.append(f"{place or 'the body'}: {message}")
+    return "; ".join(lines)

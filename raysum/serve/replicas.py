@@ -1,0 +1,104 @@
+"""The two Serve deployments: the front, which speaks HTTP and holds no model, and the model's replicas behind it."""
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import BackPressureError
+from ray.serve.handle import DeploymentHandle
+
+from raysum.decode.summarizer import Summarizer
+from raysum.errors import UserError
+from raysum.serve.api import build_api
+from raysum.serve.limits import Overloaded
+
+BATCH_WAIT = 0.02  # seconds a request waits for company; decoding one takes many times as long
+_TRIES = 2  # of a request whose replica dies under it; more would let a deadly request kill all replicas in turn
+_DRAIN = 10.0  # seconds that requests under way may take once the server is told to stop
+
+
+class Model:
+    """One replica of the summarizer. Requests that come together and want the same settings are decoded together."""
+
+    def __init__(self, run: str, checkpoint: str, decode: dict[str, Any], replicas: int):
+        import torch
+
+        self._summarizer = Summarizer.load(run, checkpoint=checkpoint, **decode)
+        self._decode.set_max_batch_size(self._summarizer.settings.batch_examples)
+        threads = max(1, (os.cpu_count() or 1) // replicas)
+        # One thread decodes, so that the event loop stays free to collect the next batch meanwhile.
+        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
+
+    async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+        """The `summarize` object of ``cluster``, or ``{"error": message}`` where the request is at fault."""
+        try:
+            chosen = self._summarizer.choose(settings)
+            row = await asyncio.to_thread(self._summarizer.prepare, cluster)
+        except UserError as error:
+            return {"error": str(error)}
+        return await self._decode((row, chosen))
+
+    @serve.batch(batch_wait_timeout_s=BATCH_WAIT)
+    async def _decode(self, requests: list[tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._decode_now, requests)
+
+    def _decode_now(self, requests: list[tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
+        answers: dict[int, dict[str, Any]] = {}
+        for settings in dict.fromkeys(settings for _, settings in requests):
+            places = [place for place, request in enumerate(requests) if request[1] == settings]
+            summaries = self._summarizer.summarize_rows([requests[place][0] for place in places], settings)
+            answers |= {place: summary.to_dict() for place, summary in zip(places, summaries, strict=True)}
+        return [answers[place] for place in range(len(requests))]
+
+
+class Front:
+    """The HTTP interface before the replicas. It checks requests, so that a bad one never takes a replica's time."""
+
+    def __init__(self, model: DeploymentHandle, run: str, step: int, max_body: int):
+        self._model = model
+        self._about = (run, step, max_body)
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        return build_api(self._answer, *self._about)
+
+    async def _answer(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(_TRIES):
+            try:
+                answer = await self._model.summarize.remote(cluster, settings)
+            except BackPressureError:
+                raise Overloaded("too many requests are waiting; come again later") from None
+            except RayActorError:
+                continue  # its replica died: another takes it, for summarizing twice does no harm
+            if "error" in answer:
+                raise UserError(answer["error"])
+            return answer
+        raise Overloaded("the model's replicas stopped while they worked on this request; come again later")
+
+
+def application(
+    run: str, checkpoint: str, decode: dict[str, Any], replicas: int, batch: int, name: str, step: int, max_body: int
+) -> serve.Application:
+    """Both deployments, bound. A replica works on ``batch`` requests while the next ``batch`` of them gather; twice as
+    many wait for each replica; what comes beyond that is refused."""
+    model = serve.deployment(
+        name="model",
+        num_replicas=replicas,
+        max_ongoing_requests=2 * batch,
+        max_queued_requests=2 * batch * replicas,
+        max_constructor_retry_count=1,
+        graceful_shutdown_timeout_s=_DRAIN,
+        graceful_shutdown_wait_loop_s=0.1,
+        ray_actor_options={"num_cpus": 1},
+    )(Model)
+    front = serve.deployment(
+        name="front",
+        max_ongoing_requests=8 * batch * replicas + 100,  # more than the model takes: it refuses, never lets wait
+        graceful_shutdown_timeout_s=_DRAIN,
+        graceful_shutdown_wait_loop_s=0.1,
+        ray_actor_options={"num_cpus": 0},
+    )(serve.ingress()(Front))
+    return front.bind(model.bind(run, checkpoint, decode, replicas), name, step, max_body)

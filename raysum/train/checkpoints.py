@@ -1,0 +1,102 @@
+"""Writing, restoring and pruning checkpoints: engine state for resume, one weights file for everything else.
+
+All ranks write into ``checkpoints/.partial-STEP-ATTEMPT/`` on the run folder, which they share; the folder gets its
+name ``step-STEP`` when everything is there, so a reader only ever sees complete ones.
+"""
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, distributed, nn
+
+from raysum.run import Checkpoint, Run, write_json
+
+_ENGINE, _CONVERTED = "engine", "engine-converted"
+_PARTIAL = ".partial-"
+_RESUMABLE = 2  # newest checkpoints that keep their engine state: one may be written while the other is read
+
+
+def save(engine: Any, model: nn.Module, run: Run, state: dict[str, Any]) -> None:
+    """Publish the checkpoint of ``state["step"]``. Every rank calls it; returns when it can be seen by all."""
+    final = run.checkpoint_path(state["step"])
+    partial = run.checkpoint_folder / f"{_PARTIAL}{final.name}-{_from_first_rank(secrets.token_hex(4))}"
+    engine.save_checkpoint(str(partial), tag=_ENGINE, save_latest=False)
+    weights = full_weights(model)
+    if distributed.get_rank() == 0:
+        save_file(weights, partial / "weights.safetensors")
+        write_json(partial / "state.json", state)
+    distributed.barrier()
+    if distributed.get_rank() == 0:
+        shutil.rmtree(final, ignore_errors=True)  # of an attempt whose engine state is gone
+        os.replace(partial, final)
+    distributed.barrier()
+
+
+def restore(engine: Any, checkpoint: Checkpoint, world: int) -> None:
+    """Load the engine state of ``checkpoint``; one of another number of workers must have been converted."""
+    tag = _CONVERTED if needs_conversion(checkpoint, world) else _ENGINE
+    path, _ = engine.load_checkpoint(str(checkpoint.path), tag=tag)
+    assert path is not None, f"DeepSpeed found no state in {checkpoint.path / tag}"
+
+
+def prune(run: Run, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints and the best, engine states but the newest, and broken attempts."""
+    for leftover in run.checkpoint_folder.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    checkpoints = run.checkpoints()
+    if not checkpoints:
+        return
+    best = run.best().step
+    for checkpoint in checkpoints[:-keep]:
+        if checkpoint.step != best:
+            shutil.rmtree(checkpoint.path)
+    for checkpoint in checkpoints[:-_RESUMABLE]:
+        for name in (_ENGINE, _CONVERTED):
+            shutil.rmtree(checkpoint.path / name, ignore_errors=True)
+
+
+def needs_conversion(checkpoint: Checkpoint, world: int) -> bool:
+    """ZeRO shards fit only the number of workers that wrote them; without ZeRO (stage 0) there are none."""
+    return checkpoint.state["workers"] != world and checkpoint.state["stage"] > 0
+
+
+def convert(checkpoint: Checkpoint) -> None:
+    """Write the engine state of ``checkpoint`` again in DeepSpeed's universal form, which any number of workers loads.
+
+    Raises RuntimeError with DeepSpeed's words where its converter fails.
+    """
+    target = checkpoint.path / _CONVERTED
+    if target.is_dir():
+        return
+    partial = target.with_name(_PARTIAL + target.name)
+    shutil.rmtree(partial, ignore_errors=True)
+    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    command += ["--input_folder", str(checkpoint.path / _ENGINE), "--output_folder", str(partial)]
+    command += ["--num_extract_workers", "1", "--num_merge_workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "DS_ACCELERATOR": "cpu"})
+    if done.returncode:
+        raise RuntimeError(f"the engine state of {checkpoint.path} cannot be converted: {done.stderr[-2000:]}")
+    os.replace(partial, target)
+
+
+def full_weights(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters in fp32 on the CPU, tied ones once, for any ZeRO stage and precision. Every rank calls it."""
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    weights = {}
+    for name, parameter in model.named_parameters():
+        full = safe_get_full_fp32_param(parameter)
+        weights[name] = (parameter if full is None else full).detach().float().cpu().view(parameter.shape).contiguous()
+    return weights
+
+
+def _from_first_rank(value: str) -> str:
+    values = [value]
+    distributed.broadcast_object_list(values, src=0)
+    return values[0]

@@ -1,0 +1,115 @@
+"""What is minimized: modules that turn a batch into a loss sum, so that sums and counts are reduced apart, divided once.
+
+T real target positions, V vocabulary, D width; other letters as in raysum.models.batch.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raysum.models.batch import PAD, Batch
+from raysum.models.seq2seq import Seq2Seq
+from raysum.stream.collate import AlignmentBatch
+
+_CHUNK = 512  # target positions whose [V] scores exist at one time: 512 x 32,000 in fp32 are 65 MB
+
+
+class LanguageModelling(nn.Module):
+    """Cross-entropy of the target given the source; label-smoothed in training mode, plain NLL in evaluation mode."""
+
+    def __init__(self, model: Seq2Seq, smoothing: float):
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The sum over all predicted tokens (PAD is none) of :func:`smoothed_cross_entropy`, a scalar in fp32."""
+        hidden, _ = self.model.decode(batch.target[:, :-1], self.model.encode(batch.source))
+        gold = batch.target[:, 1:]
+        real = gold != PAD
+        weight, bias = self.model.output()
+        return smoothed_cross_entropy(hidden[real], weight, bias, gold[real], self.smoothing if self.training else 0.0)
+
+
+class AttentionPrediction(nn.Module):
+    """Squared error of predicted against true paragraph attention, over real paragraphs (PHT paper, section 4.2.1)."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: AlignmentBatch) -> Tensor:
+        """The sum over real paragraphs, a scalar in fp32."""
+        predicted = self.model(batch.embeddings.to(next(self.parameters()).dtype), batch.mask)
+        return (predicted.float() - batch.label).square()[batch.mask].sum()
+
+
+def objective_of(model: nn.Module, smoothing: float) -> nn.Module:
+    """The objective that trains ``model``; it holds it as ``.model``."""
+    return LanguageModelling(model, smoothing) if isinstance(model, Seq2Seq) else AttentionPrediction(model)
+
+
+def smoothed_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, smoothing: float
+) -> Tensor:
+    """Sum over T of ``-sum_v q(v) log p(v)`` with ``p = softmax(hidden W' + bias)``; [T, D], [V, D], [V], [T] -> [].
+
+    ``q`` is HT's published code's: ``1 - smoothing`` on the gold id, 0 on PAD, ``smoothing / (V - 2)`` on each other.
+    That code's KL(q, p) is this minus the entropy of q, a constant: ``T * smoothing_entropy(V, smoothing)``.
+    [T, V] never exists at once: scores and gradients are computed chunk by chunk in the forward pass.
+    """
+    return _SmoothedCrossEntropy.apply(hidden, weight, bias, gold, smoothing, torch.is_grad_enabled())
+
+
+def smoothing_entropy(vocabulary: int, smoothing: float) -> float:
+    """Entropy of the smoothed target distribution: cross-entropy minus KL divergence, for each predicted token."""
+    q = torch.tensor([1 - smoothing] + [smoothing / (vocabulary - 2)] * (vocabulary - 2), dtype=torch.float64)
+    return float(torch.special.entr(q).sum())
+
+
+class _SmoothedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        gold: Tensor,
+        smoothing: float,
+        differentiate: bool,
+    ) -> Tensor:
+        kind = hidden.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        matrix = weight.to(dtype)
+        spread = smoothing / (len(weight) - 2)
+        loss = torch.zeros((), device=hidden.device)
+        grad_hidden = torch.zeros_like(hidden) if differentiate else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if differentiate else None
+        grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if differentiate and bias is not None else None
+        for start in range(0, len(gold), _CHUNK):
+            rows, target = hidden[start : start + _CHUNK].to(dtype), gold[start : start + _CHUNK, None]
+            log_p = functional.linear(rows, matrix, None if bias is None else bias.to(dtype)).float()
+            log_p -= log_p.logsumexp(1, keepdim=True)
+            log_gold = log_p.gather(1, target)
+            loss -= (1 - smoothing) * log_gold.sum()
+            if smoothing:
+                loss -= spread * (log_p.sum() - log_gold.sum() - log_p[:, PAD].sum())
+            if grad_hidden is None or grad_weight is None:
+                continue
+            difference = log_p.exp_().sub_(spread)  # becomes p - q
+            difference[:, PAD] += spread
+            difference.scatter_add_(1, target, torch.full_like(log_gold, smoothing + spread - 1))
+            if grad_bias is not None:
+                grad_bias += difference.sum(0)
+            narrow = difference.to(dtype)
+            grad_hidden[start : start + _CHUNK] = narrow @ matrix
+            grad_weight += narrow.T @ rows
+        ctx.grads = (grad_hidden, grad_weight, grad_bias)
+        ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        pairs = zip(ctx.grads, ctx.dtypes, strict=True)
+        return *((None if g is None else (g * grad).to(dtype)) for g, dtype in pairs), None, None, None

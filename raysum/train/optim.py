@@ -1,0 +1,76 @@
+"""The learning rate as a function of the step, and the config dict that DeepSpeed is given."""
+
+from typing import Any
+
+from raysum.config import Config, OptimConfig, merge
+from raysum.errors import UserError
+
+_OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "scheduler", "checkpoint")
+_PRECISIONS = ("bf16", "fp16", "torch_autocast")
+
+
+def learning_rate(optim: OptimConfig, width: int, step: int, steps: int) -> float:
+    """The rate of update ``step``, counted from 1, of ``steps``.
+
+    ``noam`` is "Attention is all you need", eq. 3, times ``optim.lr``; ``width`` is the model's.
+    """
+    warm = optim.warmup_steps
+    if optim.schedule == "noam":
+        return optim.lr * width**-0.5 * min(step**-0.5, step * warm**-1.5 if warm else step**-0.5)
+    rate = optim.lr * min(1.0, step / warm if warm else 1.0)
+    if optim.schedule == "constant" or step <= warm:
+        return rate
+    return rate * max(0.0, (steps - step + 1) / (steps - warm + 1))
+
+
+def check_engine_config(config: Config) -> None:
+    """Raises UserError where the config's ``deepspeed`` block has keys that raysum sets, or that DeepSpeed refuses."""
+    ours = [key for key in _OURS if key in config.deepspeed]
+    if ours:
+        raise UserError(
+            f"deepspeed.{ours[0]} is set by raysum; use train.batch_tokens, train.micro_batches and optim.* instead"
+        )
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    try:
+        DeepSpeedConfig({**config.deepspeed, "train_batch_size": 1})
+    except Exception as error:  # DeepSpeed has no class of its own for a wrong config
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"DeepSpeed refuses the deepspeed: block of the config: {reason}") from None
+
+
+def engine_config(config: Config, world: int, cuda: bool) -> dict[str, Any]:
+    """DeepSpeed's config: raysum's own keys under the user's ``deepspeed`` block.
+
+    Torch's AdamW (``torch_adam``), so that nothing is compiled. On CUDA bf16 is the default precision, on CPU fp32.
+    The rate is set before each step, so DeepSpeed has no scheduler.
+    """
+    optim = config.optim
+    ours = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": config.train.micro_batches // world,
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": optim.lr,
+                "betas": list(optim.betas),
+                "eps": optim.eps,
+                "weight_decay": optim.weight_decay,
+                "torch_adam": True,
+            },
+        },
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 1 << 60,
+        "wall_clock_breakdown": False,
+    }
+    if cuda and not any(key in config.deepspeed for key in _PRECISIONS):
+        ours["bf16"] = {"enabled": True}
+    return merge(ours, config.deepspeed)
+
+
+def precision(config: Config, cuda: bool) -> str:
+    """``fp32``, ``bf16``, ``fp16`` or ``autocast``: what :func:`engine_config` trains in."""
+    engine = engine_config(config, 1, cuda)
+    chosen = [key for key in _PRECISIONS if engine.get(key, {}).get("enabled")]
+    return chosen[0].removeprefix("torch_") if chosen else "fp32"

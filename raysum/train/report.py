@@ -1,0 +1,175 @@
+"""Metrics of a training: counted and reduced over the workers, written to the run folder, followed by a progress bar."""
+
+import json
+import math
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from tensorboardX import SummaryWriter
+from torch import distributed
+
+from raysum.errors import UserError
+from raysum.progress import bar, say
+from raysum.run import Run
+
+_SUMS = ("loss", "source_tokens", "target_tokens", "digest")
+_POLL = 0.3  # seconds between looks at metrics.jsonl
+
+
+class Meter:
+    """Sums of the work of all workers: since the last line, and since the run began (``totals`` of the checkpoint)."""
+
+    def __init__(self, device: torch.device, totals: dict[str, float]):
+        self.device, self.totals = device, {name: totals.get(name, 0) for name in ("source_tokens", "target_tokens")}
+        self.seconds, self.begun = totals.get("seconds", 0.0), time.monotonic()
+        self._mine = {name: 0.0 for name in _SUMS}
+        self._since_line = dict(self._mine)
+        self._planned = 0  # loss denominators of the steps since the last line
+        self._line_time = self.begun
+
+    def add(self, loss: float, source_tokens: int, target_tokens: int, digest: int) -> None:
+        """Count one micro-batch of this worker."""
+        for name, value in zip(_SUMS, (loss, source_tokens, target_tokens, digest), strict=True):
+            self._mine[name] += value
+
+    def step_done(self, weight: int) -> None:
+        self._planned += weight
+
+    def line(self, step: int, lr: float, grad_norm: float | None) -> dict[str, Any]:
+        """The metrics line of the steps since the last one. Every worker calls it.
+
+        Raises UserError where the loss is no number any more.
+        """
+        self._reduce()
+        sums, now = self._since_line, time.monotonic()
+        found = sums["target_tokens"]
+        assert found == self._planned, f"the plan has {self._planned} target tokens, the data {found}"
+        loss = sums["loss"] / found
+        if not math.isfinite(loss):
+            raise UserError(f"the loss is {loss} at step {step}; lower optim.lr, or set deepspeed.gradient_clipping=1.0")
+        spent = now - self._line_time
+        line = {
+            "step": step,
+            "loss": loss,
+            "lr": lr,
+            "tokens_per_s": (sums["source_tokens"] + sums["target_tokens"]) / spent,
+            **self.state(),
+            "peak_rss_mb": _peak_rss_mb(),
+            "batch_hash": int(sums["digest"]),
+        }
+        if grad_norm is not None:
+            line["grad_norm"] = grad_norm
+        self._since_line, self._planned, self._line_time = {name: 0.0 for name in _SUMS}, 0, now
+        return line
+
+    def state(self) -> dict[str, Any]:
+        """Tokens and seconds since the run began. Every worker calls it."""
+        self._reduce()
+        counts = {name: int(value) for name, value in self.totals.items()}
+        return {**counts, "seconds": self.seconds + time.monotonic() - self.begun}
+
+    def _reduce(self) -> None:
+        sums = torch.tensor([self._mine[name] for name in _SUMS], dtype=torch.float64, device=self.device)
+        distributed.all_reduce(sums)
+        for name, value in zip(_SUMS, sums.tolist(), strict=True):
+            self._since_line[name] += value
+            self._mine[name] = 0.0
+            if name in self.totals:
+                self.totals[name] += value
+
+
+class Reporter:
+    """Writes lines to metrics.jsonl and TensorBoard (first worker only), and hands them to ``share`` (every worker)."""
+
+    def __init__(self, run: Run, first: bool, share: Callable[[dict[str, Any]], None] | None = None):
+        self.run, self.first, self.share = run, first, share
+        self._board: SummaryWriter | None = None
+
+    def write(self, line: dict[str, Any]) -> None:
+        if self.first:
+            text = json.dumps(line) + "\n"
+            with self.run.metrics.open("a+b") as file:
+                file.write(text.encode() if _ends_whole(file) else b"\n" + text.encode())
+            if self._board is None:
+                self._board = SummaryWriter(str(self.run.tensorboard), purge_step=line["step"])
+            for name, value in line.items():
+                if name not in ("step", "batch_hash"):
+                    self._board.add_scalar(name, value, line["step"])
+            self._board.flush()
+        if self.share is not None:
+            self.share(line)
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+
+
+@contextmanager
+def followed(run: Run, steps: int, start: int, label: str) -> Iterator[None]:
+    """A progress bar on stderr that follows metrics.jsonl, wherever its writer runs, for the length of the block."""
+    done = threading.Event()
+    follower = threading.Thread(target=_follow, args=(run, steps, start, label, done), daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        done.set()
+        follower.join()
+
+
+def _follow(run: Run, steps: int, start: int, label: str, done: threading.Event) -> None:
+    position = run.metrics.stat().st_size if run.metrics.exists() else 0
+    shown: dict[str, str] = {}
+    with bar(total=steps, label=label, unit="step") as progress:
+        progress.initial = progress.n = start
+        last = False
+        while not last:
+            last = done.wait(_POLL)
+            lines, position = _new_lines(run, position)
+            for line in lines:
+                step = line["step"]
+                if step < progress.n:
+                    say(f"{label}: a worker was lost; training goes on from step {step}")
+                if "valid_loss" in line:
+                    shown["valid"] = f"{line['valid_loss']:.3f}"
+                else:
+                    shown |= {"loss": f"{line['loss']:.3f}", "tokens/s": f"{line['tokens_per_s']:,.0f}"}
+                progress.set_postfix(shown, refresh=False)
+                progress.update(step - progress.n)
+
+
+def _new_lines(run: Run, position: int) -> tuple[list[dict[str, Any]], int]:
+    """Whole lines of metrics.jsonl after byte ``position``, and the byte after them."""
+    if not run.metrics.exists():
+        return [], position
+    with run.metrics.open("rb") as file:
+        file.seek(position)
+        found = file.read()
+    whole = found[: found.rfind(b"\n") + 1]
+    return [line for line in map(_parsed, whole.splitlines()) if line], position + len(whole)
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        return json.loads(line)
+    except ValueError:  # torn by a killed writer
+        return None
+
+
+def _ends_whole(file: Any) -> bool:
+    """Whether a file open for reading and appending ends with a whole line, or is empty; a killed writer may tear one."""
+    if file.seek(0, 2) == 0:
+        return True
+    file.seek(-1, 2)
+    return file.read(1) == b"\n"
+
+
+def _peak_rss_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

@@ -1,0 +1,130 @@
+"""The training loop of one worker: build, restore, step, save, validate."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed
+
+from raysum.config import Config
+from raysum.models.build import build as build_model
+from raysum.run import Checkpoint, Run
+from raysum.stream.collate import KINDS, move
+from raysum.stream.loader import MicroBatch, Stream, batches, plan_of
+from raysum.train import checkpoints
+from raysum.train.objectives import objective_of
+from raysum.train.optim import engine_config, learning_rate, precision
+from raysum.train.report import Meter, Reporter
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker needs to know, the same for every worker and every restart.
+
+    ``kind`` and ``fingerprint`` are the dataset's; ``valid`` is None where it has no valid split.
+    """
+
+    out: str
+    config: Config
+    kind: str
+    fingerprint: str
+    train: Stream
+    valid: Stream | None
+
+
+def work(job: Job, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
+    """Train until ``config.train.steps`` are done, in an initialized process group, as one of its ranks.
+
+    ``load(step)`` gives this rank's micro-batches from step ``step`` (counted from 0) on.
+    """
+    settings, run = job.config.train, Run(job.out)
+    checkpoint = run.latest()
+    engine = build(job, checkpoint)
+    state = restore(engine, job, checkpoint)
+    coming, meter = load(state["step"]), Meter(engine.device, state)
+    for done in range(state["step"] + 1, settings.steps + 1):
+        rate = step(engine, job, done - 1, coming, meter)
+        last = done == settings.steps
+        if last or done % settings.log_every == 0:
+            reporter.write(meter.line(done, rate, engine.get_global_grad_norm()))
+        judged = last or done % settings.validate_every == 0
+        if judged or done % settings.save_every == 0:
+            checkpoints.save(engine, engine.module.model, run, state | meter.state() | {"step": done})
+            if judged and job.valid:
+                reporter.write({"step": done, "valid_loss": validate(engine, job, job.valid)})
+            if distributed.get_rank() == 0:
+                checkpoints.prune(run, settings.keep)
+
+
+def build(job: Job, checkpoint: Checkpoint | None) -> Any:
+    """The DeepSpeed engine around the objective around the model, with the same weights on every rank."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it is compiled at first use, for minutes
+    world = distributed.get_world_size()
+    universal = checkpoint is not None and checkpoints.needs_conversion(checkpoint, world)
+    torch.manual_seed(job.config.train.seed)
+    objective = objective_of(build_model(job.config.model), job.config.train.label_smoothing)
+    config = engine_config(job.config, world, torch.cuda.is_available(), universal)
+    engine, *_ = deepspeed.initialize(model=objective, model_parameters=objective.parameters(), config=config)
+    return engine
+
+
+def restore(engine: Any, job: Job, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    """The state to go on from: that of ``checkpoint``, which is loaded, or of a new run."""
+    state = {
+        "step": 0,
+        "workers": distributed.get_world_size(),
+        "stage": engine.zero_optimization_stage(),
+        "dtype": precision(job.config, torch.cuda.is_available()),
+        "data": job.fingerprint,
+    }
+    if checkpoint is None:
+        return state
+    checkpoints.restore(engine, checkpoint, state["workers"])
+    return checkpoint.state | {"workers": state["workers"]}
+
+
+def step(engine: Any, job: Job, number: int, coming: Iterator[MicroBatch], meter: Meter) -> float:
+    """One update by this rank's share of the plan's step ``number`` (counted from 0); returns its learning rate.
+
+    The gradient is that of the summed loss over all ranks and micro-batches, divided once by the step's target count:
+    DeepSpeed divides by the accumulation and averages over ranks, so both are multiplied back in.
+    """
+    settings, kind = job.config.train, KINDS[job.kind]
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    rate = learning_rate(job.config.optim, job.config.model.width, number + 1, settings.steps)
+    for group in engine.optimizer.param_groups:
+        group["lr"] = rate
+    for index in range(rank, settings.micro_batches, world):
+        batch = next(coming)
+        place = (batch.step, batch.index, batch.rank)
+        assert place == (number, index, rank), f"the stream is at {place}, training at {(number, index, rank)}"
+        torch.manual_seed(_seed(settings.seed, number, index))
+        loss = engine(move(kind.collate(batch.arrays), engine.device))
+        engine.backward(loss * (batch.real * settings.micro_batches / batch.weight))
+        engine.step()
+        if batch.real:
+            meter.add(loss.detach(), *kind.tokens(batch.arrays), batch.digest)
+    meter.step_done(batch.weight)
+    return rate
+
+
+@torch.no_grad()
+def validate(engine: Any, job: Job, stream: Stream) -> float:
+    """The loss of the valid split: summed over all ranks, divided once by the number of targets."""
+    kind, epoch = KINDS[job.kind], plan_of(stream).epoch(0)
+    total = torch.zeros((), dtype=torch.float64, device=engine.device)
+    engine.eval()
+    for batch in batches(stream, distributed.get_rank(), distributed.get_world_size(), 0, epoch.num_steps):
+        total += engine(move(kind.collate(batch.arrays), engine.device)) * batch.real
+    engine.train()
+    distributed.all_reduce(total)
+    return float(total) / int(epoch.weights.sum())
+
+
+def _seed(seed: int, number: int, index: int) -> int:
+    """One number from three, so that dropout is the same whichever rank gets the micro-batch."""
+    return int(np.random.SeedSequence([seed, number, index]).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,305 @@
+"""Beam search by scripted scores (no model), its blocking and score terms, and parity with the published search."""
+
+import math
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from raysum.config import DecodeConfig
+from raysum.decode.beam import Hypothesis, _best, beam_search
+from raysum.decode.blocking import block_ngrams, block_recent
+from raysum.decode.scores import AttentionAlignment, History, StructuralCoverage, length_norm
+from raysum.models.batch import EOS, SENTENCE_END
+
+A, B, C = 9, 10, 11  # ordinary tokens; ids below are special
+VOCABULARY = 12
+
+
+@dataclass
+class Script:
+    """A step model whose probabilities are a table: of the tokens so far, or else of the last one.
+
+    What the table leaves out has probability 0. ``attention`` is given by the last token, [M] each.
+    """
+
+    table: dict
+    attention: dict = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)  # how many hypotheses each step extended
+
+    def start(self, memory, beams):
+        return _State([[] for _ in range(len(memory.paragraph_mask) * beams)], beams)
+
+    def step(self, tokens, state, attention=False):
+        self.rows.append(len(tokens))
+        for prefix, token in zip(state.prefixes, tokens.tolist(), strict=True):
+            prefix.append(token)
+        logits = torch.full((len(tokens), VOCABULARY), -torch.inf)
+        for row, prefix in enumerate(state.prefixes):
+            path = tuple(prefix[1:])
+            for token, probability in self.table.get(path, self.table.get(path[-1:], {EOS: 1.0})).items():
+                logits[row, token] = math.log(probability)
+        weights = [self.attention.get(p[-1], self.attention.get(None)) for p in state.prefixes] if attention else None
+        return logits, torch.tensor(weights) if attention else None
+
+
+@dataclass
+class _State:
+    prefixes: list[list[int]]
+    beams: int
+
+    def reorder(self, index):
+        self.prefixes = [list(self.prefixes[i]) for i in index.tolist()]
+
+    def keep(self, examples):
+        rows = [i * self.beams + r for i in examples.tolist() for r in range(self.beams)]
+        self.prefixes = [self.prefixes[row] for row in rows]
+
+
+def memory(examples: int = 1, paragraphs: int = 2) -> SimpleNamespace:
+    return SimpleNamespace(paragraph_mask=torch.ones(examples, paragraphs, dtype=torch.bool))
+
+
+def settings(**changes) -> DecodeConfig:
+    plain = {"num_beams": 2, "length_normalization": "none", "no_repeat_ngram_size": 0, "max_length": 10}
+    return DecodeConfig(**(plain | changes))
+
+
+def search(table: dict, **changes) -> list[Hypothesis]:
+    return beam_search(Script(table), memory(), settings(n_best=changes.get("num_beams", 2), **changes))[0]
+
+
+SHORT_OR_LONG = {(): {A: 0.6, B: 0.4}, (A,): {EOS: 0.5, C: 0.5}, (B,): {EOS: 0.9, C: 0.1}, (A, C): {EOS: 1.0}}
+
+
+def test_best_first_with_log_probabilities():
+    found = search(SHORT_OR_LONG)
+    # 0.36 B, then 0.30 A (A C has 0.30 too but needs a step more: two are finished by then)
+    assert [h.ids for h in found] == [[B, EOS], [A, EOS]]
+    assert [h.score for h in found] == pytest.approx([math.log(0.36), math.log(0.30)])
+    assert [h.log_prob for h in found] == [h.score for h in found]
+    assert found[0].attention is None
+
+
+@pytest.mark.parametrize(
+    ("normalization", "penalty", "divisor"),
+    [("gnmt", 0.4, (7 / 6) ** 0.4), ("length", 1.0, 2.0), ("length", 0.5, 2**0.5), ("none", 1.0, 1.0)],
+)
+def test_length_normalization_counts_eos(normalization, penalty, divisor):
+    found = search(SHORT_OR_LONG, length_normalization=normalization, length_penalty=penalty)
+    assert found[0].score == pytest.approx(math.log(0.36) / divisor)
+    assert found[0].log_prob == pytest.approx(math.log(0.36))
+
+
+def test_length_normalization_prefers_the_longer_of_equals():
+    table = {(): {A: 0.5, EOS: 0.25, B: 0.25}, (A,): {C: 1.0}, (A, C): {EOS: 0.5, B: 0.5}, (B,): {C: 1.0}}
+    assert search(table, length_normalization="length", length_penalty=1)[0].ids == [A, C, EOS]
+
+
+def test_minimum_length_forbids_eos():
+    table = {(): {EOS: 0.9, A: 0.1}, (A,): {EOS: 0.9, B: 0.1}, (A, B): {EOS: 0.9, C: 0.1}, (A, B, C): {EOS: 1.0}}
+    assert search(table)[0].ids == [EOS]
+    assert search(table, min_length=2)[0].ids == [A, B, EOS]
+
+
+def test_at_the_maximum_length_every_live_hypothesis_counts():
+    table = {(): {A: 0.7, B: 0.3}, (A,): {A: 1.0}, (B,): {B: 1.0}}
+    found = search(table, max_length=3)
+    assert [h.ids for h in found] == [[A, A, A], [B, B, B]]
+    assert [h.log_prob for h in found] == pytest.approx([math.log(0.7), math.log(0.3)])
+
+
+def test_eos_must_be_among_the_best_candidates():
+    # With two beams, EOS (0.1) is third at the first step: it is lost, although a beam of three would keep it.
+    table = {(): {A: 0.5, B: 0.4, EOS: 0.1}, (A,): {C: 1.0}, (B,): {C: 1.0}, (C,): {EOS: 1.0}}
+    assert [EOS] not in [h.ids for h in search(table)]
+    assert [EOS] in [h.ids for h in search(table, num_beams=3)]
+
+
+def test_a_finished_hypothesis_leaves_room_for_another():
+    # EOS is the best candidate at the first step: A and B both go on beside it.
+    table = {(): {EOS: 0.5, A: 0.3, B: 0.2}, (A,): {C: 0.1, A: 0.9}, (B,): {EOS: 1.0}, (A, A): {EOS: 1.0}}
+    assert [h.ids for h in search(table)] == [[EOS], [B, EOS]]
+
+
+def test_finished_examples_leave_the_batch():
+    """Example 0 is told from example 1 by the script's state: both see the same table, so lengths differ by terms."""
+    script = Script(SHORT_OR_LONG)
+    alone = beam_search(script, memory(), settings())
+    together = beam_search(Script(SHORT_OR_LONG), memory(3), settings())
+    assert [found[0].ids for found in together] == [alone[0][0].ids] * 3
+    assert script.rows == [2, 2]  # two steps of one example with two beams; the third never ran
+
+
+def test_ngram_blocking_takes_the_next_best():
+    table = {(): {A: 1.0}, (A,): {B: 1.0}, (B,): {A: 0.8, C: 0.2}, (C,): {EOS: 1.0}, (A, B, A): {B: 0.9, EOS: 0.1}}
+    assert search(table, num_beams=1, max_length=4)[0].ids == [A, B, A, B]
+    assert search(table, num_beams=1, no_repeat_ngram_size=2)[0].ids == [A, B, A, EOS]  # A B is spent
+    assert search(table, num_beams=1, no_repeat_ngram_size=1)[0].ids == [A, B, C, EOS]
+
+
+def test_a_hypothesis_whose_candidates_are_all_blocked_ends():
+    """Nothing but EOS is left to it: it is stored with its EOS, even far from the best and below the minimum length."""
+    near_one = 1 - 1e-6
+    table = {
+        (): {A: 0.9, B: 0.1},
+        (A,): {C: 1.0},
+        (A, C): {A: 1.0},
+        (A, C, A): {B: 1.0},
+        (B,): {B: near_one, EOS: 1e-6},
+        (B, B): {B: near_one, EOS: 1e-6},
+    }
+    found = search(table, no_repeat_ngram_size=2, min_length=3, max_length=4)
+    assert [h.ids for h in found] == [[A, C, A, B], [B, B, EOS]]
+    assert found[1].log_prob == pytest.approx(math.log(0.1) + math.log(1e-6), rel=1e-4)
+
+
+def test_ngrams_across_sentences_may_repeat_unless_asked():
+    scores = torch.zeros(1, VOCABULARY)
+    tokens = torch.tensor([[A, SENTENCE_END, B, A, SENTENCE_END]])
+    block_ngrams(scores, tokens, 3, separator=SENTENCE_END)
+    assert scores.max() == 0 == scores.min()
+    block_ngrams(scores, tokens, 3)
+    assert scores[0].isinf().nonzero().flatten().tolist() == [B]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("separator", [None, 3])
+def test_ngram_blocking_equals_a_plain_loop(size, separator):
+    rng = random.Random(size)
+    for length in (1, 2, 3, 10, 40):
+        tokens = [[[rng.randrange(5) for _ in range(length)] for _ in range(3)] for _ in range(4)]
+        scores = torch.randn(4, 3, 7)
+        expected = scores.clone()
+        for b, r in np.ndindex(4, 3):
+            row = tokens[b][r]
+            seen = {tuple(row[i : i + size]) for i in range(length - size + 1)}
+            for token in range(7):
+                ngram = tuple(row[length - size + 1 :]) + (token,)
+                if ngram in seen and separator not in ngram:
+                    expected[b, r, token] = -torch.inf
+        block_ngrams(scores, torch.tensor(tokens), size, separator)
+        assert torch.equal(scores, expected), (size, length)
+
+
+def test_recent_tokens_are_blocked_but_for_commas():
+    scores = torch.zeros(2, VOCABULARY)
+    block_recent(scores, torch.tensor([[A, B, C], [C, A, B]]), 2, exempt=torch.tensor([B]))
+    assert [row.isinf().nonzero().flatten().tolist() for row in scores] == [[C], [A]]
+    table = {(): {A: 1.0}, (A,): {A: 0.9, B: 0.1}, (B,): {B: 0.9, EOS: 0.1}}
+    assert search(table, num_beams=1, no_repeat_last=2, max_length=4)[0].ids == [A, B, EOS]
+
+
+def test_commas_reach_the_search():
+    table = {(): {A: 1.0}, (A,): {A: 0.9, B: 0.1}, (B,): {EOS: 1.0}}
+    found = beam_search(Script(table), memory(), settings(no_repeat_last=2, max_length=3), exempt=[A])
+    assert found[0][0].ids == [A, A, A]
+
+
+@pytest.mark.parametrize(("beams", "vocabulary"), [(1, 3), (2, 128), (5, 100), (5, 1000), (4, 130)])
+def test_best_candidates_equal_a_plain_top_k(beams, vocabulary):
+    scores = torch.randn(3, beams, vocabulary, generator=torch.Generator().manual_seed(beams))
+    scores[0, 1:] = -torch.inf  # empty beams
+    parent, token = _best(scores)
+    found = scores.flatten(1).gather(1, parent * vocabulary + token)
+    assert torch.equal(found, scores.flatten(1).topk(beams).values)
+
+
+# Score terms
+
+
+def history(*steps: list[list[float]]) -> History:
+    """Of one example whose beams attend as each step [R, M] says."""
+    past = History.start(1, len(steps[0]), len(steps[0][0]), torch.device("cpu"))
+    for step in steps:
+        past.add(torch.tensor([step]))
+    return past
+
+
+def test_alignment_is_the_sum_of_logs_of_the_smaller_share():
+    past = history([[0.8, 0.2, 0.0]], [[0.4, 0.4, 0.2]])  # eta = 0.6, 0.3, 0.1
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    predicted = torch.tensor([[0.5, 0.2, 0.3]])
+    expected = math.log(0.5) + math.log(0.2) + math.log(0.1)
+    assert AttentionAlignment(predicted, mask, 0.5)(past).item() == pytest.approx(0.5 * expected, rel=1e-5)
+    assert AttentionAlignment(predicted, mask, 0.5, mean=True)(past).item() == pytest.approx(
+        0.5 * expected / 3, rel=1e-5
+    )
+    scaled = history([[1.6, 0.4, 0.0]], [[0.8, 0.8, 0.4]])  # two layers' sums: the same shares
+    assert AttentionAlignment(predicted, mask, 0.5)(scaled).item() == pytest.approx(0.5 * expected, rel=1e-5)
+
+
+def test_alignment_edges_stay_finite():
+    mask = torch.tensor([[True, True, False]])
+    predicted = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.bfloat16)
+    score = AttentionAlignment(predicted, mask, 1.0)(history([[0.0, 1.0, 0.0]]))
+    assert score.dtype == torch.float32
+    assert score.item() == pytest.approx(2 * math.log(1e-6), rel=1e-5)  # padding is no paragraph
+    assert AttentionAlignment(predicted, mask, 1.0)(history([[0.0, 0.0, 0.0]])).isfinite().all()
+    alone = torch.tensor([[True, False, False]])
+    assert AttentionAlignment(predicted, alone, 1.0)(history([[1.0, 0.0, 0.0]])).item() == 0
+
+
+def test_beta_may_differ_between_examples():
+    past = History.start(2, 1, 2, torch.device("cpu"))
+    past.add(torch.tensor([[[0.5, 0.5]], [[0.5, 0.5]]]))
+    term = AttentionAlignment(torch.full((2, 2), 0.5), torch.ones(2, 2, dtype=torch.bool), torch.tensor([0.0, 2.0]))
+    assert term(past).flatten().tolist() == pytest.approx([0.0, 4 * math.log(0.5)])
+    past.keep(torch.tensor([1]))
+    assert term(past).item() == pytest.approx(4 * math.log(0.5))
+
+
+def test_structural_coverage_is_the_mean_of_eq_13():
+    steps = [[[0.8, 0.2]], [[0.5, 0.5]], [[0.0, 1.0]]]
+    # 1; then 1 - (0.5 + 0.2); then 1 - min(1, 0.7)
+    expected = (1.0 + 0.3 + 0.3) / 3
+    assert StructuralCoverage(2.0)(history(*steps)).item() == pytest.approx(2 * expected, rel=1e-5)
+
+
+PARAGRAPHS = {None: [0.5, 0.5], A: [0.9, 0.1], B: [0.5, 0.5]}
+EVEN = AttentionAlignment(torch.full((1, 2), 0.5), torch.ones(1, 2, dtype=torch.bool), 1.0)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_alignment_turns_the_ranking(final):
+    """A is likelier, but then attends unevenly: eta = (0.7, 0.3), while B stays at the predicted (0.5, 0.5)."""
+    term = AttentionAlignment(EVEN.predicted, EVEN.mask, 1.0, final=final)
+    script = Script({(): {A: 0.55, B: 0.45}, (A,): {EOS: 1.0}, (B,): {EOS: 1.0}}, PARAGRAPHS)
+    best, second = beam_search(script, memory(), settings(n_best=2), [term], attention=True)[0]
+    assert (best.ids, second.ids) == ([B, EOS], [A, EOS])
+    assert best.score == pytest.approx(math.log(0.45) + 2 * math.log(0.5), rel=1e-5)
+    assert second.score == pytest.approx(math.log(0.55) + math.log(0.5) + math.log(0.3), rel=1e-5)
+    assert second.log_prob == pytest.approx(math.log(0.55))
+    assert second.attention == pytest.approx(np.array([0.7, 0.3]), abs=1e-6)
+
+
+def test_alignment_steers_the_beam_unless_final():
+    """At the second step both candidates from A are likelier; steered by attention, both from B go before them."""
+    table = {(): {A: 0.55, B: 0.45}, (A,): {A: 0.5, EOS: 0.5}, (B,): {B: 0.5, EOS: 0.5}}
+    table |= {(A, A): {EOS: 1.0}, (B, B): {EOS: 1.0}}
+    found = {
+        final: beam_search(Script(table, PARAGRAPHS), memory(), settings(n_best=2), [term])[0]
+        for final in (False, True)
+        for term in [AttentionAlignment(EVEN.predicted, EVEN.mask, 5.0, final=final)]
+    }
+    assert [h.ids for h in found[False]] == [[B, EOS], [B, B, EOS]]
+    assert [h.ids for h in found[True]] == [[B, B, EOS], [A, EOS]]
+
+
+def test_length_norm_values():
+    assert length_norm(DecodeConfig(), 1) == 1.0
+    assert length_norm(DecodeConfig(), 19) == pytest.approx(4**0.4)
+
+
+def test_names_of_other_toolkits():
+    assert DecodeConfig(beam_size=3, block_ngram_repeat=4, num_return_sequences=2) == DecodeConfig(
+        num_beams=3, no_repeat_ngram_size=4, n_best=2
+    )
+    assert DecodeConfig(**{"num_beams": 5, "beam_size": 3}).num_beams == 3  # the later word counts
+    with pytest.raises(ValueError, match="num_beams"):
+        DecodeConfig(num_beams=2, n_best=3)
+    with pytest.raises(ValueError, match="max_length"):
+        DecodeConfig(min_length=9, max_length=8)

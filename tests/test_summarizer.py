@@ -1,0 +1,244 @@
+"""The way from raw text to a cited summary, with real (random) weights; citations, compression, errors."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from raysum.config import Config, DecodeConfig
+from raysum.decode import citations
+from raysum.decode.beam import beam_search
+from raysum.decode.compression import restrict, strongest
+from raysum.decode.scores import terms
+from raysum.decode.summarizer import Summarizer
+from raysum.errors import UserError
+from raysum.models.batch import EOS, SENTENCE_END, TITLE_END, Source
+from raysum.models.build import build
+from raysum.models.specs import PredictorSpec, Seq2SeqSpec
+from raysum.prepare.recipe import Recipe
+from raysum.prepare.vocabulary import Vocabulary
+from raysum.run import Run
+
+TOWNS = ["Arden", "Belfort", "Corvina", "Dunmore", "Elsinore", "Farrow"]
+DOCUMENTS = [
+    "The old mill by the river was built in 1820.\n\nShort.\nIts wheel still turns, and visitors come every summer.",
+    {
+        "source": "gazette",
+        "text": "A fire in the town hall destroyed the records of the parish in 1911, but nobody died.",
+    },
+    "Sheep, cattle and barley have been the living of the valley for many years.\nThe inn is the oldest one.",
+]
+
+
+def clusters(count: int) -> list[dict]:
+    """Clusters of one to four documents of unlike length."""
+    texts = [f"{town} lies by the river, and has {n} houses and one mill." for n, town in enumerate(TOWNS * 3, 3)]
+    return [
+        {"id": str(i), "title": TOWNS[i % 6], "documents": [" ".join(texts[i : i + 1 + j]) for j in range(1 + i % 4)]}
+        for i in range(count)
+    ]
+
+
+def write_run(path: Path, vocabulary: Path, spec: Seq2SeqSpec | PredictorSpec, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = build(spec)
+    for parameter in model.parameters():  # wide, so that beams and paragraphs differ clearly
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    run = Run(path)
+    recipe = Recipe(paragraph_tokens=40, max_paragraphs=8, vocabulary_sha256=Vocabulary.load(vocabulary).sha256)
+    decode = DecodeConfig(num_beams=3, max_length=24, batch_examples=4)
+    run.create(Config(model=spec, decode=decode), recipe.model_dump(), vocabulary)
+    run.checkpoint_path(1).mkdir()
+    save_file(model.state_dict(), run.checkpoint_path(1) / "weights.safetensors")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Runs `plain`, `aligned` (the same with an attention predictor) and `flat` (no paragraph layers in the decoder)."""
+    path = tmp_path_factory.mktemp("runs")
+    texts = [line for d in DOCUMENTS for line in (d if isinstance(d, str) else d["text"]).splitlines()]
+    Vocabulary.train(texts + [text for c in clusters(12) for text in c["documents"]], 150, path / "vocabulary.model")
+    size = len(Vocabulary.load(path / "vocabulary.model"))
+    sizes = {"vocabulary": size, "width": 32, "ffn": 64, "heads": 4, "pooling_heads": 4}
+    pht = Seq2SeqSpec(encoder="LL", decoder="PP", **sizes)
+    for name, spec in (("plain", pht), ("aligned", pht), ("flat", Seq2SeqSpec(encoder="LG", decoder="FF", **sizes))):
+        write_run(path / name, path / "vocabulary.model", spec, seed=3)
+    predictor = PredictorSpec(layers=1, width=32, ffn=64, heads=4)
+    write_run(path / "aligned" / "alignment", path / "vocabulary.model", predictor, seed=4)
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(folder) -> Summarizer:
+    return Summarizer.load(folder / "plain")
+
+
+@pytest.fixture(scope="module")
+def aligned(folder) -> Summarizer:
+    return Summarizer.load(folder / "aligned")
+
+
+def test_citations_name_documents_and_their_paragraphs(plain):
+    row = plain.prepare({"title": "The mill", "documents": DOCUMENTS})
+    texts = [document if isinstance(document, str) else document["text"] for document in DOCUMENTS]
+    lines = [[line for line in text.splitlines() if line] for text in texts]
+    summary = plain.summarize("The mill", DOCUMENTS)
+    assert summary.summary and " ".join(s.text for s in summary.sentences) == summary.summary
+    assert len(summary.attention) == len(row["text"]) == 4  # "Short." is no paragraph, but it counts for the numbers
+    assert sum(summary.attention) == pytest.approx(1, abs=1e-5)
+    places = {(c.document, c.paragraph) for s in summary.sentences for c in s.citations}
+    assert places <= {(0, 0), (0, 2), (1, 0), (2, 0)} | {(2, 1)}
+    for document, paragraph in places:
+        assert lines[document][paragraph] in row["text"]
+    for sentence in summary.sentences:
+        weights = [citation.weight for citation in sentence.citations]
+        assert sum(weights) == pytest.approx(1) and weights == sorted(weights, reverse=True)
+
+
+def test_one_sentence_cites_by_the_attention_of_the_whole(plain):
+    summary = plain.summarize("The mill", DOCUMENTS)
+    if len(summary.sentences) == 1:
+        best = plain.prepare({"title": "The mill", "documents": DOCUMENTS})["document"][np.argmax(summary.attention)]
+        assert summary.sentences[0].citations[0].document == best
+
+
+@pytest.mark.parametrize("name", ["plain", "flat"])
+def test_alone_or_together_in_input_order(folder, name):
+    summarizer = Summarizer.load(folder / name)
+    many = clusters(9)
+    together = summarizer.summarize_many(many)
+    assert [summary.id for summary in together] == [cluster["id"] for cluster in many]
+    for cluster, summary in zip(many, together, strict=True):
+        alone = summarizer.summarize_many([cluster])[0]
+        assert (alone.summary, alone.score) == (summary.summary, pytest.approx(summary.score, abs=1e-4))
+        assert alone.attention == pytest.approx(summary.attention, abs=1e-5)
+
+
+def test_the_search_attends_as_teacher_forcing_does(plain):
+    """The running sums of the cached search equal one uncached pass over what it found."""
+    rows = [plain.prepare(cluster) for cluster in clusters(5)]
+    memory = plain.model.encode(Source.pack([np.split(row["ids"], row["paragraph_offsets"][1:-1]) for row in rows]))
+    found = beam_search(plain.model, memory, plain.settings, attention=True)
+    forced = citations.attention(plain.model, memory, [best[0].ids for best in found])
+    for best, weights in zip(found, forced, strict=True):
+        assert weights.sum(1) == pytest.approx(np.ones(len(best[0].ids)), abs=1e-5)
+        assert citations.overall(weights) == pytest.approx(best[0].attention, abs=1e-5)
+
+
+def test_alignment_changes_the_score_by_its_term(aligned):
+    row = aligned.prepare({"title": "The mill", "documents": DOCUMENTS})
+    memory = aligned.model.encode(Source.pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
+    predicted = aligned.predictor(memory.paragraphs(), memory.paragraph_mask)
+    settings = aligned.choose({"beta": 0.5, "alignment_when": "final", "no_repeat_ngram_size": 2})
+    best = beam_search(aligned.model, memory, settings, terms(settings, memory.paragraph_mask, predicted))[0][0]
+    eta, hat = torch.from_numpy(best.attention), predicted[0].detach()
+    expected = 0.5 * torch.minimum(eta, hat).clamp_min(1e-6).log().sum().item()
+    norm = ((5 + len(best.ids)) / 6) ** settings.length_penalty
+    assert best.score == pytest.approx(best.log_prob / norm + expected, abs=1e-4)
+    summary = aligned.summarize_rows([row], aligned.choose({"beta": 0.5}))[0]
+    assert summary.score < aligned.summarize_rows([row])[0].score  # the term is negative
+
+
+def test_compression_reads_the_strongest_paragraphs_only(aligned):
+    row = aligned.prepare({"title": "The mill", "documents": DOCUMENTS})
+    memory = aligned.model.encode(Source.pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
+    predicted = aligned.predictor(memory.paragraphs(), memory.paragraph_mask)[0].detach().numpy()
+    summary = aligned.summarize_rows([row], aligned.choose({"keep_paragraphs": 2, "beta": 0.2}))[0]
+    read = np.flatnonzero(summary.attention).tolist()
+    assert read == strongest(predicted, 2) == sorted(np.argsort(-predicted)[:2].tolist())
+    whole = aligned.summarize_rows([row], aligned.choose({"keep_paragraphs": 8}))[0]
+    assert whole == aligned.summarize_rows([row])[0]
+
+
+def test_the_title_stays_when_its_paragraph_goes():
+    paragraphs = [np.array([20, 21, TITLE_END, 22]), np.array([23]), np.array([24, 25])]
+    assert [p.tolist() for p in restrict(paragraphs, [1, 2])] == [[20, 21, TITLE_END, 23], [24, 25]]
+    assert [p.tolist() for p in restrict(paragraphs, [0, 2])] == [[20, 21, TITLE_END, 22], [24, 25]]
+    assert [p.tolist() for p in restrict([np.array([20]), np.array([23])], [1])] == [[23]]
+
+
+def test_sentence_spans():
+    q = SENTENCE_END
+    assert citations.sentence_spans([9, 10, q, 11, EOS]) == [(0, 2), (3, 4)]
+    assert citations.sentence_spans([q, 9, q, q, 10, q]) == [(1, 2), (4, 5)]
+    assert citations.sentence_spans([EOS]) == []
+
+
+def test_cited_paragraphs():
+    assert citations.cited(np.array([0.02, 0.95, 0.03])) == [(1, 1.0)]
+    assert citations.cited(np.array([0.0, 0.5, 0.5])) == [(1, 0.5), (2, 0.5)]
+    spread = citations.cited(np.array([0.1, 0.2, 0.3, 0.25, 0.15]))
+    assert [index for index, _ in spread] == [2, 3, 1]
+    assert [weight for _, weight in spread] == pytest.approx([0.3 / 0.75, 0.25 / 0.75, 0.2 / 0.75])
+    assert citations.cited(np.zeros(4)) == []
+
+
+def test_lexical_citations_take_the_nearest_paragraph(plain):
+    paragraphs = ["the mill by the river", "a fire in the hall", "the river has fish"]
+    weights = citations.lexical(["fire destroyed the hall", "fish swim", "xyzzy"], paragraphs)
+    assert weights.tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    row = plain.prepare({"title": "The mill", "documents": DOCUMENTS})
+    summary = plain.summarize_rows([row], plain.choose({"citations": "lexical"}))[0]
+    assert all(len(sentence.citations) <= 1 for sentence in summary.sentences)
+    assert [s.text for s in summary.sentences] == [s.text for s in plain.summarize_rows([row])[0].sentences]
+
+
+def test_n_best_and_the_printed_form(plain):
+    row = plain.prepare({"id": "a", "title": "The mill", "documents": DOCUMENTS})
+    summary = plain.summarize_rows([row], plain.choose({"n_best": 3}))[0]
+    scores = [summary.score, *(other.score for other in summary.alternatives)]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+    assert set(summary.to_dict()) == {"id", "summary", "sentences", "attention", "score", "alternatives"}
+    printed = plain.summarize_rows([row])[0].to_dict()
+    assert "alternatives" not in printed
+    assert set(printed["sentences"][0]) == {"text", "citations"}
+    assert set(printed["sentences"][0]["citations"][0]) == {"document", "paragraph", "weight"}
+
+
+def test_bf16_is_near_fp32(folder, plain):
+    summary = Summarizer.load(folder / "plain", dtype="bf16").summarize("The mill", DOCUMENTS)
+    assert summary.score == pytest.approx(plain.summarize("The mill", DOCUMENTS).score, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("documents", "said"),
+    [([], "no documents"), (["", " \n "], "no text"), (["text", 3], "neither a text"), ("text", "list")],
+)
+def test_unusable_documents_are_named(plain, documents, said):
+    with pytest.raises(UserError, match=f"The mill.*{said}"):
+        plain.summarize("The mill", documents)
+
+
+def test_settings_are_checked(folder, plain):
+    with pytest.raises(UserError, match="beta=0.4 needs the attention predictor.*raysum train alignment"):
+        Summarizer.load(folder / "plain", beta=0.4)
+    with pytest.raises(UserError, match="keep_paragraphs"):
+        plain.choose({"keep_paragraphs": 3})
+    with pytest.raises(UserError, match="num_beam.*did you mean 'num_beams'"):
+        plain.choose({"num_beam": 3})
+    assert plain.choose({"beam_size": 2}).num_beams == 2
+    with pytest.raises(UserError, match="fp16"):
+        Summarizer.load(folder / "plain", dtype="fp16")
+    with pytest.raises(UserError, match="nothere"):
+        Summarizer.load(folder / "nothere")
+
+
+def test_weights_of_another_model_are_refused(folder, tmp_path):
+    run = Run.open(folder / "plain")
+    other = Run(tmp_path / "other")
+    spec = run.config.model.model_copy(update={"width": 16})
+    other.create(run.config.model_copy(update={"model": spec}), run.recipe, run.vocabulary)
+    other.checkpoint_path(1).mkdir()
+    (other.checkpoint_path(1) / "weights.safetensors").write_bytes(run.best().weights.read_bytes())
+    with pytest.raises(UserError, match="does not fit the run's config"):
+        Summarizer.load(other.path)
+
+
+def test_neither_ray_nor_deepspeed_is_loaded():
+    code = "import sys, raysum.decode.summarizer; print([m for m in ('ray', 'deepspeed') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
