@@ -56,44 +56,47 @@ def quickstart(
 @app.command()
 def prepare(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="JSONL[.gz], CSV, Parquet, or folders.")],
-    out: Annotated[Path, typer.Option(help="Dataset folder to write.")],
+    out: Annotated[str, typer.Option(help="Dataset folder to write.")],
     vocab: Annotated[str | None, typer.Option(help="SentencePiece model; without it one is trained.")] = None,
-    vocab_size: Annotated[int, typer.Option(help="Pieces of a trained vocabulary.")] = 32000,
+    pieces: Annotated[int, typer.Option(help="Pieces of a trained vocabulary.")] = 32000,
     ranker: Annotated[str, typer.Option(help="tfidf (against the title), lexrank, or none.")] = "tfidf",
     max_paragraphs: Annotated[int, typer.Option(help="Best-ranked paragraphs kept (L).")] = 40,
     paragraph_tokens: Annotated[int, typer.Option(help="Tokens kept of a paragraph (N).")] = 100,
     graph: Annotated[str, typer.Option(help="none, or similarity: paragraph graph for graph heads.")] = "none",
     split: Annotated[str | None, typer.Option(help="Split of all sources, where names do not tell it.")] = None,
+    valid: Annotated[float, typer.Option(help="Share of clusters of no named split held out for validation.")] = 0.0,
+    test: Annotated[float, typer.Option(help="Share of clusters of no named split held out for testing.")] = 0.0,
     max_rejected: Annotated[float, typer.Option(help="Share of rows that may be rejected.")] = 0.1,
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
     as_json: Json = False,
 ) -> None:
     """Raw clusters to a dataset: paragraphs, ranking, tokens, shards."""
-    from raysum.prepare.shards import prepare as run_prepare
+    from raysum.prepare.job import prepare as run_prepare
 
     report = run_prepare(
         sources,
         out,
         vocab=vocab,
-        vocab_size=vocab_size,
+        pieces=pieces,
+        split=split,
+        hold_out={name: share for name, share in (("valid", valid), ("test", test)) if share},
+        max_rejected=max_rejected,
+        address=address,
         ranker=ranker,
         max_paragraphs=max_paragraphs,
         paragraph_tokens=paragraph_tokens,
         graph=graph,
-        split=split,
-        max_rejected=max_rejected,
-        address=address,
     )
     _print(report, as_json)
 
 
 @data_app.command("show")
-def data_show(data: Annotated[Path, typer.Argument(help="Dataset folder.")], as_json: Json = False) -> None:
+def data_show(data: Annotated[str, typer.Argument(help="Dataset folder.")], as_json: Json = False) -> None:
     """What a dataset holds: rows, lengths, what was cut or rejected, the recipe."""
-    from raysum.prepare.card import card, render
+    from raysum.prepare.card import render, show
 
-    found = card(data)
-    _print(found if as_json else render(found), as_json)
+    card = show(data)
+    _print(card if as_json else render(card), as_json)
 
 
 @app.command()

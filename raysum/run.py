@@ -59,6 +59,16 @@ class Run:
         run.config  # noqa: B018 - reads and checks it now
         return run
 
+    @classmethod
+    def resolve(cls, path: str | os.PathLike[str]) -> "Run":
+        """The run at ``path``, or the best of the search there. Raises UserError as ``open``, or if there is none yet."""
+        folder = Path(path).expanduser()
+        if (folder / "search.yaml").is_file():
+            if not (folder / "best.json").is_file():
+                raise UserError(f"the search {path} has not ended; go on with it by its `raysum tune` command")
+            return cls.open(folder / read_json(folder / "best.json")["run"])
+        return cls.open(path)
+
     @property
     def exists(self) -> bool:
         return (self.path / "config.yaml").is_file()

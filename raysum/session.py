@@ -56,6 +56,8 @@ def quiet() -> None:
     """Keep Ray Data's and Ray's own chatter out of the user's terminal."""
     import ray.data
 
+    # Ray prints the deaths of workers to stdout, which belongs to results; what matters of them is raised as well.
+    ray._private.worker._worker_logs_enabled = False
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

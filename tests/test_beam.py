@@ -1,5 +1,6 @@
 """Beam search by scripted scores (no model), its blocking and score terms, and parity with the published search."""
 
+import json
 import math
 import random
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ from raysum.config import DecodeConfig
 from raysum.decode.beam import Hypothesis, _best, beam_search
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.scores import AttentionAlignment, History, StructuralCoverage, length_norm
-from raysum.models.batch import EOS, SENTENCE_END
+from raysum.models.batch import EOS, PAD, SENTENCE_END, Source
+from raysum.models.build import build
+from raysum.models.importers.hiersumm import convert
 
 A, B, C = 9, 10, 11  # ordinary tokens; ids below are special
 VOCABULARY = 12
@@ -199,13 +202,19 @@ def test_commas_reach_the_search():
     assert found[0][0].ids == [A, A, A]
 
 
-@pytest.mark.parametrize(("beams", "vocabulary"), [(1, 3), (2, 128), (5, 100), (5, 1000), (4, 130)])
+@pytest.mark.parametrize(("beams", "vocabulary"), [(1, 3), (2, 128), (5, 100), (5, 1000), (4, 130), (3, 256)])
 def test_best_candidates_equal_a_plain_top_k(beams, vocabulary):
-    scores = torch.randn(3, beams, vocabulary, generator=torch.Generator().manual_seed(beams))
-    scores[0, 1:] = -torch.inf  # empty beams
-    parent, token = _best(scores)
-    found = scores.flatten(1).gather(1, parent * vocabulary + token)
-    assert torch.equal(found, scores.flatten(1).topk(beams).values)
+    generator = torch.Generator().manual_seed(beams)
+    log_probs = torch.randn(3, beams, vocabulary, generator=generator)
+    log_probs[0, 1:] = -torch.inf  # empty beams
+    log_probs[1, :, 2:] = -torch.inf
+    offset = torch.randn(3, beams, generator=generator)
+    expected = (log_probs + offset[..., None]).flatten(1).topk(beams)
+    parent, token, found = _best(log_probs, offset)
+    score = found + offset.gather(1, parent)
+    assert torch.equal(score, expected.values)
+    finite = expected.values.isfinite()
+    assert torch.equal((parent * vocabulary + token)[finite], expected.indices[finite])
 
 
 # Score terms
@@ -303,3 +312,58 @@ def test_names_of_other_toolkits():
         DecodeConfig(num_beams=2, n_best=3)
     with pytest.raises(ValueError, match="max_length"):
         DecodeConfig(min_length=9, max_length=8)
+
+
+# Parity with the published search
+
+
+def published(path) -> tuple[torch.nn.Module, Source, dict]:
+    """The model, the source and the arrays of one hiersumm fixture."""
+    arrays = dict(np.load(path))
+    options = json.loads(str(arrays["meta/config_json"]))
+    parameters = {name[6:]: array for name, array in arrays.items() if name.startswith("param/")}
+    spec, weights = convert(parameters, options)
+    model = build(spec)
+    model.load_state_dict(weights)
+    ids = arrays["in/src"]
+    rows = ids if ids.ndim == 3 else ids[:, None]
+    source = Source.pack([[row[row != PAD].tolist() for row in example] for example in rows])
+    return model.eval(), source, arrays
+
+
+@pytest.mark.parametrize("name", ["ht", "ft"])
+def test_parity_of_the_five_best(shared, name):
+    """EOS never allowed: there the published search has no peculiarities (fixtures/README.md)."""
+    model, source, arrays = published(shared / "fixtures" / f"hiersumm_{name}.npz")
+    chosen = DecodeConfig(
+        num_beams=5, n_best=5, min_length=20, max_length=20, length_penalty=0.4, no_repeat_ngram_size=0
+    )
+    with torch.inference_mode():
+        found = beam_search(model, model.encode(source), chosen)
+    assert [[h.ids for h in best] for best in found] == arrays["beam/min20_ids"].tolist()
+    scores = np.array([[h.score for h in best] for best in found])
+    assert scores == pytest.approx(arrays["beam/min20_scores"], abs=1e-4)
+
+
+def test_parity_holds_for_each_example_alone(shared):
+    model, source, arrays = published(shared / "fixtures" / "hiersumm_ht.npz")
+    chosen = DecodeConfig(num_beams=5, min_length=20, max_length=20, no_repeat_ngram_size=0)
+    for example, row in enumerate(arrays["in/src"]):
+        alone = Source.pack([[paragraph[paragraph != PAD].tolist() for paragraph in row]])
+        with torch.inference_mode():
+            best = beam_search(model, model.encode(alone), chosen)[0][0]
+        assert best.ids == arrays["beam/min20_ids"][example, 0].tolist()
+
+
+def test_finished_examples_leave_and_change_nothing(shared):
+    """With EOS allowed the examples finish at unlike lengths; together or alone they find the same."""
+    model, source, arrays = published(shared / "fixtures" / "hiersumm_ht.npz")
+    chosen = DecodeConfig(num_beams=5, n_best=5, max_length=20, no_repeat_ngram_size=2, no_repeat_last=2)
+    with torch.inference_mode():
+        together = beam_search(model, model.encode(source), chosen)
+        alone = []
+        for row in arrays["in/src"]:
+            packed = Source.pack([[paragraph[paragraph != PAD].tolist() for paragraph in row]])
+            alone += beam_search(model, model.encode(packed), chosen)
+    assert [[h.ids for h in best] for best in together] == [[h.ids for h in best] for best in alone]
+    assert len({max(len(h.ids) for h in best) for best in together}) > 1

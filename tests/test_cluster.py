@@ -122,4 +122,4 @@ def test_a_job_without_the_token_is_refused(head: Head):
 def test_a_submitted_job_succeeds(head: Head):
     done = head.ray("job", "submit", "--runtime-env", str(JOB_ENV), "--submission-id", "own", "--", "python", "-c", "import raysum")
     assert done.returncode == 0, done.stderr
-    assert "SUCCEEDED" in head.ray("job", "status", "own").stdout
+    assert "Job 'own' succeeded" in head.ray("job", "status", "own").stdout

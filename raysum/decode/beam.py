@@ -17,7 +17,7 @@ from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.scores import History, Term, length_norm, shares
 from raysum.models.batch import BOS, EOS, PAD, SENTENCE_END
 
-CHUNK = 128  # candidates under one maximum in `_best`; 64 to 256 measured alike on CPU
+CHUNK = 128  # candidates under one maximum; 64 measured alike
 
 
 class StepState(Protocol):
@@ -83,8 +83,7 @@ def beam_search(
             live.history.add(weights.view(*live.log_prob.shape, -1))
         log_probs, eos = _candidates(logits, live, settings, commas, closable=length > settings.min_length)
         norm, bonus = length_norm(settings, length), live.bonus(steering)
-        parent, token = _best(log_probs / norm + bonus[..., None] if steering else log_probs)
-        log_prob = log_probs.flatten(1).gather(1, parent * log_probs.shape[-1] + token)
+        parent, token, log_prob = _best(log_probs, norm * bonus)
         score, eos_score = log_prob / norm + bonus.gather(1, parent), eos / norm + bonus
 
         better = torch.cat((eos_score, score), 1)[:, None] > eos_score[..., None]
@@ -127,23 +126,24 @@ def _candidates(
     return log_probs, eos
 
 
-def _best(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Beam and token, each [B, R], of the R best of ``scores`` [B, R, V], best first.
+def _best(log_probs: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Beam, token and log-probability, each [B, R], of the R best candidates by ``log_probs + offset``, best first.
 
-    The R best candidates lie in the R chunks of highest maximum, so only those are sorted: 8 times as fast as a top-k
-    over everything, on CPU with 5 x 32,000 candidates.
+    ``log_probs`` [B, R, V], ``offset`` [B, R]. The best candidates lie in the R chunks of highest maximum, so only
+    these are sorted: 8 times as fast as a top-k over everything (CPU, 16 examples of 5 x 32,000 candidates).
     """
-    count, beams, vocabulary = scores.shape
-    flat = scores.flatten(1)
-    whole = flat.shape[1] // CHUNK * CHUNK
-    index = torch.arange(whole, flat.shape[1], device=scores.device).expand(count, -1)
-    if whole:
-        chunks = flat[:, :whole].unflatten(1, (-1, CHUNK)).amax(-1)
-        first = chunks.topk(min(beams, chunks.shape[1])).indices * CHUNK
-        within = torch.arange(CHUNK, device=scores.device)
-        index = torch.cat(((first[..., None] + within).flatten(1), index), 1)
-    chosen = index.gather(1, flat.gather(1, index).topk(beams).indices)
-    return chosen // vocabulary, chosen % vocabulary
+    beams, vocabulary = log_probs.shape[1:]
+    parts = log_probs.split(vocabulary // CHUNK * CHUNK or vocabulary, -1)
+    maxima = torch.cat([part.unflatten(-1, (-1, min(CHUNK, part.shape[-1]))).amax(-1) for part in parts], -1)
+    chunks = (maxima + offset[..., None]).flatten(1).topk(beams).indices
+    beam, first = chunks // maxima.shape[-1], chunks % maxima.shape[-1] * CHUNK
+    token = (first[..., None] + torch.arange(CHUNK, device=first.device)).flatten(1)
+    beam = beam.repeat_interleave(CHUNK, 1)
+    outside = token >= vocabulary
+    token = token.clamp_max(vocabulary - 1)
+    values = log_probs.flatten(1).gather(1, beam * vocabulary + token).masked_fill(outside, -torch.inf)
+    chosen = (values + offset.gather(1, beam)).topk(beams).indices
+    return beam.gather(1, chosen), token.gather(1, chosen), values.gather(1, chosen)
 
 
 @dataclass

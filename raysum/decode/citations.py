@@ -49,7 +49,8 @@ def lexical(sentences: Sequence[str], paragraphs: Sequence[str]) -> np.ndarray:
     known = vectorizer.fit_transform(paragraphs)
     similarity = (vectorizer.transform(sentences) @ known.T).toarray()
     best = similarity.max(1, keepdims=True)
-    return (np.arange(len(paragraphs)) == similarity.argmax(1)[:, None]) & (best > 0)
+    nearest = np.arange(len(paragraphs)) == similarity.argmax(1)[:, None]
+    return (nearest & (best > 0)).astype(np.float32)
 
 
 def cited(weights: np.ndarray) -> list[tuple[int, float]]:

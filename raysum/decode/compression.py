@@ -12,11 +12,9 @@ def strongest(predicted: np.ndarray, count: int) -> list[int]:
     return sorted(np.argsort(-predicted, kind="stable")[:count].tolist())
 
 
-def restrict(paragraphs: Sequence[np.ndarray], kept: Sequence[int]) -> list[np.ndarray]:
+def restrict(paragraphs: Sequence[list[int]], kept: Sequence[int]) -> list[list[int]]:
     """The ids of the paragraphs ``kept``; the title before paragraph 0 moves to the first of them."""
     chosen = [paragraphs[index] for index in kept]
-    if kept[0] != 0:
-        title = paragraphs[0][: 1 + int(np.argmax(paragraphs[0] == TITLE_END))]
-        if title[-1] == TITLE_END:
-            chosen[0] = np.concatenate((title, chosen[0]))
+    if kept[0] != 0 and TITLE_END in paragraphs[0]:
+        chosen[0] = paragraphs[0][: paragraphs[0].index(TITLE_END) + 1] + chosen[0]
     return chosen

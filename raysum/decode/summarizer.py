@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysum.config import Config, DecodeConfig, SourceConfig, validate
 from raysum.decode import citations
@@ -20,6 +20,9 @@ from raysum.decode.summary import Alternative, Citation, Sentence, Summary
 from raysum.errors import UserError
 from raysum.models.batch import Source
 from raysum.models.build import build
+from raysum.models.memory import Memory
+from raysum.models.predictor import AttentionPredictor
+from raysum.models.seq2seq import Seq2Seq
 from raysum.prepare.pipeline import Rejected, prepare_example
 from raysum.prepare.recipe import Recipe, read_recipe
 from raysum.prepare.vocabulary import Vocabulary
@@ -39,12 +42,12 @@ class Summarizer:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Seq2Seq,
         vocabulary: Vocabulary,
         recipe: Recipe,
         source: SourceConfig,
         settings: DecodeConfig,
-        predictor: nn.Module | None = None,
+        predictor: AttentionPredictor | None = None,
         dtype: Literal["fp32", "bf16"] = "fp32",
         name: str = "the run",
     ):
@@ -163,15 +166,15 @@ class Summarizer:
             attention = citations.attention(self.model, memory, [best[0].ids for best in found])
         return [self._summary(*parts, settings) for parts in zip(rows, kept, found, attention, strict=True)]
 
-    def _paragraphs(self, row: Row) -> list[np.ndarray]:
+    def _paragraphs(self, row: Row) -> list[list[int]]:
         """The ids of each paragraph that the model reads."""
         ids, lengths = cut_source(row["ids"], row["paragraph_offsets"], self.source)
-        return np.split(ids, np.cumsum(lengths)[:-1])
+        return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
-    def _encode(self, paragraphs: Sequence[Sequence[np.ndarray]]) -> Any:
+    def _encode(self, paragraphs: Sequence[list[list[int]]]) -> Memory:
         return self.model.encode(Source.pack(paragraphs).to(self.device))
 
-    def _predict(self, memory: Any) -> Tensor:
+    def _predict(self, memory: Memory) -> Tensor:
         """Predicted attention [B, M]."""
         assert self.predictor is not None, "choose() checks that there is a predictor"
         return self.predictor(memory.paragraphs(), memory.paragraph_mask)
@@ -187,10 +190,9 @@ class Summarizer:
             (self.vocabulary.decode(best.ids[a:b]), everywhere[a:b]) for a, b in citations.sentence_spans(best.ids)
         ]
         spans = [(text, weights) for text, weights in spans if text]
-        if settings.citations == "lexical":
-            weights = citations.lexical([text for text, _ in spans], row["text"]) if spans else []
-        else:
-            weights = [citations.overall(part) for _, part in spans]
+        weights = [citations.overall(part) for _, part in spans]
+        if settings.citations == "lexical" and spans:
+            weights = list(citations.lexical([text for text, _ in spans], row["text"]))
         sentences = [
             Sentence(text, [_citation(row, *pair) for pair in citations.cited(shares)])
             for (text, _), shares in zip(spans, weights, strict=True)
@@ -217,7 +219,7 @@ def _chosen(predicted: Tensor, kept: Sequence[Sequence[int]]) -> Tensor:
     return chosen / chosen.sum(-1, keepdim=True)
 
 
-def _restored(config: Config, checkpoint: Checkpoint, device: torch.device) -> nn.Module:
+def _restored(config: Config, checkpoint: Checkpoint, device: torch.device) -> Any:
     """The model of ``config`` with the weights of ``checkpoint``."""
     model = build(config.model)
     try:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from raysum.config import DecodeConfig
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Citation
 from raysum.models.batch import TITLE_END
@@ -44,9 +45,10 @@ class Trained:
 
     name: str
     summarizer: Summarizer
+    settings: DecodeConfig
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Output]:
-        summaries = self.summarizer.summarize_rows(rows)
+        summaries = self.summarizer.summarize_rows(rows, self.settings)
         return [
             Output([s.text for s in summary.sentences], [s.citations for s in summary.sentences], summary.attention)
             for summary in summaries
@@ -62,10 +64,12 @@ class Swapped:
 
     name: str
     summarizer: Summarizer
+    settings: DecodeConfig
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Output]:
         mixed = [swap(row, other) for row, other in zip(rows, others, strict=True)]
-        return [Output([s.text for s in summary.sentences]) for summary in self.summarizer.summarize_rows(mixed)]
+        summaries = self.summarizer.summarize_rows(mixed, self.settings)
+        return [Output([sentence.text for sentence in summary.sentences]) for summary in summaries]
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class LexRank:
 
 @dataclass(frozen=True)
 class Oracle:
-    """Paragraphs that add most bigrams of the reference, cut to its length: what extraction could reach at best, nearly."""
+    """Paragraphs that add most bigrams of the reference, cut to its length: about the best that extraction reaches."""
 
     name: str = "oracle"
 

@@ -1,29 +1,121 @@
-"""What a decoder layer reads from the source, one small class a letter.
+"""What a decoder layer reads from the source: letters F and P (V has a file of its own).
 
 Each letter has ``read(memory)``, its keys and values of the source, made once an example, and ``forward``, which
 attends to them with queries [B, Q, D]: the target positions of an example in training, its beams in decoding.
-It returns what it read [B, Q, D] and, only when asked for, its paragraph attention [B, Q, M] in float32.
+It returns what it read [B, Q, D] and, only when asked for, its paragraph attention [B, Q, M] in float32: the mean
+over its heads, before dropout.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Source, scatter_padded
+from raysum.models.batch import scatter_padded
 from raysum.models.dropout import Dropout
 from raysum.models.fusion import fuse
 from raysum.models.layers import Projection, attend, masked_softmax, merge_heads, split_heads
+from raysum.models.memory import Memory, SourceKeys
 from raysum.models.specs import Seq2SeqSpec
-from raysum.models.vertical import DynamicParagraphs, FoldedQuery, VerticalKeys
+
+
+class Attention(nn.Module):
+    """The projections of a multi-head attention from one sequence to another."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.query = Projection(width)
+        self.source = Projection(width, 2)
+        self.out = Projection(width)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """[B, Q, D] -> [B, H, Q, dh]."""
+        return split_heads(self.query(x), self.heads, 1)[0]
+
+    def merged(self, context: Tensor) -> Tensor:
+        """[B, H, Q, dh] -> [B, Q, D]."""
+        return self.out(merge_heads(context))
 
 
 @dataclass(frozen=True)
-class Memory:
-    """An encoded source: ``tokens`` [S, D], and Phi [B, M, D] where the decoder has P layers."""
+class FlatKeys(SourceKeys):
+    key: Tensor  # [B, H, S, dh], S the most tokens of an example
+    value: Tensor
+    mask: Tensor  # [B, S]
+    rank: Tensor  # [B, S] paragraph of each token
+    paragraph_mask: Tensor  # [B, M]
 
-    source: Source
-    tokens: Tensor
-    phi: Tensor | None
+
+class FlatAttention(nn.Module):
+    """F: cross-attention over all source tokens of an example; its paragraph attention is summed over their tokens."""
+
+    def __init__(self, spec: Seq2SeqSpec):
+        super().__init__()
+        self.words = Attention(spec.width, spec.heads)
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def read(self, memory: Memory) -> FlatKeys:
+        layout = memory.source.layout
+        padded = scatter_padded(self.words.source(memory.tokens), layout.in_source, *layout.source_mask.shape)
+        key, value = split_heads(padded, self.words.heads, 2)
+        rank = scatter_padded(layout.rank[layout.token_paragraph], layout.in_source, *layout.source_mask.shape)
+        return FlatKeys(layout.counts, key, value, layout.source_mask, rank, layout.paragraph_mask)
+
+    def forward(self, x: Tensor, keys: FlatKeys, attention: bool) -> tuple[Tensor, Tensor | None]:
+        query, mask = self.words.queries(x), keys.mask[:, None, None, :]
+        share = _paragraph_share(query, keys) if attention else None
+        return self.words.merged(attend(query, keys.key, keys.value, mask, dropout=self.dropout.active)), share
+
+
+def _paragraph_share(query: Tensor, keys: FlatKeys) -> Tensor:
+    """[B, Q, M]: mean over heads of the token weights, summed by paragraph; one example at a time to bound memory."""
+    shares = []
+    for q, key, mask, rank in zip(query, keys.key, keys.mask, keys.rank, strict=True):
+        weights = masked_softmax(q @ key.transpose(-1, -2) * q.shape[-1] ** -0.5, mask).mean(0)
+        shares.append(weights.new_zeros(len(weights), keys.paragraph_mask.shape[1]).index_add(1, rank, weights))
+    return torch.stack(shares)
+
+
+@dataclass(frozen=True)
+class ParallelKeys(SourceKeys):
+    key: Tensor  # [B, H, M * N, dh], paragraph after paragraph
+    value: Tensor
+    mask: Tensor  # [B, M * N]
+    paragraph_key: Tensor  # [B, H, M, dh]
+    paragraph_value: Tensor
+    paragraph_mask: Tensor  # [B, M]
+
+
+class ParallelAttention(nn.Module):
+    """P: attention to paragraph embeddings beside word attention that it weights (PHT eq. 7-9); the sum of both."""
+
+    def __init__(self, spec: Seq2SeqSpec):
+        super().__init__()
+        self.paragraphs = Attention(spec.width, spec.heads)
+        self.words = Attention(spec.width, spec.heads)
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def read(self, memory: Memory) -> ParallelKeys:
+        layout = memory.source.layout
+        examples, paragraphs, length = layout.grid_mask.shape
+        grid = scatter_padded(self.words.source(memory.tokens), layout.in_grid, examples, paragraphs * length)
+        return ParallelKeys(
+            layout.counts,
+            *split_heads(grid, self.words.heads, 2),
+            layout.grid_mask.flatten(1),
+            *split_heads(self.paragraphs.source(memory.paragraphs()), self.words.heads, 2),
+            layout.paragraph_mask,
+        )
+
+    def forward(self, x: Tensor, keys: ParallelKeys, attention: bool) -> tuple[Tensor, Tensor | None]:
+        query = self.paragraphs.queries(x)
+        scores = query @ keys.paragraph_key.transpose(-1, -2) * query.shape[-1] ** -0.5
+        weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
+        share = weights.mean(1)
+        over_paragraphs = self.dropout(weights).to(query.dtype) @ keys.paragraph_value
+        over_words = fuse(
+            self.words.queries(x), keys.key, keys.value, share, keys.mask, keys.counts, self.dropout.active
+        )
+        # the weights of a position sum to one, so the output projection may follow their sum
+        return self.paragraphs.merged(over_paragraphs) + self.words.merged(over_words), share if attention else None

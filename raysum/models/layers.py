@@ -13,7 +13,7 @@ EPSILON = 1e-6  # of every LayerNorm, as in both published codes
 
 
 def sinusoids(positions: Tensor, width: int, form: str) -> Tensor:
-    """[...] -> [..., width]: HT eq. 7-8, sines and cosines in turn ("interleaved") or one after the other ("halves")."""
+    """[...] -> [..., width]: HT eq. 7-8; sines and cosines in turn ("interleaved") or one after the other."""
     steps = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)
     angles = positions[..., None].float() * torch.exp(steps * (-math.log(10000.0) / width))
     waves = angles.sin(), angles.cos()
@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """The way into and out of a sub-layer: ``leave(x, sublayer(enter(x)))`` with the norm before it or after the sum."""
+    """The way into and out of a sub-layer, ``leave(x, sublayer(enter(x)))``: norm before it, or after the sum."""
 
     def __init__(self, width: int, norm: str, dropout: float):
         super().__init__()

@@ -43,7 +43,7 @@ class HeadLinear(nn.Module):
     def __init__(self, heads: int, inputs: int, outputs: int):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(heads, outputs, inputs))
-        for head in self.weight:
+        for head in self.weight.detach():
             for part in head.split(inputs):
                 nn.init.xavier_uniform_(part)
 

@@ -27,6 +27,7 @@ SCHEMA = pa.schema(
         ("paragraph_offsets", pa.list_(pa.int32())),  # M + 1
         ("sentence_offsets", pa.list_(pa.int32())),  # starts of the sentences, and the end
         ("document", pa.list_(pa.int32())),  # M: which document
+        ("paragraph", pa.list_(pa.int32())),  # M: which paragraph of that document
         ("char_start", pa.list_(pa.int32())),  # M: span in that document's raw text
         ("char_end", pa.list_(pa.int32())),
         ("text", pa.list_(pa.string())),  # M: raw text of the paragraphs

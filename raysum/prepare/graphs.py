@@ -10,7 +10,7 @@ _THRESHOLD = 0.1  # cosines below are no edge: the threshold of Erkan and Radev 
 
 
 def similarity_graph(paragraphs: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Edges between paragraphs (given as words) whose tf-idf cosine is above 0.1: rows, columns (int16), values (float32).
+    """Edges between paragraphs (given as words) of tf-idf cosine above 0.1: rows, columns (int16), values (float32).
 
     Symmetric, without self loops, sorted by row and column.
     """

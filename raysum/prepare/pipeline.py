@@ -1,11 +1,11 @@
-"""One raw cluster into one dataset row: check, clean, rank, encode. Used by `prepare` and, for a new cluster, by inference.
+"""One raw cluster into one dataset row: check, clean, rank, encode. Used by `prepare`, and by inference for new ones.
 
 M kept paragraphs, S their tokens, L and N as in the recipe.
 """
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class Cluster:
 @dataclass(frozen=True)
 class Paragraph:
     document: int
+    number: int  # within the document
     start: int
     end: int
     text: str
@@ -130,14 +131,14 @@ def _document(item: Any, name: str) -> tuple[str, str]:
     return name, item
 
 
-def _paragraphs(cluster: Cluster):
+def _paragraphs(cluster: Cluster) -> Iterator[Paragraph]:
     for number, (_, text) in enumerate(cluster.documents):
         spans = paragraph_spans(text)
         if cluster.cut_into_paragraphs and spans:
             spans = [(spans[0][0], spans[-1][1])]
-        for start, end in spans:
+        for place, (start, end) in enumerate(spans):
             piece = text[start:end]
-            yield Paragraph(number, start, end, piece, words(piece))
+            yield Paragraph(number, place, start, end, piece, words(piece))
 
 
 def _clean(paragraphs: list[Paragraph], summary: str, recipe: Recipe) -> list[Paragraph]:
@@ -172,6 +173,7 @@ def _encode(
         "paragraph_offsets": paragraph_offsets,
         "sentence_offsets": sentence_offsets,
         "document": np.array([p.document for p in paragraphs], np.int32),
+        "paragraph": np.array([p.number for p in paragraphs], np.int32),
         "char_start": np.array([p.start for p in paragraphs], np.int32),
         "char_end": np.array([p.end for p in paragraphs], np.int32),
         "text": [p.text for p in paragraphs],
@@ -192,7 +194,7 @@ def _target(summary: str, recipe: Recipe, vocabulary: Vocabulary) -> list[int]:
 
 
 def _flatten(paragraphs: list[list[list[int]]], most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids [S] of paragraphs of sentences, each paragraph cut at ``most`` tokens; offsets of paragraphs and sentences."""
+    """Ids [S] of paragraphs of sentences, a paragraph cut at ``most`` tokens; offsets of paragraphs and sentences."""
     ids: list[int] = []
     paragraph_offsets, sentence_offsets = [0], []
     for paragraph in paragraphs:

@@ -3,8 +3,9 @@
 M paragraphs, T different words of the cluster.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,9 +32,8 @@ class TfIdf:
 
     def __init__(self, paragraphs: Sequence[Sequence[str]]):
         self.size = len(paragraphs)
-        self._columns: dict[str, int] = {}
-        column = self._columns.setdefault
-        flat = np.array([column(word, len(self._columns)) for paragraph in paragraphs for word in paragraph], np.int64)
+        self._columns: dict[str, int] = defaultdict(count().__next__)  # a new word takes the next number
+        flat = np.fromiter(map(self._columns.__getitem__, chain.from_iterable(paragraphs)), np.int64)
         width = max(len(self._columns), 1)
         rows = np.repeat(np.arange(self.size), [len(paragraph) for paragraph in paragraphs])
         cells, counts = np.unique(rows * width + flat, return_counts=True)
@@ -47,9 +47,9 @@ class TfIdf:
     def cosine(self, query: Sequence[str]) -> np.ndarray:
         """[M] cosine of each paragraph with the words of ``query``; 0 where they share none."""
         vector = np.zeros(len(self.idf))
-        for word, count in Counter(query).items():
+        for word, times in Counter(query).items():
             if word in self._columns:
-                vector[self._columns[word]] = count * self.idf[self._columns[word]]
+                vector[self._columns[word]] = times * self.idf[self._columns[word]]
         length = np.linalg.norm(vector)
         if not length:
             return np.zeros(self.size)

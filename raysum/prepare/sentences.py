@@ -6,23 +6,22 @@ import re
 _CANDIDATE = re.compile(r"""[.!?…]["'”’)\]]*\s+(?=\S)""")
 # What makes a text hard: boundaries without a candidate ("it.The", "; The"), brackets, and candidates that may be none.
 _ODD = re.compile(r"[;()\[\]{}<>]|[.!?…](?=\w)")
-_PLAIN_END = re.compile(r"(?:[a-z]{5,}|\b(?:1[5-9]|20)\d\d)$")  # too long for an abbreviation, or a year
+_PLAIN_END = re.compile(r"(?:[A-Z]?[a-z]{4,}|\b(?:1\d|20)\d\d)$")  # too long for most abbreviations, or a year
 _PLAIN_START = re.compile(r"[A-Z](?:[a-z]| )")
 _LAST_WORD = re.compile(r"[\w.&'-]+$")
 _LONGEST_WORD = 24  # characters looked at before a mark
-_ABBREVIATIONS = frozenset(
-    "al approx assoc bros ca capt cf co col corp corresp dept dr e.g ed eds eq eqs est etc fig figs gen gov i.e inc jr lt ltd "
-    "messrs mr mrs ms mt no nos op p pp prof pseud ref refs rep resp rev sec sect sen sgt sr st tab trans treas univ viz vol "
-    "vs".split()
+_ABBREVIATIONS = re.compile(
+    "al|approx|assoc|bros|ca|capt|cf|co|col|corp|corresp|dept|dr|e\\.g|eds?|eqs?|est|etc|figs?|gen|gov|i\\.e|inc|jr|ltd?"
+    "|messrs|mrs?|ms|mt|nos?|op|pp?|prof|pseud|refs?|rep|resp|rev|sect?|sen|sgt|sr|st|tab|trans|treas|univ|viz|vol|vs"
 )
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
     """Character spans of the sentences of ``text``, exactly: syntok decides wherever the text is not plain.
 
-    Plain are texts without brackets and semicolons where each mark follows a long lower-case word or a year and precedes
-    a capitalized word. There the rule gave syntok's boundaries in all of 909 paragraphs of scientific papers, in a
-    fiftieth of its time (0.6 ms for 70 words).
+    Plain are texts without brackets and semicolons where each mark follows a word of four letters or more, or a year, and
+    precedes a capitalized word. In all such paragraphs of scientific papers (1,131 of 7,736) the rule gave syntok's
+    boundaries, in a tenth of its time (0.6 ms for 70 words).
     """
     candidates = list(_CANDIDATE.finditer(text))
     plain = not _ODD.search(text) and all(_is_plain(text, candidate) for candidate in candidates)
@@ -30,13 +29,20 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 
 
 def quick_sentence_spans(text: str) -> list[tuple[int, int]]:
-    """Character spans of the sentences of ``text`` by rule alone: for source paragraphs, of which there are many."""
+    """Character spans of the sentences of ``text`` by rule alone: for source paragraphs, of which there are many.
+
+    On the same papers, 95 % of its boundaries are syntok's, and 94 % of syntok's are among them.
+    """
     return _spans(text, [found.end() for found in _CANDIDATE.finditer(text) if _ends_sentence(text, found)])
 
 
 def _is_plain(text: str, candidate: re.Match[str]) -> bool:
     before = _PLAIN_END.search(text, max(0, candidate.start() - _LONGEST_WORD), candidate.start())
-    return before is not None and before[0] not in _ABBREVIATIONS and bool(_PLAIN_START.match(text, candidate.end()))
+    return (
+        before is not None
+        and not _ABBREVIATIONS.fullmatch(before[0].lower())
+        and bool(_PLAIN_START.match(text, candidate.end()))
+    )
 
 
 def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:
@@ -46,7 +52,7 @@ def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:
     if text[candidate.start()] != ".":
         return True
     word = _LAST_WORD.search(text, max(0, candidate.start() - _LONGEST_WORD), candidate.start())
-    return word is None or not ((len(word[0]) == 1 and word[0].isupper()) or word[0].lower() in _ABBREVIATIONS)
+    return word is None or not (re.fullmatch("[A-Z]", word[0]) or _ABBREVIATIONS.fullmatch(word[0].lower()))
 
 
 def _syntok_starts(text: str) -> list[int]:

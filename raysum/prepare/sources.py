@@ -15,11 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.prepare.splits import split_of
 
-SPLITS = ("train", "valid", "test")
-_SPLIT_NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
-    ("valid", "val", "dev", "validation", "development"), "valid"
-)
 _CSV_FIELD = 1 << 30  # characters; the module's own limit of 128 KiB is shorter than a cluster
 
 
@@ -71,11 +68,6 @@ def read_clusters(paths: Iterable[str | Path]) -> Iterator[Record]:
     """The records of all sources behind ``paths``, one after the other."""
     for source in find_sources(paths):
         yield from source.records()
-
-
-def split_of(name: Any) -> str | None:
-    """train, valid or test for one of their usual names, in any case; None for anything else."""
-    return _SPLIT_NAMES.get(str(name).strip().lower())
 
 
 def cluster_id(record: Record) -> str:
@@ -135,8 +127,7 @@ def _reader(path: Path) -> Reader:
 
 def read_jsonl(path: Path) -> Iterator[Record]:
     """One JSON object a line, plain or gzipped; blank lines are passed over."""
-    opened = gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")
-    with opened as lines:
+    with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield _json_record(f"{path}:{number}", line.removeprefix(b"\xef\xbb\xbf"))
@@ -202,7 +193,7 @@ def read_parquet(path: Path) -> Iterator[Record]:
 def _check_columns(path: Path, columns: Iterable[str]) -> None:
     if not {"documents", "paragraphs"} & set(columns):
         raise UserError(
-            f"{path} has neither a column `documents` nor `paragraphs`, only {', '.join(columns) or 'nothing'}; rename one"
+            f"{path} has no column `documents` or `paragraphs`, only {', '.join(columns) or 'nothing'}; rename one"
         )
 
 
@@ -210,7 +201,8 @@ def read_folder(folder: Path) -> Iterator[Record]:
     """One cluster a folder of text files; ``title.txt`` and ``summary.txt`` are not documents. The name is the id."""
     for cluster in _cluster_folders(folder):
         try:
-            texts = {file.stem: file.read_text(encoding="utf-8-sig") for file in _listed(cluster) if file.suffix == ".txt"}
+            files = [file for file in _listed(cluster) if file.suffix == ".txt"]
+            texts = {file.stem: file.read_text(encoding="utf-8-sig") for file in files}
         except UnicodeDecodeError as error:
             yield Record(str(cluster), cluster.name, "not UTF-8", f"byte {error.start}")
             continue

@@ -18,7 +18,7 @@ UNK, _, _, TITLE_END, BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END = range(len(SPE
 _MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids that stand for no text
 
 _CAPITAL_SHARE = 0.01  # of the pieces
-_SAMPLE_CHARACTERS = 1000  # of training text for each piece: 2,000 pieces train in 2 to 4 s, 32,000 in about a minute
+_SAMPLE_CHARACTERS = 500  # of training text for each piece: 2,000 pieces train in 2 to 4 s, 32,000 in about a minute
 _EXAMPLE_CHARACTERS = 20_000  # most of one example, so that a few huge clusters cannot fill the sample
 
 
@@ -34,7 +34,7 @@ class Vocabulary:
         first = tuple(self._processor.id_to_piece(i) for i in range(min(len(SPECIAL_PIECES), len(self))))
         if first != SPECIAL_PIECES:
             raise UserError(
-                f"{name} begins with the pieces {' '.join(first)}; raysum needs {' '.join(SPECIAL_PIECES)} as ids 0 to 8. "
+                f"{name} begins with the pieces {' '.join(first)}; ids 0 to 8 must be {' '.join(SPECIAL_PIECES)}. "
                 "Leave --vocab out to train such a vocabulary"
             )
         self.model = model
@@ -88,9 +88,9 @@ class Vocabulary:
     def suggested_normalization(self) -> Normalization:
         """How text must look for these pieces, judged by the pieces themselves.
 
-        With next to no capital Latin letters (0.02 % of the published pieces have one, 20 % of those of ordinary English
-        text) the vocabulary was trained on lower-cased text; if a comma is then more probable as a word of its own than
-        attached to one, punctuation was split off too, as in the published WikiSum vocabulary.
+        With next to no capital Latin letters (0.01 % of the published pieces have one) the vocabulary was trained on
+        lower-cased text; if a comma is then more probable as a word of its own than attached to one, punctuation was
+        split off too, as in the published WikiSum vocabulary.
         """
         pieces = [self._processor.id_to_piece(i) for i in range(len(SPECIAL_PIECES), len(self))]
         capital = sum(any("A" <= character <= "Z" for character in piece) for piece in pieces)
@@ -148,7 +148,7 @@ class Vocabulary:
 def sample_texts(examples: Iterable[tuple[str, list[str]]], size: int) -> list[str]:
     """Lines to train ``size`` pieces from, out of (id, texts) of any number of examples, in bounded memory.
 
-    The examples whose ids have the smallest hashes are kept until they hold 1,000 characters for each piece: the same
+    The examples whose ids have the smallest hashes are kept until they hold 500 characters for each piece: the same
     sample for the same corpus in any order, spread evenly over it.
     """
     budget, held = size * _SAMPLE_CHARACTERS, 0

@@ -2,19 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
-
-
-def _unicode(text: str) -> str:
-    """JSON can escape half of a surrogate pair, which no tokenizer and no answer can encode."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"not valid Unicode at character {error.start}") from None
-    return text
-
-
-Text = Annotated[str, AfterValidator(_unicode)]
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 
 class Strict(BaseModel):
@@ -24,8 +12,8 @@ class Strict(BaseModel):
 class Document(Strict):
     """A source text with its name."""
 
-    source: Text = Field(description="name of the document")
-    text: Text
+    source: str = Field(description="name of the document")
+    text: str
 
 
 def _form(document: Any) -> str:
@@ -33,7 +21,7 @@ def _form(document: Any) -> str:
 
 
 # Told apart before they are checked, so that a problem is named once, and for the form that was meant.
-TextOrDocument = Annotated[Annotated[Text, Tag("str")] | Annotated[Document, Tag("Document")], Discriminator(_form)]
+TextOrDocument = Annotated[Annotated[str, Tag("str")] | Annotated[Document, Tag("Document")], Discriminator(_form)]
 
 
 class Options(Strict):
@@ -44,14 +32,15 @@ class Options(Strict):
     min_length: int | None = Field(None, ge=0, le=1000, description="tokens of the summary, at least")
     length_penalty: float | None = Field(None, ge=0, le=10)
     no_repeat_ngram_size: int | None = Field(None, ge=0, le=20, description="0 = off")
+    n_best: int | None = Field(None, ge=1, le=16, description="summaries answered, the others as alternatives")
 
 
 class SummarizeRequest(Strict):
     """A cluster of documents about one subject."""
 
-    title: Text = Field(description="the subject; paragraphs are ranked by it")
+    title: str = Field(description="the subject; paragraphs are ranked by it")
     documents: list[TextOrDocument] = Field(min_length=1, description="texts, or texts with the names of their sources")
-    id: Text | None = Field(None, max_length=200, description="given back in the answer")
+    id: str | None = Field(None, max_length=200, description="given back in the answer")
     options: Options = Field(default_factory=Options)
 
     def cluster(self) -> dict[str, Any]:
@@ -64,9 +53,9 @@ class SummarizeRequest(Strict):
 
 
 class Citation(BaseModel):
-    document: Any = Field(description="the document that the sentence attended to")
-    paragraph: int = Field(description="the paragraph's position in that document")
-    weight: float = Field(description="its share of the sentence's attention")
+    document: int = Field(description="the number of the document in the request, from 0")
+    paragraph: int = Field(description="the number of the paragraph in that document, from 0")
+    weight: float = Field(description="its share of the sentence; the shares of a sentence sum to 1")
 
 
 class Sentence(BaseModel):
@@ -74,11 +63,18 @@ class Sentence(BaseModel):
     citations: list[Citation]
 
 
+class Alternative(BaseModel):
+    summary: str
+    score: float
+
+
 class SummarizeReply(BaseModel):
     id: str
     summary: str
     sentences: list[Sentence]
-    attention: list[float] = Field(description="share of the attention each kept paragraph received, best rank first")
+    attention: list[float] = Field(description="share of the attention of each ranked paragraph, best rank first")
+    score: float = Field(description="what ranked the summary: log-probability normalized by length, plus the terms")
+    alternatives: list[Alternative] = Field([], description="the next best, where n_best asks for more than one")
 
 
 class Health(BaseModel):

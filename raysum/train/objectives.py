@@ -28,8 +28,9 @@ class LanguageModelling(nn.Module):
         hidden, _ = self.model.decode(batch.target[:, :-1], self.model.encode(batch.source))
         gold = batch.target[:, 1:]
         real = gold != PAD
-        weight, bias = self.model.output()
-        return smoothed_cross_entropy(hidden[real], weight, bias, gold[real], self.smoothing if self.training else 0.0)
+        output = self.model.embedding if self.model.output is None else self.model.output
+        smoothing = self.smoothing if self.training else 0.0
+        return smoothed_cross_entropy(hidden[real], output.weight, output.bias, gold[real], smoothing)
 
 
 class AttentionPrediction(nn.Module):

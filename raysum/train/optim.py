@@ -39,11 +39,12 @@ def check_engine_config(config: Config) -> None:
         raise UserError(f"DeepSpeed refuses the deepspeed: block of the config: {reason}") from None
 
 
-def engine_config(config: Config, world: int, cuda: bool) -> dict[str, Any]:
+def engine_config(config: Config, world: int, cuda: bool, universal: bool = False) -> dict[str, Any]:
     """DeepSpeed's config: raysum's own keys under the user's ``deepspeed`` block.
 
     Torch's AdamW (``torch_adam``), so that nothing is compiled. On CUDA bf16 is the default precision, on CPU fp32.
-    The rate is set before each step, so DeepSpeed has no scheduler.
+    The rate is set before each step, so DeepSpeed has no scheduler. ``universal``: a checkpoint in DeepSpeed's
+    universal form will be loaded.
     """
     optim = config.optim
     ours = {
@@ -63,6 +64,7 @@ def engine_config(config: Config, world: int, cuda: bool) -> dict[str, Any]:
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1 << 60,
         "wall_clock_breakdown": False,
+        "checkpoint": {"load_universal": universal},
     }
     if cuda and not any(key in config.deepspeed for key in _PRECISIONS):
         ours["bf16"] = {"enabled": True}

@@ -41,7 +41,7 @@ class Meter:
     def step_done(self, weight: int) -> None:
         self._planned += weight
 
-    def line(self, step: int, lr: float, grad_norm: float | None) -> dict[str, Any]:
+    def line(self, step: int, lr: float, grad_norm: float | torch.Tensor | None) -> dict[str, Any]:
         """The metrics line of the steps since the last one. Every worker calls it.
 
         Raises UserError where the loss is no number any more.
@@ -64,7 +64,7 @@ class Meter:
             "batch_hash": int(sums["digest"]),
         }
         if grad_norm is not None:
-            line["grad_norm"] = grad_norm
+            line["grad_norm"] = float(grad_norm)
         self._since_line, self._planned, self._line_time = {name: 0.0 for name in _SUMS}, 0, now
         return line
 

@@ -1,15 +1,18 @@
-"""What a search found: its trials, the best of them, a table and a figure."""
+"""What a search found: its trials, the best of them, a table."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysum.evaluate.table import FIGURES, cell
 from raysum.run import Run
 from raysum.tune.spaces import SpaceConfig
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+_SHOWN = ("rouge1", "rouge2", "rougeL", "facts_f1", "attention_similarity", "valid_loss", "step")
 
 
 @dataclass(frozen=True)
@@ -44,17 +47,17 @@ class SearchResult:
     def table(self) -> "Table":
         from rich.table import Table
 
-        metrics = [name for name in self.best.metrics if not name.endswith(("_low", "_high"))]
+        shown = [name for name in _SHOWN if name in self.best.metrics]
         table = Table(
-            title=f"{self.space.about}: trials by {self.space.metric}, with 95 % intervals",
-            caption=f"best: {self.best.name}, now used by {self.run.path}; {self.seconds:.0f} s in all",
+            title=f"{self.space.about}: trials by {self.space.metric}, ± half of the 95 % interval",
+            caption=f"best: {self.best.name}, now used by {self.run.path} ({self.seconds:.0f} s)",
         )
         table.add_column("trial")
-        for name in (*metrics, "seconds"):
-            table.add_column(name, justify="right")
+        for name in (*shown, "seconds"):
+            table.add_column(name if name == "seconds" else FIGURES[name][0], justify="right")
         for trial in self.trials:
             label = f"{trial.name} failed: {trial.error}" if trial.error else trial.name
-            table.add_row(label, *(_cell(trial.metrics, name) for name in metrics), f"{trial.seconds:.0f}")
+            table.add_row(label, *(cell(trial.metrics, name) for name in shown), f"{trial.seconds:.0f}")
         return table
 
 
@@ -62,31 +65,9 @@ def ranked(space: SpaceConfig, trials: Iterable[Trial]) -> list[Trial]:
     """Best metric first; of equal ones the smaller values (so the smaller beta); failed ones last."""
     sign = 1 if space.mode == "min" else -1
 
-    def place(trial: Trial) -> tuple[bool, float, list[tuple[bool, float, str]]]:
-        values = [(isinstance(value, str), 0 if isinstance(value, str) else value, str(value)) for value in trial.config.values()]
-        return trial.error is not None, sign * trial.metrics.get(space.metric, 0.0), values
+    def place(trial: Trial) -> tuple[bool, float, list[tuple[float, str]]]:
+        values = trial.config.values()
+        order = [(value, "") if isinstance(value, int | float) else (0.0, str(value)) for value in values]
+        return trial.error is not None, sign * trial.metrics.get(space.metric, 0.0), order
 
     return sorted(trials, key=place)
-
-
-def plot(space: SpaceConfig, trials: Iterable[Trial], file: Path) -> None:
-    """The metric of each trial with its 95 % interval, over the value searched if it is one number, else by trial."""
-    from matplotlib.figure import Figure
-
-    ended = [trial for trial in trials if trial.error is None]
-    numeric = len(space.search) == 1 and all(isinstance(value, float | int) for t in ended for value in t.config.values())
-    figure = Figure(figsize=(6.4, 4.0) if numeric else (6.4, 1.2 + 0.35 * len(ended)), layout="constrained")
-    axes = figure.subplots()
-    middle = [trial.metrics[space.metric] for trial in ended]
-    if numeric:
-        ended.sort(key=lambda trial: list(trial.config.values()))
-    ...
-
-
-def _cell(metrics: dict[str, float], name: str) -> str:
-    if name not in metrics:
-        return ""
-    value = metrics[name]
-    text = str(value) if isinstance(value, int) else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
-    low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
-    return text if low is None or high is None else f"{text} [{low:.2f}, {high:.2f}]"

@@ -109,6 +109,10 @@ class Space:
         for point in product(*(values.examples for values in self.config.search.values())):
             yield dict(zip(self.config.search, point, strict=True))
 
+    @property
+    def num_trials(self) -> int:
+        return self.config.trials or len(list(self.samples()))
+
     def label(self, values: dict[str, Any]) -> str:
         """``beta=0.8``: what a trial, its actor and its folder are called. Keys by their last word, numbers short."""
         return ",".join(f"{key.rpartition('.')[2]}={_short(value)}" for key, value in values.items())

@@ -1,4 +1,4 @@
-"""What is seen of a search while it runs: a progress bar, a gauge for Prometheus and the Ray dashboard, silence else."""
+"""What is seen of a search while it runs: a progress bar on stderr, a gauge among Ray's metrics, and nothing else."""
 
 import logging
 from collections.abc import Iterator

@@ -52,9 +52,7 @@ def own_words() -> frozenset[str]:
     return frozenset(re.findall(r"[a-z]+", " ".join(texts).lower()))
 
 
-def _kind(
-    name: str, opening: str, pronoun: str, attributes: dict[str, dict[str, Any]], remarks: list[str]
-) -> Kind:
+def _kind(name: str, opening: str, pronoun: str, attributes: dict[str, dict[str, Any]], remarks: list[str]) -> Kind:
     return Kind(
         shape=Shape[name.upper()],
         opening=opening,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from raysum.prepare.factbook.phrases import Attribute, Shape, kinds
+from raysum.prepare.clean import words
+from raysum.prepare.factbook.phrases import kinds
 
 
 class Statement(NamedTuple):
@@ -33,15 +34,13 @@ class FactScore:
 class CitationScore:
     """Citations of the sentences of one summary that state a right fact.
 
-    ``cited`` paragraphs, of which ``correct`` state a right fact of the sentence; ``stating`` paragraphs state one, cited
-    or not; ``weight`` of all these citations and the part of it, ``correct_weight``, on correct ones.
+    ``cited`` paragraphs, of which ``correct`` state a right fact of the sentence; ``stating`` paragraphs state one,
+    cited or not. Precision is correct / cited and recall correct / stating, best of sums over a corpus.
     """
 
     correct: int
     cited: int
     stating: int
-    correct_weight: float
-    weight: float
 
 
 def read_facts(text: str, title: str) -> list[Statement]:
@@ -57,7 +56,7 @@ def score_facts(summary: str, facts: Sequence[dict[str, Any]], title: str) -> Fa
 
 
 def facts_f1(scores: Iterable[FactScore]) -> dict[str, float]:
-    """Over a corpus, from summed counts: ``facts_right, facts_wrong, facts_total``, precision, recall and F1 (0 to 1)."""
+    """Of a corpus, from summed counts: ``facts_right, facts_wrong, facts_total``, precision, recall, F1 (0 to 1)."""
     scores = list(scores)
     right, wrong, total = (sum(getattr(score, name) for score in scores) for name in ("right", "wrong", "total"))
     return {
@@ -75,66 +74,72 @@ def score_citations(
 ) -> CitationScore:
     """Citations against the paragraphs that truly state what a sentence says.
 
-    ``sentences`` of a summary are (text, citations), a citation is (document, paragraph within the document, weight).
-    A sentence without a right fact has no true citation and counts nowhere: facts are scored by ``score_facts``.
+    ``sentences`` of a summary are (text, citations); a citation is (document, paragraph within the document, weight).
+    However small its weight, it counts as one. A sentence without a right fact has no true citation and counts nowhere:
+    facts are scored by ``score_facts``.
     """
     paragraphs = {_true(fact, title): {tuple(place) for place in fact["paragraphs"]} for fact in facts}
     stating: list[set[tuple[int, ...]]] = [set() for _ in sentences]
     for statement in _read([text for text, _ in sentences], title):
         stating[statement.sentence] |= paragraphs.get(statement[:3], set())
-    counted = [(places, {(d, p): w for d, p, w in cited}) for places, (_, cited) in zip(stating, sentences) if places]
+    cited = [{(document, paragraph) for document, paragraph, _ in citations} for _, citations in sentences]
+    counted = [(true, given) for true, given in zip(stating, cited, strict=True) if true]
     return CitationScore(
-        correct=sum(len(places & cited.keys()) for places, cited in counted),
-        cited=sum(len(cited) for _, cited in counted),
-        stating=sum(len(places) for places, _ in counted),
-        correct_weight=sum(weight for places, cited in counted for place, weight in cited.items() if place in places),
-        weight=sum(weight for _, cited in counted for weight in cited.values()),
+        correct=sum(len(true & given) for true, given in counted),
+        cited=sum(len(given) for _, given in counted),
+        stating=sum(len(true) for true, _ in counted),
     )
 
 
 def _true(fact: dict[str, Any], title: str) -> tuple[str, str, str]:
-    return normalise(title), fact["attribute"], normalise(fact["value"])
+    return _plain(title), fact["attribute"], _plain(fact["value"])
 
 
-def normalise(text: str) -> str:
-    return " ".join(re.findall(r"[a-z0-9]+", text.lower()))
+def _plain(text: str) -> str:
+    return " ".join(words(text))
 
 
 def _read(sentences: Sequence[str], title: str) -> Iterator[Statement]:
     """Source phrases name their subject; a lead's clauses belong to the subject of the last opening before them."""
-    phrases, clauses, opening, pronoun = _patterns()
-    subject = normalise(title)
+    patterns = _patterns()
+    subject = _plain(title)
     for index, text in enumerate(sentences):
-        sentence = normalise(text)
-        for pattern, attribute in phrases:
-            for match in pattern.finditer(sentence):
-                yield Statement(match["s"], attribute, match["v"], index)
-        if opened := opening.search(sentence):
-            subject = next(filter(None, opened.groups()))
-        if lead := opened or pronoun.match(sentence):
-            for pattern, attribute in clauses:
-                for match in pattern.finditer(sentence, lead.end()):
-                    yield Statement(subject, attribute, match["v"], index)
+        sentence = _plain(text)
+        for pattern, attribute in patterns.phrases:
+            for found in pattern.finditer(sentence):
+                yield Statement(found["s"], attribute, found["v"], index)
+        opening = patterns.opening.search(sentence)
+        if opening:
+            subject = next(filter(None, opening.groups()))
+        lead = opening or patterns.pronoun.match(sentence)
+        if lead:
+            for pattern, attribute in patterns.clauses:
+                for found in pattern.finditer(sentence, lead.end()):
+                    yield Statement(subject, attribute, found["v"], index)
+
+
+class _Patterns(NamedTuple):
+    """Of plain text. Phrases and clauses come with their attribute; their groups are ``s`` and ``v``."""
+
+    phrases: list[tuple[re.Pattern[str], str]]
+    clauses: list[tuple[re.Pattern[str], str]]
+    opening: re.Pattern[str]  # its one matching group is the subject
+    pronoun: re.Pattern[str]
 
 
 @cache
-def _patterns() -> tuple[list[tuple[re.Pattern, str]], list[tuple[re.Pattern, str]], re.Pattern, re.Pattern]:
-    """Phrases and clauses with their attributes, the opening of a lead (a group a kind), and its pronouns."""
+def _patterns() -> _Patterns:
     phrases, clauses = [], []
-    for kind in kinds():
-        for attribute in kind.attributes:
-            clauses.append((_pattern(attribute.clause, kind.shape, attribute), attribute.name))
-            for phrase in attribute.phrases:
-                phrases.append((_pattern(phrase, kind.shape, attribute), attribute.name))
-    openings = (normalise_phrase(kind.opening).format(s=f"({kind.shape.value})") for kind in kinds())
-    pronouns = {kind.pronoun.lower() for kind in kinds()}
-    return phrases, clauses, re.compile(rf"\b(?:{'|'.join(openings)})\b"), re.compile(rf"(?:{'|'.join(pronouns)})\b")
+    for kind, attribute in [(each, attribute) for each in kinds() for attribute in each.attributes]:
+        subject, value = f"(?P<s>{kind.shape.value})", f"(?P<v>{attribute.shape.value})"
+        phrases += [(re.compile(_pattern(phrase, subject, value)), attribute.name) for phrase in attribute.phrases]
+        clauses.append((re.compile(_pattern(attribute.clause, subject, value)), attribute.name))
+    openings = [_pattern(kind.opening, f"({kind.shape.value})", "") for kind in kinds()]
+    pronouns = sorted({kind.pronoun.lower() for kind in kinds()})
+    return _Patterns(phrases, clauses, re.compile("|".join(openings)), re.compile(rf"(?:{'|'.join(pronouns)})\b"))
 
 
-def _pattern(phrase: str, subject: Shape, attribute: Attribute) -> re.Pattern:
-    words = normalise_phrase(phrase[: phrase.rindex("}") + 1])
-    return re.compile(rf"\b{words.format(s=f'(?P<s>{subject.value})', v=f'(?P<v>{attribute.shape.value})')}\b")
-
-
-def normalise_phrase(phrase: str) -> str:
-    return " ".join(re.findall(r"[a-z0-9]+|\{[sv]\}", phrase.lower()))
+def _pattern(phrase: str, subject: str, value: str) -> str:
+    """The expression for the words of a phrase up to its last slot, with the given ones in its slots."""
+    known = re.findall(r"\{[sv]\}|\w+", phrase[: phrase.rindex("}") + 1].lower())
+    return rf"\b{' '.join(known).format(s=subject, v=value)}\b"

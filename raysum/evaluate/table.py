@@ -1,0 +1,77 @@
+"""The result of an evaluation, as a table and as JSON."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from rich.table import Table
+
+# What a figure is called in tables, and its digits after the point; the order of the rows.
+FIGURES = {
+    "rouge1": ("ROUGE-1", 2),
+    "rouge2": ("ROUGE-2", 2),
+    "rougeL": ("ROUGE-L", 2),
+    "rougeLsum": ("ROUGE-Lsum", 2),
+    "facts_f1": ("facts F1", 1),
+    "facts_right": ("facts right", 0),
+    "facts_wrong": ("facts wrong", 0),
+    "citation_precision": ("citations P", 1),
+    "citation_recall": ("citations R", 1),
+    "lexical_precision": ("  by words P", 1),
+    "lexical_recall": ("  by words R", 1),
+    "attention_similarity": ("attention", 3),
+    "words": ("words", 1),
+    "valid_loss": ("valid loss", 4),
+    "step": ("step", 0),
+}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The figures of each system (see ``scoring.means``), how ROUGE was counted, and the ``scores`` of each example.
+
+    ``differences`` of the first system to each other one in ROUGE-2, with the bounds of the paired bootstrap interval.
+    """
+
+    systems: dict[str, dict[str, float]]
+    differences: dict[str, dict[str, float]]
+    protocol: str
+    examples: int
+    scores: "DataFrame"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "systems": self.systems,
+            "differences": self.differences,
+            "protocol": self.protocol,
+            "examples": self.examples,
+        }
+
+    def table(self) -> "Table":
+        """A column a system, a line a figure with half of its 95 % interval."""
+        from rich.table import Table
+
+        differences = (
+            f"{pair}: {d['rouge2']:+.2f} ROUGE-2 [{d['rouge2_low']:+.2f}, {d['rouge2_high']:+.2f}]"
+            for pair, d in self.differences.items()
+        )
+        table = Table(title=f"{self.examples} examples", caption="\n".join([self.protocol, *differences]))
+        table.add_column("")
+        for system in self.systems:
+            table.add_column(system, justify="right")
+        for name, (label, _) in FIGURES.items():
+            if any(name in figures for figures in self.systems.values()):
+                table.add_row(label, *(cell(figures, name) for figures in self.systems.values()))
+        return table
+
+
+def cell(figures: dict[str, float], name: str) -> str:
+    """A figure with half of its 95 % interval, as far as there are such."""
+    digits = FIGURES[name][1]
+    if name not in figures:
+        return ""
+    if f"{name}_low" not in figures:
+        return f"{figures[name]:.{digits}f}"
+    half = (figures[f"{name}_high"] - figures[f"{name}_low"]) / 2
+    return f"{figures[name]:.{digits}f} ±{half:.{digits}f}"

@@ -1,0 +1,62 @@
+"""Decoder layers: masked self-attention and FFN around the letter that reads the source."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from raysum.models.cross import FlatAttention, ParallelAttention
+from raysum.models.dropout import Dropout
+from raysum.models.layers import FeedForward, Projection, Residual, attend, merge_heads, split_heads
+from raysum.models.memory import SourceKeys
+from raysum.models.specs import Seq2SeqSpec
+from raysum.models.vertical import VerticalAttention
+
+DECODER_LETTERS = {"F": FlatAttention, "P": ParallelAttention, "V": VerticalAttention}
+
+# Adds one step's keys and values [B * R, H, 1, dh] to a cache and returns all so far.
+Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention over the target so far, a letter's attention to the source, feed-forward network."""
+
+    def __init__(self, spec: Seq2SeqSpec, letter: str):
+        super().__init__()
+        self.attention = CausalSelfAttention(spec)
+        self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
+        self.cross = DECODER_LETTERS[letter](spec)
+        self.around_cross = Residual(spec.width, spec.norm, spec.dropout)
+        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
+        self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
+
+    def forward(
+        self, x: Tensor, keys: SourceKeys, attention: bool, extend: Extend | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """x [B, K, D] all target positions, or with ``extend`` the newest token of each beam, [B, R, D].
+
+        Returns the new x and, if asked for, the paragraph attention [B, K or R, M].
+        """
+        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), extend))
+        read, share = self.cross(self.around_cross.enter(x), keys, attention)
+        x = self.around_cross.leave(x, read)
+        return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x))), share
+
+
+class CausalSelfAttention(nn.Module):
+    """Each target position attends to itself and those before it."""
+
+    def __init__(self, spec: Seq2SeqSpec):
+        super().__init__()
+        self.heads = spec.heads
+        self.qkv = Projection(spec.width, 3)
+        self.out = Projection(spec.width)
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def forward(self, x: Tensor, extend: Extend | None = None) -> Tensor:
+        qkv = self.qkv(x)
+        if extend is None:
+            query, key, value = split_heads(qkv, self.heads, 3)
+            return self.out(merge_heads(attend(query, key, value, causal=True, dropout=self.dropout.active)))
+        query, key, value = split_heads(qkv.flatten(0, 1)[:, None], self.heads, 3)  # one row a beam
+        context = attend(query, *extend(key, value), dropout=self.dropout.active)
+        return self.out(merge_heads(context).view_as(x))

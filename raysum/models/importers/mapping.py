@@ -1,0 +1,24 @@
+"""How importers say where a parameter comes from: our name, and the published arrays that stand in it, stacked."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Arrays = Mapping[str, np.ndarray]
+Names = dict[str, list[str]]
+
+
+def read(arrays: Arrays, names: Names, transpose: str | None = None) -> dict[str, Tensor]:
+    """Our state dict: published arrays one above the other, those whose name ends in ``transpose`` turned first."""
+
+    def array(name: str) -> np.ndarray:
+        return arrays[name].T if transpose and name.endswith(transpose) else arrays[name]
+
+    return {ours: torch.from_numpy(np.concatenate([array(name) for name in theirs])) for ours, theirs in names.items()}
+
+
+def count_layers(arrays: Arrays, prefix: str) -> int:
+    """Layers numbered from 0 right behind ``prefix``."""
+    return 1 + max(int(name.removeprefix(prefix).split(".")[0].split("/")[0]) for name in arrays if name.startswith(prefix))

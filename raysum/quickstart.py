@@ -1,0 +1,136 @@
+"""The whole way on the factbook: corpus, dataset, training, alignment, search for beta, evaluation, a cited summary."""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysum.config import load_config
+from raysum.decode.summarizer import Summarizer
+from raysum.decode.summary import Summary
+from raysum.errors import UserError
+from raysum.evaluate.evaluation import Evaluation, compare
+from raysum.evaluate.systems import Lead, LexRank, Swapped, Trained
+from raysum.prepare import factbook
+from raysum.prepare.dataset import Dataset
+from raysum.prepare.job import prepare
+from raysum.progress import say
+from raysum.run import Run
+from raysum.session import ray_session
+from raysum.train.alignment import train_alignment
+from raysum.train.fit import train
+from raysum.tune.search import search
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+PRESET = "quickstart"
+_CLUSTERS = {"train": 16000, "valid": 200, "test": 300}
+_PIECES = 2000
+_WORKERS = 2
+
+
+@dataclass(frozen=True)
+class QuickstartResult:
+    """The run, what the search chose, the table of systems, and one summary of the test split."""
+
+    run: Run
+    seconds: float
+    beta: float
+    evaluation: Evaluation
+    title: str
+    documents: list[str]
+    summary: Summary
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run.path),
+            "seconds": round(self.seconds, 1),
+            "beta": self.beta,
+            **self.evaluation.to_dict(),
+            "summary": self.summary.to_dict(),
+        }
+
+    def render(self) -> "Group":
+        """For people: the table, the summary with the paragraphs that it cites, and how to serve the run."""
+        from rich.console import Group
+        from rich.text import Text
+
+        lines = [f"\n{self.title}"]
+        for sentence in self.summary.sentences:
+            cited = ", ".join(f"[{c.document}.{c.paragraph}] {c.weight:.2f}" for c in sentence.citations)
+            lines.append(f"  {sentence.text}  {cited}")
+        for document, text in enumerate(self.documents):
+            lines += [f"    [{document}.{n}] {paragraph}" for n, paragraph in enumerate(text.split("\n\n"))]
+        lines.append(f"\n{self.seconds:.0f} s in all; the best beta was {self.beta:g}. Serve this model with")
+        lines.append(f"  raysum serve {self.run.path}")
+        return Group(self.evaluation.table(), Text("\n".join(lines)))
+
+
+def quickstart(out: Path, steps: int | None = None) -> QuickstartResult:
+    """Everything into the folder ``out``, which must be new; ``steps`` changes the length of the training.
+
+    Raises UserError where ``out`` is taken or cannot be written.
+    """
+    began = time.monotonic()
+    corpus, data, run_path, found = (out / name for name in ("corpus", "data", "pht", "search"))
+    _claim(out)
+    with ray_session(cpus=_WORKERS + 2):
+        _step(1, "an invented encyclopedia: sources that state facts, and leads that combine them")
+        factbook.write(corpus, **_CLUSTERS)
+        _step(2, "prepare: paragraphs ranked by tf-idf against the title, a vocabulary, shards")
+        files = sorted(str(file) for file in corpus.iterdir())
+        prepare(files, str(data), pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40)
+        _step(3, f"train a PHT on {_WORKERS} workers with ZeRO-2")
+        length = [f"train.steps={steps}"] if steps else []
+        run = train(load_config(PRESET, [f"data={data}", f"out={run_path}", f"train.workers={_WORKERS}", *length]))
+        _step(4, "attention alignment: labels by the trained model, then the predictor")
+        shorter = [f"train.steps={min(steps, 50)}"] if steps else []
+        train_alignment(load_config("alignment", [f"data={data}", f"run={run_path}", *_ALIGNMENT, *shorter]))
+        _step(5, "search the weight of attention alignment")
+        tuned = search("beta", [f"data={data}", f"out={found}", f"run={run_path}"])
+        beta = float(tuned.best.config["decode.beta"])
+        _step(6, "evaluate on the test split, whose names no training cluster has")
+        evaluation = _evaluate(run, data, beta)
+    _step(7, "summarize raw text")
+    cluster = next(factbook.generate("test", 1))
+    summary = Summarizer.load(run.path).summarize(cluster["title"], cluster["documents"])
+    texts = [document["text"] for document in cluster["documents"]]
+    return QuickstartResult(run, time.monotonic() - began, beta, evaluation, cluster["title"], texts, summary)
+
+
+# The factbook's targets are learned by a predictor of the model's own width, soon.
+_ALIGNMENT = ("train.workers=0", "train.steps=200", "optim.lr=0.001", "optim.schedule=linear", "optim.warmup_steps=20")
+
+
+def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
+    """The model with and without alignment, the control that reads another cluster's sources, and the baselines."""
+    summarizer = Summarizer.load(run.path)
+    plain = summarizer.choose({"beta": 0.0})
+    systems = [
+        Trained("pht", summarizer, plain),
+        Trained("pht+align", summarizer, summarizer.choose({"beta": beta})),
+        Swapped("swapped", summarizer, plain),
+        Lead(),
+        LexRank(),
+    ]
+    return compare(systems, Dataset.open(data), "test", out=run.evaluation / "test")
+
+
+def _claim(out: Path) -> None:
+    """Make the folder, and leave no half of an older quickstart in it."""
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} is there already; remove it or choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        (out / ".written").touch()
+        (out / ".written").unlink()
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}; choose another --out") from None
+    if shutil.disk_usage(out).free < 1 << 30:
+        raise UserError(f"less than 1 GiB is free at {out}; quickstart needs about 0.3 GiB")
+
+
+def _step(number: int, text: str) -> None:
+    say(f"\n[{number}/7] {text}")

@@ -1,0 +1,43 @@
+"""Figures of a search."""
+
+from pathlib import Path
+
+from raysum.tune.results import Trial
+from raysum.tune.spaces import SpaceConfig
+
+
+def plot(space: SpaceConfig, trials: list[Trial], file: Path) -> None:
+    """The metric with its 95 % interval over the value searched, if that is one number, else trial by trial; a PNG.
+
+    ``trials`` come best first, without failed ones; the best is marked.
+    """
+    from matplotlib.figure import Figure
+
+    values = [value for trial in trials for value in trial.config.values()]
+    over_number = len(space.search) == 1 and all(isinstance(value, int | float) for value in values)
+    figure = Figure(figsize=(6.4, 4.0 if over_number else 1.2 + 0.35 * len(trials)), layout="constrained")
+    axes = figure.subplots()
+    axes.grid(alpha=0.3)
+    if over_number:
+        (key,), points = space.search, values
+        line = sorted(range(len(trials)), key=points.__getitem__)
+        axes.plot([points[i] for i in line], [trials[i].metrics[space.metric] for i in line], color="C0", alpha=0.5)
+        axes.set(xlabel=key, ylabel=space.metric)
+    else:
+        points = list(range(len(trials)))
+        axes.set_yticks(points, [trial.name for trial in trials])
+        axes.invert_yaxis()
+        axes.set(xlabel=space.metric)
+    for point, trial in zip(points, trials, strict=True):
+        value = trial.metrics[space.metric]
+        spread = [
+            [value - trial.metrics.get(f"{space.metric}_low", value)],
+            [trial.metrics.get(f"{space.metric}_high", value) - value],
+        ]
+        style = {"fmt": "o", "capsize": 3, "color": "C3" if trial is trials[0] else "C0"}
+        if over_number:
+            axes.errorbar([point], [value], yerr=spread, **style)
+        else:
+            axes.errorbar([value], [point], xerr=spread, **style)
+    axes.set_title(f"{space.about} (best: {trials[0].name})", fontsize="medium")
+    figure.savefig(file, dpi=120)

@@ -1,0 +1,118 @@
+"""ROUGE against hand-made pairs and the library, intervals against theory, the other measures against arithmetic."""
+
+import numpy as np
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+
+from raysum.errors import UserError
+from raysum.metrics.attention import attention_similarity, gold_attention
+from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
+from raysum.metrics.statistics import mean_interval, paired_difference, ratio_interval
+from raysum.metrics.text import copy_density, length_ratio, novel_ngrams, repetition
+
+REFERENCE = "The rivers joined the sea.\nBoats were sailing slowly."
+PREDICTION = "Boats sailed slowly, rivers.\nThe river joins the sea."
+
+
+def test_rouge_of_a_pair_by_hand():
+    row = score(["a cat sat here"], ["the cat sat"], "pht-paper").iloc[0]
+    assert row["rouge1_precision"] == pytest.approx(100 * 2 / 4)
+    assert row["rouge1_recall"] == pytest.approx(100 * 2 / 3)
+    assert row["rouge1"] == pytest.approx(100 * 2 * 2 / 7)
+    assert row["rouge2"] == pytest.approx(100 * 2 * 1 / 5)
+
+
+def test_google_protocol_is_the_library_with_stemmer():
+    expected = RougeScorer(list(METRICS), use_stemmer=True).score(REFERENCE, PREDICTION)
+    row = score([PREDICTION], [REFERENCE], "google").iloc[0]
+    for metric in METRICS:
+        assert row[metric] == 100 * expected[metric].fmeasure
+        assert row[f"{metric}_precision"] == 100 * expected[metric].precision
+        assert row[f"{metric}_recall"] == 100 * expected[metric].recall
+
+
+def test_protocols_differ_where_they_should():
+    rows = {name: score([PREDICTION], [REFERENCE], name).iloc[0] for name in PROTOCOLS}
+    assert rows["google"]["rougeLsum"] > rows["google"]["rougeL"]  # sentences in another order
+    assert rows["ht-paper"]["rougeLsum"] == rows["ht-paper"]["rougeL"] == rows["google"]["rougeL"]
+    assert rows["graphsum"][PROTOCOLS["graphsum"].published_l] == rows["google"]["rougeLsum"]
+    assert rows["pht-paper"]["rouge1"] < rows["ht-paper"]["rouge1"]  # no stemming, "slowly," is not "slowly."
+
+
+def test_empty_outputs_score_zero_and_are_counted():
+    frame = score(["", "the sea"], ["the sea", "the sea"])
+    assert frame["rouge1"].tolist() == [0, 100]
+    line = signature(["", "the sea"])
+    assert "n 2" in line and "empty 1" in line and "rouge-score" in line and "porter" in line and "\n" not in line
+
+
+def test_no_pairs_give_a_frame_with_all_columns():
+    assert len(score([], []).columns) == 3 * len(METRICS)
+
+
+@pytest.mark.parametrize("arguments", [(["a"], []), (["a"], ["a"], "perl")])
+def test_rouge_refuses(arguments):
+    with pytest.raises(UserError, match="1 predictions for 0|unknown ROUGE protocol 'perl'; use one of google"):
+        score(*arguments)
+
+
+def test_mean_interval_is_seeded_and_as_wide_as_theory_says():
+    scores = np.random.default_rng(1).normal(30, 10, 400)
+    interval = mean_interval(scores, resamples=4000)
+    assert interval == mean_interval(scores, resamples=4000)
+    assert interval != mean_interval(scores, resamples=4000, seed=1)
+    assert interval.value == pytest.approx(scores.mean())
+    half = 1.96 * scores.std() / np.sqrt(len(scores))
+    assert interval.low == pytest.approx(interval.value - half, abs=0.1 * half)
+    assert interval.high == pytest.approx(interval.value + half, abs=0.1 * half)
+
+
+def test_pieces_of_a_large_resampling_are_all_drawn(monkeypatch):
+    scores = np.random.default_rng(2).normal(size=50)
+    whole = mean_interval(scores)
+    monkeypatch.setattr("raysum.metrics.statistics._DRAWS_AT_ONCE", 170)
+    assert mean_interval(scores) == pytest.approx(whole)
+
+
+def test_ratio_interval_is_of_sums_not_of_ratios():
+    interval = ratio_interval([1, 0, 8], [1, 4, 10])
+    assert interval.value == pytest.approx(9 / 15)
+    assert interval.low < 9 / 15 < interval.high
+    assert ratio_interval([0, 0], [0, 0]) == (0, 0, 0)
+
+
+def test_pairing_sees_a_small_constant_gain_that_single_intervals_hide():
+    first = np.random.default_rng(3).normal(30, 10, 200)
+    second = first - 0.5 + np.random.default_rng(4).normal(0, 1, 200)
+    difference = paired_difference(first, second)
+    assert 0 < difference.low < difference.value < difference.high < 1
+    assert mean_interval(first).low < mean_interval(second).high
+    with pytest.raises(ValueError, match="paired"):
+        paired_difference(first, second[1:])
+
+
+def test_gold_attention_follows_shared_rare_words():
+    paragraphs = ["the river rises", "the comet shines", "no word of it", "the comet returned"]
+    gold = gold_attention("the comet returned", paragraphs)
+    assert gold.sum() == pytest.approx(1)
+    assert gold[3] > gold[1] > gold[0] > gold[2] == 0
+    assert gold_attention("xyz", ["a b", "c d"]).tolist() == [0.5, 0.5]
+    assert gold_attention("xyz", ["...", "!"]).tolist() == [0.5, 0.5]
+
+
+def test_attention_similarity():
+    assert attention_similarity([0.2, 0.8], [0.1, 0.4]) == pytest.approx(1)
+    assert attention_similarity([1, 0], [0, 1]) == 0
+    assert attention_similarity([1, 0], [0.5, 0.5]) == pytest.approx(np.sqrt(0.5))
+    assert attention_similarity([0, 0], [0.5, 0.5]) == 0
+    with pytest.raises(ValueError, match="2 paragraphs, gold over 3"):
+        attention_similarity([1, 0], [1, 0, 0])
+
+
+def test_text_measures():
+    assert length_ratio("One, two!", "one two three four") == 0.5
+    assert novel_ngrams("the cat sat", "The cat ran. It sat") == 0.5
+    assert repetition("a b c a b c") == 0.25
+    assert copy_density("x a b c y b", "a b c d b") == pytest.approx((9 + 1) / 6)
+    assert copy_density("a b c", "a b x a b c") == 3  # the longest run, not the first
+    assert length_ratio("", "") == novel_ngrams("a", "a") == repetition("") == copy_density("", "a") == 0

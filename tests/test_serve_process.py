@@ -1,0 +1,217 @@
+"""`raysum serve` as a user runs it: a process with a real run, killed replicas, signals, and nothing left behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+import raysum
+from raysum.client import Client
+from raysum.config import Config
+from raysum.errors import UserError
+from raysum.run import Run
+
+pytestmark = pytest.mark.slow
+
+TEXTS = [
+    "Florence lies on the river Arno. It is the capital of Tuscany in the north of Italy.",
+    "The cathedral of Florence was finished in the year 1436. Its dome is made of four million bricks.",
+    "Rome lies on the river Tiber. It has been the capital of Italy since the year 1871.",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a small PHT with random weights."""
+    import torch
+    from safetensors.torch import save_file
+
+    from raysum.models.build import build
+    from raysum.models.specs import Seq2SeqSpec
+    from raysum.prepare.recipe import Recipe
+    from raysum.prepare.vocabulary import Vocabulary
+
+    folder = tmp_path_factory.mktemp("serve")
+    vocabulary = Vocabulary.train(TEXTS, 100, folder / "vocabulary.model")
+    sizes = {"width": 16, "heads": 2, "pooling_heads": 2, "ffn": 32, "vocabulary": len(vocabulary)}
+    spec = Seq2SeqSpec.model_validate({"encoder": "LL", "decoder": "P", **sizes})
+    config = Config.model_validate({"model": spec, "decode": {"min_length": 20, "max_length": 30, "batch_examples": 4}})
+    run = Run(folder / "tiny")
+    recipe = Recipe(vocabulary_sha256=vocabulary.sha256)
+    run.create(config, recipe.model_dump(mode="json"), folder / "vocabulary.model")
+    torch.manual_seed(0)
+    checkpoint = run.checkpoint_path(3)
+    checkpoint.mkdir()
+    save_file(build(spec).state_dict(), checkpoint / "weights.safetensors")
+    return run.path
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class Server:
+    """`python -m raysum serve`; ``mark`` in the environment tells its processes from all others."""
+
+    def __init__(self, run: Path, *arguments: str):
+        self.port = free_port()
+        self.mark = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "raysum", "serve", str(run), f"--port={self.port}", *arguments],
+            env=os.environ | {"RAYSUM_TEST_MARK": self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.client = Client(f"http://127.0.0.1:{self.port}", timeout=60, retries=8)
+
+    def wait_until_ready(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if "Ctrl-C" in line:
+                return
+        pytest.fail(f"the server ended with {self.process.wait()}")
+
+    def processes(self, title: str = "") -> list[int]:
+        """The living processes that the server started, or is."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                marked = self.mark in (folder / "environ").read_bytes().decode(errors="replace")
+                if marked and title in (folder / "cmdline").read_bytes().decode(errors="replace"):
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+        return found
+
+    def stop(self, how: signal.Signals) -> tuple[int, str, str]:
+        """Send the signal; exit code, stdout and the rest of stderr, once nothing of the server is left."""
+        self.process.send_signal(how)
+        out, err = self.process.communicate(timeout=60)
+        deadline = time.monotonic() + 5
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return self.process.returncode, out, err
+
+
+@contextmanager
+def serving(run: Path, *arguments: str) -> Iterator[Server]:
+    server = Server(run, *arguments)
+    try:
+        yield server
+    finally:
+        for pid in server.processes():
+            os.kill(pid, signal.SIGKILL)
+        server.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def server(run: Path) -> Iterator[Server]:
+    with serving(run, "--replicas=2") as server:
+        server.wait_until_ready()
+        yield server
+
+
+def test_it_answers_what_the_summarizer_answers_also_when_requests_come_together(server: Server, run: Path):
+    summarizer = raysum.load(str(run))
+    asked = [(f"Florence {number}", TEXTS[number % 3 :], {"num_beams": 2 + number % 2}) for number in range(10)]
+    with ThreadPoolExecutor(10) as threads:
+        answers = list(threads.map(lambda a: server.client.summarize(a[0], a[1], id="x", **a[2]), asked))
+    for (title, documents, options), answer in zip(asked, answers, strict=True):
+        row = summarizer.prepare({"id": "x", "title": title, "documents": documents})
+        expected = summarizer.summarize_rows([row], summarizer.choose(options))[0].to_dict()
+        assert answer["summary"] == expected["summary"]
+        assert answer["attention"] == pytest.approx(expected["attention"], abs=1e-4)
+        cited = [[(c["document"], c["paragraph"]) for c in s["citations"]] for s in answer["sentences"]]
+        assert cited == [[(c["document"], c["paragraph"]) for c in s["citations"]] for s in expected["sentences"]]
+
+
+def test_health_docs_and_mistakes(server: Server):
+    assert server.client.health() == {"status": "ok", "run": "tiny", "step": 3}
+    assert "/v1/summarize" in httpx.get(f"{server.client.address}/docs").text
+    with pytest.raises(UserError, match="400: cluster 'Florence' cannot be summarized"):
+        server.client.summarize("Florence", ["", " "])
+    large = httpx.post(f"{server.client.address}/v1/summarize", content=b"x" * (9 << 20))
+    assert large.status_code == 413
+
+
+def test_more_than_can_wait_is_refused_at_once_and_comes_back(server: Server):
+    def ask(number: int) -> httpx.Response:
+        options = {"num_beams": 16, "max_length": 60, "min_length": 60}
+        body = {"title": f"Florence {number}", "documents": TEXTS, "options": options}
+        return httpx.post(f"{server.client.address}/v1/summarize", json=body, timeout=120)
+
+    with ThreadPoolExecutor(60) as threads:
+        answers = list(threads.map(ask, range(60)))
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert {answer.status_code for answer in answers} == {200, 503}
+    assert all(int(answer.headers["Retry-After"]) > 0 and "waiting" in answer.json()["error"] for answer in refused)
+    assert server.client.summarize("Florence", TEXTS)["summary"]
+
+
+def test_no_request_is_lost_when_a_replica_is_killed(server: Server):
+    replicas = server.processes("ServeReplica:raysum:model")
+    assert len(replicas) == 2
+
+    def ask(number: int) -> str:
+        if number == 8:
+            os.kill(replicas[0], signal.SIGKILL)
+        return server.client.summarize("Florence", TEXTS, num_beams=2 + number % 3)["summary"]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(ask, range(40)))
+
+
+def test_a_busy_port_is_one_message_and_exit_2(server: Server, run: Path):
+    command = [sys.executable, "-m", "raysum", "serve", str(run), f"--port={server.port}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert str(server.port) in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_stopped_it_leaves_nothing(server: Server):
+    assert len(server.processes()) > 5
+    code, out, err = server.stop(signal.SIGTERM)
+    assert (code, out) == (0, "")
+    assert err.strip() == "stopping"
+    assert server.processes() == []
+    socket.create_server(("127.0.0.1", server.port)).close()
+
+
+def test_stopped_while_it_starts_it_leaves_nothing(run: Path):
+    with serving(run) as server:
+        while not server.processes("raylet"):
+            time.sleep(0.05)
+        code, _, err = server.stop(signal.SIGINT)
+        assert code != 0
+        assert "Traceback" not in err
+        assert server.processes() == []
+
+
+def test_weights_that_do_not_fit_are_one_message_and_exit_2(run: Path, tmp_path: Path):
+    import shutil
+
+    import torch
+    from safetensors.torch import save_file
+
+    shutil.copytree(run, tmp_path / "wrong")
+    wrong = Run(tmp_path / "wrong")
+    save_file({"other": torch.zeros(1)}, wrong.best().weights)
+    with serving(wrong.path) as server:
+        out, err = server.process.communicate(timeout=120)
+        assert server.process.returncode == 2
+        assert out == ""
+        assert "does not fit" in err and len(err.splitlines()) == 1
+        assert server.processes() == []
