@@ -214,7 +214,7 @@ def config_show(
 ) -> None:
     """The fully resolved config of a preset or file, and its number of parameters."""
     from raysum.config import dump, load_config
-    from raysum.models.specs import count_parameters
+    from raysum.models.parameters import count_parameters
 
     config = load_config(preset, overrides)
     number = count_parameters(config.model)

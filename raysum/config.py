@@ -39,6 +39,7 @@ class TrainConfig(Section):
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: int = Field(500, gt=0, description="steps between validations")
     validate_examples: int | None = Field(1000, gt=0, description="examples of the valid split used; None = all")
+    label_examples: int | None = Field(20000, gt=0, description="alignment: train examples that are labelled; None = all")
     save_every: int = Field(500, gt=0, description="steps between checkpoints")
     keep: int = Field(3, gt=0, description="newest checkpoints kept, besides the best")
     log_every: int = Field(10, gt=0, description="steps between lines of metrics.jsonl")

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +19,7 @@ _ENVIRONMENT = {
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TQDM": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a box whatever its verbosity
 }
 
 
@@ -36,20 +39,39 @@ def start_ray(address: str | None = None, cpus: float | None = None) -> None:
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     try:
         if address == "local":
-            ray.init(
-                address="local",
-                num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
-                object_store_memory=_OBJECT_STORE,
-                include_dashboard=True,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            with _interrupt_held():
+                ray.init(
+                    address="local",
+                    num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
+                    object_store_memory=_OBJECT_STORE,
+                    include_dashboard=True,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
         else:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"no Ray cluster answers at {address!r} ({first}); check the address, or leave it out") from None
+        raise UserError(
+            f"no Ray cluster answers at {address!r} ({first}); check the address, or leave it out"
+        ) from None
     quiet()
+
+
+@contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block: Ray interrupted while it starts leaves processes behind for minutes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def quiet() -> None:
@@ -71,8 +93,8 @@ def ray_session(address: str | None = None, cpus: float | None = None) -> Iterat
     import ray
 
     was_there = ray.is_initialized()
-    start_ray(address, cpus)
     try:
+        start_ray(address, cpus)
         yield
     finally:
         if not was_there:

@@ -15,6 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from datasets import write_dataset
+
+from raysum.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB_ENV = ROOT / "cluster" / "job-env.yaml"
@@ -119,7 +122,14 @@ def test_a_job_without_the_token_is_refused(head: Head):
 
 
 @pytest.mark.slow
-def test_a_submitted_job_succeeds(head: Head):
-    done = head.ray("job", "submit", "--runtime-env", str(JOB_ENV), "--submission-id", "own", "--", "python", "-c", "import raysum")
-    assert done.returncode == 0, done.stderr
-    assert "Job 'own' succeeded" in head.ray("job", "status", "own").stdout
+def test_a_submitted_training_runs_on_the_head_and_ends(head: Head, tmp_path: Path):
+    write_dataset(tmp_path / "data", {"train": 60, "valid": 8})
+    sizes = "model.encoder=L model.decoder=P model.width=16 model.ffn=32 model.heads=2 model.pooling_heads=2".split()
+    steps = "train.workers=2 train.steps=4 train.batch_tokens=100 train.save_every=2 train.validate_every=4".split()
+    training = ["python", "-m", "raysum", "train", "pht", f"data={tmp_path}/data", f"out={tmp_path}/run", *sizes, *steps]
+    done = head.ray("job", "submit", "--runtime-env", str(JOB_ENV), "--submission-id", "pht-1", "--", *training)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Job 'pht-1' succeeded" in head.ray("job", "status", "pht-1").stdout
+    run = Run.open(tmp_path / "run")
+    assert run.best().step == 4
+    assert run.best().state["workers"] == 2

@@ -210,8 +210,8 @@ def test_weights_that_do_not_fit_are_one_message_and_exit_2(run: Path, tmp_path:
     wrong = Run(tmp_path / "wrong")
     save_file({"other": torch.zeros(1)}, wrong.best().weights)
     with serving(wrong.path) as server:
-        out, err = server.process.communicate(timeout=120)
-        assert server.process.returncode == 2
+        out, err = server.process.communicate(timeout=240)
+        assert server.process.returncode == 2, err
         assert out == ""
         assert "does not fit" in err and len(err.splitlines()) == 1
         assert server.processes() == []

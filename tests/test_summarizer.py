@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -200,6 +201,9 @@ def test_n_best_and_the_printed_form(plain):
     assert set(summary.to_dict()) == {"id", "summary", "sentences", "attention", "score", "alternatives"}
     printed = plain.summarize_rows([row])[0].to_dict()
     assert "alternatives" not in printed
+    cited = summary.sentences[0].citations[0]
+    line = summary.render().splitlines()[1]
+    assert line.startswith(f"  {summary.sentences[0].text}  [{cited.document}.{cited.paragraph}] {cited.weight:.2f}")
     assert set(printed["sentences"][0]) == {"text", "citations"}
     assert set(printed["sentences"][0]["citations"][0]) == {"document", "paragraph", "weight"}
 
@@ -279,6 +283,13 @@ def test_unreadable_clusters_are_named(tmp_path, content, title, said):
         read_clusters([str(tmp_path / "data.jsonl")], title)
     with pytest.raises(UserError, match="nothere.txt"):
         read_clusters([str(tmp_path / "nothere.txt")])
+
+
+def test_another_vocabulary_is_refused(folder, tmp_path):
+    shutil.copytree(folder / "plain", tmp_path / "run")
+    Vocabulary.train(["some other text, of a few words"], 40, tmp_path / "run" / "vocabulary.model")
+    with pytest.raises(UserError, match="is not the vocabulary"):
+        Summarizer.load(tmp_path / "run")
 
 
 def test_neither_ray_nor_deepspeed_is_loaded():

@@ -79,12 +79,15 @@ class Summarizer:
             raise UserError(f"dtype {dtype!r} is neither fp32 nor bf16")
         opened = Run.open(run)
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        vocabulary, recipe = Vocabulary.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
+        if vocabulary.sha256 != recipe.vocabulary_sha256:
+            raise UserError(f"{opened.vocabulary} is not the vocabulary that {run} was trained with; restore its own")
         alignment = opened.alignment
         has_predictor = alignment.exists and bool(alignment.checkpoints())
         summarizer = cls(
             model=_restored(opened.config, opened.checkpoint(checkpoint), place),
-            vocabulary=Vocabulary.load(opened.vocabulary),
-            recipe=read_recipe(opened.recipe, str(opened.path)),
+            vocabulary=vocabulary,
+            recipe=recipe,
             source=opened.config.source,
             settings=opened.decode,
             predictor=_restored(alignment.config, alignment.best(), place) if has_predictor else None,

@@ -20,6 +20,10 @@ class Sentence:
     text: str
     citations: list[Citation]
 
+    def render(self) -> str:
+        """The text, then each citation as ``[document.paragraph] weight``."""
+        return "  ".join((self.text, *(f"[{c.document}.{c.paragraph}] {c.weight:.2f}" for c in self.citations)))
+
 
 @dataclass(frozen=True)
 class Alternative:
@@ -44,6 +48,10 @@ class Summary:
     attention: list[float]
     score: float
     alternatives: list[Alternative] = field(default_factory=list)
+
+    def render(self) -> str:
+        """For people: the id, then a sentence a line with its citations."""
+        return "\n".join((self.id, *(f"  {sentence.render()}" for sentence in self.sentences)))
 
     def to_dict(self) -> dict[str, Any]:
         """As ``raysum summarize`` prints it: ``alternatives`` only where there are any."""

@@ -10,7 +10,8 @@ import pandas as pd
 
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
-from raysum.evaluate.scoring import check_vocabulary, means, read_examples, score
+from raysum.evaluate.examples import check_vocabulary, read_examples
+from raysum.evaluate.scoring import means, score
 from raysum.evaluate.systems import EXTRACTIVE, Lead, LexRank, Row, Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.metrics import rouge

@@ -1,23 +1,19 @@
 """Scores of summaries: ROUGE, facts and citations where the dataset knows them, attention; by example and overall."""
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from raysum.decode.citations import cited, lexical
-from raysum.errors import UserError
 from raysum.evaluate.systems import Output, Row
 from raysum.metrics import rouge
 from raysum.metrics.attention import attention_similarity, gold_attention
 from raysum.metrics.statistics import mean_interval, ratio_interval
-from raysum.prepare.dataset import Dataset
 from raysum.prepare.factbook import score_citations, score_facts
 from raysum.prepare.sentences import sentence_spans
-from raysum.run import Run
 
 # Corpus figures as percentages of summed counts: figure -> counts above and below the line.
 RATIOS = {
@@ -28,30 +24,6 @@ RATIOS = {
     "lexical_recall": (["lexical_correct"], ["lexical_true"]),
 }
 COUNTS = ("facts_right", "facts_wrong", "facts_total")
-
-
-def check_vocabulary(run: Run, dataset: Dataset) -> None:
-    """Raises UserError where the run was trained with other pieces than the dataset is written in."""
-    if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
-        raise UserError(
-            f"{dataset.path} is written in another vocabulary than {run.path} was trained with; "
-            f"prepare it with --vocab {run.vocabulary}"
-        )
-
-
-def read_examples(dataset: Dataset, split: str, limit: int | None = None) -> Iterator[Row]:
-    """The first ``limit`` rows of a split that have a reference summary, in file order.
-
-    Raises UserError where there is none.
-    """
-    if dataset.kind != "summarization":
-        raise UserError(f"{dataset.path} is a {dataset.kind} dataset; evaluation needs one for summarization")
-    rows = islice((row for row in dataset.read(split) if row["summary"].strip()), limit)
-    first = next(rows, None)
-    if first is None:
-        raise UserError(f"split {split!r} of {dataset.path} has no example with a reference summary to compare with")
-    yield first
-    yield from rows
 
 
 def score(rows: Sequence[Row], outputs: Sequence[Output], protocol: str = "google") -> pd.DataFrame:

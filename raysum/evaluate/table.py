@@ -66,12 +66,12 @@ class Evaluation:
         return table
 
 
-def cell(figures: dict[str, float], name: str) -> str:
-    """A figure with half of its 95 % interval, as far as there are such."""
+def cell(figures: dict[str, float], name: str, interval: bool = True) -> str:
+    """A figure, with half of its 95 % ``interval``; empty where it is not known."""
     digits = FIGURES[name][1]
     if name not in figures:
         return ""
-    if f"{name}_low" not in figures:
+    if not interval or f"{name}_low" not in figures:
         return f"{figures[name]:.{digits}f}"
     half = (figures[f"{name}_high"] - figures[f"{name}_low"]) / 2
     return f"{figures[name]:.{digits}f} ±{half:.{digits}f}"

@@ -100,13 +100,12 @@ class ParallelAttention(nn.Module):
         layout = memory.source.layout
         examples, paragraphs, length = layout.grid_mask.shape
         grid = scatter_padded(self.words.source(memory.tokens), layout.in_grid, examples, paragraphs * length)
-        return ParallelKeys(
-            layout.counts,
-            *split_heads(grid, self.words.heads, 2),
-            layout.grid_mask.flatten(1),
-            *split_heads(self.paragraphs.source(memory.paragraphs()), self.words.heads, 2),
-            layout.paragraph_mask,
+        key, value = split_heads(grid, self.words.heads, 2)
+        paragraph_key, paragraph_value = split_heads(
+            self.paragraphs.source(memory.paragraphs()), self.paragraphs.heads, 2
         )
+        mask = layout.grid_mask.flatten(1)
+        return ParallelKeys(layout.counts, key, value, mask, paragraph_key, paragraph_value, layout.paragraph_mask)
 
     def forward(self, x: Tensor, keys: ParallelKeys, attention: bool) -> tuple[Tensor, Tensor | None]:
         query = self.paragraphs.queries(x)

@@ -7,11 +7,15 @@ from torch import Tensor, nn
 from raysum.models.cross import FlatAttention, ParallelAttention
 from raysum.models.dropout import Dropout
 from raysum.models.layers import FeedForward, Projection, Residual, attend, merge_heads, split_heads
-from raysum.models.memory import SourceKeys
+from raysum.models.memory import Memory, SourceKeys
 from raysum.models.specs import Seq2SeqSpec
 from raysum.models.vertical import VerticalAttention
 
-DECODER_LETTERS = {"F": FlatAttention, "P": ParallelAttention, "V": VerticalAttention}
+DECODER_LETTERS: dict[str, type[FlatAttention] | type[ParallelAttention] | type[VerticalAttention]] = {
+    "F": FlatAttention,
+    "P": ParallelAttention,
+    "V": VerticalAttention,
+}
 
 # Adds one step's keys and values [B * R, H, 1, dh] to a cache and returns all so far.
 Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -24,10 +28,14 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.attention = CausalSelfAttention(spec)
         self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
-        self.cross = DECODER_LETTERS[letter](spec)
+        self.cross: FlatAttention | ParallelAttention | VerticalAttention = DECODER_LETTERS[letter](spec)
         self.around_cross = Residual(spec.width, spec.norm, spec.dropout)
         self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
         self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
+
+    def read(self, memory: Memory) -> SourceKeys:
+        """What this layer keeps of the source."""
+        return self.cross.read(memory)
 
     def forward(
         self, x: Tensor, keys: SourceKeys, attention: bool, extend: Extend | None = None

@@ -5,6 +5,8 @@ product before it. Here one 64-bit draw decides four elements (measured on [2400
 The probability is rounded to a multiple of 2^-16 and the scale follows the rounded one, so the mean is exact.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,9 +19,7 @@ def rounded(rate: float) -> float:
     return round(rate * _STEPS) / _STEPS
 
 
-def draw_keep(
-    shape: torch.Size, rate: float, device: torch.device, generator: torch.Generator | None = None
-) -> Tensor:
+def draw_keep(shape: torch.Size, rate: float, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
     """Boolean mask of ``shape``, False with probability ``rounded(rate)``."""
     words = torch.empty((shape.numel() + 3) // 4, dtype=torch.int64, device=device)
     bits = words.random_(-(1 << 63), None, generator=generator).view(torch.int16)
@@ -56,12 +56,12 @@ class _Keep(torch.autograd.Function):
     """``values * keep * scale``; only the boolean mask is kept for backward."""
 
     @staticmethod
-    def forward(ctx, values, keep, scale):
+    def forward(ctx: Any, values: Tensor, keep: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(keep)
         ctx.scale = scale
         return keep.to(values.dtype).mul_(scale).mul_(values)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (keep,) = ctx.saved_tensors
         return keep.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None

@@ -33,6 +33,16 @@ class Projection(nn.Linear):
             nn.init.zeros_(self.bias)
 
 
+class Matrix(nn.Module):
+    """The matrix and bias of a projection, for modules that do not apply it to their input as it is."""
+
+    def __init__(self, width: int, bias: bool = True):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+        nn.init.xavier_uniform_(self.weight)
+
+
 class FeedForward(nn.Module):
     """Two linear layers around a ReLU."""
 

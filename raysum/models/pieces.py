@@ -27,7 +27,7 @@ def pieces(counts: Sequence[int], per_paragraph: int, device: torch.device) -> I
     yield slice(start, len(counts)), widest
 
 
-def recompute(function: Callable[..., Any], *tensors: torch.Tensor, random: bool) -> Any:
+def recompute(function: Callable[..., Any], *tensors: torch.Tensor | None, random: bool) -> Any:
     """``function(*tensors)``, whose inner results are made again for backward; ``random`` when it draws numbers.
 
     Parameters must come as arguments: their own module has gathered them then (ZeRO-3), at backward too.

@@ -12,6 +12,7 @@ from raysum.models.dropout import Dropout
 from raysum.models.layers import (
     EPSILON,
     FeedForward,
+    Matrix,
     Projection,
     Residual,
     masked_softmax,
@@ -21,11 +22,11 @@ from raysum.models.layers import (
 from raysum.models.specs import Seq2SeqSpec
 
 
-class HeadValues(Projection):
+class HeadValues(Matrix):
     """The values of an attention, projected after the weighting: head h takes its rows of the matrix."""
 
     def __init__(self, width: int, heads: int, bias: bool = True):
-        super().__init__(width, bias=bias)
+        super().__init__(width, bias)
         self.heads = heads
 
     def forward(self, mixed: Tensor, mass: Tensor) -> Tensor:
@@ -81,7 +82,7 @@ class MultiHeadPooling(nn.Module):
         return self.norm(self.combine(self.value(mix(weights, x, layout), weights.sum(-1))))
 
 
-class ScoredHeads(Projection):
+class ScoredHeads(Matrix):
     """PHT eq. 2-3: heads of W1 x, weighted by their own product with a vector W2.
 
     The code scales the products by dh^-0.5 and has one W2 a head, the paper one W2 for all heads and no scale.

@@ -10,7 +10,7 @@ from raysum.models.specs import PredictorSpec
 class AttentionPredictor(nn.Module):
     """Transformer layers over paragraph embeddings, one linear unit a paragraph, softmax over real paragraphs.
 
-    The published code's last layer reads a fixed number of paragraphs at once; a unit a paragraph takes any number.
+    Post-norm layers and one unit a paragraph as in the published code, so that it takes any number of paragraphs.
     """
 
     def __init__(self, spec: PredictorSpec):

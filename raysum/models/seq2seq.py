@@ -1,7 +1,9 @@
 """The encoder-decoder family: a model is two strings of layer letters."""
 
 import math
+from collections.abc import Iterable
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -79,8 +81,8 @@ class Seq2Seq(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.dropout(self._target(tokens, positions))
         total = None
-        for layer in self.decoder:
-            x, share = layer(x, layer.cross.read(memory), attention)
+        for layer in self._layers():
+            x, share = layer(x, layer.read(memory), attention)
             total = share if total is None else total + share
         return self.decoder_norm(x), total
 
@@ -94,7 +96,7 @@ class Seq2Seq(nn.Module):
 
     def start(self, memory: Memory, beams: int) -> State:
         """Begin decoding ``beams`` hypotheses of each example; they share the example's source keys and values."""
-        return State([layer.cross.read(memory) for layer in self.decoder], beams, Cache(len(self.decoder)))
+        return State([layer.read(memory) for layer in self._layers()], beams, Cache(len(self.decoder)))
 
     def step(self, tokens: Tensor, state: State, attention: bool = False) -> tuple[Tensor, Tensor | None]:
         """Feed the newest token of every beam [B * R]; returns logits of the next [B * R, V], and paragraph attention
@@ -103,12 +105,15 @@ class Seq2Seq(nn.Module):
         position = torch.tensor(cache.length, device=tokens.device)
         x = self._target(tokens.view(-1, state.beams), position)
         total = None
-        for index, (layer, keys) in enumerate(zip(self.decoder, state.keys, strict=True)):
+        for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
             x, share = layer(x, keys, attention, partial(cache.append, index))
             total = share if total is None else total + share
         cache.length += 1
         logits = self.logits(self.decoder_norm(x)).flatten(0, 1)
         return logits, None if total is None else total.flatten(0, 1)
+
+    def _layers(self) -> Iterable[DecoderLayer]:
+        return cast(Iterable[DecoderLayer], self.decoder)
 
     def _target(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x = self.embedding(tokens)

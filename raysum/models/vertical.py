@@ -13,7 +13,16 @@ from torch import Tensor, nn
 
 from raysum.models.batch import scatter_padded
 from raysum.models.dropout import Dropout
-from raysum.models.layers import EPSILON, Projection, attend, masked_softmax, merge_heads, sinusoids, split_heads
+from raysum.models.layers import (
+    EPSILON,
+    Matrix,
+    Projection,
+    attend,
+    masked_softmax,
+    merge_heads,
+    sinusoids,
+    split_heads,
+)
 from raysum.models.memory import Memory, SourceKeys
 from raysum.models.pieces import pieces, recompute
 from raysum.models.pooling import HeadValues
@@ -46,7 +55,7 @@ class VerticalAttention(nn.Module):
         examples, paragraphs, length = layout.grid_mask.shape
         grid = scatter_padded(self.word_source(memory.tokens), layout.in_grid, examples, paragraphs * length)
         split = grid.view(examples, paragraphs, length, 2, self.heads, -1).permute(3, 0, 1, 4, 2, 5)
-        return VerticalKeys(layout.counts, *split.unbind(0), layout.grid_mask)
+        return VerticalKeys(layout.counts, split[0], split[1], layout.grid_mask)
 
     def forward(self, x: Tensor, keys: VerticalKeys, attention: bool) -> tuple[Tensor, Tensor | None]:
         (words,) = split_heads(self.word_query(x), self.heads, 1)
@@ -56,7 +65,7 @@ class VerticalAttention(nn.Module):
         return self.out(self.value(mixed, mass).flatten(-2)), share if attention else None
 
 
-class FoldedKeys(Projection):
+class FoldedKeys(Matrix):
     """The key matrix applied to the queries: (W z + b) q = z (W^T q) + b q."""
 
     def __init__(self, width: int, heads: int):
@@ -65,12 +74,13 @@ class FoldedKeys(Projection):
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """[B, Q, H, dh] -> folded queries [B, Q, H, D] and the products with the bias [B, Q, H]."""
+        assert self.bias is not None
         weight = self.weight.unflatten(0, (self.heads, -1)).to(query.dtype)
-        bias = self.bias.unflatten(0, (self.heads, -1)).to(query.dtype)
-        return torch.einsum("bqhe,hed->bqhd", query, weight), torch.einsum("bqhe,he->bqh", query, bias)
+        constant = (query.flatten(-2) * self.bias.to(query.dtype)).unflatten(-1, (self.heads, -1)).sum(-1)
+        return torch.einsum("bqhe,hed->bqhd", query, weight), constant
 
 
-class DynamicParagraphs(Projection):
+class DynamicParagraphs(Matrix):
     """The paragraphs as seen from a target position, and the sums that its queries draw from them.
 
     Contexts of word attention go through its output projection (this matrix) and get their rank code (eq. 11).
@@ -112,7 +122,19 @@ class DynamicParagraphs(Projection):
         share = torch.cat([F.pad(share, (0, widest - share.shape[-1])) for share in shares])
         return torch.cat(mixed), torch.cat(mass), share
 
-    def _summarize(self, words, folded, constant, key, value, mask, weight, bias, norm_weight, norm_bias):
+    def _summarize(
+        self,
+        words: Tensor,
+        folded: Tensor,
+        constant: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        norm_weight: Tensor | None,
+        norm_bias: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         examples, paragraphs = mask.shape[:2]
         query = words[:, None].expand(-1, paragraphs, -1, -1, -1).flatten(0, 1)
         key, value, flat_mask = key.flatten(0, 1), value.flatten(0, 1), mask.flatten(0, 1)[:, None, None, :]

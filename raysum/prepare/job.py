@@ -33,7 +33,7 @@ def prepare(
 ) -> dict[str, Any]:
     """Make the dataset ``out`` of files and folders (see raysum.prepare.sources), through Ray at ``address``.
 
-    ``vocab`` is a SentencePiece model; without one one of ``pieces`` pieces is trained on the train split
+    ``vocab`` is a SentencePiece model; without one, ``pieces`` pieces are trained on the train split
     (32,000 as in the HT paper, section 4). ``split`` puts all clusters into that split; ``hold_out`` gives shares of
     those whose split nothing tells, e.g. {"valid": 0.05}. ``recipe`` are fields of Recipe; ``normalize`` is by default
     what the vocabulary needs. Returns ``data`` (the path), ``seconds``, ``rows_in``, ``rows``, ``rejected`` by reason,

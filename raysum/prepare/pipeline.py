@@ -101,18 +101,18 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
         raise Rejected(f"{'documents' if documents else 'paragraphs'} is not a list")
     kind = "document" if documents else "paragraph"
     named = [_document(item, f"{kind} {number}") for number, item in enumerate(given, 1)]
+    name = "" if raw.get("id") is None else str(raw["id"])
     try:
-        "".join([title, summary, *(part for pair in named for part in pair)]).encode()
-    except UnicodeEncodeError as error:
-        raise Rejected("a text is not valid Unicode", f"character {error.start} is half of a surrogate pair") from None
-    facts = raw.get("facts")
+        "".join([name, title, summary, *(part for pair in named for part in pair)]).encode()
+    except UnicodeEncodeError:
+        raise Rejected("a text is not valid Unicode", "half of a surrogate pair") from None
     return Cluster(
-        id=str(raw.get("id") or ""),
+        id=name,
         title=" ".join(title.split()),
         documents=named,
         cut_into_paragraphs=not documents,
         summary=summary,
-        facts=json.dumps(facts, ensure_ascii=False) if facts else "",
+        facts=json.dumps(raw["facts"]) if raw.get("facts") else "",
     )
 
 
@@ -190,7 +190,9 @@ def _encode(
 
 
 def _target(summary: str, recipe: Recipe, vocabulary: Vocabulary) -> list[int]:
-    return vocabulary.encode_summary(summary, recipe.normalize) if summary.strip() else []
+    """BOS ... EOS, or nothing where there is no summary."""
+    ids = vocabulary.encode_summary(summary, recipe.normalize)
+    return ids if len(ids) > 2 else []
 
 
 def _flatten(paragraphs: list[list[list[int]]], most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from raysum.prepare.recipe import Recipe
 from raysum.prepare.sources import Record, Source, cluster_id
 from raysum.prepare.splits import SPLITS, Splitting
 from raysum.prepare.vocabulary import Vocabulary
-from raysum.progress import track
+from raysum.progress import bar
 from raysum.run import write_json
 
 _CHUNK_ROWS = 16 * ROW_GROUP
@@ -64,10 +64,12 @@ def write_shards(
     cluster is left, or more than the share ``max_rejected`` is rejected.
     """
     parts = []
-    for part in track(_run(sources, folder, recipe, vocabulary, splitting), label="prepare", unit="shard"):
-        if part.problem:
-            raise UserError(part.problem)
-        parts.append(part)
+    with bar(label="prepare", unit="cluster") as shown:
+        for part in _run(sources, folder, recipe, vocabulary, splitting):
+            if part.problem:
+                raise UserError(part.problem)
+            parts.append(part)
+            shown.update(part.rows + part.rejected.total())
     parts.sort(key=lambda part: part.name)
     _check_rejected(parts, max_rejected)
     manifest = {
@@ -126,7 +128,7 @@ def _read_chunks(number: int, source: Source, splitting: Splitting) -> Iterator[
             split, record = _assigned(record, source, splitting)
             held[split].append(record)
             sizes[split] += _size(record.raw)
-            most = min(_FIRST_CHUNK << made[split], _LARGEST_CHUNK)
+            most = min(_FIRST_CHUNK * (1 + made[split]), _LARGEST_CHUNK)
             if len(held[split]) == _CHUNK_ROWS or sizes[split] >= most:
                 yield chunk(split)
     except UserError as error:

@@ -4,6 +4,7 @@ A source is a file, a folder of such files, or a folder DIR with `DIR/<cluster>/
 `title.txt` and `summary.txt` beside them where there are any.
 """
 
+import codecs
 import csv
 import gzip
 import json
@@ -129,8 +130,9 @@ def read_jsonl(path: Path) -> Iterator[Record]:
     """One JSON object a line, plain or gzipped; blank lines are passed over."""
     with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield _json_record(f"{path}:{number}", line.removeprefix(b"\xef\xbb\xbf"))
+            text = line.removeprefix(codecs.BOM_UTF8).strip()
+            if text:
+                yield _json_record(f"{path}:{number}", text)
 
 
 def _json_record(where: str, line: bytes) -> Record:
@@ -178,16 +180,13 @@ def read_parquet(path: Path) -> Iterator[Record]:
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowException as error:
-        raise UserError(f"{path} is not a Parquet file: {error}") from None
-    with file:
-        _check_columns(path, file.schema_arrow.names)
-        number = 0
-        for batch in file.iter_batches(batch_size=64):
-            for row in batch.to_pylist():
-                number += 1
+        with pq.ParquetFile(path) as file:
+            _check_columns(path, file.schema_arrow.names)
+            rows = (row for batch in file.iter_batches(batch_size=64) for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
                 yield Record(f"{path}:{number}", {key: _listed_texts(key, value) for key, value in row.items()})
+    except pa.ArrowException as error:
+        raise UserError(f"{path} does not read as Parquet: {error}") from None
 
 
 def _check_columns(path: Path, columns: Iterable[str]) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import signal
 import socket
 import threading
@@ -116,11 +115,11 @@ def _run(deployments: Any, logs: dict[str, Any]) -> None:
 
     try:
         ray_serve.run(deployments, name=_NAME, route_prefix="/", logging_config=logs)
-    except RuntimeError as error:
-        told = re.search(r"UserError: (.+)", str(error))
-        if told:
-            raise UserError(told[1]) from None
-        raise
+    except RuntimeError:
+        parts = ray_serve.status().applications[_NAME].deployments.values()
+        reason = "\n".join(part.message for part in parts if part.message)
+        _, _, mistake = reason.partition("raysum.errors.UserError: ")
+        raise (UserError(mistake.strip()) if mistake else RuntimeError(reason)) from None
 
 
 def _wait_until_ready(url: str) -> None:

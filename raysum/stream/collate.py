@@ -20,7 +20,9 @@ Arrays = dict[str, np.ndarray]
 class Kind(Protocol):
     """How rows of one dataset kind are counted, packed flat (numpy only), and turned into tensors (torch)."""
 
-    columns: tuple[str, ...]
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that are read."""
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
         """From ``lengths`` [rows, 3]: units of the batch budget [rows], weights in the loss denominator [rows]."""
@@ -49,7 +51,7 @@ class Summarization:
         return tokens + target, np.maximum(target - 1, 0)
 
     def pack(self, rows: list[Arrays], source: SourceConfig) -> Arrays:
-        """``ids`` [S], ``lengths`` [P], ``counts`` [B] as in raysum.models.batch.Source; ``target`` flat, its lengths [B]."""
+        """``ids`` [S], ``lengths`` [P], ``counts`` [B] as in a Source; ``target`` flat, ``target_lengths`` [B]."""
         sources = [cut_source(row["ids"], row["paragraph_offsets"], source) for row in rows]
         targets = [cut_target(row["target_ids"], source.target_tokens) for row in rows]
         return {
@@ -134,7 +136,7 @@ def cut_target(ids: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def move(batch: Any, device: "torch.device") -> Any:
-    """A dataclass of tensors (and of such dataclasses) on ``device``; to CUDA through pinned memory, without waiting."""
+    """A dataclass of tensors, or of such dataclasses, on ``device``; to CUDA through pinned memory, without waiting."""
     if is_dataclass(batch) and not isinstance(batch, type):
         return replace(batch, **{field.name: move(getattr(batch, field.name), device) for field in fields(batch)})
     if batch is None or device.type == "cpu":
@@ -146,7 +148,7 @@ def digest(arrays: Arrays) -> int:
     """A number that tells whether two micro-batches hold the same data (CRC-32 of all arrays)."""
     value = 0
     for array in arrays.values():
-        value = zlib.crc32(np.ascontiguousarray(array), value)
+        value = zlib.crc32(np.ascontiguousarray(array).data, value)
     return value
 
 

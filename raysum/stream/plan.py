@@ -102,13 +102,13 @@ class Plan:
             window = np.concatenate([carried, self._rows_of(chosen)])
             # Alternating directions leave the longest and the shortest rows over in turn, so none is put off for ever.
             window = window[np.argsort(keys[window] * (-1) ** number, kind="stable")]
-            cut = _cut(self.costs[window], self.settings.batch_tokens)
-            if start + self.settings.window < len(order) and len(cut):
-                window, carried = np.split(window, [len(window) - cut[-1]])
-                cut = cut[:-1]
-            shuffled = rng.permutation(len(cut))
-            rows.append(_permute_segments(window, cut, shuffled))
-            sizes.append(cut[shuffled])
+            parts = cut(self.costs[window], self.settings.batch_tokens)
+            if start + self.settings.window < len(order) and len(parts):
+                window, carried = np.split(window, [len(window) - parts[-1]])
+                parts = parts[:-1]
+            shuffled = rng.permutation(len(parts))
+            rows.append(_permute_segments(window, parts, shuffled))
+            sizes.append(parts[shuffled])
         return self._epoch(np.concatenate(rows), np.concatenate(sizes))
 
     def _rows_of(self, groups: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ class Plan:
         return Epoch(rows, offsets, np.diff(totals[offsets[::per_step]]))
 
 
-def _cut(costs: np.ndarray, budget: int) -> np.ndarray:
+def cut(costs: np.ndarray, budget: int) -> np.ndarray:
     """Sizes of consecutive segments of cost ``budget`` at most; a row above the budget is a segment of its own."""
     totals = np.cumsum(costs, dtype=np.int64).tolist()
     ends, spent = [0], 0

@@ -11,9 +11,8 @@ import subprocess
 import sys
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 
 from raysum.run import Checkpoint, Run, write_json
 
@@ -22,12 +21,12 @@ _PARTIAL = ".partial-"
 _RESUMABLE = 2  # newest checkpoints that keep their engine state: one may be written while the other is read
 
 
-def save(engine: Any, model: nn.Module, run: Run, state: dict[str, Any]) -> None:
-    """Publish the checkpoint of ``state["step"]``. Every rank calls it; returns when it can be seen by all."""
+def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
+    """Publish the checkpoint of ``state["step"]``. Every rank calls it, and returns when all can see it."""
     final = run.checkpoint_path(state["step"])
     partial = run.checkpoint_folder / f"{_PARTIAL}{final.name}-{_from_first_rank(secrets.token_hex(4))}"
     engine.save_checkpoint(str(partial), tag=_ENGINE, save_latest=False)
-    weights = full_weights(model)
+    weights = full_weights(engine)
     if distributed.get_rank() == 0:
         save_file(weights, partial / "weights.safetensors")
         write_json(partial / "state.json", state)
@@ -85,14 +84,20 @@ def convert(checkpoint: Checkpoint) -> None:
     os.replace(partial, target)
 
 
-def full_weights(model: nn.Module) -> dict[str, Tensor]:
-    """All parameters in fp32 on the CPU, tied ones once, for any ZeRO stage and precision. Every rank calls it."""
+def full_weights(engine: Any) -> dict[str, Tensor]:
+    """All parameters of the trained model in fp32 on the CPU, tied ones once. Every rank calls it."""
     from deepspeed.utils import safe_get_full_fp32_param
 
+    # Without ZeRO a low-precision optimizer holds its fp32 copies in lists beside the parameters.
+    pairs = zip(
+        getattr(engine.optimizer, "fp16_groups", []), getattr(engine.optimizer, "fp32_groups", []), strict=False
+    )
+    copies = {id(p): copy for group, copied in pairs for p, copy in zip(group, copied, strict=True)}
     weights = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in engine.module.model.named_parameters():
         full = safe_get_full_fp32_param(parameter)
-        weights[name] = (parameter if full is None else full).detach().float().cpu().view(parameter.shape).contiguous()
+        full = copies.get(id(parameter), parameter) if full is None else full
+        weights[name] = full.detach().float().cpu().view(parameter.shape).clone()
     return weights
 
 

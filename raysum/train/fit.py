@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from raysum.config import Config
 from raysum.errors import UserError
 from raysum.prepare.dataset import Dataset
@@ -17,14 +15,13 @@ from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import say
 from raysum.run import Run
 from raysum.session import quiet, ray_session
-from raysum.stream.collate import KINDS
-from raysum.stream.loader import Stream, batches, plan_of, ray_batches, ray_dataset
-from raysum.stream.plan import PlanSettings
+from raysum.stream.loader import batches, ray_batches, ray_dataset
 from raysum.train import checkpoints
-from raysum.train.group import lone_group, settle, silence
+from raysum.train.group import cpu_share, lone_group, settle, silence
+from raysum.train.job import Job, fitted, job_of
 from raysum.train.optim import check_engine_config
 from raysum.train.report import Reporter, followed
-from raysum.train.worker import Job, work
+from raysum.train.worker import work
 
 if TYPE_CHECKING:
     import ray.data
@@ -44,24 +41,19 @@ def train(config: Config, callbacks: Sequence[Any] = ()) -> Run:
 
     ``callbacks``: Ray Train ``UserCallback`` objects. Raises UserError for a wrong config, dataset or run folder.
     """
-    for name in ("data", "out"):
-        if getattr(config, name) is None:
-            raise UserError(f"training needs {name}=; write for example `raysum train pht data=DATA out=RUN`")
+    if config.data is None or config.out is None:
+        missing = "data=DATA" if config.data is None else "out=RUN"
+        raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
     dataset = Dataset.open(config.data)
     if dataset.kind != "summarization":
-        raise UserError(f"{config.data} is a dataset of kind {dataset.kind!r}; training needs one made by `raysum prepare`")
-    return train_on(dataset, fitted(config, dataset), callbacks)
+        raise UserError(
+            f"{config.data} is a dataset of kind {dataset.kind!r}; training needs one made by `raysum prepare`"
+        )
+    return train_on(dataset, fitted(config, dataset), Run(config.out), callbacks)
 
 
-def fitted(config: Config, dataset: Dataset) -> Config:
-    """``config`` with the vocabulary size of the dataset, whatever the preset says."""
-    size = len(Vocabulary.load(dataset.vocabulary_path))
-    return config.model_copy(update={"model": config.model.model_copy(update={"vocabulary": size})})
-
-
-def train_on(dataset: Dataset, config: Config, callbacks: Sequence[Any] = ()) -> Run:
-    """:func:`train` with an opened dataset of any kind and a model that fits it."""
-    run = Run(config.out)
+def train_on(dataset: Dataset, config: Config, run: Run, callbacks: Sequence[Any] = ()) -> Run:
+    """:func:`train` with an opened dataset of any kind, a model that fits it, and the run to write."""
     silence()
     check_engine_config(config)
     check_resumable(run, config, dataset)
@@ -93,41 +85,12 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
         raise UserError(f"{run.path} was trained with another vocabulary than {dataset.path} has; choose another out=")
     changed = [name for name in _differences(run.config.model_dump(), config.model_dump()) if not _changeable(name)]
     if changed:
-        raise UserError(f"{run.path} was trained with other values of {', '.join(changed)}; keep them, or choose another out=")
+        raise UserError(
+            f"{run.path} was trained with other values of {', '.join(changed)}; keep them, or choose another out="
+        )
     newest = run.latest()
     if newest and newest.state["data"] != dataset.fingerprint:
         raise UserError(f"{run.path} was trained on another dataset than {dataset.path}; choose another out=")
-
-
-def job_of(dataset: Dataset, config: Config, run: Run, start: int) -> Job:
-    """The job of a training that goes on at step ``start``. Raises UserError where no row can be trained on."""
-    settings = config.train
-    batching = PlanSettings(settings.batch_tokens, settings.micro_batches, settings.window, settings.seed)
-    stream = Stream(str(dataset.path), dataset.split("train"), config.source, batching)
-    usable = _usable(dataset, stream.split, config)
-    if not usable.any():
-        raise UserError(f"no row of {dataset.path}, split train, has a summary; prepare a dataset with summaries")
-    unused = int((~usable).sum())
-    if unused:
-        say(f"{unused} of {len(usable)} rows have no summary and are not trained on")
-    epoch, place = plan_of(stream).locate(start)
-    valid = None
-    if "valid" in dataset.splits and _usable(dataset, "valid", config).any():
-        valid = Stream(stream.path, "valid", config.source, batching, settings.validate_examples)
-    return Job(
-        out=str(run.path),
-        config=config,
-        kind=dataset.kind,
-        fingerprint=dataset.fingerprint,
-        train=Stream(stream.path, stream.split, config.source, batching, origin=(epoch, start - place)),
-        valid=valid,
-    )
-
-
-def _usable(dataset: Dataset, split: str, config: Config) -> np.ndarray:
-    """[rows] true where a row has something to learn from."""
-    _, weights = KINDS[dataset.kind].costs(dataset.lengths(split), config.source)
-    return weights > 0
 
 
 def _train_here(job: Job) -> None:
@@ -137,6 +100,7 @@ def _train_here(job: Job) -> None:
 
 
 def _train_on_ray(job: Job, callbacks: Sequence[Any]) -> None:
+    from ray.data import ExecutionOptions
     from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -144,25 +108,25 @@ def _train_on_ray(job: Job, callbacks: Sequence[Any]) -> None:
     with ray_session(job.config.train.address, cpus=workers + 1), _sigint_kept():
         import ray
 
-        offered = ray.cluster_resources()
-        cuda = offered.get("GPU", 0) >= workers
-        # Half of the CPUs is left to Ray Data's readers; on a small machine the workers' shares are fractions.
-        share = min(1.0, offered["CPU"] / 2 / workers)
+        cuda = ray.cluster_resources().get("GPU", 0) >= workers
+        each = {"CPU": cpu_share(workers)} | ({"GPU": 1.0} if cuda else {})
         trainer = TorchTrainer(
-            _ray_worker,
+            _ray_worker,  # type: ignore[arg-type]
             train_loop_config={"job": job},
-            scaling_config=ScalingConfig(num_workers=workers, use_gpu=cuda, resources_per_worker=_each(share, cuda)),
+            scaling_config=ScalingConfig(num_workers=workers, use_gpu=cuda, resources_per_worker=each),
             datasets={"train": lambda: _remaining(job)},
-            dataset_config=DataConfig(execution_options=_ordered(), enable_shard_locality=False),
+            dataset_config=DataConfig(
+                execution_options=ExecutionOptions(preserve_order=True), enable_shard_locality=False
+            ),
             run_config=RunConfig(
                 name=f"{Run(job.out).path.name}-{secrets.token_hex(3)}",
                 storage_path=str(folder),
-                failure_config=FailureConfig(max_failures=_FAILURES, controller_failure_limit=_STARTS),
+                failure_config=FailureConfig(max_failures=_FAILURES, controller_failure_limit=_STARTS),  # type: ignore[call-arg]
                 callbacks=list(callbacks),
             ),
         )
         try:
-            mistake = trainer.fit().return_value
+            mistake = trainer.fit().return_value  # type: ignore[attr-defined]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     if mistake:
@@ -180,7 +144,7 @@ def _ray_worker(settings: dict[str, Any]) -> str | None:
     reporter = Reporter(Run(job.out), context.get_world_rank() == 0, share=ray.train.report)
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
     try:
-        work(job, lambda start: ray_batches(iter(tables)), reporter)
+        work(job, lambda start: ray_batches(tables), reporter)
     except UserError as error:
         return str(error)
     return None
@@ -191,16 +155,6 @@ def _remaining(job: Job) -> "ray.data.Dataset":
     quiet()
     newest = Run(job.out).latest()
     return ray_dataset(job.train, job.config.train.workers, newest.step if newest else 0, job.config.train.steps)
-
-
-def _ordered() -> Any:
-    from ray.data import ExecutionOptions
-
-    return ExecutionOptions(preserve_order=True)
-
-
-def _each(share: float, cuda: bool) -> dict[str, float]:
-    return {"CPU": share, "GPU": 1} if cuda else {"CPU": share}
 
 
 @contextmanager

@@ -34,6 +34,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def cpu_share(workers: int) -> float:
+    """CPUs that one of ``workers`` asks Ray for: one, or where there are few a part of half of all.
+
+    The other half is left to Ray Data's readers, so that nothing waits for CPUs that are not there.
+    """
+    import ray
+
+    return min(1.0, ray.cluster_resources().get("CPU", 1) / 2 / workers)
+
+
 @contextmanager
 def lone_group() -> Iterator[None]:
     """A process group of this process alone, for the length of the block."""

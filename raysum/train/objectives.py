@@ -1,4 +1,4 @@
-"""What is minimized: modules that turn a batch into a loss sum, so that sums and counts are reduced apart, divided once.
+"""What is minimized: modules that turn a batch into a loss sum; sums and counts are reduced apart and divided once.
 
 T real target positions, V vocabulary, D width; other letters as in raysum.models.batch.
 """
@@ -111,6 +111,6 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         pairs = zip(ctx.grads, ctx.dtypes, strict=True)
         return *((None if g is None else (g * grad).to(dtype)) for g, dtype in pairs), None, None, None

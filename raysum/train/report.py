@@ -1,4 +1,4 @@
-"""Metrics of a training: counted and reduced over the workers, written to the run folder, followed by a progress bar."""
+"""Metrics of a training: reduced over the workers, written to the run folder, followed by a progress bar."""
 
 import json
 import math
@@ -52,7 +52,9 @@ class Meter:
         assert found == self._planned, f"the plan has {self._planned} target tokens, the data {found}"
         loss = sums["loss"] / found
         if not math.isfinite(loss):
-            raise UserError(f"the loss is {loss} at step {step}; lower optim.lr, or set deepspeed.gradient_clipping=1.0")
+            raise UserError(
+                f"the loss is {loss} at step {step}; lower optim.lr, or set deepspeed.gradient_clipping=1.0"
+            )
         spent = now - self._line_time
         line = {
             "step": step,
@@ -163,7 +165,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _ends_whole(file: Any) -> bool:
-    """Whether a file open for reading and appending ends with a whole line, or is empty; a killed writer may tear one."""
+    """Whether a file, open for reading and appending, is empty or ends with a whole line; a killed writer tears one."""
     if file.seek(0, 2) == 0:
         return True
     file.seek(-1, 2)

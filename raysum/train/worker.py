@@ -1,37 +1,21 @@
 """The training loop of one worker: build, restore, step, save, validate."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import distributed
 
-from raysum.config import Config
 from raysum.models.build import build as build_model
 from raysum.run import Checkpoint, Run
 from raysum.stream.collate import KINDS, move
 from raysum.stream.loader import MicroBatch, Stream, batches, plan_of
 from raysum.train import checkpoints
+from raysum.train.job import Job
 from raysum.train.objectives import objective_of
 from raysum.train.optim import engine_config, learning_rate, precision
 from raysum.train.report import Meter, Reporter
-
-
-@dataclass(frozen=True)
-class Job:
-    """All that a worker needs to know, the same for every worker and every restart.
-
-    ``kind`` and ``fingerprint`` are the dataset's; ``valid`` is None where it has no valid split.
-    """
-
-    out: str
-    config: Config
-    kind: str
-    fingerprint: str
-    train: Stream
-    valid: Stream | None
 
 
 def work(job: Job, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
@@ -51,7 +35,7 @@ def work(job: Job, load: Callable[[int], Iterator[MicroBatch]], reporter: Report
             reporter.write(meter.line(done, rate, engine.get_global_grad_norm()))
         judged = last or done % settings.validate_every == 0
         if judged or done % settings.save_every == 0:
-            checkpoints.save(engine, engine.module.model, run, state | meter.state() | {"step": done})
+            checkpoints.save(engine, run, state | meter.state() | {"step": done})
             if judged and job.valid:
                 reporter.write({"step": done, "valid_loss": validate(engine, job, job.valid)})
             if distributed.get_rank() == 0:

@@ -57,7 +57,8 @@ class SearchResult:
             table.add_column(name if name == "seconds" else FIGURES[name][0], justify="right")
         for trial in self.trials:
             label = f"{trial.name} failed: {trial.error}" if trial.error else trial.name
-            table.add_row(label, *(cell(trial.metrics, name) for name in shown), f"{trial.seconds:.0f}")
+            cells = (cell(trial.metrics, name, interval=name == self.space.metric) for name in shown)
+            table.add_row(label, *cells, f"{trial.seconds:.0f}")
         return table
 
 

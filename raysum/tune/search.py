@@ -3,28 +3,20 @@
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import yaml
-from ray import tune
-from ray.tune import Result
-from ray.tune.result import AUTO_RESULT_KEYS
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
-from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
-from ray.tune.search.optuna import OptunaSearch
 
 from raysum.config import Config
 from raysum.errors import UserError
-from raysum.evaluate.scoring import check_vocabulary
+from raysum.evaluate.examples import check_vocabulary, read_examples
 from raysum.prepare.dataset import Dataset
 from raysum.progress import say
 from raysum.run import Run, write_json, write_text
 from raysum.session import dashboard, ray_session
+from raysum.tune.job import Job
 from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked
-from raysum.tune.spaces import Space, SpaceConfig, Values, load_space
-from raysum.tune.trials import Job, decode_trial, train_trial
-from raysum.tune.watch import Watch, silence
+from raysum.tune.spaces import Space, load_space
 
 
 def search(name: str, overrides: list[str] | None = None) -> SearchResult:
@@ -42,7 +34,9 @@ def search(name: str, overrides: list[str] | None = None) -> SearchResult:
     _claim(Path(job.out), space, config)
     with ray_session(config.train.address, cpus=job.at_once * (config.train.workers + 2)):
         say(f"Ray dashboard: {dashboard()}; TensorBoard: tensorboard --logdir {job.out}")
-        trials = ranked(space.config, _run_trials(job))
+        from raysum.tune.tuner import run_trials  # after the session has set what Ray reads when it is imported
+
+        trials = ranked(space.config, run_trials(job))
     run = _adopt(job, trials[0])
     plot(space.config, [trial for trial in trials if not trial.error], Path(job.out) / "search.png")
     return SearchResult(space.config, trials, run, time.monotonic() - started)
@@ -73,10 +67,12 @@ def _check_run(space: Space, config: Config, dataset: Dataset) -> None:
     run = Run.open(config.run)
     run.best()
     check_vocabulary(run, dataset)
-    aligned = any(space.resolve(sample, run.decode).decode.beta for sample in space.samples())
-    if aligned and not (run.alignment.exists and run.alignment.checkpoints()):
+    next(read_examples(dataset, space.config.split))
+    tried = [space.resolve(sample, run.decode).decode for sample in space.samples()]
+    predicting = any(settings.beta or settings.keep_paragraphs for settings in tried)
+    if predicting and not (run.alignment.exists and run.alignment.checkpoints()):
         raise UserError(
-            f"{config.run} has no attention predictor, which beta needs; "
+            f"{config.run} has no attention predictor, which the space {space.name} needs; "
             f"train it with `raysum train alignment run={config.run} data={config.data}`"
         )
 
@@ -101,16 +97,6 @@ def _claim(out: Path, space: Space, config: Config) -> None:
         raise UserError(f"cannot write the search folder {out}: {error.strerror}; choose another out=") from None
 
 
-def _run_trials(job: Job) -> list[Trial]:
-    """Run the trials that have not ended yet. Raises KeyboardInterrupt if the user stopped the search."""
-    with silence():
-        results = list(_tuner(job).fit())
-    ended = [result for result in results if result.error or (result.metrics or {}).get("done")]
-    if len(ended) < job.space.num_trials:
-        raise KeyboardInterrupt
-    return [_trial(result) for result in results]
-
-
 def _adopt(job: Job, best: Trial) -> Run:
     """Make the best trial what `serve` and `summarize` use: its settings the run's, or its run the search's."""
     if best.error:
@@ -126,65 +112,3 @@ def _adopt(job: Job, best: Trial) -> Run:
     path = job.run or os.path.relpath(run.path, job.out)
     write_json(Path(job.out) / "best.json", {"config": best.config, "metrics": best.metrics, "run": path})
     return run
-
-
-def _trial(result: Result) -> Trial:
-    """Tune's ``result`` in our words."""
-    if result.error:
-        return Trial(Path(result.path).name, result.config, {}, 0.0, str(result.error).strip().splitlines()[-1])
-    reported = {name: value for name, value in result.metrics.items() if name not in AUTO_RESULT_KEYS}
-    metrics = {name: value for name, value in reported.items() if type(value) in (int, float)}
-    return Trial(Path(result.path).name, result.config, metrics, result.metrics["time_total_s"])
-
-
-def _tuner(job: Job) -> tune.Tuner:
-    """A new search, or the one that the folder holds, with its failed and unfinished trials to be run again."""
-    space = job.space.config
-    folder = Path(job.out) / "tune"
-    decode = space.kind == "decode"
-    # A trial holds almost no CPU itself (0 is refused): its actor does, or its worker group, which Tune does not count.
-    resources = tune.PlacementGroupFactory([{"CPU": 0.01}, {"CPU": 1}] if decode else [{"CPU": 0.01}])
-    trainable = tune.with_resources(tune.with_parameters(decode_trial if decode else train_trial, job=job), resources)
-    if tune.Tuner.can_restore(folder):
-        return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=True)
-    return tune.Tuner(
-        trainable,
-        param_space={key: _domain(values) for key, values in space.search.items()},
-        tune_config=tune.TuneConfig(
-            metric=space.metric,
-            mode=space.mode,
-            search_alg=_searcher(space),
-            scheduler=_scheduler(job),
-            num_samples=space.trials or 1,
-            max_concurrent_trials=job.at_once,
-            trial_name_creator=job.name,
-            trial_dirname_creator=job.name,
-        ),
-        run_config=tune.RunConfig(
-            name=folder.name, storage_path=job.out, verbose=0, callbacks=[Watch(space.metric, job.space.num_trials)]
-        ),
-    )
-
-
-def _domain(values: Values) -> Any:
-    if values.grid:
-        return tune.grid_search(values.grid)
-    if values.choice:
-        return tune.choice(values.choice)
-    return tune.uniform(*values.uniform) if values.uniform else tune.loguniform(*values.loguniform)
-
-
-def _searcher(space: SpaceConfig) -> SearchAlgorithm | Searcher:
-    if space.searcher == "optuna":
-        return OptunaSearch(metric=space.metric, mode=space.mode, seed=space.seed)
-    return BasicVariantGenerator(random_state=space.seed)
-
-
-def _scheduler(job: Job) -> TrialScheduler:
-    """ASHA looks first after an eighth of a trial; a third of the trials goes on, and so again at three times that."""
-    space = job.space.config
-    if space.scheduler == "fifo":
-        return FIFOScheduler()
-    unit = "step" if space.kind == "train" else "examples"
-    # Above the whole length, so that no trial is ended at its last report, before it has cleaned up.
-    return ASHAScheduler(time_attr=unit, max_t=job.length + 1, grace_period=max(1, job.length // 8), reduction_factor=3)

@@ -1,7 +1,5 @@
 """What a trial does: decode a split with one setting, or train one run. Runs in Ray workers."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -9,31 +7,10 @@ from ray import tune
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from raysum.run import Run
-from raysum.tune.spaces import Space
+from raysum.tune.job import Job
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all trials of a search share. Paths are absolute: a trial works in a folder of its own."""
-
-    space: Space
-    data: str
-    out: str  # the search folder; a trial's own files go to out/trials/NAME
-    run: str  # the run whose decoding is searched; "" where trials train their own
-    length: int  # examples scored, or steps trained, in a whole trial
-    at_once: int  # trials that run side by side
-    threads: int  # of each of them
-
-    def name(self, trial: Any) -> str:
-        """What Tune's ``trial``, its actor and its folder are called: ``beta=0.8``."""
-        label = self.space.label(trial.config)
-        return label if self.space.config.searcher == "grid" else f"{label},{trial.trial_id}"  # draws may repeat
-
-    def folder(self, name: str) -> Path:
-        return Path(self.out) / "trials" / name
 
 
 class Decoder:
@@ -43,7 +20,7 @@ class Decoder:
         import torch
 
         from raysum.decode.summarizer import Summarizer
-        from raysum.evaluate.scoring import read_examples
+        from raysum.evaluate.examples import read_examples
         from raysum.evaluate.systems import Trained
         from raysum.prepare.dataset import Dataset
 
@@ -53,11 +30,11 @@ class Decoder:
         self.system = Trained(name, Summarizer.load(run.path, **settings.model_dump()), settings)
         self.rows = list(read_examples(Dataset.open(job.data), job.space.config.split, job.length))
         self.size = 4 * settings.batch_examples  # examples between two reports
-        self.folder = job.folder(name)
+        self.folder, self.metric = job.folder(name), job.space.config.metric
         self.parts: list[pd.DataFrame] = []
 
     def score_next(self) -> dict[str, Any]:
-        """Decode and score the next chunk: the means so far. After the last one the scores of each example are saved."""
+        """Decode and score the next chunk: the means so far. After the last, the scores of each example are saved."""
         import pandas as pd
 
         from raysum.evaluate.scoring import means, score
@@ -69,7 +46,12 @@ class Decoder:
         if len(scores) == len(self.rows):
             self.folder.mkdir(parents=True, exist_ok=True)
             scores.to_parquet(self.folder / "scores.parquet", index=False)
-        return means(scores) | {"complete": len(scores) == len(self.rows)}
+        kept = {name: value for name, value in means(scores).items() if self._is_shown(name)}
+        return kept | {"complete": len(scores) == len(self.rows)}
+
+    def _is_shown(self, figure: str) -> bool:
+        """Of intervals only the one of the metric, or TensorBoard would show three curves for each."""
+        return not figure.endswith(("_low", "_high")) or figure.rpartition("_")[0] == self.metric
 
 
 def decode_trial(values: dict[str, Any], job: Job) -> None:

@@ -1,8 +1,5 @@
-"""What is seen of a search while it runs: a progress bar on stderr, a gauge among Ray's metrics, and nothing else."""
+"""What is seen of a search while it runs: a progress bar on stderr, and a gauge among Ray's metrics."""
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from ray import tune
@@ -28,27 +25,18 @@ class Watch(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         say(f"{trial}: {self.metric} {trial.last_result.get(self.metric, float('nan')):.4g}")
-        self.bar.update()
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         say(f"{trial} failed; the others go on")
-        self.bar.update()
+
+    def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
+        ended = sum(trial.is_finished() for trial in trials)
+        self.bar.update(ended - self.bar.n)
 
     def on_experiment_end(self, trials: list, **info: Any) -> None:
+        self.on_step_begin(0, trials)
         self.bar.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune writes its callbacks to disk: without the bar and the gauge."""
         return {"metric": self.metric, "total": self.total}
-
-
-@contextmanager
-def silence() -> Iterator[None]:
-    """Without Tune's own log lines, such as the traceback of a failed trial: `SearchResult` says what failed."""
-    logger = logging.getLogger("ray.tune")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -24,6 +24,7 @@ def spec_of(arrays: Arrays, options: Mapping[str, Any]) -> Seq2SeqSpec:
         ffn=arrays[f"{layers}0.feed_forward.w_1.weight"].shape[0],
         heads=options["heads"],
         pooling_heads=options["inter_heads"] if any(pooled) else options["heads"],
+        graph_heads=0,
         norm="pre",
         positions="flat" if flat else "2d",
         sinusoid="interleaved",

@@ -1,5 +1,6 @@
 """How importers say where a parameter comes from: our name, and the published arrays that stand in it, stacked."""
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,4 +22,5 @@ def read(arrays: Arrays, names: Names, transpose: str | None = None) -> dict[str
 
 def count_layers(arrays: Arrays, prefix: str) -> int:
     """Layers numbered from 0 right behind ``prefix``."""
-    return 1 + max(int(name.removeprefix(prefix).split(".")[0].split("/")[0]) for name in arrays if name.startswith(prefix))
+    numbers = (re.match(r"\d+", name.removeprefix(prefix)) for name in arrays if name.startswith(prefix))
+    return 1 + max(int(number[0]) for number in numbers if number)

@@ -26,6 +26,7 @@ def spec_of(arrays: Arrays, options: Mapping[str, Any]) -> Seq2SeqSpec:
         ffn=arrays[f"{_ENCODER}0/ffn/layer_with_weights-0/kernel"].shape[1],
         heads=options["num_heads"],
         pooling_heads=options["num_heads"],
+        graph_heads=0,
         norm="post",
         positions="paragraph",
         sinusoid="halves",

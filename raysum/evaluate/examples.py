@@ -1,0 +1,33 @@
+"""Which examples of a dataset are evaluated, and whether a run can read them."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from raysum.errors import UserError
+from raysum.prepare.dataset import Dataset
+from raysum.run import Run
+
+
+def check_vocabulary(run: Run, dataset: Dataset) -> None:
+    """Raises UserError where the run was trained with other pieces than the dataset is written in."""
+    if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
+        raise UserError(
+            f"{dataset.path} is written in another vocabulary than {run.path} was trained with; "
+            f"prepare it with --vocab {run.vocabulary}"
+        )
+
+
+def read_examples(dataset: Dataset, split: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
+    """The first ``limit`` rows of a split that have a reference summary, in file order.
+
+    Raises UserError where there is none.
+    """
+    if dataset.kind != "summarization":
+        raise UserError(f"{dataset.path} is a {dataset.kind} dataset; evaluation needs one for summarization")
+    rows = islice((row for row in dataset.read(split) if row["summary"].strip()), limit)
+    first = next(rows, None)
+    if first is None:
+        raise UserError(f"split {split!r} of {dataset.path} has no example with a reference summary to compare with")
+    yield first
+    yield from rows

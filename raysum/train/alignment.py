@@ -1,0 +1,40 @@
+"""Training the attention predictor of a run, into the run's own folder ``alignment/``."""
+
+from raysum.config import Config
+from raysum.errors import UserError
+from raysum.models.specs import PredictorSpec, Seq2SeqSpec
+from raysum.prepare.dataset import Dataset
+from raysum.run import Run
+from raysum.train.fit import train_on
+from raysum.train.labels import write_labels
+
+
+def train_alignment(config: Config) -> Run:
+    """Label ``config.data`` by the best checkpoint of ``config.run``, then train the predictor on these labels.
+
+    Both parts go on where they were, and are skipped where they are done. Returns the predictor's run.
+    Raises UserError for a wrong config, run or dataset, and for a model without paragraph embeddings.
+    """
+    if config.run is None or config.data is None:
+        missing = "run=RUN" if config.run is None else "data=DATA"
+        raise UserError(f"{missing} is missing; write `raysum train alignment run=RUN data=DATA`")
+    if not isinstance(config.model, PredictorSpec):
+        raise UserError("the alignment is trained with a predictor, not with a seq2seq model; use the preset alignment")
+    run, dataset = Run.open(config.run), Dataset.open(config.data)
+    trained = run.config.model
+    if not isinstance(trained, Seq2SeqSpec) or "P" not in trained.decoder:
+        raise UserError(f"{run.path} has no paragraph embeddings to predict attention from: its decoder has no P layer")
+    if dataset.vocabulary_hash != run.recipe["vocabulary_sha256"]:
+        raise UserError(
+            f"{config.data} has another vocabulary than {run.path}; prepare it with --vocab {run.vocabulary}"
+        )
+    labels = write_labels(run, dataset, config)
+    model = fitted(config.model, trained.width)
+    return train_on(labels, config.model_copy(update={"model": model, "out": str(run.alignment.path)}), run.alignment)
+
+
+def fitted(spec: PredictorSpec, width: int) -> PredictorSpec:
+    """``spec`` for embeddings of ``width``. Raises UserError where its heads do not divide that."""
+    if width % spec.heads:
+        raise UserError(f"model.heads={spec.heads} does not divide the width {width} of the run's paragraph embeddings")
+    return spec.model_copy(update={"width": width})

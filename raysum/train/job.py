@@ -1,0 +1,67 @@
+"""What the workers of a training are told: the fitted config, and which batches of which dataset."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raysum.config import Config
+from raysum.errors import UserError
+from raysum.prepare.dataset import Dataset
+from raysum.prepare.vocabulary import Vocabulary
+from raysum.progress import say
+from raysum.run import Run
+from raysum.stream.collate import KINDS
+from raysum.stream.loader import Stream, plan_of
+from raysum.stream.plan import PlanSettings
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker needs to know, the same for every worker and every restart.
+
+    ``kind`` and ``fingerprint`` are the dataset's; ``valid`` is None where it has no valid split.
+    """
+
+    out: str
+    config: Config
+    kind: str
+    fingerprint: str
+    train: Stream
+    valid: Stream | None
+
+
+def fitted(config: Config, dataset: Dataset) -> Config:
+    """``config`` with the vocabulary size of the dataset, whatever the preset says."""
+    size = len(Vocabulary.load(dataset.vocabulary_path))
+    return config.model_copy(update={"model": config.model.model_copy(update={"vocabulary": size})})
+
+
+def job_of(dataset: Dataset, config: Config, run: Run, start: int) -> Job:
+    """The job of a training that goes on at step ``start``. Raises UserError where no row can be trained on."""
+    settings = config.train
+    batching = PlanSettings(settings.batch_tokens, settings.micro_batches, settings.window, settings.seed)
+    stream = Stream(str(dataset.path), dataset.split("train"), config.source, batching)
+    usable = _usable(dataset, stream.split, config)
+    if not usable.any():
+        raise UserError(f"no row of {dataset.path}, split train, has a summary; prepare a dataset with summaries")
+    unused = int((~usable).sum())
+    if unused:
+        say(f"{unused} of {len(usable)} rows have no summary and are not trained on")
+    epoch, place = plan_of(stream).locate(start)
+    valid = None
+    if "valid" in dataset.splits and _usable(dataset, "valid", config).any():
+        valid = Stream(stream.path, "valid", config.source, batching, settings.validate_examples)
+    return Job(
+        out=str(run.path),
+        config=config,
+        kind=dataset.kind,
+        fingerprint=dataset.fingerprint,
+        train=Stream(stream.path, stream.split, config.source, batching, origin=(epoch, start - place)),
+        valid=valid,
+    )
+
+
+def _usable(dataset: Dataset, split: str, config: Config) -> np.ndarray:
+    """[rows] true where a row has something to learn from."""
+    _, weights = KINDS[dataset.kind].costs(dataset.lengths(split), config.source)
+    return weights > 0

@@ -1,0 +1,106 @@
+"""Running the trials of a search by Ray Tune: what is new, unfinished or failed in its folder."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ray import tune
+from ray.tune import Result
+from ray.tune.result import AUTO_RESULT_KEYS
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchAlgorithm, Searcher
+from ray.tune.search.optuna import OptunaSearch
+from ray.tune.search.sample import Domain
+
+from raysum.tune.job import Job
+from raysum.tune.results import Trial
+from raysum.tune.spaces import Values
+from raysum.tune.trials import decode_trial, train_trial
+from raysum.tune.watch import Watch
+
+
+def run_trials(job: Job) -> list[Trial]:
+    """Run the trials that have not ended yet. Raises KeyboardInterrupt if the user stopped the search."""
+    with _silence():
+        results = list(_tuner(job).fit())
+    ended = [result for result in results if result.error or (result.metrics or {}).get("done")]
+    if len(ended) < job.space.num_trials:
+        raise KeyboardInterrupt
+    return [_trial(result) for result in results]
+
+
+def _tuner(job: Job) -> tune.Tuner:
+    """A new search, or the one that the folder holds, with its failed and unfinished trials to be run again."""
+    space = job.space.config
+    folder = Path(job.out) / "tune"
+    decode = space.kind == "decode"
+    # A trial holds almost no CPU itself (0 is refused): its actor does, or its worker group, which Tune does not count.
+    resources = tune.PlacementGroupFactory([{"CPU": 0.01}, {"CPU": 1}] if decode else [{"CPU": 0.01}])
+    trainable = tune.with_resources(tune.with_parameters(decode_trial if decode else train_trial, job=job), resources)
+    if tune.Tuner.can_restore(folder):
+        return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=True)
+    return tune.Tuner(
+        trainable,
+        param_space={key: _domain(values) for key, values in space.search.items()},
+        tune_config=tune.TuneConfig(
+            metric=space.metric,
+            mode=space.mode,
+            search_alg=_searcher(job),
+            scheduler=_scheduler(job),
+            num_samples=space.trials or 1,
+            reuse_actors=True,  # of trials one after the other: importing Tune costs each process 2 seconds
+            trial_name_creator=job.name,
+            trial_dirname_creator=job.name,
+        ),
+        run_config=tune.RunConfig(
+            name=folder.name, storage_path=job.out, verbose=0, callbacks=[Watch(space.metric, job.space.num_trials)]
+        ),
+    )
+
+
+def _domain(values: Values) -> Domain | dict[str, list]:
+    if values.grid:
+        return tune.grid_search(values.grid)
+    if values.choice:
+        return tune.choice(values.choice)
+    return tune.uniform(*values.uniform) if values.uniform else tune.loguniform(*values.loguniform)
+
+
+def _searcher(job: Job) -> SearchAlgorithm | Searcher:
+    space = job.space.config
+    if space.searcher == "optuna":
+        optuna = OptunaSearch(metric=space.metric, mode=space.mode, seed=space.seed)
+        return ConcurrencyLimiter(optuna, max_concurrent=job.at_once)
+    return BasicVariantGenerator(max_concurrent=job.at_once, random_state=space.seed)
+
+
+def _scheduler(job: Job) -> TrialScheduler:
+    """ASHA looks first after an eighth of a trial; a third of the trials goes on, and so again at three times that."""
+    space = job.space.config
+    if space.scheduler == "fifo":
+        return FIFOScheduler()
+    unit = "step" if space.kind == "train" else "examples"
+    # Above the whole length, so that no trial is ended at its last report, before it has cleaned up.
+    return ASHAScheduler(time_attr=unit, max_t=job.length + 1, grace_period=max(1, job.length // 8), reduction_factor=3)
+
+
+def _trial(result: Result) -> Trial:
+    """Tune's ``result`` in our words."""
+    if result.error:
+        return Trial(Path(result.path).name, result.config, {}, 0.0, str(result.error).strip().splitlines()[-1])
+    reported = {name: value for name, value in result.metrics.items() if name not in AUTO_RESULT_KEYS}
+    metrics = {name: value for name, value in reported.items() if type(value) in (int, float)}
+    return Trial(Path(result.path).name, result.config, metrics, result.metrics["time_total_s"])
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Without Tune's own log lines, such as the traceback of a failed trial: `SearchResult` says what failed."""
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,96 @@
+"""The dataset reader: rows, slices, row groups, and folders that are no datasets."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from raysum.errors import UserError
+from raysum.prepare.card import render, show
+from raysum.prepare.dataset import MANIFEST, Dataset
+from tests.datasets import write_dataset
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", {"train": 300, "valid": 5}, shards=2)
+
+
+def test_row_groups_and_lengths_follow_file_order(folder):
+    dataset = Dataset.open(folder)
+    assert dataset.splits == ["train", "valid"] and dataset.kind == "summarization"
+    assert dataset.rows("train") == 300 and [file.name for file in dataset.files("train")][0] == "train-00000.parquet"
+    assert dataset.row_groups("train") == [(0, 0, 64), (0, 1, 64), (0, 2, 22), (1, 0, 64), (1, 1, 64), (1, 2, 22)]
+    lengths = dataset.lengths("train")
+    rows = dataset.read("train", ["ids", "paragraph_offsets", "target_ids"])
+    found = [(len(row["ids"]), len(row["paragraph_offsets"]) - 1, len(row["target_ids"])) for row in rows]
+    assert lengths.dtype == np.int32 and lengths.tolist() == [list(row) for row in found]
+
+
+@pytest.mark.parametrize("start, stop", [(0, 1), (60, 70), (140, 220), (299, 300), (150, None), (10, 10), (290, 999)])
+def test_slices_equal_the_whole(folder, start, stop):
+    dataset = Dataset.open(folder)
+    whole = list(dataset.read("train", ["id", "ids"]))
+    part = list(dataset.read("train", ["id", "ids"], start, stop))
+    assert [row["id"] for row in part] == [row["id"] for row in whole[start:stop]]
+    assert all(np.array_equal(a["ids"], b["ids"]) for a, b in zip(part, whole[start:stop], strict=True))
+
+
+def test_split_names_are_checked(folder):
+    dataset = Dataset.open(folder)
+    assert dataset.split("valid") == "valid"
+    with pytest.raises(UserError, match="no split 'test': train, valid"):
+        dataset.split("test")
+    with pytest.raises(UserError, match="several splits"):
+        dataset.split(None)
+
+
+def test_a_single_split_needs_no_name(tmp_path):
+    assert Dataset.open(write_dataset(tmp_path / "one", {"test": 3}, shards=1)).split(None) == "test"
+
+
+def test_folders_that_are_no_datasets(tmp_path):
+    with pytest.raises(UserError, match="no dataset"):
+        Dataset.open(tmp_path / "absent")
+    with pytest.raises(UserError, match="is not a dataset"):
+        Dataset.open(tmp_path)
+    whole = write_dataset(tmp_path / "set", {"train": 4}, shards=1)
+    manifest = json.loads((whole / MANIFEST).read_text())
+    (whole / MANIFEST).write_text(json.dumps(manifest | {"format": 99}))
+    with pytest.raises(UserError, match="dataset format 99"):
+        Dataset.open(whole)
+    (whole / MANIFEST).write_text("{half")
+    with pytest.raises(UserError, match="does not read"):
+        Dataset.open(whole)
+    (whole / MANIFEST).write_text(json.dumps(manifest))
+    (whole / "train-00000.parquet").unlink()
+    with pytest.raises(UserError, match="lacks train-00000.parquet"):
+        Dataset.open(whole)
+
+
+def test_a_wrong_recipe_names_its_key(folder, tmp_path):
+    dataset = Dataset.open(folder)
+    dataset.manifest["recipe"] |= {"max_paragraph": 3}
+    with pytest.raises(UserError, match="max_paragraph: Extra inputs"):
+        _ = dataset.recipe
+
+
+def test_card_states_what_was_cut(folder):
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest |= {"rows_in": 310, "rows": 305, "rejected": {"no documents": 5}, "pieces": 200}
+    counts = {"words": 1000, "words_ranked_out": 500, "tokens": 800, "tokens_cut": 200}
+    manifest["splits"]["train"]["counts"] = counts
+    manifest["splits"]["valid"]["counts"] = {}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    card = show(str(folder))
+    assert card["splits"]["train"]["source_cut"] == 0.625  # half ranked out, a quarter of the rest beyond N
+    assert card["splits"]["valid"]["source_cut"] == 0
+    lengths = Dataset.open(folder).lengths("train")[:, 0]
+    assert card["splits"]["train"]["lengths"]["source_tokens"][0] == lengths.min()
+    assert card["splits"]["train"]["lengths"]["source_tokens"][-1] == lengths.max()
+    console = Console(width=120, file=io.StringIO())
+    console.print(render(card))
+    text = console.file.getvalue()
+    assert "5 no documents" in text and "62.5 %" in text and "305 of 310" in text

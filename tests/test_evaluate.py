@@ -1,0 +1,187 @@
+"""Evaluation: the extractive systems, the swapped control, scores by example and overall, and the whole on a run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from factbook_data import write_factbook, write_run
+
+from raysum.decode.summary import Citation
+from raysum.errors import UserError
+from raysum.evaluate.evaluation import evaluate
+from raysum.evaluate.scoring import means, score
+from raysum.evaluate.systems import Lead, LexRank, Oracle, Output, swap
+from raysum.models.batch import TITLE_END
+from raysum.prepare.dataset import Dataset
+from raysum.prepare.vocabulary import Vocabulary
+from raysum.run import Run
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Dataset:
+    return write_factbook(tmp_path_factory.mktemp("factbook") / "data", {"valid": 6, "test": 12})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data) -> Run:
+    return write_run(tmp_path_factory.mktemp("runs") / "pht", data, predictor=True)
+
+
+@pytest.fixture(scope="module")
+def rows(data) -> list[dict]:
+    return list(data.read("test"))
+
+
+def plain_row(title: str, paragraphs: list[str], summary: str) -> dict:
+    return {"id": "x", "title": title, "text": paragraphs, "summary": summary, "facts": ""}
+
+
+def test_lead_takes_title_and_best_paragraphs_up_to_the_length_of_the_reference():
+    row = plain_row("The Mill", ["One two three. Four five.", "Six seven eight."], "a b c d e f g h")
+    (output,) = Lead().summarize([row], [row])
+    assert output.sentences == ["The Mill", "One two three.", "Four five.", "Six"]
+
+
+def test_lexrank_starts_with_the_most_central_paragraph():
+    texts = [
+        "The dog sleeps.",
+        "The red fox jumps over the river.",
+        "A red fox jumps over it.",
+        "The fox jumps and jumps.",
+    ]
+    row = plain_row("Fox", texts, "one two three four")
+    (output,) = LexRank().summarize([row], [row])
+    assert output.sentences[0].split() == texts[1].split()[:4]
+
+
+def test_oracle_is_the_best_of_the_extractive_systems(rows):
+    recall = {
+        system.name: score(rows, system.summarize(rows, rows))["rouge2_recall"].mean()
+        for system in (Lead(), LexRank(), Oracle())
+    }
+    assert recall["oracle"] > max(recall["lead"], recall["lexrank"])
+
+
+def test_swap_puts_another_clusters_paragraphs_behind_the_own_title(data, rows):
+    row, other = rows[0], rows[1]
+    vocabulary = Vocabulary.load(data.vocabulary_path)
+    mixed = swap(row, other)
+
+    def paragraphs(of: dict) -> list[list[int]]:
+        return [part.tolist() for part in np.split(of["ids"], of["paragraph_offsets"][1:-1])]
+
+    first, *rest = paragraphs(mixed)
+    title, body = first[: first.index(TITLE_END)], first[first.index(TITLE_END) :]
+    other_first, *other_rest = paragraphs(other)
+    assert vocabulary.decode(title) == row["title"] != other["title"]
+    assert body == other_first[other_first.index(TITLE_END) :] and rest == other_rest
+    assert mixed["text"] == other["text"] and mixed["summary"] == row["summary"] and mixed["facts"] == row["facts"]
+    starts = mixed["sentence_offsets"]
+    assert starts[-1] == mixed["paragraph_offsets"][-1] == len(mixed["ids"]) and (np.diff(starts) > 0).all()
+    again = swap(row, row)
+    assert all((again[key] == row[key]).all() for key in ("ids", "paragraph_offsets", "sentence_offsets"))
+
+
+def test_the_reference_scores_everything_and_another_summary_no_fact(rows):
+    own = means(score(rows, [Output([row["summary"]]) for row in rows]))
+    assert own["rouge1"] == own["rouge2"] == own["facts_f1"] == 100
+    assert own["facts_right"] == own["facts_total"] > 0 == own["facts_wrong"]
+    strange = means(score(rows, [Output([row["summary"]]) for row in (*rows[1:], rows[0])]))
+    assert strange["facts_right"] == 0 < strange["facts_wrong"] and strange["rouge2"] < 50
+
+
+def test_citations_are_scored_against_the_paragraphs_that_state_the_facts(rows):
+    row = rows[0]
+    true = sorted({tuple(place) for fact in json.loads(row["facts"]) for place in fact["paragraphs"]})
+    others = sorted({*zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True)} - set(true))
+
+    def figures(places: list[tuple[int, int]]) -> dict[str, float]:
+        cited = [Citation(document, paragraph, 1 / len(places)) for document, paragraph in places]
+        return means(score([row], [Output([row["summary"].replace("\n", " ")], [cited])]))
+
+    right, wrong = figures(true), figures(others)
+    assert (right["citation_precision"], right["citation_recall"]) == (100, 100)
+    assert (wrong["citation_precision"], wrong["citation_recall"]) == (0, 0)
+    assert 0 < figures([*true, *others])["citation_precision"] < 100
+    assert right["lexical_precision"] == wrong["lexical_precision"]  # by words, whatever was cited
+
+
+def test_attention_like_the_references_words_is_most_similar(rows):
+    from raysum.metrics.attention import gold_attention
+
+    row = rows[0]
+    gold = gold_attention(row["summary"], row["text"])
+    (alike,) = score([row], [Output(["x"], attention=gold.tolist())])["attention_similarity"]
+    (least,) = score([row], [Output(["x"], attention=(gold == gold.min()).astype(float).tolist())])[
+        "attention_similarity"
+    ]
+    assert alike == pytest.approx(1) and least < 0.7
+
+
+def test_facts_and_citations_are_summed_before_they_are_divided():
+    scores = pd.DataFrame({"rouge1": [10.0, 30.0], "facts_right": [1, 0], "facts_wrong": [0, 6], "facts_total": [1, 2]})
+    figures = means(scores)
+    assert figures["rouge1"] == 20 and figures["rouge1_low"] == 10 and figures["rouge1_high"] == 30
+    assert figures["facts_f1"] == pytest.approx(100 * 2 * 1 / (1 + 6 + 3))
+    assert figures["facts_f1_low"] == 0 and figures["facts_f1_high"] == 100
+
+
+def test_evaluating_a_run_saves_and_returns_the_same(run, data):
+    result = evaluate(str(run.path), data.path, split="test", limit=5, swapped=True)
+    assert list(result.systems) == ["pht", "swapped", "lead", "lexrank"] and result.examples == 5
+    assert "rouge-score" in result.protocol and "n 5" in result.protocol
+    folder = run.evaluation / "test"
+    assert json.loads((folder / "table.json").read_text()) == json.loads(json.dumps(result.to_dict()))
+    lines = [json.loads(line) for line in (folder / "outputs.jsonl").read_text().splitlines()]
+    rows = list(data.read("test", stop=5))
+    assert [line["reference"] for line in lines] == [row["summary"] for row in rows]
+    saved = pd.read_parquet(folder / "scores.parquet")
+    again = score(rows, [Output([line["pht"]]) for line in lines])  # one line a summary: only Lsum needs sentences
+    for metric in ("rouge1", "rouge2", "rougeL"):
+        assert saved[saved.system == "pht"][metric].tolist() == again[metric].tolist()
+        assert result.systems["pht"][metric] == pytest.approx(again[metric].mean())
+    gap = result.differences["pht - lead"]
+    assert gap["rouge2"] == pytest.approx(result.systems["pht"]["rouge2"] - result.systems["lead"]["rouge2"])
+    assert "citation_precision" in result.systems["pht"] and "citation_precision" not in result.systems["lead"]
+    assert any(line["swapped"] != line["pht"] for line in lines)
+
+
+def test_alignment_is_in_the_name_and_an_extractive_system_stands_alone(run, data, tmp_path):
+    both = evaluate(str(run.path), data.path, split="valid", decode={"beta": 0.8}, out=tmp_path / "out")
+    alone = evaluate("lead", data.path, split="valid")
+    assert list(both.systems) == ["pht+align", "lead", "lexrank"] and list(alone.systems) == ["lead"]
+    assert alone.systems["lead"] == both.systems["lead"] and alone.differences == {}
+    assert (tmp_path / "out" / "scores.parquet").is_file() and not (run.evaluation / "valid").exists()
+
+
+def test_table_shows_each_system_and_the_protocol(data):
+    from rich.console import Console
+
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    result = evaluate("lexrank", data.path, split="valid", protocol="pht-paper")
+    console.print(result.table())
+    text = console.export_text()
+    figures = result.systems["lexrank"]
+    assert "pht-paper" in text and f"{figures['rouge2']:.2f} ±" in text and "facts right" in text
+
+
+def test_mistakes_are_named(run, data, tmp_path):
+    other = write_factbook(tmp_path / "other", {"test": 2}, pieces=350)
+    bare = write_factbook(tmp_path / "bare", {"test": 2}, summaries=False)
+    single = write_factbook(tmp_path / "single", {"test": 1})
+    cases: list[tuple[str, Path, dict, str]] = [
+        (str(run.path), data.path, {"split": "dev"}, "no split 'dev'"),
+        (str(run.path), data.path, {}, "several splits"),
+        (str(run.path), other.path, {}, "another vocabulary"),
+        (str(run.path), bare.path, {}, "no example with a reference summary"),
+        (str(run.path), single.path, {"swapped": True}, "two examples"),
+        (str(run.path), tmp_path, {}, "not a dataset"),
+        (str(run.path), single.path, {"decode": {"beta": -1}}, "beta"),
+        ("lead", single.path, {"protocol": "perl"}, "unknown ROUGE protocol 'perl'"),
+        ("leed", single.path, {}, "no run folder leed"),
+    ]
+    for target, folder, options, words in cases:
+        with pytest.raises(UserError, match=words):
+            evaluate(target, folder, **options)

@@ -1,0 +1,79 @@
+"""Step by step with a cache gives the numbers of one teacher-forced pass."""
+
+import pytest
+import torch
+from small_models import EXAMPLES, MIXES, model_of, targets
+
+from raysum.models import cache
+from raysum.models.batch import Source
+
+BEAMS = 2
+
+
+def stepped(model, memory, tokens):
+    """Log-probabilities [B * R, K, V] and attention [B * R, K, M] of feeding ``tokens`` [B * R, K] one by one."""
+    state = model.start(memory, BEAMS)
+    outputs = [model.step(column, state, attention=True) for column in tokens.unbind(1)]
+    return torch.stack([o[0].log_softmax(-1) for o in outputs], 1), torch.stack([o[1] for o in outputs], 1)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_cached_equals_uncached(mix, norm, monkeypatch):
+    monkeypatch.setattr(cache, "_CHUNK", 4)  # so that the cache grows on the way
+    model, source = model_of(mix, norm=norm).eval(), Source.pack(EXAMPLES)
+    tokens = targets(len(EXAMPLES) * BEAMS, length=9)
+    with torch.no_grad():
+        found, share = stepped(model, model.encode(source), tokens)
+        repeated = Source.pack([example for example in EXAMPLES for _ in range(BEAMS)])
+        hidden, attention = model.decode(tokens, model.encode(repeated), attention=True)
+        expected = model.log_probs(hidden)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(share, attention, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_reordered_beams_continue_their_new_histories(mix):
+    model, source = model_of(mix).eval(), Source.pack(EXAMPLES)
+    tokens, order = targets(6, length=5), torch.tensor([1, 1, 3, 2, 4, 4])
+    with torch.no_grad():
+        memory = model.encode(source)
+        state = model.start(memory, BEAMS)
+        for column in tokens[:, :4].unbind(1):
+            model.step(column, state)
+        state.reorder(order)
+        found, none = model.step(tokens[:, 4], state)
+        histories = torch.cat([tokens[order, :4], tokens[:, 4:]], 1)
+        expected, _ = stepped(model, memory, histories)
+    assert none is None
+    torch.testing.assert_close(found.log_softmax(-1), expected[:, -1], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_examples_that_leave_change_nothing_for_those_that_stay(mix):
+    model, source = model_of(mix).eval(), Source.pack(EXAMPLES)
+    tokens, rows = targets(6, length=5), torch.tensor([0, 1, 4, 5])
+    with torch.no_grad():
+        memory = model.encode(source)
+        expected, _ = stepped(model, memory, tokens)
+        state = model.start(memory, BEAMS)
+        for column in tokens[:, :3].unbind(1):
+            model.step(column, state)
+        state.keep(torch.tensor([0, 2]))
+        for column in (3, 4):
+            logits, share = model.step(tokens[rows, column], state, attention=True)
+            torch.testing.assert_close(logits.log_softmax(-1), expected[rows, column], atol=1e-5, rtol=0)
+            assert share.shape == (4, 3)
+
+
+def test_source_keys_are_not_repeated_for_beams_nor_touched_by_reordering():
+    model = model_of("L/FPV").eval()
+    with torch.no_grad():
+        memory = model.encode(Source.pack(EXAMPLES))
+        few, many = model.start(memory, 1), model.start(memory, 50)
+        for one, other in zip(few.keys, many.keys, strict=True):
+            assert one.key.shape == other.key.shape
+        before = [keys.key for keys in many.keys]
+        model.step(targets(150, 1)[:, 0], many)
+        many.reorder(torch.zeros(150, dtype=torch.long))
+    assert all(keys.key is key for keys, key in zip(many.keys, before, strict=True))

@@ -1,0 +1,49 @@
+"""Parameter counts in closed form: equal to the built models, and to the published codes at their sizes."""
+
+import subprocess
+import sys
+
+import pytest
+from small_models import MIXES, spec
+
+from raysum.config import load_config
+from raysum.models.build import build
+from raysum.models.parameters import count_parameters
+from raysum.models.specs import PredictorSpec
+
+PRESETS = ["ft", "ht", "ht-code", "pht", "vht", "ft-3", "ht-3-3", "pht-1", "vht-1"]
+
+
+def built(some_spec) -> int:
+    return sum(value.numel() for value in build(some_spec).parameters())
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("form", ["code", "paper"])
+@pytest.mark.parametrize(("norm", "tied"), [("pre", True), ("post", False)])
+def test_formula_equals_the_built_model(mix, form, norm, tied):
+    some_spec = spec(mix, form=form, norm=norm, tied_output=tied)
+    assert count_parameters(some_spec) == built(some_spec)
+
+
+def test_formula_equals_the_built_predictor():
+    some_spec = PredictorSpec(width=16, ffn=24, heads=2, layers=3)
+    assert count_parameters(some_spec) == built(some_spec)
+
+
+def test_counts_are_those_of_the_published_codes():
+    counts = {name: count_parameters(load_config(name).model) for name in PRESETS}
+    assert counts["ht-code"] == 15_343_952  # fixtures/hiersumm_checkpoint_layout.md
+    assert round(counts["pht"] / 1e6, 1) == 23.4 and round(counts["vht"] / 1e6, 1) == 22.7  # fixtures/PEERS.md
+    assert counts["pht-1"] < counts["pht"] and counts["ft-3"] < counts["ft"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_build(name):
+    small = load_config(name, ["model.vocabulary=50", "model.width=32", "model.ffn=8"]).model
+    assert built(small) == count_parameters(small)
+
+
+def test_specs_and_counts_load_no_torch():
+    code = "import sys, raysum.models.parameters; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

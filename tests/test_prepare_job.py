@@ -1,0 +1,149 @@
+"""`prepare` from files to a dataset folder; the slow tests run the Ray Data job."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raysum.errors import UserError
+from raysum.prepare.card import show
+from raysum.prepare.dataset import REJECTED, Dataset
+from raysum.prepare.job import prepare
+from raysum.prepare.pipeline import prepare_example
+from raysum.prepare.vocabulary import Vocabulary
+
+NAMES = ("Arno", "Duero", "Elbe", "Loire", "Neva", "Tagus", "Volga")
+
+
+def clusters(count: int, start: int = 0) -> Iterator[dict[str, Any]]:
+    """Small clusters, each with numbers of its own."""
+    for number in range(start, start + count):
+        name = NAMES[number % len(NAMES)]
+        facts = f"The {name} has {number} bridges and rises in valley {number // 7}."
+        other = f"Nobody has counted the {number} mills on the other rivers."
+        yield {"id": f"r{number}", "title": name, "documents": [facts + "\n" + other], "summary": facts}
+
+
+def write_lines(path: Path, rows: Iterator[Any]) -> str:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("vocabulary") / "small.model"
+    Vocabulary.train((text for row in clusters(200) for text in row["documents"][0].splitlines()), 150, path)
+    return str(path)
+
+
+def left_in(folder: Path) -> set[str]:
+    return {item.name for item in folder.iterdir()}
+
+
+# Mistakes found before Ray starts
+
+
+def test_mistakes_leave_nothing_behind(tmp_path):
+    corpus = write_lines(tmp_path / "train.jsonl", clusters(3))
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "file").touch()
+    for out, options, message in (
+        ("out", {"sources": [str(tmp_path / "absent.jsonl")]}, "no such file"),
+        ("out", {"vocab": str(tmp_path / "absent.model")}, "cannot read the vocabulary"),
+        ("out", {"ranker": "bm25"}, "ranker"),
+        ("out", {"max_paragraph": 3}, "max_paragraph"),
+        ("out", {"split": "dev"}, "no split 'dev'"),
+        ("out", {"pieces": 12}, "different characters"),
+        ("taken", {}, "exists already"),
+        ("train.jsonl", {}, "exists already"),
+        ("train.jsonl/out", {}, "cannot write"),
+    ):
+        with pytest.raises(UserError, match=message):
+            prepare(**{"sources": [corpus], "out": str(tmp_path / out), **options})
+    assert left_in(tmp_path) == {"train.jsonl", "taken"}
+
+
+# The job
+
+
+@pytest.mark.slow
+def test_rows_keep_their_order_over_several_shards(ray_session, tmp_path, vocabulary):
+    rows = list(clusters(2500))
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    write_lines(corpus / "train.2.jsonl", iter(rows[:2100]))
+    write_lines(corpus / "train.10.jsonl", iter(rows[2100:2400]))
+    (corpus / "valid.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows[2400:])).encode()))
+    (tmp_path / ".data.unfinished").mkdir()  # what a killed prepare leaves
+    (tmp_path / ".data.unfinished" / "junk.parquet").touch()
+
+    report = prepare([str(corpus)], str(tmp_path / "data"), vocab=vocabulary, min_words=4)
+
+    assert report["splits"] == {"train": 2400, "valid": 100} and report["rows_in"] == report["rows"] == 2500
+    assert left_in(tmp_path) == {"corpus", "data"} and not list((tmp_path / "data").glob("junk*"))
+    dataset = Dataset.open(tmp_path / "data")
+    assert [shard["rows"] for shard in dataset.manifest["splits"]["train"]["shards"]] == [1024, 1024, 52, 300]
+    found = list(dataset.read("train"))
+    assert [row["id"] for row in found] == [row["id"] for row in rows[:2400]]
+    expected = prepare_example(rows[2050], dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
+    for column, value in found[2050].items():
+        same = np.array_equal(value, expected[column]) if isinstance(value, np.ndarray) else value == expected[column]
+        assert same, column
+    lengths = [(len(row["ids"]), len(row["document"]), len(row["target_ids"])) for row in found]
+    assert dataset.lengths("train").tolist() == [list(row) for row in lengths]
+    assert sum(rows for _, _, rows in dataset.row_groups("train")) == 2400
+    assert dataset.vocabulary_path.read_bytes() == Path(vocabulary).read_bytes()
+
+    again = prepare([str(corpus)], str(tmp_path / "again"), vocab=vocabulary, min_words=4)
+    assert Dataset.open(again["data"]).fingerprint == dataset.fingerprint
+    other = prepare([str(corpus)], str(tmp_path / "other"), vocab=vocabulary, min_words=4, paragraph_tokens=9)
+    assert Dataset.open(other["data"]).fingerprint != dataset.fingerprint
+    assert show(other["data"])["splits"]["train"]["source_cut"] > 0.2
+
+
+@pytest.mark.slow
+def test_bad_rows_are_set_aside_with_place_and_reason(ray_session, tmp_path, vocabulary):
+    bad = ["{no json", json.dumps({"title": "x"}), json.dumps({"documents": ["a b"], "split": "fold1"})]
+    corpus = write_lines(tmp_path / "corpus.jsonl", iter([*clusters(40), *bad]))
+    report = prepare([corpus], str(tmp_path / "data"), vocab=vocabulary, hold_out={"test": 0.25})
+    assert report["rejected"] == {"not JSON": 1, "no documents": 1, "split is none of train, valid, test": 1}
+    assert report["rows"] == 40 == sum(report["splits"].values()) and 0 < report["splits"]["test"] < 20
+    rejected = [json.loads(line) for line in (tmp_path / "data" / REJECTED).read_text().splitlines()]
+    by_place = {line["where"]: (line["reason"], line["row"]) for line in rejected}
+    assert by_place[f"{corpus}:41"] == ("not JSON", "{no json")
+    assert by_place[f"{corpus}:42"] == ("no documents", {"title": "x"})
+
+    with pytest.raises(
+        UserError, match=r"3 of 43 clusters are rejected, more than --max-rejected 0.05: .*corpus.jsonl:4"
+    ):
+        prepare([corpus], str(tmp_path / "none"), vocab=vocabulary, max_rejected=0.05)
+    only_bad = write_lines(tmp_path / "bad.jsonl", iter(bad))
+    with pytest.raises(UserError, match="3 of 3 clusters are rejected, so nothing is left"):
+        prepare([only_bad], str(tmp_path / "none"), vocab=vocabulary, max_rejected=1.0)
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(gzip.compress(Path(corpus).read_bytes())[:-20])
+    with pytest.raises(UserError, match="cut.jsonl.gz does not read to its end"):
+        prepare([corpus, str(cut)], str(tmp_path / "none"), vocab=vocabulary)
+    assert left_in(tmp_path) == {"corpus.jsonl", "bad.jsonl", "cut.jsonl.gz", "data"}
+
+
+@pytest.mark.slow
+def test_vocabulary_is_trained_on_the_train_split_only(ray_session, tmp_path, capsys):
+    write_lines(tmp_path / "train.jsonl", clusters(60))
+    write_lines(tmp_path / "test.jsonl", iter([{"title": "Zürich", "documents": ["qqq ßß"], "summary": "qqq"}]))
+    sources = [str(tmp_path / "train.jsonl"), str(tmp_path / "test.jsonl")]
+    report = prepare(sources, str(tmp_path / "data"), pieces=4000, normalize="lower")
+    assert 9 < report["pieces"] < 4000
+    assert f"gives {report['pieces']} pieces, not 4000" in capsys.readouterr().err
+    dataset = Dataset.open(tmp_path / "data")
+    vocabulary = Vocabulary.load(dataset.vocabulary_path)
+    assert dataset.recipe.normalize == "lower" and dataset.vocabulary_hash == vocabulary.sha256
+    row = next(dataset.read("test"))
+    assert 0 in row["ids"] and row["id"] == "test.jsonl:1"  # letters that only the test split has are unknown
+    first = next(dataset.read("train"))
+    assert vocabulary.decode(first["target_ids"]) == next(clusters(1))["summary"].lower()

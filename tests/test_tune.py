@@ -1,0 +1,217 @@
+"""Searching: checks before the first trial, ranking and figures; slow: real searches by Ray Tune."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from factbook_data import write_factbook, write_run
+
+from raysum.errors import UserError
+from raysum.prepare.dataset import Dataset
+from raysum.run import Run
+from raysum.tune.plots import plot
+from raysum.tune.results import SearchResult, Trial, ranked
+from raysum.tune.search import search
+from raysum.tune.spaces import load_space
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Dataset:
+    return write_factbook(tmp_path_factory.mktemp("factbook") / "data", {"train": 40, "valid": 10})
+
+
+@pytest.fixture
+def run(tmp_path, data) -> Run:
+    return write_run(tmp_path / "pht", data, predictor=True)
+
+
+def trial(beta: float, rouge2: float, error: str | None = None) -> Trial:
+    metrics = {} if error else {"rouge2": rouge2, "rouge2_low": rouge2 - 1, "rouge2_high": rouge2 + 2, "words": 7.0}
+    return Trial(f"beta={beta:g}", {"decode.beta": beta}, metrics, 1.0, error)
+
+
+def test_best_first_then_smaller_values_failed_last():
+    trials = [trial(1.0, 5.0), trial(0.2, 9.0), trial(0.0, 0.0, "broken"), trial(0.8, 9.0), trial(10.0, 5.0)]
+    order = [t.config["decode.beta"] for t in ranked(load_space("beta").config, trials)]
+    assert order == [0.2, 0.8, 1.0, 10.0, 0.0]
+
+
+def test_lower_loss_is_better_and_mixes_are_ordered_by_letters():
+    space = load_space("layer_mix").config
+    losses = {"LLL": 3.0, "LLG": 2.0, "LGG": 2.0}
+    trials = [Trial(mix, {"model.encoder": mix}, {"valid_loss": loss}, 1.0) for mix, loss in losses.items()]
+    assert [t.name for t in ranked(space, trials)] == ["LGG", "LLG", "LLL"]
+
+
+@pytest.mark.parametrize("name", ["beta", "layer_mix"])
+def test_result_as_json_table_and_figure(tmp_path, name):
+    from rich.console import Console
+
+    space = load_space(name).config
+    if name == "beta":
+        trials = ranked(space, [trial(0.0, 5.0), trial(0.4, 6.5), trial(0.2, 0, "out of memory")])
+    else:
+        trials = [Trial(mix, {"model.encoder": mix}, {"valid_loss": 2.5, "step": 9}, 1.0) for mix in ("L", "LG")]
+    result = SearchResult(space, trials, Run(tmp_path / "run"), 12.34)
+    values = json.loads(json.dumps(result.to_dict()))
+    assert values["best"] == {"config": trials[0].config, "metrics": trials[0].metrics, "run": str(tmp_path / "run")}
+    assert len(values["trials"]) == len(trials) and values["seconds"] == 12.3
+    console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(result.table())
+    text = console.export_text()
+    assert ("6.50 ±1.50" in text and "out of memory" in text) if name == "beta" else "2.5000" in text
+    plot(space, [t for t in trials if not t.error], tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_mistakes_are_found_before_ray_starts(tmp_path, data, run):
+    given = [f"data={data.path}", f"out={tmp_path / 'search'}"]
+    bare = write_run(tmp_path / "bare", data)
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "notes.txt").write_text("mine")
+    cases = [
+        ("beta", [f"data={data.path}"], "needs a dataset and a folder"),
+        ("beta", given, "name it with run=RUN"),
+        ("beta", [*given, f"run={tmp_path / 'none'}"], "no run folder"),
+        ("beta", [*given, f"run={bare.path}"], f"raysum train alignment run={bare.path}"),
+        ("beta", [*given, f"run={run.path}", "split=test"], "no split 'test'"),
+        ("beta", [f"data={data.path}", f"out={full}", f"run={run.path}"], "not empty"),
+        ("layer_mix", [*given, f"run={run.path}"], "leave run= out"),
+    ]
+    for name, overrides, words in cases:
+        with pytest.raises(UserError, match=words):
+            search(name, overrides)
+    assert not (tmp_path / "search").exists()
+
+
+def test_a_search_that_has_not_ended_cannot_be_served(tmp_path):
+    (tmp_path / "search.yaml").write_text("name: beta\n")
+    with pytest.raises(UserError, match="has not ended"):
+        Run.resolve(tmp_path)
+
+
+@pytest.mark.slow
+def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_session):
+    from ray.util.state import list_actors
+
+    from raysum.session import dashboard
+
+    space = betas(tmp_path, [0.0, 0.4, 0.8])
+    command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=6"]
+    result = search(space, command)
+    best = result.best.config["decode.beta"]
+    top = max(t.metrics["rouge2"] for t in result.trials)
+    assert len(result.trials) == 3 and all(t.error is None and t.metrics["examples"] == 6 for t in result.trials)
+    assert best == min(t.config["decode.beta"] for t in result.trials if t.metrics["rouge2"] == top)
+    assert Run.resolve(tmp_path / "search").decode == run.config.decode.model_copy(update={"beta": best})
+    assert (tmp_path / "search" / "search.png").is_file()
+
+    actors = {actor.name for actor in list_actors(address=dashboard(), limit=1000)}
+    assert {"beta=0", "beta=0.4", "beta=0.8"} <= actors
+    assert gauge("raysum_trial_rouge2", "beta=0.8") == pytest.approx(metric(result, "beta=0.8"), abs=1e-6)
+    assert hparams(tmp_path / "search" / "tune" / "beta=0.8") == {"decode.beta": 0.8}
+
+    started = time.monotonic()
+    again = search(space, command)
+    assert again.trials == result.trials and time.monotonic() - started < 30
+    with pytest.raises(UserError, match="another search"):
+        search(space, [*command[:3], "examples=5"])
+
+
+@pytest.mark.slow
+def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_session):
+    space = tmp_path / "length.yaml"
+    # The second allocates more memory than there is.
+    space.write_text(
+        "about: x\nkind: decode\nexamples: 4\nsearch:\n  decode.max_length: {grid: [5, 1000000000000000]}\n"
+    )
+    command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}"]
+    for _ in range(2):
+        result = search(str(space), command)
+        good, bad = result.trials
+        assert good.config == {"decode.max_length": 5} and good.error is None
+        assert bad.metrics == {} and bad.error and "memory" in result.table().columns[0]._cells[1]
+    assert run.decode.max_length == 5
+
+
+@pytest.mark.slow
+def test_a_killed_search_goes_on_where_it_stopped(tmp_path, data, run):
+    command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=4"]
+    space = betas(tmp_path, [0.0, 0.2, 0.4, 0.6])
+    code = f"from raysum.tune.search import search; search({space!r}, {command!r})"
+    driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    saved = tmp_path / "search" / "trials"
+    deadline = time.monotonic() + 200
+    while len(list(saved.glob("*/scores.parquet"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(12)  # Tune writes what has ended every 10 seconds
+    driver.kill()
+    driver.wait()
+    before = {file: file.stat().st_mtime_ns for file in saved.glob("*/scores.parquet")}
+    subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.DEVNULL, timeout=250)
+    after = {file: file.stat().st_mtime_ns for file in saved.glob("*/scores.parquet")}
+    kept = [file for file in before if before[file] == after[file]]
+    assert len(after) == 4 and len(kept) >= 2
+    assert Run.resolve(tmp_path / "search").path == run.path
+
+
+@pytest.mark.slow
+def test_layer_mixes_are_trained_and_the_best_is_found(tmp_path, data, ray_session):
+    space = tmp_path / "mixes.yaml"
+    sizes = "model.width: 16, model.ffn: 32, model.heads: 2, model.pooling_heads: 2, model.decoder: F"
+    training = "train.steps: 4, train.validate_every: 2, train.save_every: 2, train.batch_tokens: 600"
+    space.write_text(
+        f"about: x\nkind: train\npreset: pht\nmetric: valid_loss\nconfig: {{{sizes}, {training}}}\n"
+        "search:\n  model.encoder: {grid: [L, LG]}\n"
+    )
+    result = search(str(space), [f"data={data.path}", f"out={tmp_path / 'search'}"])
+    assert [t.error for t in result.trials] == [None, None]
+    for found in result.trials:
+        losses = Run(tmp_path / "search" / "trials" / found.name).validations()
+        assert list(losses) == [2, 4] and found.metrics["valid_loss"] == pytest.approx(min(losses.values()))
+    first, second = result.trials
+    assert first.metrics["valid_loss"] <= second.metrics["valid_loss"]
+    best = Run.resolve(tmp_path / "search")
+    assert best.config.model.encoder == first.config["model.encoder"] and best.best().weights.is_file()
+
+
+def betas(folder: Path, values: list[float]) -> str:
+    """A smaller space than the shipped one."""
+    (folder / "some_betas.yaml").write_text(f"about: x\nkind: decode\nsearch:\n  decode.beta: {{grid: {values}}}\n")
+    return str(folder / "some_betas.yaml")
+
+
+def metric(result: SearchResult, name: str) -> float:
+    return next(t.metrics["rouge2"] for t in result.trials if t.name == name)
+
+
+def gauge(name: str, trial_name: str) -> float | None:
+    """The value among Ray's metrics; the agent gets it every few seconds."""
+    import ray
+
+    (node,) = [node for node in ray.nodes() if node["Alive"]]
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    for _ in range(60):
+        for line in urllib.request.urlopen(url).read().decode().splitlines():
+            if line.startswith(f"ray_{name}{{") and f'trial="{trial_name}"' in line:
+                return float(line.rpartition(" ")[2])
+        time.sleep(0.5)
+    return None
+
+
+def hparams(folder: Path) -> dict[str, float]:
+    """What TensorBoard's HParams page reads of a trial."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    started = HParamsPluginData.FromString(content).session_start_info
+    return {name: value.number_value for name, value in started.hparams.items()}

@@ -1,0 +1,124 @@
+"""Vocabularies: special ids out of reach of user text, round trips, deterministic training and sampling."""
+
+import io
+import pickle
+import random
+
+import pytest
+import sentencepiece
+
+from raysum.errors import UserError
+from raysum.models import batch
+from raysum.prepare import vocabulary as module
+from raysum.prepare.clean import normalize
+from raysum.prepare.vocabulary import SPECIAL_PIECES, Vocabulary, sample_texts
+
+TEXT = "river mountain village opened Lisbon painter, (1923) engine of the and was designed by <T> /S>"
+HOSTILE = ["</S>", "a <T> b <Q><P>", "<s> </s> <unk> <PAD>", "x</S>y", "＜/S＞ ＜Q＞", "<<S>>", "<T", "</S> " * 50]
+
+
+def lines(count: int) -> list[str]:
+    pick = random.Random(0)
+    return [" ".join(pick.choices(TEXT.split(), k=12)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Vocabulary:
+    return Vocabulary.train(lines(300), 90)
+
+
+@pytest.fixture(scope="module")
+def published(shared) -> Vocabulary:
+    return Vocabulary.load(shared / "data/wikisum_vocab/spm9998_3.model")
+
+
+def test_special_ids_are_those_of_batches():
+    names = ("TITLE_END", "BOS", "EOS", "PAD", "PARAGRAPH_END", "SENTENCE_END")
+    assert [getattr(module, name) for name in names] == [getattr(batch, name) for name in names] == [3, 4, 5, 6, 7, 8]
+    assert SPECIAL_PIECES[3:] == ("<T>", "<S>", "</S>", "<PAD>", "<P>", "<Q>")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_user_text_never_gives_special_ids(trained, published, text):
+    for vocabulary in (trained, published):
+        ids = vocabulary.encode(text)
+        assert ids and not set(ids) & set(range(1, 9))
+
+
+def test_special_spellings_come_back_from_the_published_vocabulary(published):
+    assert published.encode("a </S> b") != published.encode("a b")
+    assert published.decode(published.encode("one <P> two <q> three")) == "one <p> two <q> three"
+    assert published.decode(published.encode("x＜/S＞y").copy()) == "x</s>y"
+
+
+def test_decode_stops_at_eos_and_joins_sentences(trained):
+    first, second = trained.encode("river opened"), trained.encode("the village")
+    ids = [batch.BOS, *first, batch.SENTENCE_END, batch.SENTENCE_END, *second, batch.EOS, *first]
+    assert trained.decode(ids) == "river opened the village"
+    assert trained.sentences(ids) == [first, second]
+    assert trained.decode([batch.BOS, batch.EOS]) == "" and trained.sentences([]) == []
+
+
+def test_summary_has_marks_between_sentences(trained):
+    ids = trained.encode_summary("The river opened. The village was designed.\nThe engine")
+    assert ids[0] == batch.BOS and ids[-1] == batch.EOS and ids.count(batch.SENTENCE_END) == 2
+    assert ids[1:-1] == [
+        *trained.encode("The river opened."),
+        batch.SENTENCE_END,
+        *trained.encode("The village was designed."),
+        batch.SENTENCE_END,
+        *trained.encode("The engine"),
+    ]
+    assert trained.encode_summary(" \n") == [batch.BOS, batch.EOS]
+    assert trained.encode_summary("THE river", "lower") == trained.encode_summary("the river")
+
+
+def test_training_is_deterministic_and_survives_pickling(trained, tmp_path):
+    again = Vocabulary.train(lines(300), 90, tmp_path / "v.model")
+    assert again.sha256 == trained.sha256 == Vocabulary.load(tmp_path / "v.model").sha256
+    assert pickle.loads(pickle.dumps(trained)).encode("the river") == trained.encode("the river")
+
+
+def test_small_corpus_gives_fewer_pieces_with_ids_in_one_range():
+    vocabulary = Vocabulary.train(["alpha beta gamma delta"] * 5, 5000)
+    assert 9 < len(vocabulary) < 100
+    ids = vocabulary.encode("alpha gamma")
+    assert max(ids) < len(vocabulary) and vocabulary.decode(ids) == "alpha gamma"
+
+
+def test_normalization_is_told_from_the_pieces(published, trained):
+    assert published.suggested_normalization() == "lower-split"
+    assert trained.suggested_normalization() == "none"
+    assert Vocabulary.train((line.lower() for line in lines(300)), 80).suggested_normalization() == "lower"
+    split = (normalize(line, "lower-split") for line in lines(300))
+    assert Vocabulary.train(split, 80).suggested_normalization() == "lower-split"
+
+
+def test_errors_of_the_user(tmp_path):
+    with pytest.raises(UserError, match="cannot read the vocabulary"):
+        Vocabulary.load(tmp_path / "none.model")
+    (tmp_path / "text.model").write_text("no model")
+    with pytest.raises(UserError, match="not a SentencePiece model"):
+        Vocabulary.load(tmp_path / "text.model")
+    with pytest.raises(UserError, match="no text"):
+        Vocabulary.train([], 100)
+    with pytest.raises(UserError, match="more different characters"):
+        Vocabulary.train(lines(50), 12)
+
+
+def test_vocabulary_of_other_special_pieces_is_refused():
+    buffer = io.BytesIO()
+    options = {"vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines(50)), model_writer=buffer, **options)
+    with pytest.raises(UserError, match="ids 0 to 8 must be"):
+        Vocabulary(buffer.getvalue())
+
+
+def test_sample_is_bounded_and_does_not_depend_on_order():
+    corpus = [(f"id{i}", [f"text {i} " + "x" * 90]) for i in range(400)]
+    sample = sample_texts(iter(corpus), 10)
+    assert sample == sample_texts(reversed(corpus), 10)
+    assert 10000 <= sum(map(len, sample)) < 10200
+    numbers = sorted(int(line.split()[1]) for line in sample)
+    assert numbers[0] < 50 and numbers[-1] > 350  # spread over the corpus, not its beginning
+    assert sorted(sample_texts(corpus[:3], 1000)) == sorted(text for _, (text,) in corpus[:3])
