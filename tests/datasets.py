@@ -19,7 +19,7 @@ _WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in ("n", "r",
 def write_dataset(
     path: Path, rows: dict[str, int], shards: int = 2, paragraphs: int = 4, tokens: int = 12, seed: int = 0
 ) -> Path:
-    """A summarization dataset of ``rows`` by split; targets repeat the source's first tokens, so there is something to learn."""
+    """A summarization dataset of ``rows`` by split; targets repeat the first tokens of their sources."""
     path.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     lines = [" ".join(rng.choice(_WORDS, 12)) for _ in range(400)]

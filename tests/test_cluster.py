@@ -15,13 +15,15 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from datasets import write_dataset
 
 from raysum.run import Run
+from tests.datasets import write_dataset
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB_ENV = ROOT / "cluster" / "job-env.yaml"
 RAY = str(Path(sys.executable).parent / "ray")
+
+pytestmark = pytest.mark.timeout(700)
 
 
 def test_the_job_file_is_a_runtime_environment():
@@ -41,7 +43,7 @@ class Head:
 
     def ray(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [RAY, *arguments], env=self.environment | changes, capture_output=True, text=True, timeout=240
+            [RAY, *arguments], env=self.environment | changes, capture_output=True, text=True, timeout=600
         )
 
 
@@ -75,7 +77,7 @@ def head() -> Iterator[Head]:
         yield head
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(120)
         left = processes_mentioning(f"{home}/t")
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -89,7 +91,7 @@ def free_port() -> int:
 
 
 def wait_until_up(address: str, token: str) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         try:
             if httpx.get(f"{address}/api/jobs/", headers={"Authorization": f"Bearer {token}"}).status_code == 200:
@@ -97,7 +99,7 @@ def wait_until_up(address: str, token: str) -> None:
         except httpx.TransportError:
             pass
         time.sleep(0.3)
-    pytest.fail("the head did not come up in 90 s")
+    pytest.fail("the head did not come up in 240 s")
 
 
 def processes_mentioning(text: str) -> list[int]:
@@ -124,9 +126,10 @@ def test_a_job_without_the_token_is_refused(head: Head):
 @pytest.mark.slow
 def test_a_submitted_training_runs_on_the_head_and_ends(head: Head, tmp_path: Path):
     write_dataset(tmp_path / "data", {"train": 60, "valid": 8})
-    sizes = "model.encoder=L model.decoder=P model.width=16 model.ffn=32 model.heads=2 model.pooling_heads=2".split()
-    steps = "train.workers=2 train.steps=4 train.batch_tokens=100 train.save_every=2 train.validate_every=4".split()
-    training = ["python", "-m", "raysum", "train", "pht", f"data={tmp_path}/data", f"out={tmp_path}/run", *sizes, *steps]
+    model = ["encoder=L", "decoder=P", "width=16", "ffn=32", "heads=2", "pooling_heads=2"]
+    steps = ["workers=2", "steps=4", "batch_tokens=100", "save_every=2", "validate_every=4"]
+    training = ["python", "-m", "raysum", "train", "pht", f"data={tmp_path}/data", f"out={tmp_path}/run"]
+    training += [f"model.{setting}" for setting in model] + [f"train.{setting}" for setting in steps]
     done = head.ray("job", "submit", "--runtime-env", str(JOB_ENV), "--submission-id", "pht-1", "--", *training)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Job 'pht-1' succeeded" in head.ray("job", "status", "pht-1").stdout

@@ -21,7 +21,7 @@ from raysum.config import Config
 from raysum.errors import UserError
 from raysum.run import Run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TEXTS = [
     "Florence lies on the river Arno. It is the capital of Tuscany in the north of Italy.",

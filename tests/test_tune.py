@@ -72,6 +72,7 @@ def test_result_as_json_table_and_figure(tmp_path, name):
 def test_mistakes_are_found_before_ray_starts(tmp_path, data, run):
     given = [f"data={data.path}", f"out={tmp_path / 'search'}"]
     bare = write_run(tmp_path / "bare", data)
+    unvalidated = write_factbook(tmp_path / "unvalidated", {"train": 2})
     full = tmp_path / "full"
     full.mkdir()
     (full / "notes.txt").write_text("mine")
@@ -83,6 +84,7 @@ def test_mistakes_are_found_before_ray_starts(tmp_path, data, run):
         ("beta", [*given, f"run={run.path}", "split=test"], "no split 'test'"),
         ("beta", [f"data={data.path}", f"out={full}", f"run={run.path}"], "not empty"),
         ("layer_mix", [*given, f"run={run.path}"], "leave run= out"),
+        ("layer_mix", [f"data={unvalidated.path}", given[1]], "no split 'valid'"),
     ]
     for name, overrides, words in cases:
         with pytest.raises(UserError, match=words):

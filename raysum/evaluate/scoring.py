@@ -62,9 +62,8 @@ def _put(figures: dict[str, float], name: str, value: float, low: float, high: f
 def _other_scores(row: Row, output: Output) -> dict[str, Any]:
     scores: dict[str, Any] = {"words": sum(len(sentence.split()) for sentence in output.sentences)}
     if output.attention is not None:
-        scores["attention_similarity"] = attention_similarity(
-            output.attention, gold_attention(row["summary"], row["text"])
-        )
+        gold = gold_attention(row["summary"], row["text"])
+        scores["attention_similarity"] = attention_similarity(output.attention, gold.tolist())
     if row["facts"]:
         facts = json.loads(row["facts"])
         found = score_facts(" ".join(output.sentences), facts, row["title"])

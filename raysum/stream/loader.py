@@ -190,7 +190,7 @@ def _to_table(made: list[MicroBatch]) -> pa.Table:
     chunk, sink = pa.table(columns), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, chunk.schema) as writer:
         writer.write_table(chunk)
-    return pa.table({"chunk": pa.array([sink.getvalue()], pa.large_binary())})
+    return pa.table({"chunk": pa.array([sink.getvalue().to_pybytes()], pa.large_binary())})
 
 
 def _same(block: pa.Table) -> pa.Table:

@@ -45,7 +45,7 @@ def restore(engine: Any, checkpoint: Checkpoint, world: int) -> None:
 
 
 def prune(run: Run, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints and the best, engine states but the newest, and broken attempts."""
+    """Keep the best checkpoint and the newest ``keep``, engine states of the newest; remove others, and broken attempts."""
     for leftover in run.checkpoint_folder.glob(f"{_PARTIAL}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     checkpoints = run.checkpoints()

@@ -60,7 +60,7 @@ def train_on(dataset: Dataset, config: Config, run: Run, callbacks: Sequence[Any
     newest = run.latest()
     start = newest.step if newest else 0
     job = job_of(dataset, config, run, start)
-    if start >= config.train.steps:
+    if start >= config.train.steps and (job.valid is None or start in run.validations()):
         say(f"{run.path} is trained: {start} steps are done; raise train.steps to go on")
         return run
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)

@@ -157,7 +157,7 @@ def _write_split(folder: Path, split: str, tables: Iterator[pa.Table], digest: A
             writer.write_table(table)  # a row group: ROW_GROUP rows, but for the last
             counts += [len(label) for label in table["label"]]
             for column in ("embeddings", "label"):
-                digest.update(table[column].combine_chunks().values)
+                digest.update(table[column].combine_chunks().values.to_numpy())
     paragraphs = np.array(counts, np.int32)
     np.save(folder / f"{split}.lengths.npy", np.stack([paragraphs, paragraphs, paragraphs], 1))
     return {"rows": len(counts), "shards": [{"file": name, "rows": len(counts)}]}

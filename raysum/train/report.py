@@ -70,6 +70,13 @@ class Meter:
         self._since_line, self._planned, self._line_time = {name: 0.0 for name in _SUMS}, 0, now
         return line
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The length of the block does not count in ``tokens_per_s``."""
+        began = time.monotonic()
+        yield
+        self._line_time += time.monotonic() - began
+
     def state(self) -> dict[str, Any]:
         """Tokens and seconds since the run began. Every worker calls it."""
         self._reduce()

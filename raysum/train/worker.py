@@ -10,7 +10,7 @@ from torch import distributed
 from raysum.models.build import build as build_model
 from raysum.run import Checkpoint, Run
 from raysum.stream.collate import KINDS, move
-from raysum.stream.loader import MicroBatch, Stream, batches, plan_of
+from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
 from raysum.train.job import Job
 from raysum.train.objectives import objective_of
@@ -28,18 +28,20 @@ def work(job: Job, load: Callable[[int], Iterator[MicroBatch]], reporter: Report
     engine = build(job, checkpoint)
     state = restore(engine, job, checkpoint)
     coming, meter = load(state["step"]), Meter(engine.device, state)
+    if state["step"] and _judged(state["step"], job) and state["step"] not in run.validations():
+        reporter.write({"step": state["step"], "valid_loss": validate(engine, job)})
     for done in range(state["step"] + 1, settings.steps + 1):
         rate = step(engine, job, done - 1, coming, meter)
         last = done == settings.steps
         if last or done % settings.log_every == 0:
             reporter.write(meter.line(done, rate, engine.get_global_grad_norm()))
-        judged = last or done % settings.validate_every == 0
-        if judged or done % settings.save_every == 0:
-            checkpoints.save(engine, run, state | meter.state() | {"step": done})
-            if judged and job.valid:
-                reporter.write({"step": done, "valid_loss": validate(engine, job, job.valid)})
-            if distributed.get_rank() == 0:
-                checkpoints.prune(run, settings.keep)
+        if last or done % settings.save_every == 0 or _judged(done, job):
+            with meter.paused():
+                checkpoints.save(engine, run, state | meter.state() | {"step": done})
+                if _judged(done, job):
+                    reporter.write({"step": done, "valid_loss": validate(engine, job)})
+                if distributed.get_rank() == 0:
+                    checkpoints.prune(run, settings.keep)
 
 
 def build(job: Job, checkpoint: Checkpoint | None) -> Any:
@@ -97,16 +99,23 @@ def step(engine: Any, job: Job, number: int, coming: Iterator[MicroBatch], meter
 
 
 @torch.no_grad()
-def validate(engine: Any, job: Job, stream: Stream) -> float:
+def validate(engine: Any, job: Job) -> float:
     """The loss of the valid split: summed over all ranks, divided once by the number of targets."""
-    kind, epoch = KINDS[job.kind], plan_of(stream).epoch(0)
+    assert job.valid, "there is a valid split"
+    kind, epoch = KINDS[job.kind], plan_of(job.valid).epoch(0)
     total = torch.zeros((), dtype=torch.float64, device=engine.device)
     engine.eval()
-    for batch in batches(stream, distributed.get_rank(), distributed.get_world_size(), 0, epoch.num_steps):
+    for batch in batches(job.valid, distributed.get_rank(), distributed.get_world_size(), 0, epoch.num_steps):
         total += engine(move(kind.collate(batch.arrays), engine.device)) * batch.real
     engine.train()
     distributed.all_reduce(total)
     return float(total) / int(epoch.weights.sum())
+
+
+def _judged(done: int, job: Job) -> bool:
+    """Whether the loss of the valid split is wanted after ``done`` steps."""
+    settings = job.config.train
+    return job.valid is not None and (done == settings.steps or done % settings.validate_every == 0)
 
 
 def _seed(seed: int, number: int, index: int) -> int:

@@ -29,15 +29,10 @@ def plot(space: SpaceConfig, trials: list[Trial], file: Path) -> None:
         axes.invert_yaxis()
         axes.set(xlabel=space.metric)
     for point, trial in zip(points, trials, strict=True):
-        value = trial.metrics[space.metric]
-        spread = [
-            [value - trial.metrics.get(f"{space.metric}_low", value)],
-            [trial.metrics.get(f"{space.metric}_high", value) - value],
-        ]
-        style = {"fmt": "o", "capsize": 3, "color": "C3" if trial is trials[0] else "C0"}
-        if over_number:
-            axes.errorbar([point], [value], yerr=spread, **style)
-        else:
-            axes.errorbar([value], [point], xerr=spread, **style)
-    axes.set_title(f"{space.about} (best: {trials[0].name})", fontsize="medium")
+        color = "C3" if trial is trials[0] else "C0"
+        metrics, name = trial.metrics, space.metric
+        spread = [metrics.get(f"{name}_low", metrics[name]), metrics[name], metrics.get(f"{name}_high", metrics[name])]
+        across = [point] * len(spread)
+        axes.plot(*((across, spread) if over_number else (spread, across)), color=color, marker="o", markevery=[1])
+    figure.suptitle(f"{space.about} (red: the best)", fontsize="medium")
     figure.savefig(file, dpi=120)

@@ -54,14 +54,20 @@ def _check(space: Space, config: Config) -> Job:
     else:
         if config.run:
             raise UserError(f"the space {space.name} trains a run for each trial; leave run= out")
+        dataset.split("valid")  # trials are compared by it
         length, workers = config.train.steps, max(1, config.train.workers)
     cores = os.cpu_count() or 1
     at_once = max(1, min(cores // workers, space.num_trials))
-    paths = (str(Path(path).expanduser().absolute()) if path else "" for path in (config.data, config.out, config.run))
-    return Job(space, *paths, length=length, at_once=at_once, threads=max(1, cores // at_once))
+    data, out, run = (_absolute(path) if path else "" for path in (config.data, config.out, config.run))
+    return Job(space, data, out, run, length, at_once, threads=max(1, cores // at_once))
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _check_run(space: Space, config: Config, dataset: Dataset) -> None:
+    """Whether the run of a decode space is there, reads this dataset and has what the settings need."""
     if not config.run:
         raise UserError(f"the space {space.name} searches the decoding of a trained run; name it with run=RUN")
     run = Run.open(config.run)

@@ -10,7 +10,17 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from raysum.config import Config, DecodeConfig, Section, apply_override, assign, parse_yaml, read_values, validate
+from raysum.config import (
+    Config,
+    DecodeConfig,
+    Section,
+    apply_override,
+    assign,
+    parse_yaml,
+    presets,
+    read_values,
+    validate,
+)
 from raysum.errors import UserError
 
 METRICS = {"decode": ("rouge1", "rouge2", "rougeL", "rougeLsum"), "train": ("valid_loss",)}
@@ -138,6 +148,8 @@ def load_space(name: str, overrides: list[str] | None = None) -> Space:
         else:
             apply_override(values, places, override)
     config: SpaceConfig = validate(values, places, SpaceConfig)
+    if config.preset and config.preset not in presets():
+        config = config.model_copy(update={"preset": str(Path(config.preset).absolute())})  # trials run elsewhere
     searched = [override for override in of_trials if override.partition("=")[0] in config.search]
     if searched:
         raise UserError(f"{searched[0]!r}: this key is what the space {name} searches; leave it out")

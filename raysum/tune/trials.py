@@ -46,8 +46,10 @@ class Decoder:
         if len(scores) == len(self.rows):
             self.folder.mkdir(parents=True, exist_ok=True)
             scores.to_parquet(self.folder / "scores.parquet", index=False)
-        kept = {name: value for name, value in means(scores).items() if self._is_shown(name)}
-        return kept | {"complete": len(scores) == len(self.rows)}
+        return {name: value for name, value in means(scores).items() if self._is_shown(name)}
+
+    def num_examples(self) -> int:
+        return len(self.rows)
 
     def _is_shown(self, figure: str) -> bool:
         """Of intervals only the one of the metric, or TensorBoard would show three curves for each."""
@@ -57,11 +59,11 @@ class Decoder:
 def decode_trial(values: dict[str, Any], job: Job) -> None:
     """Scores the split chunk by chunk, in an actor that the dashboard shows under the trial's name."""
     name = tune.get_context().get_trial_name()
-    decoder = ray.remote(Decoder).options(name=name, num_cpus=1).remote(job, values, name)
-    complete = False
-    while not complete:
+    decoder: Any = ray.remote(Decoder).options(name=name, num_cpus=1).remote(job, values, name)
+    examples, scored = ray.get(decoder.num_examples.remote()), 0
+    while scored < examples:
         figures = ray.get(decoder.score_next.remote())
-        complete = figures.pop("complete")
+        scored = figures["examples"]
         tune.report(figures)
 
 

@@ -1,9 +1,10 @@
 """Running the trials of a search by Ray Tune: what is new, unfinished or failed in its folder."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ray import tune
 from ray.tune import Result
@@ -23,11 +24,11 @@ from raysum.tune.watch import Watch
 def run_trials(job: Job) -> list[Trial]:
     """Run the trials that have not ended yet. Raises KeyboardInterrupt if the user stopped the search."""
     with _silence():
-        results = list(_tuner(job).fit())
-    ended = [result for result in results if result.error or (result.metrics or {}).get("done")]
-    if len(ended) < job.space.num_trials:
+        grid = _tuner(job).fit()
+    trials = [_trial(grid[number]) for number in range(len(grid)) if _has_ended(grid[number])]
+    if len(trials) < job.space.num_trials:
         raise KeyboardInterrupt
-    return [_trial(result) for result in results]
+    return trials
 
 
 def _tuner(job: Job) -> tune.Tuner:
@@ -59,12 +60,15 @@ def _tuner(job: Job) -> tune.Tuner:
     )
 
 
-def _domain(values: Values) -> Domain | dict[str, list]:
+def _domain(values: Values) -> Domain | dict[str, Iterable[Any]]:
     if values.grid:
         return tune.grid_search(values.grid)
     if values.choice:
         return tune.choice(values.choice)
-    return tune.uniform(*values.uniform) if values.uniform else tune.loguniform(*values.loguniform)
+    if values.uniform:
+        return tune.uniform(*values.uniform)
+    assert values.loguniform
+    return tune.loguniform(*values.loguniform)
 
 
 def _searcher(job: Job) -> SearchAlgorithm | Searcher:
@@ -85,13 +89,18 @@ def _scheduler(job: Job) -> TrialScheduler:
     return ASHAScheduler(time_attr=unit, max_t=job.length + 1, grace_period=max(1, job.length // 8), reduction_factor=3)
 
 
+def _has_ended(result: Result) -> bool:
+    return result.error is not None or bool((result.metrics or {}).get("done"))
+
+
 def _trial(result: Result) -> Trial:
     """Tune's ``result`` in our words."""
+    name, config, found = Path(result.path).name, result.config or {}, result.metrics or {}
     if result.error:
-        return Trial(Path(result.path).name, result.config, {}, 0.0, str(result.error).strip().splitlines()[-1])
-    reported = {name: value for name, value in result.metrics.items() if name not in AUTO_RESULT_KEYS}
-    metrics = {name: value for name, value in reported.items() if type(value) in (int, float)}
-    return Trial(Path(result.path).name, result.config, metrics, result.metrics["time_total_s"])
+        return Trial(name, config, {}, 0.0, str(result.error).strip().splitlines()[-1])
+    reported = {key: value for key, value in found.items() if key not in AUTO_RESULT_KEYS}
+    metrics = {key: value for key, value in reported.items() if type(value) in (int, float)}
+    return Trial(name, config, metrics, found["time_total_s"])
 
 
 @contextmanager

@@ -14,7 +14,7 @@ class Watch(tune.Callback):
     def __init__(self, metric: str, total: int):
         self.metric, self.total = metric, total
 
-    def setup(self, **info: Any) -> None:
+    def setup(self, *args: Any, **info: Any) -> None:
         description = f"{self.metric} of each trial of the search, as far as it has come"
         self.gauge = Gauge(f"raysum_trial_{self.metric}", description, tag_keys=("trial",))
         self.bar = bar(total=self.total, label="search", unit="trial")

@@ -1,0 +1,156 @@
+"""The plan of batches: every row once an epoch, under the budget, the same from anywhere."""
+
+import time
+
+import numpy as np
+import pytest
+from datasets import write_dataset
+
+from raysum.config import SourceConfig
+from raysum.stream.collate import Summarization, cut_source, cut_target
+from raysum.stream.loader import Stream, batches, plan_of
+from raysum.stream.plan import Plan, PlanSettings, cut
+
+
+def plan(rows=1000, budget=300, micro_batches=4, window=3, seed=0, drop=0.1, origin=(0, 0), **sizes) -> Plan:
+    rng = np.random.default_rng(5)
+    costs, weights = rng.integers(10, sizes.get("longest", 120), rows), rng.integers(1, 20, rows)
+    groups = np.full(-(-rows // 64), 64)
+    groups[-1] -= groups.sum() - rows
+    keep = rng.random(rows) >= drop
+    return Plan(costs, weights, keep, groups, PlanSettings(budget, micro_batches, window, seed), origin)
+
+
+@pytest.mark.parametrize("rows, window", [(1000, 3), (64, 64), (1, 1), (5, 64), (700, 1)])
+def test_every_kept_row_comes_once_an_epoch(rows, window):
+    made = plan(rows, window=window, drop=0)
+    for epoch in (0, 1, 7):
+        np.testing.assert_array_equal(np.sort(made.epoch(epoch).rows), np.arange(rows))
+    assert rows == 1 or not np.array_equal(made.epoch(0).rows, made.epoch(1).rows) or rows < 6
+
+
+def test_rows_left_out_never_come():
+    made = plan(drop=0.3)
+    np.testing.assert_array_equal(np.sort(made.epoch(0).rows), np.flatnonzero(made.keep))
+
+
+def test_micro_batches_keep_the_budget_and_a_longer_row_is_alone():
+    made = plan(longest=500, budget=300)
+    epoch = made.epoch(0)
+    for first, last in zip(epoch.offsets, epoch.offsets[1:], strict=False):
+        rows = epoch.rows[first:last]
+        assert made.costs[rows].sum() <= 300 or len(rows) == 1
+    assert made.costs.max() > 300
+
+
+def test_rows_of_like_length_come_together():
+    made = plan(4000, budget=1000, window=16)
+    epoch = made.epoch(0)
+    spreads = [
+        np.ptp(made.costs[epoch.rows[a:b]]) for a, b in zip(epoch.offsets, epoch.offsets[1:], strict=False) if b > a
+    ]
+    assert np.mean(spreads) < 0.25 * np.ptp(made.costs)
+
+
+def test_an_epoch_is_whole_steps_filled_with_empty_micro_batches():
+    made = plan()
+    epoch = made.epoch(0)
+    sizes = np.diff(epoch.offsets)
+    assert len(sizes) == 4 * epoch.num_steps
+    assert (sizes[:-3] > 0).all()
+    for step in range(epoch.num_steps):
+        rows = np.concatenate([made.rows(step, index) for index in range(4)])
+        assert made.weight(step) == made.weights[rows].sum() > 0
+
+
+def test_steps_are_the_same_wherever_one_begins():
+    whole = plan(300)
+    steps = [[whole.rows(step, index).tolist() for index in range(4)] for step in range(60)]
+    assert whole.locate(59)[0] >= 2, "several epochs are compared"
+    epoch, place = whole.locate(50)
+    late = plan(300, origin=(epoch, 50 - place))
+    for other in (plan(300), late):
+        assert [[other.rows(step, index).tolist() for index in range(4)] for step in range(50, 60)] == steps[50:]
+
+
+def test_seed_and_epoch_change_the_order():
+    assert plan(seed=1).rows(0, 0).tolist() != plan(seed=2).rows(0, 0).tolist()
+
+
+def test_a_plan_without_rows_is_refused():
+    with pytest.raises(ValueError, match="at least one row"):
+        plan(drop=1.1)
+
+
+def test_two_hundred_thousand_rows_take_well_under_a_second():
+    made = plan(200_000, budget=600, micro_batches=8, window=64)
+    began = time.process_time()
+    made.epoch(0)
+    assert time.process_time() - began < 1.5
+
+
+def test_cut():
+    assert cut(np.array([3, 3, 5, 9, 1, 1]), 6).tolist() == [2, 1, 1, 2]
+    assert cut(np.array([], int), 6).tolist() == []
+
+
+def test_cut_source_takes_the_best_paragraphs_and_no_empty_ones():
+    ids, offsets = np.arange(10, 30), np.array([0, 8, 8, 13, 20])
+    cut_ids, lengths = cut_source(ids, offsets, SourceConfig(max_paragraphs=3, paragraph_tokens=6))
+    assert (cut_ids.tolist(), lengths.tolist()) == ([*range(10, 16), *range(18, 23)], [6, 5])
+    cut_ids, lengths = cut_source(ids, offsets, SourceConfig(max_paragraphs=4, paragraph_tokens=6, max_tokens=8))
+    assert (cut_ids.tolist(), lengths.tolist()) == ([*range(10, 16), 18, 19], [6, 2])
+
+
+def test_a_cut_target_still_ends():
+    assert cut_target(np.array([4, 9, 10, 11, 5]), 4).tolist() == [4, 9, 10, 5]
+    assert cut_target(np.array([4, 9, 5]), 4).tolist() == [4, 9, 5]
+
+
+def test_costs_bound_tokens_and_weights_are_exact():
+    source = SourceConfig(max_paragraphs=2, paragraph_tokens=10, max_tokens=15, target_tokens=6)
+    lengths = np.array([[100, 5, 20], [7, 1, 3], [12, 2, 0]])
+    costs, weights = Summarization().costs(lengths, source)
+    assert (costs.tolist(), weights.tolist()) == ([21, 10, 12], [5, 2, 0])
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory) -> Stream:
+    path = write_dataset(tmp_path_factory.mktemp("plan") / "data", {"train": 201})
+    return Stream(str(path), "train", SourceConfig(), PlanSettings(200, 4, 2, 0))
+
+
+def test_ranks_share_the_micro_batches_of_each_step(stream):
+    def digests(world: int, start: int, stop: int) -> dict:
+        made = [batch for rank in range(world) for batch in batches(stream, rank, world, start, stop)]
+        return {(batch.step, batch.index): (batch.digest, batch.weight, batch.real) for batch in made}
+
+    epoch = plan_of(stream).epoch(0)
+    assert (np.diff(epoch.offsets) == 0).any(), "the epoch's last step has stand-ins"
+    stop = epoch.num_steps + 2
+    alone = digests(1, 0, stop)
+    assert len(alone) == 4 * stop
+    assert digests(2, 0, stop) == digests(4, 0, stop) == alone
+    assert digests(2, 17, stop) == {place: batch for place, batch in alone.items() if place[0] >= 17}
+    assert sum(not real for _, _, real in alone.values()) == (np.diff(epoch.offsets) == 0).sum()
+
+
+def test_the_weight_of_a_step_is_what_its_batches_hold(stream):
+    found: dict[int, int] = {}
+    planned = {}
+    for batch in batches(stream, 0, 1, 0, plan_of(stream).epoch(0).num_steps):
+        _, targets = Summarization().tokens(batch.arrays)
+        found[batch.step] = found.get(batch.step, 0) + targets * batch.real
+        planned[batch.step] = batch.weight
+    assert found == planned
+
+
+def test_collate_gives_the_rows_back(stream):
+    from raysum.models.batch import PAD
+
+    batch = next(batches(stream, 0, 1, 0, 1))
+    made = Summarization().collate(batch.arrays)
+    assert made.source.ids.tolist() == batch.arrays["ids"].tolist()
+    assert int(made.source.lengths.sum()) == len(made.source.ids)
+    assert int((made.target != PAD).sum()) == len(batch.arrays["target"])
+    assert made.target.shape == (made.source.num_examples, batch.arrays["target_lengths"].max())

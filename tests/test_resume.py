@@ -1,0 +1,156 @@
+"""Trainings under Ray that lose a worker, the driver, or half of their workers: the weights come out the same."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from datasets import write_dataset
+from safetensors.torch import load_file
+
+from raysum.run import Run, read_lines
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+STEPS = 120
+CONFIG = {
+    "model": {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"},
+    "train": {"steps": STEPS, "batch_tokens": 200, "micro_batches": 4, "workers": 2, "threads": 1}
+    | {"log_every": 1, "save_every": 10, "validate_every": 60},
+    "optim": {"lr": 0.01, "schedule": "constant", "warmup_steps": 0},
+    "deepspeed": {"zero_optimization": {"stage": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The dataset, the config, and the runs of this module; an epoch has about 43 steps."""
+    folder = tmp_path_factory.mktemp("resume")
+    write_dataset(folder / "data", {"train": 1000, "valid": 40})
+    (folder / "config.yaml").write_text(json.dumps(CONFIG))
+    return folder
+
+
+def start(folder: Path, name: str, *overrides: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "raysum", "train", str(folder / "config.yaml")]
+    command += [f"data={folder / 'data'}", f"out={folder / name}", *overrides]
+    with (folder / f"{name}.log").open("a") as log:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, cwd=Path(__file__).parents[1])
+
+
+def finish(folder: Path, name: str, process: subprocess.Popen) -> Run:
+    """Wait for the end of the command; nothing of it may run on."""
+    family: dict[int, psutil.Process] = {}
+    while process.poll() is None:
+        family |= {child.pid: child for child in descendants(process.pid)}
+        time.sleep(0.5)
+    assert process.returncode == 0, (folder / f"{name}.log").read_text()
+    wait_until(lambda: not any(alive(child) for child in family.values()), "processes run on after the command")
+    return Run(folder / name)
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition, problem: str, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, problem
+        time.sleep(0.02)
+
+
+def lines(run: Run) -> list[dict]:
+    return [line for line in read_lines(run.metrics) if "loss" in line]
+
+
+def reached(run: Run, step: int) -> bool:
+    return any(line["step"] >= step for line in lines(run))
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return load_file(run.checkpoint(str(STEPS)).weights)
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.fixture(scope="module")
+def whole(folder) -> Run:
+    return finish(folder, "whole", start(folder, "whole"))
+
+
+def test_a_run_is_whole_and_flat_in_memory(whole):
+    found = lines(whole)
+    assert [line["step"] for line in found] == list(range(1, STEPS + 1))
+    assert found[-1]["loss"] < 0.9 * found[0]["loss"]
+    assert list(whole.validations()) == [60, STEPS]
+    assert found[-1]["peak_rss_mb"] < 1.1 * found[10]["peak_rss_mb"]
+    assert not (whole.path / "ray").exists()
+
+
+def test_a_killed_worker_changes_nothing(folder, whole):
+    process, run = start(folder, "worker"), Run(folder / "worker")
+    wait_until(lambda: reached(run, 25), "training did not reach step 25")
+    workers = [child for child in descendants(process.pid) if "RayTrainWorker" in " ".join(child.cmdline())]
+    workers[-1].send_signal(signal.SIGKILL)
+    finish(folder, "worker", process)
+    steps = [line["step"] for line in lines(run)]
+    assert len(steps) > STEPS, "steps after the last checkpoint were done again"
+    assert same(weights(run), weights(whole))
+    first = {line["step"]: line["batch_hash"] for line in lines(whole)}
+    assert all(line["batch_hash"] == first[line["step"]] for line in lines(run))
+
+
+def test_a_killed_driver_goes_on_by_the_same_command(folder, whole):
+    process, run = start(folder, "driver"), Run(folder / "driver")
+    wait_until(lambda: reached(run, 25), "training did not reach step 25")
+    family = descendants(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not any(alive(child) for child in family), "processes outlive the killed driver")
+    finish(folder, "driver", start(folder, "driver"))
+    assert "goes on from step" in (folder / "driver.log").read_text()
+    assert same(weights(run), weights(whole))
+
+
+@pytest.mark.parametrize("workers", [1, 0])
+def test_fewer_workers_take_the_same_examples_in_the_same_steps(folder, whole, workers):
+    name = f"fewer-{workers}"
+    finish(folder, name, start(folder, name, "train.steps=60"))
+    run = finish(folder, name, start(folder, name, f"train.workers={workers}"))
+    assert run.latest().state["workers"] == max(workers, 1)
+    pairs = list(zip(lines(run), lines(whole), strict=True))
+    assert all(ours["batch_hash"] == theirs["batch_hash"] for ours, theirs in pairs)
+    for tensors in zip(weights(run).values(), weights(whole).values(), strict=True):
+        torch.testing.assert_close(*tensors, rtol=1e-2, atol=1e-3)
+
+
+def test_zero_stages_give_equal_losses(folder, whole, ray_session):
+    from raysum.config import load_config
+    from raysum.train.fit import train
+
+    expected = [line["loss"] for line in lines(whole)][:8]
+    for stage in (0, 1, 3):
+        overrides = [f"data={folder / 'data'}", f"out={folder / f'stage-{stage}'}", "train.steps=8"]
+        run = train(
+            load_config(str(folder / "config.yaml"), [*overrides, f"deepspeed.zero_optimization.stage={stage}"])
+        )
+        assert [line["loss"] for line in lines(run)] == pytest.approx(expected, rel=1e-4), stage

@@ -1,0 +1,336 @@
+"""Objectives against their formulas, and trainings in this process."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from datasets import write_dataset
+from safetensors.torch import load_file
+from torch.nn import functional
+
+from raysum.config import Config, OptimConfig, load_config
+from raysum.errors import UserError
+from raysum.models.batch import PAD
+from raysum.models.build import build
+from raysum.prepare.dataset import Dataset
+from raysum.run import Run, read_lines
+from raysum.train import objectives
+from raysum.train.alignment import train_alignment
+from raysum.train.fit import train
+from raysum.train.objectives import objective_of, smoothed_cross_entropy, smoothing_entropy
+from raysum.train.optim import engine_config, learning_rate
+
+SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
+STEPS = {"batch_tokens": 200, "micro_batches": 4, "workers": 0, "threads": 1, "log_every": 1}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("train") / "data", {"train": 300, "valid": 40})
+
+
+def config(data, out, **sections) -> Config:
+    values = {"model": SMALL, "optim": {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}, "train": {}}
+    values |= {name: values.get(name, {}) | section for name, section in sections.items()}
+    values["train"] = STEPS | values["train"]
+    return Config(**values, data=str(data), out=str(out))
+
+
+@pytest.fixture(scope="module")
+def twelve_steps(data, tmp_path_factory) -> Run:
+    return train(config(data, tmp_path_factory.mktemp("runs") / "whole", train={"steps": 12, "validate_every": 6}))
+
+
+def losses(run: Run) -> dict[int, float]:
+    return {line["step"]: line["loss"] for line in read_lines(run.metrics) if "loss" in line}
+
+
+# Objectives
+
+
+def scores(rows=70, width=8, vocabulary=30):
+    torch.manual_seed(3)
+    hidden, weight = torch.randn(rows, width, requires_grad=True), torch.randn(vocabulary, width, requires_grad=True)
+    bias = torch.randn(vocabulary, requires_grad=True)
+    gold = torch.randint(PAD + 1, vocabulary, (rows,))
+    return hidden, weight, bias, gold
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_smoothed_cross_entropy_is_the_formula(biased, monkeypatch):
+    monkeypatch.setattr(objectives, "_CHUNK", 32)
+    hidden, weight, bias, gold = scores()
+    inputs = [hidden, weight, bias] if biased else [hidden, weight]
+    log_p = functional.linear(hidden, weight, bias if biased else None).log_softmax(-1)
+    q = torch.full_like(log_p, 0.1 / 28)
+    q[:, PAD] = 0
+    q.scatter_(1, gold[:, None], 0.9)
+    expected = -(q * log_p).sum()
+    found = smoothed_cross_entropy(hidden, weight, bias if biased else None, gold, 0.1)
+    torch.testing.assert_close(found, expected)
+    gradients = zip(torch.autograd.grad(3 * found, inputs), torch.autograd.grad(3 * expected, inputs), strict=True)
+    for ours, theirs in gradients:
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    divergence = functional.kl_div(log_p, q, reduction="sum")
+    torch.testing.assert_close(found - 70 * smoothing_entropy(30, 0.1), divergence)
+
+
+def test_without_smoothing_it_is_the_negative_log_likelihood():
+    hidden, weight, bias, gold = scores()
+    expected = functional.cross_entropy(functional.linear(hidden, weight, bias), gold, reduction="sum")
+    torch.testing.assert_close(smoothed_cross_entropy(hidden, weight, bias, gold, 0.0), expected)
+
+
+def test_no_targets_give_no_loss_and_zero_gradients():
+    hidden, weight, bias, gold = scores()
+    loss = smoothed_cross_entropy(hidden[:0], weight, bias, gold[:0], 0.1)
+    loss.backward()
+    assert loss == 0 and not weight.grad.any()
+
+
+def batches_of(data, tokens: int, rows: range):
+    """Batches of the rows of ``data``, cut at ``tokens``; and their targets' number."""
+    from raysum.config import SourceConfig
+    from raysum.stream.collate import Summarization
+    from raysum.stream.loader import read_rows
+    from raysum.stream.plan import cut
+
+    kind = Summarization()
+    found = list(read_rows(str(data), "train", np.array(rows), kind.columns).values())
+    sizes = cut(np.array([len(row["ids"]) + len(row["target_ids"]) for row in found]), tokens)
+    parts = [part.tolist() for part in np.split(np.arange(len(found)), np.cumsum(sizes)[:-1])]
+    packed = [kind.pack([found[i] for i in part], SourceConfig()) for part in parts]
+    return [kind.collate(arrays) for arrays in packed], [kind.tokens(arrays)[1] for arrays in packed]
+
+
+def test_micro_batches_on_ranks_are_one_big_batch_and_the_naive_mean_is_not(data):
+    torch.manual_seed(0)
+    spec = config(data, "unused", model={"dropout": 0, "attention_dropout": 0, "vocabulary": 200}).model
+    objective = objective_of(build(spec), 0.1)
+    world, accumulation = 2, 3
+    parts, counts = batches_of(data, 60, range(30))
+    parts, counts = parts[: world * accumulation], counts[: world * accumulation]
+    (big,), (total,) = batches_of(data, 10**6, range(sum(len(part.target) for part in parts)))
+    assert total == sum(counts) and len(set(counts)) > 1
+
+    def gradient(losses) -> torch.Tensor:
+        """As DeepSpeed does: each backward divided by the accumulation, gradients averaged over the ranks."""
+        objective.zero_grad()
+        for loss in losses:
+            (loss / accumulation / world).backward()
+        return torch.cat([p.grad.flatten() for p in objective.parameters()])
+
+    objective.zero_grad()
+    (objective(big) / total).backward()
+    expected = torch.cat([p.grad.flatten() for p in objective.parameters()])
+    found = gradient([objective(part) * world * accumulation / total for part in parts])
+    naive = gradient([objective(part) / count for part, count in zip(parts, counts, strict=True)])
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
+    assert (naive - expected).norm() > 0.01 * expected.norm()
+
+
+def test_smoothing_is_for_training_only(data):
+    spec = config(data, "unused", model={"dropout": 0, "attention_dropout": 0, "vocabulary": 200}).model
+    objective = objective_of(build(spec), 0.1)
+    (batch,), _ = batches_of(data, 10**6, range(4))
+    smoothed, plain = objective.train()(batch), objective.eval()(batch)
+    logits = objective.model(batch.source, batch.target[:, :-1])
+    expected = functional.cross_entropy(
+        logits.flatten(0, 1), batch.target[:, 1:].flatten(), ignore_index=PAD, reduction="sum"
+    )
+    torch.testing.assert_close(plain, expected)
+    assert abs(smoothed - plain) > 1e-3
+
+
+# Schedules and DeepSpeed's config
+
+
+def test_schedules():
+    noam = OptimConfig(lr=2, schedule="noam", warmup_steps=100)
+    assert learning_rate(noam, 64, 100, 1000) == pytest.approx(2 * 64**-0.5 * 100**-0.5)
+    assert learning_rate(noam, 64, 25, 1000) == pytest.approx(learning_rate(noam, 64, 100, 1000) / 4)
+    assert learning_rate(noam, 64, 400, 1000) == pytest.approx(learning_rate(noam, 64, 100, 1000) / 2)
+    constant = OptimConfig(lr=0.5, schedule="constant", warmup_steps=10)
+    assert [learning_rate(constant, 64, step, 100) for step in (1, 10, 100)] == [0.05, 0.5, 0.5]
+    linear = OptimConfig(lr=0.5, schedule="linear", warmup_steps=10)
+    rates = [learning_rate(linear, 64, step, 100) for step in range(1, 101)]
+    assert rates[4] == 0.25 and max(rates) == 0.5 and 0 < rates[-1] < 0.006
+    assert learning_rate(OptimConfig(warmup_steps=0), 64, 1, 10) == pytest.approx(2 / 8)
+
+
+def test_the_users_deepspeed_block_wins_over_ours(data):
+    made = config(data, "x", deepspeed={"zero_optimization": {"stage": 2}, "optimizer": {"params": {"eps": 1e-3}}})
+    engine = engine_config(made, world=2, cuda=True)
+    assert engine["gradient_accumulation_steps"] == 2 and engine["zero_optimization"] == {"stage": 2}
+    assert engine["optimizer"]["params"]["eps"] == 1e-3 and engine["optimizer"]["params"]["torch_adam"]
+    assert engine["bf16"] == {"enabled": True} and "bf16" not in engine_config(made, world=2, cuda=False)
+
+
+# Training in this process
+
+
+def test_the_loss_falls_and_everything_is_written(twelve_steps, data):
+    found = losses(twelve_steps)
+    assert list(found) == list(range(1, 13))
+    assert found[12] < 0.95 * found[1]
+    assert list(twelve_steps.validations()) == [6, 12]
+    assert [c.step for c in twelve_steps.checkpoints()] == [6, 12] and not list(twelve_steps.path.rglob("*partial*"))
+    assert twelve_steps.config.model.vocabulary != Config().model.vocabulary, "the dataset's size was written"
+    assert any(twelve_steps.tensorboard.iterdir())
+    line = next(read_lines(twelve_steps.metrics))
+    keys = {
+        "step",
+        "loss",
+        "lr",
+        "tokens_per_s",
+        "source_tokens",
+        "target_tokens",
+        "seconds",
+        "peak_rss_mb",
+        "batch_hash",
+    }
+    assert keys <= set(line)
+    state = twelve_steps.latest().state
+    assert (state["step"], state["workers"], state["dtype"], state["stage"]) == (12, 1, "fp32", 0)
+    build(twelve_steps.config.model).load_state_dict(load_file(twelve_steps.best().weights))  # strict
+
+
+def test_the_validation_loss_is_that_of_the_best_checkpoints_weights(twelve_steps, data):
+    from raysum.config import SourceConfig
+    from raysum.stream.collate import Summarization
+
+    model = build(twelve_steps.config.model)
+    model.load_state_dict(load_file(twelve_steps.checkpoint("12").weights))
+    kind = Summarization()
+    arrays = kind.pack(list(Dataset.open(data).read("valid", kind.columns)), SourceConfig())
+    with torch.no_grad():
+        loss = objective_of(model, 0.1).eval()(kind.collate(arrays))
+    assert float(loss) / kind.tokens(arrays)[1] == pytest.approx(twelve_steps.validations()[12], rel=1e-5)
+
+
+def test_five_and_seven_steps_are_twelve_bit_for_bit(twelve_steps, data, tmp_path):
+    train(config(data, tmp_path / "run", train={"steps": 5}))
+    run = train(config(data, tmp_path / "run", train={"steps": 12}))
+    assert losses(run) == losses(twelve_steps)
+    ours, theirs = (load_file(each.checkpoint("12").weights) for each in (run, twelve_steps))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_finished_run_is_left_alone(twelve_steps, capsys):
+    before = (twelve_steps.path / "metrics.jsonl").read_text()
+    train(twelve_steps.config)
+    assert "is trained: 12 steps are done" in capsys.readouterr().err
+    assert (twelve_steps.path / "metrics.jsonl").read_text() == before
+
+
+def test_old_checkpoints_go_but_the_best_and_the_newest(data, tmp_path):
+    settings = {"steps": 10, "save_every": 2, "validate_every": 100, "keep": 2}
+    run = train(config(data, tmp_path / "run", train=settings))
+    assert [(c.step, c.resumable) for c in run.checkpoints()] == [(8, True), (10, True)]
+    with run.metrics.open("a") as metrics:
+        metrics.write(json.dumps({"step": 8, "valid_loss": 0.0}) + "\n" + '{"step": 9, "los')
+    run = train(config(data, tmp_path / "run", train=settings | {"steps": 16}))
+    assert [(c.step, c.resumable) for c in run.checkpoints()] == [(8, False), (14, True), (16, True)]
+    assert sorted(losses(run)) == list(range(1, 17)), "a torn line harms no other"
+
+
+def test_a_run_goes_on_only_as_it_began(twelve_steps, data, tmp_path):
+    changed = config(data, twelve_steps.path, train={"steps": 20, "seed": 1}, optim={"lr": 0.5})
+    with pytest.raises(UserError, match=r"other values of train\.seed, optim\.lr"):
+        train(changed)
+    other = write_dataset(tmp_path / "other", {"train": 30}, seed=9)
+    with pytest.raises(UserError, match="another vocabulary"):
+        train(config(other, twelve_steps.path))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"data": None}, "training needs data=DATA"),
+        ({"out": None}, "training needs out=RUN"),
+        ({"deepspeed": {"train_batch_size": 8}}, "deepspeed.train_batch_size is set by raysum"),
+        ({"deepspeed": {"zero_optimization": {"stage": 7}}}, "DeepSpeed refuses"),
+        ({"data": "nowhere"}, "no dataset nowhere"),
+    ],
+)
+def test_mistakes_are_named(changes, message, data, tmp_path):
+    with pytest.raises(UserError, match=message):
+        train(config(data, tmp_path / "run").model_copy(update=changes))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_folder_is_named(data, tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="cannot write the run folder"):
+        train(config(data, tmp_path / "run"))
+
+
+def test_a_file_in_the_way_of_the_run_is_named(data, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write the run folder"):
+        train(config(data, tmp_path / "file" / "run"))
+
+
+def test_a_dataset_without_summaries_is_refused(data, tmp_path):
+    bare = write_dataset(tmp_path / "bare", {"train": 10})
+    lengths = np.load(bare / "train.lengths.npy")
+    lengths[:, 2] = 0
+    np.save(bare / "train.lengths.npy", lengths)
+    with pytest.raises(UserError, match="no row of .* has a summary"):
+        train(config(bare, tmp_path / "run"))
+
+
+def test_a_loss_that_is_no_number_is_the_users_to_mend(data, tmp_path):
+    with pytest.raises(UserError, match="lower optim.lr"):
+        train(config(data, tmp_path / "run", optim={"lr": 1e30}, train={"steps": 8}))
+
+
+# The attention predictor
+
+
+@pytest.fixture(scope="module")
+def alignment(twelve_steps, data) -> Run:
+    overrides = [f"run={twelve_steps.path}", f"data={data}", "train.workers=0", "train.threads=1", "train.steps=40"]
+    overrides += [
+        "train.batch_tokens=60",
+        "optim.lr=0.01",
+        "optim.warmup_steps=0",
+        "model.heads=2",
+        "train.log_every=1",
+    ]
+    return train_alignment(load_config("alignment", overrides + ["model.dropout=0"]))
+
+
+def test_labels_are_the_models_attention(alignment, twelve_steps, data):
+    from raysum.models.batch import Source
+
+    labels = Dataset.open(alignment.path / "labels")
+    assert (labels.kind, labels.rows("train"), labels.rows("valid")) == ("alignment", 300, 40)
+    row, raw = next(labels.read("train", start=70)), next(Dataset.open(data).read("train", start=70))
+    assert row["id"] == raw["id"]
+    model = build(twelve_steps.config.model).eval()
+    model.load_state_dict(load_file(twelve_steps.best().weights))
+    paragraphs = np.split(raw["ids"], raw["paragraph_offsets"][1:-1])
+    with torch.no_grad():
+        memory = model.encode(Source.pack([paragraphs]))
+        _, attention = model.decode(torch.tensor(raw["target_ids"][None, :-1]), memory, attention=True)
+    eta = attention[0].sum(0) / attention.sum()
+    np.testing.assert_allclose(row["label"], eta, rtol=1e-4, atol=1e-6)
+    phi = row["embeddings"].reshape(len(paragraphs), -1).astype(np.float32)
+    np.testing.assert_allclose(phi, memory.paragraphs()[0], atol=0.01)
+
+
+def test_the_predictor_learns_and_resumes(alignment, twelve_steps, data, capsys):
+    found = losses(alignment)
+    assert np.mean([found[step] for step in range(36, 41)]) < 0.9 * np.mean([found[step] for step in range(1, 6)])
+    assert alignment.path == twelve_steps.alignment.path and alignment.config.model.width == 16
+    train_alignment(alignment.config.model_copy(update={"run": str(twelve_steps.path), "data": str(data)}))
+    assert "is trained" in capsys.readouterr().err
+
+
+def test_only_models_with_paragraph_embeddings_can_be_aligned(data, tmp_path):
+    run = train(config(data, tmp_path / "run", model={"decoder": "F"}, train={"steps": 1}))
+    with pytest.raises(UserError, match="no P layer"):
+        train_alignment(load_config("alignment", [f"run={run.path}", f"data={data}"]))
