@@ -43,13 +43,14 @@ def main() -> None:
 @app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="Folder to write: corpus, dataset, run, search.")],
-    steps: Annotated[int | None, typer.Option(help="Training steps, instead of the preset's.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps, instead of the preset's.", min=1)] = None,
+    clusters: Annotated[int, typer.Option(help="Training clusters to generate.", min=64)] = 16000,
     as_json: Json = False,
 ) -> None:
     """The whole way on a generated corpus: prepare, train PHT, align, search beta, evaluate, summarize."""
     from raysum.quickstart import quickstart as run_quickstart
 
-    result = run_quickstart(out, steps=steps)
+    result = run_quickstart(out, steps=steps, clusters=clusters)
     _print(result.to_dict() if as_json else result.render(), as_json)
 
 
@@ -168,7 +169,7 @@ def evaluate(
 @app.command()
 def summarize(
     run: Annotated[str, typer.Argument(metavar="RUN|SEARCH", help="A trained run.")],
-    files: Annotated[list[str] | None, typer.Argument(help="JSONL clusters, or the texts of one; - reads stdin.")] = None,
+    files: Annotated[list[str] | None, typer.Argument(help="JSONL clusters, or texts of one; - is stdin.")] = None,
     title: Annotated[str, typer.Option(help="Title, where the files are texts of one cluster.")] = "",
     checkpoint: Checkpoint = "best",
     decode: Decode = None,

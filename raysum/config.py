@@ -39,7 +39,7 @@ class TrainConfig(Section):
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: int = Field(500, gt=0, description="steps between validations")
     validate_examples: int | None = Field(1000, gt=0, description="examples of the valid split used; None = all")
-    label_examples: int | None = Field(20000, gt=0, description="alignment: train examples that are labelled; None = all")
+    label_examples: int | None = Field(20000, gt=0, description="alignment: train examples labelled; None = all")
     save_every: int = Field(500, gt=0, description="steps between checkpoints")
     keep: int = Field(3, gt=0, description="newest checkpoints kept, besides the best")
     log_every: int = Field(10, gt=0, description="steps between lines of metrics.jsonl")
@@ -56,7 +56,7 @@ class TrainConfig(Section):
 
 
 class OptimConfig(Section):
-    """Adam with the warm-up schedule of "Attention is all you need", eq. 3: ``lr * width^-0.5 * min(t^-0.5, t w^-1.5)``."""
+    """Adam; ``noam`` is the schedule of Vaswani et al. 2017, eq. 3: ``lr * width^-0.5 * min(t^-0.5, t * w^-1.5)``."""
 
     lr: float = Field(2.0, gt=0, description="peak factor ('noam') or the rate itself ('constant', 'linear')")
     schedule: Literal["noam", "constant", "linear"] = Field(

@@ -11,7 +11,7 @@ from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import Evaluation, compare
-from raysum.evaluate.systems import Lead, LexRank, Swapped, Trained
+from raysum.evaluate.systems import Lead, LexRank, Swapped, System, Trained
 from raysum.prepare import factbook
 from raysum.prepare.dataset import Dataset
 from raysum.prepare.job import prepare
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 PRESET = "quickstart"
-_CLUSTERS = {"train": 16000, "valid": 200, "test": 300}
+CLUSTERS = 16000  # of the train split: each is seen once
+_HELD_OUT = 300  # clusters of the valid and of the test split, at most
 _PIECES = 2000
 _WORKERS = 2
 
@@ -68,8 +69,8 @@ class QuickstartResult:
         return Group(self.evaluation.table(), Text("\n".join(lines)))
 
 
-def quickstart(out: Path, steps: int | None = None) -> QuickstartResult:
-    """Everything into the folder ``out``, which must be new; ``steps`` changes the length of the training.
+def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) -> QuickstartResult:
+    """Everything into the folder ``out``, which must be new; ``steps`` of training, ``clusters`` in the corpus.
 
     Raises UserError where ``out`` is taken or cannot be written.
     """
@@ -78,7 +79,8 @@ def quickstart(out: Path, steps: int | None = None) -> QuickstartResult:
     _claim(out)
     with ray_session(cpus=_WORKERS + 2):
         _step(1, "an invented encyclopedia: sources that state facts, and leads that combine them")
-        factbook.write(corpus, **_CLUSTERS)
+        held_out = min(_HELD_OUT, clusters // 4)
+        factbook.write(corpus, train=clusters, valid=held_out, test=held_out)
         _step(2, "prepare: paragraphs ranked by tf-idf against the title, a vocabulary, shards")
         files = sorted(str(file) for file in corpus.iterdir())
         prepare(files, str(data), pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40)
@@ -108,7 +110,7 @@ def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
     """The model with and without alignment, the control that reads another cluster's sources, and the baselines."""
     summarizer = Summarizer.load(run.path)
     plain = summarizer.choose({"beta": 0.0})
-    systems = [
+    systems: list[System] = [
         Trained("pht", summarizer, plain),
         Trained("pht+align", summarizer, summarizer.choose({"beta": beta})),
         Swapped("swapped", summarizer, plain),

@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 class Run:
-    """A folder holding config.yaml, recipe.json, vocabulary.model, metrics.jsonl, checkpoints/, alignment/, evaluation/."""
+    """The folder of one training: config, recipe, vocabulary, metrics, checkpoints, alignment, evaluation."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path).expanduser().absolute()
@@ -61,7 +61,7 @@ class Run:
 
     @classmethod
     def resolve(cls, path: str | os.PathLike[str]) -> "Run":
-        """The run at ``path``, or the best of the search there. Raises UserError as ``open``, or if there is none yet."""
+        """The run at ``path``, or the best of the search there. Raises UserError as ``open``, or if none is there."""
         folder = Path(path).expanduser()
         if (folder / "search.yaml").is_file():
             if not (folder / "best.json").is_file():
@@ -108,7 +108,7 @@ class Run:
     # Creating
 
     def create(self, config: Config, recipe: dict[str, Any], vocabulary: Path | None) -> None:
-        """Write the config, recipe and vocabulary before the first step. Raises UserError if the folder is unwritable."""
+        """Write config, recipe and vocabulary before the first step. Raises UserError if the folder is unwritable."""
         try:
             self.checkpoint_folder.mkdir(parents=True, exist_ok=True)
             if vocabulary is not None:

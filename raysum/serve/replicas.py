@@ -28,7 +28,7 @@ class Model:
         import torch
 
         self._summarizer = Summarizer.load(run, checkpoint=checkpoint, **decode)
-        self._decode.set_max_batch_size(self._summarizer.settings.batch_examples)
+        self._decode.set_max_batch_size(self._summarizer.settings.batch_examples)  # type: ignore[attr-defined]
         threads = max(1, (os.cpu_count() or 1) // replicas)
         # One thread decodes, so that the event loop stays free to collect the next batch meanwhile.
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))

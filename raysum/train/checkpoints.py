@@ -45,7 +45,7 @@ def restore(engine: Any, checkpoint: Checkpoint, world: int) -> None:
 
 
 def prune(run: Run, keep: int) -> None:
-    """Keep the best checkpoint and the newest ``keep``, engine states of the newest; remove others, and broken attempts."""
+    """Keep the best checkpoint, the newest ``keep`` and the newest engine states; remove all else."""
     for leftover in run.checkpoint_folder.glob(f"{_PARTIAL}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     checkpoints = run.checkpoints()

@@ -1,0 +1,58 @@
+"""The command line: mistakes are one message on stderr and exit code 2; results go to stdout."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def raysum(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "raysum", *arguments], capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["prepare", "none.jsonl", "--out", "data"], "none.jsonl"),
+        (["prepare", "empty.jsonl", "--out", "data"], "empty.jsonl"),
+        (["prepare", "empty.jsonl", "--out", "file/data"], "file/data"),
+        (["prepare", "empty.jsonl", "--out", "data", "--ranker", "bm25"], "ranker"),
+        (["data", "show", "none"], "no dataset none"),
+        (["train", "pht"], "training needs data="),
+        (["train", "pht", "data=none", "out=run"], "no dataset none"),
+        (["train", "pht", "data=none", "out=run", "train.stpes=3"], "did you mean 'train.steps'?"),
+        (["train", "phtt", "data=none", "out=run"], "did you mean 'pht'?"),
+        (["train", "alignment", "data=none", "run=none"], "none"),
+        (["tune", "betta", "data=none", "out=search"], "beta"),
+        (["evaluate", "none", "--data", "none"], "none"),
+        (["summarize", "none", "empty.jsonl"], "empty.jsonl"),
+        (["serve", "none"], "no run folder none"),
+        (["summarize", "none", "--set", "beta", "empty.jsonl"], "beta"),
+        (["quickstart", "--out", "file"], "file is there already"),
+        (["config", "show", "pht", "model.decoder=PQ"], "letters F, P, V"),
+    ],
+)
+def test_mistakes_are_one_message_and_exit_2(tmp_path, arguments, words):
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "file").write_text("")
+    done = raysum(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+    assert words in done.stderr
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["empty.jsonl", "file"]
+
+
+def test_config_show_prints_the_resolved_config_and_its_size():
+    shown = json.loads(raysum("config", "show", "ht-code", "--json").stdout)
+    assert shown["parameters"] == 15_343_952
+    assert shown["model"]["encoder"] == "LLLLLLGG"
+
+
+def test_help_loads_no_heavy_module():
+    command = [sys.executable, "-X", "importtime", "-m", "raysum", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "quickstart" in done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "raysum.cli" in loaded
+    assert not {"torch", "ray", "deepspeed", "pandas", "pyarrow"} & loaded
