@@ -179,8 +179,9 @@ def summarize(
     from raysum.decode.inputs import read_clusters
     from raysum.decode.summarizer import Summarizer
 
+    settings = _settings(decode)
     clusters = read_clusters(files or ["-"], title)
-    summarizer = Summarizer.load(run, checkpoint=checkpoint, **_settings(decode))
+    summarizer = Summarizer.load(run, checkpoint=checkpoint, **settings)
     for summary in summarizer.summarize_many(clusters, progress=len(clusters) > 1):
         _print(summary.to_dict() if as_json else summary.render(), as_json)
 

@@ -16,7 +16,6 @@ def raysum(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
     [
         (["prepare", "none.jsonl", "--out", "data"], "none.jsonl"),
         (["prepare", "empty.jsonl", "--out", "data"], "empty.jsonl"),
-        (["prepare", "empty.jsonl", "--out", "file/data"], "file/data"),
         (["prepare", "empty.jsonl", "--out", "data", "--ranker", "bm25"], "ranker"),
         (["data", "show", "none"], "no dataset none"),
         (["train", "pht"], "training needs data="),

@@ -77,7 +77,7 @@ class Summarizer:
         """
         if dtype not in ("fp32", "bf16"):
             raise UserError(f"dtype {dtype!r} is neither fp32 nor bf16")
-        opened = Run.open(run)
+        opened = Run.resolve(run)
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         vocabulary, recipe = Vocabulary.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         if vocabulary.sha256 != recipe.vocabulary_sha256:
