@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
+from zlib import crc32
 
 from raysum.prepare.factbook.phrases import Attribute, Kind, Shape, kinds, own_words
 
@@ -28,9 +29,10 @@ REMARKED = 0.25  # chance that a paragraph about another subject has a remark; t
 # Consonant, vowel, and perhaps a closing consonant: a name falls into syllables in one way only, so that names of
 # different syllables differ.
 SYLLABLES = tuple(c + v + end for c in "bdfgklmnprstvz" for v in "aeiou" for end in ("", "l", "n", "r"))
-# A name belongs to the split that has the sum of its syllables' indices modulo 10: no name is in two splits, and every
-# syllable is in all.
-RESIDUES = {"train": tuple(range(8)), "valid": (8,), "test": (9,)}
+# A name belongs to the split that has its checksum modulo 10: no name is in two splits, every syllable is in all, and
+# nothing can be learned in one split of which names the others have. (Sums of syllables are no checksum: a model learns
+# which syllables never end a name.)
+SHARES = {"train": tuple(range(8)), "valid": (8,), "test": (9,)}
 # Four different digits, so that a search that blocks repeated pieces does not block a year.
 YEARS = tuple(str(year) for year in range(1200, 2000) if len(set(str(year))) == 4)
 SOURCES = ("Almanac", "Gazette", "Review", "Chronicle", "Register", "Courier")
@@ -47,7 +49,7 @@ def generate(split: str, count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     """
     random = Random(f"factbook {split} {seed}")
     for index in range(count):
-        names = Names(random, RESIDUES[split])
+        names = Names(random, SHARES[split])
         yield {"id": f"{split}-{index:06d}", **_example(random, names), "split": split}
 
 
@@ -68,27 +70,26 @@ def write(folder: str | Path, *, train: int, valid: int, test: int, seed: int = 
 class Names:
     """Invented names and other values of one split, no word twice within an example."""
 
-    def __init__(self, random: Random, residues: tuple[int, ...]) -> None:
+    def __init__(self, random: Random, shares: tuple[int, ...]) -> None:
         self.random = random
-        self.residues = residues
+        self.shares = shares
         self.used: set[str] = set()
 
     def draw(self, shape: Shape) -> str:
         if shape is Shape.YEAR:
             return _pick(self.random, YEARS)
-        if shape is Shape.PERSON:
-            return f"{self.word(1)} {self.word(2)}"
-        return self.word(2)
+        return self.name(1, 2) if shape is Shape.PERSON else self.name(2)
 
-    def word(self, syllables: int) -> str:
+    def name(self, *syllables: int) -> str:
+        """A name of as many words as ``syllables`` has numbers."""
         while True:
-            first = int(self.random.random() * len(SYLLABLES)) if syllables > 1 else 0
-            last = 10 * int(self.random.random() * (len(SYLLABLES) // 10))
-            last += (_pick(self.random, self.residues) - first) % 10
-            word = (SYLLABLES[first] if syllables > 1 else "") + SYLLABLES[last]
-            if word not in self.used and word not in own_words():
-                self.used.add(word)
-                return word.capitalize()
+            words = ["".join(_pick(self.random, SYLLABLES) for _ in range(number)) for number in syllables]
+            name = " ".join(words)
+            if crc32(name.encode()) % 10 not in self.shares:
+                continue
+            if self.used.isdisjoint(words) and own_words().isdisjoint(words):
+                self.used.update(words)
+                return name.title()
 
 
 @dataclass(eq=False)
@@ -135,7 +136,7 @@ def _example(random: Random, names: Names) -> dict[str, Any]:
     return {
         "title": subject.name,
         "documents": [
-            {"source": f"{names.word(2)} {_pick(random, SOURCES)}", "text": "\n\n".join(p.text for p in contents)}
+            {"source": f"{names.name(2)} {_pick(random, SOURCES)}", "text": "\n\n".join(p.text for p in contents)}
             for contents in documents
         ],
         "summary": subject.lead(),
