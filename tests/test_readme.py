@@ -1,4 +1,4 @@
-"""The README's commands, run as a user runs them: its blocks in order, on clusters of the factbook, and the quickstart."""
+"""The README's commands, run as a user runs them: its blocks in order, on factbook clusters, and the quickstart."""
 
 import json
 import os
