@@ -15,11 +15,13 @@ _OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysu
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # Train runs in the dashboard
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon a lost worker is noticed, and how long a report waits
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TQDM": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a box whatever its verbosity
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune's returns as if the search had ended
 }
 
 

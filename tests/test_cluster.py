@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from small_datasets import write_dataset
 
 from raysum.run import Run
-from tests.datasets import write_dataset
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB_ENV = ROOT / "cluster" / "job-env.yaml"
@@ -65,25 +65,22 @@ def head() -> Iterator[Head]:
     (home / ".ray" / "auth_token").chmod(0o600)
     ports = {"port": free_port(), "dashboard-port": dashboard, "dashboard-agent-listen-port": free_port()}
     ports["ray-client-server-port"] = free_port()
-    process = subprocess.Popen(
-        [RAY, "start", "--head", "--block", "--num-cpus=4", "--object-store-memory=300000000", f"--temp-dir={home}/t"]
-        + [f"--{name}={port}" for name, port in ports.items()],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command = [RAY, "start", "--head", "--block", "--num-cpus=4", "--object-store-memory=300000000"]
+    command += [f"--temp-dir={home}/t", *(f"--{name}={port}" for name, port in ports.items())]
+    with (home / "head.log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
-        wait_until_up(head.address, token)
+        while not answers(head.address, token):
+            assert process.poll() is None, (home / "head.log").read_text()
+            time.sleep(0.3)
         yield head
+        assert process.poll() is None, (home / "head.log").read_text()
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)
         left = processes_mentioning(f"{home}/t")
         for pid in left:
             os.kill(pid, signal.SIGKILL)
-        shutil.copytree(
-            home / "t" / "session_latest" / "logs", "/tmp/servetest/hl", dirs_exist_ok=True
-        ) if True else None
         shutil.rmtree(home, ignore_errors=True)
     assert not left, "the head left processes behind"
 
@@ -93,16 +90,11 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def wait_until_up(address: str, token: str) -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        try:
-            if httpx.get(f"{address}/api/jobs/", headers={"Authorization": f"Bearer {token}"}).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.3)
-    pytest.fail("the head did not come up in 240 s")
+def answers(address: str, token: str) -> bool:
+    try:
+        return httpx.get(f"{address}/api/jobs/", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def processes_mentioning(text: str) -> list[int]:

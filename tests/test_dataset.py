@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 from rich.console import Console
+from small_datasets import write_dataset
 
 from raysum.errors import UserError
 from raysum.prepare.card import render, show
 from raysum.prepare.dataset import MANIFEST, Dataset
-from tests.datasets import write_dataset
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from datasets import write_dataset
+from small_datasets import write_dataset
 
 from raysum.config import SourceConfig
 from raysum.stream.collate import Summarization, cut_source, cut_target

@@ -11,18 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from datasets import write_dataset
 from safetensors.torch import load_file
+from small_datasets import write_dataset
 
 from raysum.run import Run, read_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-STEPS = 120
+STEPS = 60
 CONFIG = {
     "model": {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"},
     "train": {"steps": STEPS, "batch_tokens": 200, "micro_batches": 4, "workers": 2, "threads": 1}
-    | {"log_every": 1, "save_every": 10, "validate_every": 60},
+    | {"log_every": 1, "save_every": 10, "validate_every": 30},
     "optim": {"lr": 0.01, "schedule": "constant", "warmup_steps": 0},
     "deepspeed": {"zero_optimization": {"stage": 2}},
 }
@@ -30,9 +30,9 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The dataset, the config, and the runs of this module; an epoch has about 43 steps."""
+    """The dataset, the config, and the runs of this module; an epoch has about 25 steps."""
     folder = tmp_path_factory.mktemp("resume")
-    write_dataset(folder / "data", {"train": 1000, "valid": 40})
+    write_dataset(folder / "data", {"train": 600, "valid": 40})
     (folder / "config.yaml").write_text(json.dumps(CONFIG))
     return folder
 
@@ -101,7 +101,7 @@ def test_a_run_is_whole_and_flat_in_memory(whole):
     found = lines(whole)
     assert [line["step"] for line in found] == list(range(1, STEPS + 1))
     assert found[-1]["loss"] < 0.9 * found[0]["loss"]
-    assert list(whole.validations()) == [60, STEPS]
+    assert list(whole.validations()) == [30, STEPS]
     assert found[-1]["peak_rss_mb"] < 1.1 * found[10]["peak_rss_mb"]
     assert not (whole.path / "ray").exists()
 
@@ -134,7 +134,7 @@ def test_a_killed_driver_goes_on_by_the_same_command(folder, whole):
 @pytest.mark.parametrize("workers", [1, 0])
 def test_fewer_workers_take_the_same_examples_in_the_same_steps(folder, whole, workers):
     name = f"fewer-{workers}"
-    finish(folder, name, start(folder, name, "train.steps=60"))
+    finish(folder, name, start(folder, name, "train.steps=30"))
     run = finish(folder, name, start(folder, name, f"train.workers={workers}"))
     assert run.latest().state["workers"] == max(workers, 1)
     pairs = list(zip(lines(run), lines(whole), strict=True))

@@ -6,8 +6,8 @@ import os
 import numpy as np
 import pytest
 import torch
-from datasets import write_dataset
 from safetensors.torch import load_file
+from small_datasets import write_dataset
 from torch.nn import functional
 
 from raysum.config import Config, OptimConfig, load_config

@@ -41,6 +41,14 @@ def test_best_first_then_smaller_values_failed_last():
     assert order == [0.2, 0.8, 1.0, 10.0, 0.0]
 
 
+def test_trials_stopped_early_come_after_those_scored_on_all_examples():
+    def on(examples: int, rouge2: float) -> Trial:
+        return Trial(f"n={examples}", {"decode.num_beams": 1}, {"rouge2": rouge2, "examples": examples}, 1.0)
+
+    order = ranked(load_space("beta").config, [on(8, 30.0), on(40, 10.0), on(8, 40.0), on(40, 20.0)])
+    assert [t.metrics["rouge2"] for t in order] == [20.0, 10.0, 40.0, 30.0]
+
+
 def test_lower_loss_is_better_and_mixes_are_ordered_by_letters():
     space = load_space("layer_mix").config
     losses = {"LLL": 3.0, "LLG": 2.0, "LGG": 2.0}

@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
@@ -54,10 +55,18 @@ def prune(run: Run, keep: int) -> None:
     best = run.best().step
     for checkpoint in checkpoints[:-keep]:
         if checkpoint.step != best:
-            shutil.rmtree(checkpoint.path)
+            _discard(run, checkpoint.path)
     for checkpoint in checkpoints[:-_RESUMABLE]:
         for name in (_ENGINE, _CONVERTED):
-            shutil.rmtree(checkpoint.path / name, ignore_errors=True)
+            if (checkpoint.path / name).is_dir():
+                _discard(run, checkpoint.path / name)
+
+
+def _discard(run: Run, folder: Path) -> None:
+    """Remove ``folder``; what a kill leaves of it has no name that counts."""
+    doomed = run.checkpoint_folder / f"{_PARTIAL}{secrets.token_hex(4)}"
+    os.replace(folder, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def needs_conversion(checkpoint: Checkpoint, world: int) -> bool:

@@ -5,7 +5,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from raysum.config import Config
@@ -95,8 +95,8 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
 
 def _train_here(job: Job) -> None:
     settle(job.config.train.threads, neighbours=1)
-    with lone_group():
-        work(job, lambda start: batches(job.train, 0, 1, start, job.config.train.steps), Reporter(Run(job.out), True))
+    with lone_group(), closing(Reporter(Run(job.out), first=True)) as reporter:
+        work(job, lambda start: batches(job.train, 0, 1, start, job.config.train.steps), reporter)
 
 
 def _train_on_ray(job: Job, callbacks: Sequence[Any]) -> None:
@@ -141,10 +141,11 @@ def _ray_worker(settings: dict[str, Any]) -> str | None:
     settle(job.config.train.threads, neighbours=context.get_local_world_size())
     quiet()
     shard = ray.train.get_dataset_shard("train")
-    reporter = Reporter(Run(job.out), context.get_world_rank() == 0, share=ray.train.report)
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
+    reporter = Reporter(Run(job.out), context.get_world_rank() == 0, hand_on=ray.train.report)
     try:
-        work(job, lambda start: ray_batches(tables), reporter)
+        with closing(reporter):
+            work(job, lambda start: ray_batches(tables), reporter)
     except UserError as error:
         return str(error)
     return None

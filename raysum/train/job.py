@@ -29,6 +29,11 @@ class Job:
     train: Stream
     valid: Stream | None
 
+    def judges(self, done: int) -> bool:
+        """Whether the loss of the valid split is wanted after ``done`` steps."""
+        settings = self.config.train
+        return self.valid is not None and (done == settings.steps or done % settings.validate_every == 0)
+
 
 def fitted(config: Config, dataset: Dataset) -> Config:
     """``config`` with the vocabulary size of the dataset, whatever the preset says."""

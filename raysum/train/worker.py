@@ -28,18 +28,19 @@ def work(job: Job, load: Callable[[int], Iterator[MicroBatch]], reporter: Report
     engine = build(job, checkpoint)
     state = restore(engine, job, checkpoint)
     coming, meter = load(state["step"]), Meter(engine.device, state)
-    if state["step"] and _judged(state["step"], job) and state["step"] not in run.validations():
+    if state["step"] and job.judges(state["step"]) and state["step"] not in run.validations():
         reporter.write({"step": state["step"], "valid_loss": validate(engine, job)})
     for done in range(state["step"] + 1, settings.steps + 1):
         rate = step(engine, job, done - 1, coming, meter)
         last = done == settings.steps
         if last or done % settings.log_every == 0:
             reporter.write(meter.line(done, rate, engine.get_global_grad_norm()))
-        if last or done % settings.save_every == 0 or _judged(done, job):
+        if last or done % settings.save_every == 0 or job.judges(done):
             with meter.paused():
                 checkpoints.save(engine, run, state | meter.state() | {"step": done})
-                if _judged(done, job):
+                if job.judges(done):
                     reporter.write({"step": done, "valid_loss": validate(engine, job)})
+                reporter.share()
                 if distributed.get_rank() == 0:
                     checkpoints.prune(run, settings.keep)
 
@@ -110,12 +111,6 @@ def validate(engine: Any, job: Job) -> float:
     engine.train()
     distributed.all_reduce(total)
     return float(total) / int(epoch.weights.sum())
-
-
-def _judged(done: int, job: Job) -> bool:
-    """Whether the loss of the valid split is wanted after ``done`` steps."""
-    settings = job.config.train
-    return job.valid is not None and (done == settings.steps or done % settings.validate_every == 0)
 
 
 def _seed(seed: int, number: int, index: int) -> int:

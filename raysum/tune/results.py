@@ -52,7 +52,7 @@ class SearchResult:
             title=f"{self.space.about}: trials by {self.space.metric}, ± half of the 95 % interval",
             caption=f"best: {self.best.name}, now used by {self.run.path} ({self.seconds:.0f} s)",
         )
-        table.add_column("trial")
+        table.add_column("trial", min_width=max(len(trial.name) for trial in self.trials))
         for name in (*shown, "seconds"):
             table.add_column(name if name == "seconds" else FIGURES[name][0], justify="right")
         for trial in self.trials:
@@ -63,12 +63,16 @@ class SearchResult:
 
 
 def ranked(space: SpaceConfig, trials: Iterable[Trial]) -> list[Trial]:
-    """Best metric first; of equal ones the smaller values (so the smaller beta); failed ones last."""
+    """Best metric first; of equal ones the smaller values (so the smaller beta); failed ones last.
+
+    Trials that a scheduler stopped on some of the examples come after those that were scored on more.
+    """
     sign = 1 if space.mode == "min" else -1
 
-    def place(trial: Trial) -> tuple[bool, float, list[tuple[float, str]]]:
+    def place(trial: Trial) -> tuple[bool, float, float, list[tuple[float, str]]]:
         values = trial.config.values()
         order = [(value, "") if isinstance(value, int | float) else (0.0, str(value)) for value in values]
-        return trial.error is not None, sign * trial.metrics.get(space.metric, 0.0), order
+        examples, metric = trial.metrics.get("examples", 0), trial.metrics.get(space.metric, 0.0)
+        return trial.error is not None, -examples, sign * metric, order
 
     return sorted(trials, key=place)

@@ -22,13 +22,10 @@ from raysum.tune.watch import Watch
 
 
 def run_trials(job: Job) -> list[Trial]:
-    """Run the trials that have not ended yet. Raises KeyboardInterrupt if the user stopped the search."""
+    """Run the trials that have not ended yet; what all trials of the search gave."""
     with _silence():
         grid = _tuner(job).fit()
-    trials = [_trial(grid[number]) for number in range(len(grid)) if _has_ended(grid[number])]
-    if len(trials) < job.space.num_trials:
-        raise KeyboardInterrupt
-    return trials
+    return [_trial(grid[number]) for number in range(len(grid))]
 
 
 def _tuner(job: Job) -> tune.Tuner:
@@ -87,10 +84,6 @@ def _scheduler(job: Job) -> TrialScheduler:
     unit = "step" if space.kind == "train" else "examples"
     # Above the whole length, so that no trial is ended at its last report, before it has cleaned up.
     return ASHAScheduler(time_attr=unit, max_t=job.length + 1, grace_period=max(1, job.length // 8), reduction_factor=3)
-
-
-def _has_ended(result: Result) -> bool:
-    return result.error is not None or bool((result.metrics or {}).get("done"))
 
 
 def _trial(result: Result) -> Trial:
