@@ -131,6 +131,7 @@ def test_a_killed_driver_goes_on_by_the_same_command(folder, whole):
     assert same(weights(run), weights(whole))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 0])
 def test_fewer_workers_take_the_same_examples_in_the_same_steps(folder, whole, workers):
     name = f"fewer-{workers}"
@@ -143,6 +144,7 @@ def test_fewer_workers_take_the_same_examples_in_the_same_steps(folder, whole, w
         torch.testing.assert_close(*tensors, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.long
 def test_zero_stages_give_equal_losses(folder, whole, ray_session):
     from raysum.config import load_config
     from raysum.train.fit import train
