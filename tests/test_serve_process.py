@@ -96,9 +96,13 @@ class Server:
         return found
 
     def stop(self, how: signal.Signals) -> tuple[int, str, str]:
-        """Send the signal; exit code, stdout and the rest of stderr, once nothing of the server is left."""
+        """Send the signal, then `ended`."""
         self.process.send_signal(how)
-        out, err = self.process.communicate(timeout=60)
+        return self.ended(timeout=60)
+
+    def ended(self, timeout: float) -> tuple[int, str, str]:
+        """Exit code, stdout and the rest of stderr, once nothing of the server is left, or 5 s after its end."""
+        out, err = self.process.communicate(timeout=timeout)
         deadline = time.monotonic() + 5
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -210,8 +214,8 @@ def test_weights_that_do_not_fit_are_one_message_and_exit_2(run: Path, tmp_path:
     wrong = Run(tmp_path / "wrong")
     save_file({"other": torch.zeros(1)}, wrong.best().weights)
     with serving(wrong.path) as server:
-        out, err = server.process.communicate(timeout=240)
-        assert server.process.returncode == 2, err
+        code, out, err = server.ended(timeout=240)
+        assert code == 2, err
         assert out == ""
         assert "does not fit" in err and len(err.splitlines()) == 1
         assert server.processes() == []
