@@ -118,7 +118,7 @@ def test_a_job_without_the_token_is_refused(head: Head):
     assert "stranger" not in head.ray("job", "list").stdout
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_submitted_training_runs_on_the_head_and_ends(head: Head, tmp_path: Path):
     write_dataset(tmp_path / "data", {"train": 60, "valid": 8})
     model = ["encoder=L", "decoder=P", "width=16", "ffn=32", "heads=2", "pooling_heads=2"]

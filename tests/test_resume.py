@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,6 +61,11 @@ def descendants(pid: int) -> list[psutil.Process]:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+def agents(process: psutil.Process) -> bool:
+    """Ray's two agents outlive a killed driver by a minute, in which they try to report to the head that died with it."""
+    return "Agent" in " ".join(process.cmdline())
 
 
 def alive(process: psutil.Process) -> bool:
@@ -122,7 +128,7 @@ def test_a_killed_worker_changes_nothing(folder, whole):
 def test_a_killed_driver_goes_on_by_the_same_command(folder, whole):
     process, run = start(folder, "driver"), Run(folder / "driver")
     wait_until(lambda: reached(run, 25), "training did not reach step 25")
-    family = descendants(process.pid)
+    family = [child for child in descendants(process.pid) if not agents(child)]
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     wait_until(lambda: not any(alive(child) for child in family), "processes outlive the killed driver")
@@ -131,20 +137,23 @@ def test_a_killed_driver_goes_on_by_the_same_command(folder, whole):
     assert same(weights(run), weights(whole))
 
 
-@pytest.mark.long
+@pytest.fixture(scope="module")
+def half(folder) -> Run:
+    """A run of 2 workers that stopped at step 30."""
+    return finish(folder, "half", start(folder, "half", "train.steps=30"))
+
+
 @pytest.mark.parametrize("workers", [1, 0])
-def test_fewer_workers_take_the_same_examples_in_the_same_steps(folder, whole, workers):
+def test_fewer_workers_take_the_same_examples_in_the_same_steps(folder, whole, half, workers):
     name = f"fewer-{workers}"
-    finish(folder, name, start(folder, name, "train.steps=30"))
+    shutil.copytree(half.path, folder / name)
     run = finish(folder, name, start(folder, name, f"train.workers={workers}"))
     assert run.latest().state["workers"] == max(workers, 1)
-    pairs = list(zip(lines(run), lines(whole), strict=True))
-    assert all(ours["batch_hash"] == theirs["batch_hash"] for ours, theirs in pairs)
-    for tensors in zip(weights(run).values(), weights(whole).values(), strict=True):
-        torch.testing.assert_close(*tensors, rtol=1e-2, atol=1e-3)
+    for ours, theirs in zip(lines(run), lines(whole), strict=True):
+        assert ours["batch_hash"] == theirs["batch_hash"]
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3), ours["step"]
 
 
-@pytest.mark.long
 def test_zero_stages_give_equal_losses(folder, whole, ray_session):
     from raysum.config import load_config
     from raysum.train.fit import train

@@ -50,16 +50,25 @@ class Evaluation:
 
     def table(self) -> "Table":
         """A column a system, a line a figure with half of its 95 % interval."""
+        from rich import box
         from rich.table import Table
 
         differences = (
             f"{pair}: {d['rouge2']:+.2f} ROUGE-2 [{d['rouge2_low']:+.2f}, {d['rouge2_high']:+.2f}]"
             for pair, d in self.differences.items()
         )
-        table = Table(title=f"{self.examples} examples", caption="\n".join([self.protocol, *differences]))
-        table.add_column("")
+        table = Table(
+            title=f"{self.examples} examples",
+            caption="\n".join([self.protocol, *differences]),
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, 0, 0, 1),
+        )
+        table.add_column("", no_wrap=True)
         for system in self.systems:
-            table.add_column(system, justify="right")
+            table.add_column(system, justify="right", no_wrap=len(self.systems) < 6)
         for name, (label, _) in FIGURES.items():
             if any(name in figures for figures in self.systems.values()):
                 table.add_row(label, *(cell(figures, name) for figures in self.systems.values()))

@@ -130,7 +130,7 @@ def _labelled(run: Run, dataset: Dataset, split: str, chunks: list[np.ndarray], 
     workers, settings = config.train.workers, (str(run.path), str(dataset.path), config.train.threads)
     if not workers:
         labeler = Labeler(*settings, 1)
-        yield from track((labeler.label(split, rows) for rows in chunks), len(chunks), label)
+        yield from track((labeler.label(split, rows) for rows in chunks), len(chunks), label, unit="chunk")
         return
     with ray_session(config.train.address, cpus=workers + 1):
         import ray.data
@@ -146,7 +146,9 @@ def _labelled(run: Run, dataset: Dataset, split: str, chunks: list[np.ndarray], 
             num_gpus=1 if torch.cuda.is_available() else 0,
         )
         labelled.context.execution_options.preserve_order = True
-        yield from track(labelled.iter_batches(batch_size=None, batch_format="pyarrow"), len(chunks), label)
+        yield from track(
+            labelled.iter_batches(batch_size=None, batch_format="pyarrow"), len(chunks), label, unit="chunk"
+        )
 
 
 def _write_split(folder: Path, split: str, tables: Iterator[pa.Table], digest: Any) -> dict[str, Any]:
