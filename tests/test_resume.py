@@ -64,7 +64,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def agents(process: psutil.Process) -> bool:
-    """Ray's two agents outlive a killed driver by a minute, in which they try to report to the head that died with it."""
+    """Ray's two agents outlive a killed driver by a minute, trying to report to the head that died with it."""
     return "Agent" in " ".join(process.cmdline())
 
 
