@@ -210,6 +210,21 @@ def serve(
     )
 
 
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="train, decode or efficiency.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as presets=[ht,pht] threads=2.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure speed and memory beside what this machine can do at most."""
+    from raysum.bench.registry import bench as run_bench
+
+    result = run_bench(name, settings)
+    _print(result.to_dict() if as_json else result.table(), as_json)
+
+
 @config_app.command("show")
 def config_show(
     preset: Annotated[str, typer.Argument(metavar="PRESET|FILE")], overrides: Overrides = None, as_json: Json = False

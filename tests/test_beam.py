@@ -54,8 +54,9 @@ class _State:
     prefixes: list[list[int]]
     beams: int
 
-    def reorder(self, index):
-        self.prefixes = [list(self.prefixes[i]) for i in index.tolist()]
+    def reorder(self, parent):
+        rows = [example * self.beams + beam for example, beams in enumerate(parent.tolist()) for beam in beams]
+        self.prefixes = [list(self.prefixes[row]) for row in rows]
 
     def keep(self, examples):
         rows = [i * self.beams + r for i in examples.tolist() for r in range(self.beams)]

@@ -35,14 +35,15 @@ def test_cached_equals_uncached(mix, norm, monkeypatch):
 @pytest.mark.parametrize("mix", MIXES)
 def test_reordered_beams_continue_their_new_histories(mix):
     model, source = model_of(mix).eval(), Source.pack(EXAMPLES)
-    tokens, order = targets(6, length=5), torch.tensor([1, 1, 3, 2, 4, 4])
+    tokens, parent = targets(6, length=5), torch.tensor([[1, 1], [1, 0], [0, 0]])
     with torch.no_grad():
         memory = model.encode(source)
         state = model.start(memory, BEAMS)
         for column in tokens[:, :4].unbind(1):
             model.step(column, state)
-        state.reorder(order)
+        state.reorder(parent)
         found, none = model.step(tokens[:, 4], state)
+        order = (parent + torch.arange(0, 6, BEAMS)[:, None]).flatten()
         histories = torch.cat([tokens[order, :4], tokens[:, 4:]], 1)
         expected, _ = stepped(model, memory, histories)
     assert none is None
@@ -75,5 +76,5 @@ def test_source_keys_are_not_repeated_for_beams_nor_touched_by_reordering():
             assert one.key.shape == other.key.shape
         before = [keys.key for keys in many.keys]
         model.step(targets(150, 1)[:, 0], many)
-        many.reorder(torch.zeros(150, dtype=torch.long))
+        many.reorder(torch.zeros(3, 50, dtype=torch.long))
     assert all(keys.key is key for keys, key in zip(many.keys, before, strict=True))

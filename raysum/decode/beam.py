@@ -21,9 +21,9 @@ CHUNK = 128  # candidates under one maximum; 64 measured alike
 
 
 class StepState(Protocol):
-    """The model's memory of the hypotheses: rows of the flat [B * R] axis."""
+    """The model's memory of the hypotheses: ``reorder`` lets each go on from beam ``parent`` [B, R] of its example."""
 
-    def reorder(self, index: Tensor) -> None: ...
+    def reorder(self, parent: Tensor) -> None: ...
 
     def keep(self, examples: Tensor) -> None: ...
 
@@ -96,7 +96,7 @@ def beam_search(
         if length == settings.max_length:
             done.add(live, alive, log_prob, score + live.bonus(ranking), closed=False)
             break
-        state.reorder((parent + torch.arange(len(parent), device=device)[:, None] * beams).flatten())
+        state.reorder(parent)
         going = (done.count[live.examples] < beams) & alive.any(-1)
         if not going.all():
             index = going.nonzero().squeeze(1)

@@ -17,8 +17,8 @@ DECODER_LETTERS: dict[str, type[FlatAttention] | type[ParallelAttention] | type[
     "V": VerticalAttention,
 }
 
-# Adds one step's keys and values [B * R, H, 1, dh] to a cache and returns all so far.
-Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# Adds one step's keys and values [B, H, R, dh] to a cache; returns all so far and the mask of a beam's own past.
+Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class DecoderLayer(nn.Module):
@@ -61,10 +61,7 @@ class CausalSelfAttention(nn.Module):
         self.dropout = Dropout(spec.attention_dropout)
 
     def forward(self, x: Tensor, extend: Extend | None = None) -> Tensor:
-        qkv = self.qkv(x)
+        query, key, value = split_heads(self.qkv(x), self.heads, 3)
         if extend is None:
-            query, key, value = split_heads(qkv, self.heads, 3)
             return self.out(merge_heads(attend(query, key, value, causal=True, dropout=self.dropout.active)))
-        query, key, value = split_heads(qkv.flatten(0, 1)[:, None], self.heads, 3)  # one row a beam
-        context = attend(query, *extend(key, value), dropout=self.dropout.active)
-        return self.out(merge_heads(context).view_as(x))
+        return self.out(merge_heads(attend(query, *extend(key, value), dropout=self.dropout.active)))

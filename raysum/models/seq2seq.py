@@ -105,11 +105,11 @@ class Seq2Seq(nn.Module):
         cache = state.cache
         position = torch.tensor(cache.length, device=tokens.device)
         x = self._target(tokens.view(-1, state.beams), position)
+        cache.advance(*x.shape[:2], x.device)
         total = None
         for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
             x, share = layer(x, keys, attention, partial(cache.append, index))
             total = share if total is None else total + share
-        cache.length += 1
         logits = self.logits(self.decoder_norm(x)).flatten(0, 1)
         return logits, None if total is None else total.flatten(0, 1)
 

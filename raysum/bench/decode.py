@@ -1,0 +1,72 @@
+"""How fast summaries are written: beam search with random weights, every summary of the same length."""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from raysum.bench.inputs import source
+from raysum.bench.isolate import Row, alone
+from raysum.bench.machine import DTYPES, Machine, device, measure, timed
+from raysum.bench.operators import Costs
+from raysum.bench.result import BenchResult
+from raysum.config import Config, Section, load_config
+from raysum.decode.beam import beam_search
+from raysum.models.build import build
+from raysum.progress import track
+
+
+class DecodeBench(Section):
+    presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
+    batches: list[int] = Field([1, 16], min_length=1, description="examples decoded together")
+    threads: list[int] = Field([2], min_length=1)
+    dtypes: list[Literal["fp32", "bf16"]] = Field(["fp32"], min_length=1)
+    beams: int = Field(5, gt=0)
+    length: int = Field(200, gt=0, description="tokens of every summary: none ends before")
+    repeats: int = Field(2, gt=0, description="searches of which the fastest counts")
+    config: list[str] = Field([], description="key=value overrides of every preset")
+
+
+def bench_decode(settings: DecodeBench) -> BenchResult:
+    """A row for each preset, dtype, number of threads and batch size. Raises UserError for an unknown preset."""
+    configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
+    machines = {count: measure(count, list(settings.dtypes)) for count in settings.threads}
+    wanted = [
+        (machine, preset, config, dtype, batch)
+        for preset, config in configs.items()
+        for dtype in settings.dtypes
+        for machine in machines.values()
+        for batch in settings.batches
+    ]
+    rows = [alone(decode_row, settings, *one) for one in track(wanted, label="bench decode", unit="row")]
+    return BenchResult("decode", machines[max(machines)], rows)
+
+
+def decode_row(settings: DecodeBench, machine: Machine, preset: str, config: Config, dtype: str, batch: int) -> Row:
+    """The figures of one model, in this process, encoding included."""
+    torch.set_num_threads(machine.threads)
+    torch.manual_seed(0)
+    model: Any = build(config.model).to(device(), DTYPES[dtype]).eval()
+    inputs = source(config, batch).to(device())
+    forced = {"num_beams": settings.beams, "min_length": settings.length, "max_length": settings.length}
+    decode = config.decode.model_copy(update=forced)
+
+    def run() -> None:
+        with torch.inference_mode():
+            beam_search(model, model.encode(inputs), decode)
+
+    seconds = min(timed(run) for _ in range(settings.repeats))
+    with Costs() as costs:
+        run()
+    return {
+        "preset": preset,
+        "dtype": dtype,
+        "threads": machine.threads,
+        "batch": batch,
+        "beams": settings.beams,
+        "examples_per_s": batch / seconds,
+        "tokens_per_s": batch * settings.length / seconds,
+        "seconds": seconds,
+        "limit_share": costs.least_seconds(machine, dtype) / seconds,
+        "mflop_per_token": costs.flops / (batch * settings.length) / 1e6,
+    }

@@ -1,0 +1,84 @@
+"""The efficiency table of the PHT paper: largest batch in a memory, parameters, time to validate a set."""
+
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from raysum.bench.inputs import batch
+from raysum.bench.isolate import Row, alone
+from raysum.bench.machine import device, measure, timed
+from raysum.bench.result import BenchResult
+from raysum.bench.train import training_step
+from raysum.config import Config, Section, load_config
+from raysum.errors import UserError
+from raysum.models.build import build
+from raysum.models.parameters import count_parameters
+from raysum.progress import track
+from raysum.train.objectives import objective_of
+
+
+class EfficiencyBench(Section):
+    presets: list[str] = Field(["ft-3", "ht-3-3", "pht-1", "pht", "vht-1", "vht"], min_length=1)
+    memory_mb: int = Field(4096, gt=0, description="what a training process may hold, its code included")
+    most: int = Field(256, gt=0, description="no larger batch is tried")
+    examples: int = Field(32, gt=0, description="examples that are validated")
+    target_tokens: int = Field(140, gt=1)
+    threads: int = Field(2, gt=0)
+    config: list[str] = Field([], description="key=value overrides of every preset")
+
+
+def bench_efficiency(settings: EfficiencyBench) -> BenchResult:
+    """A row for each preset. Raises UserError for an unknown preset."""
+    configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
+    machine = measure(settings.threads, ["fp32"])
+    rows = []
+    for preset, config in track(list(configs.items()), label="bench efficiency", unit="preset"):
+        largest, used = _largest_batch(settings, config)
+        row: Row = {"preset": preset, "dtype": "fp32", "threads": settings.threads}
+        parameters = count_parameters(config.model)
+        row |= {"largest_batch": largest, "memory_mb": used, "parameters": parameters}
+        row["parameters_mb"] = 4 * parameters / 1e6
+        rows.append(row | alone(validation_row, settings, config))
+    return BenchResult("efficiency", machine, rows)
+
+
+def _largest_batch(settings: EfficiencyBench, config: Config) -> tuple[int, float]:
+    """The most examples whose training step stays in the memory, and its peak in MiB: doubled, then halved between."""
+    fits, used, fails = 0, 0.0, settings.most + 1
+    size = 1
+    while fits + 1 < fails:
+        try:
+            peak = alone(training_row, settings, config, size)["peak_rss_mb"]
+        except UserError:  # killed for memory
+            peak = float("inf")
+        if peak <= settings.memory_mb:
+            fits, used = size, peak
+        else:
+            fails = size
+        size = min(2 * fits, fails - 1) if fails > settings.most else (fits + fails) // 2
+        size = max(size, 1)
+    return fits, used
+
+
+def training_row(settings: EfficiencyBench, config: Config, examples: int) -> Row:
+    """Two training steps, in this process: their peak is its figure."""
+    torch.set_num_threads(settings.threads)
+    step, _ = training_step(config, batch(config, examples, settings.target_tokens).to(device()), "fp32")
+    for _ in range(2):
+        step()
+    return {}
+
+
+def validation_row(settings: EfficiencyBench, config: Config) -> Row:
+    """Seconds to compute the validation loss of the fixed set, in batches of four, in this process."""
+    torch.set_num_threads(settings.threads)
+    objective = objective_of(build(config.model), 0.0).to(device()).eval()
+    batches = [batch(config, 4, settings.target_tokens, seed=seed) for seed in range(-(-settings.examples // 4))]
+
+    def validate() -> Any:
+        with torch.inference_mode():
+            return [float(objective(inputs.to(device()))) for inputs in batches]
+
+    validate()
+    return {"validation_s": timed(validate)}

@@ -1,0 +1,38 @@
+"""Each measurement in a process of its own, so that its peak memory is its own and nothing warm is left by another."""
+
+import multiprocessing
+import resource
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from raysum.errors import UserError
+
+Row = dict[str, Any]
+
+
+def alone(work: Callable[..., Row], *arguments: Any) -> Row:
+    """The row that ``work(*arguments)`` gives in a fresh process, with its ``peak_rss_mb``.
+
+    Raises UserError where the process is lost (as a rule: out of memory).
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(_measured, work, arguments).result()
+        except BrokenProcessPool:
+            raise UserError(
+                f"a measuring process was killed, as a rule for memory: {arguments}; ask for less"
+            ) from None
+
+
+def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
+    row = work(*arguments)
+    return {**row, "peak_rss_mb": round(peak_rss_mb(), 1)}
+
+
+def peak_rss_mb() -> float:
+    """The most memory that this process has held at one time, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

@@ -1,0 +1,68 @@
+"""What a computation costs at least: FLOPs and bytes of each of its matrix products, seen as torch runs them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from raysum.bench.machine import Machine
+
+_aten = torch.ops.aten
+
+
+@dataclass
+class Costs(TorchDispatchMode):
+    """Counts while it is entered: ``flops``, and for each product the pair (FLOPs, bytes read and written)."""
+
+    flops: float = 0.0
+    products: list[tuple[float, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        count = _COUNTS.get(function.overloadpacket)
+        if count is None:
+            with self:  # in inference mode torch hands on whole linear layers, which are made of products
+                result = function.decompose(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        result = function(*args, **(kwargs or {}))
+        if count is not None:
+            output = result if isinstance(result, Tensor) else result[0]
+            operations = count(output, *(item for item in args if isinstance(item, Tensor)))
+            tensors = [item for item in args if isinstance(item, Tensor)]
+            size = sum(item.numel() * item.element_size() for item in [*tensors, output])
+            self.flops += operations
+            self.products.append((operations, float(size)))
+        return result
+
+    def least_seconds(self, machine: Machine, dtype: str) -> float:
+        """For each product the longer of its arithmetic at the matrix rate and its memory traffic, summed."""
+        rate, bandwidth = 1e9 * machine.gflops[dtype], 1e9 * machine.read_gb_per_s
+        return sum(max(flops / rate, size / bandwidth) for flops, size in self.products)
+
+
+def _matrix(output: Tensor, *factors: Tensor) -> float:
+    return 2.0 * output.numel() * factors[-2].shape[-1]
+
+
+def _attention(output: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
+    """The scores and their product with the values."""
+    return 4.0 * prod(query.shape) * key.shape[-2]
+
+
+_COUNTS: dict[Any, Callable[..., float]] = {
+    _aten.mm: _matrix,
+    _aten.addmm: _matrix,
+    _aten.bmm: _matrix,
+    _aten.baddbmm: _matrix,
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten._scaled_dot_product_flash_attention: _attention,
+    _aten._scaled_dot_product_efficient_attention: _attention,
+    _aten._scaled_dot_product_cudnn_attention: _attention,
+}

@@ -1,0 +1,116 @@
+"""How fast models train: one forward pass, backward pass and Adam step, repeated on one random batch."""
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from raysum.bench.inputs import batch
+from raysum.bench.isolate import Row, alone
+from raysum.bench.machine import DTYPES, Machine, device, measure, timed
+from raysum.bench.operators import Costs
+from raysum.bench.result import BenchResult
+from raysum.config import Config, Section, load_config
+from raysum.models.build import build
+from raysum.models.parameters import count_parameters
+from raysum.progress import track
+from raysum.train.objectives import objective_of
+
+
+class TrainBench(Section):
+    presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
+    dtypes: list[Literal["fp32", "bf16"]] = Field(["fp32"], min_length=1)
+    paragraphs: list[int] = Field([], description="paragraphs an example: a row each; empty = the preset's number")
+    examples: int = Field(4, gt=0, description="examples a step")
+    target_tokens: int = Field(140, gt=1, description="tokens of each target; about what WikiSum's have")
+    steps: int = Field(5, gt=0, description="steps that are timed, after two that are not")
+    threads: int = Field(2, gt=0)
+    config: list[str] = Field([], description="key=value overrides of every preset")
+
+
+def bench_train(settings: TrainBench) -> BenchResult:
+    """A row for each preset, dtype and number of paragraphs.
+
+    Raises UserError for an unknown preset, or a batch that does not fit in memory.
+    """
+    configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
+    numbers: list[int | None] = [*settings.paragraphs] or [None]
+    wanted = [
+        (preset, config, dtype, paragraphs)
+        for preset, config in configs.items()
+        for dtype in settings.dtypes
+        for paragraphs in numbers
+    ]
+    machine = measure(settings.threads, list(settings.dtypes))
+    rows = [alone(train_row, settings, machine, *one) for one in track(wanted, label="bench train", unit="row")]
+    return BenchResult("train", machine, rows)
+
+
+def train_row(
+    settings: TrainBench, machine: Machine, preset: str, config: Config, dtype: str, paragraphs: int | None
+) -> Row:
+    """The figures of one model, in this process; the median step counts."""
+    torch.set_num_threads(settings.threads)
+    inputs = batch(config, settings.examples, settings.target_tokens, paragraphs)
+    step, costs = training_step(config, inputs.to(device()), dtype)
+    for _ in range(2):
+        step()
+    seconds = median(timed(step) for _ in range(settings.steps))
+    share = _product_share(step)
+    source_tokens, target_tokens = len(inputs.source.ids), settings.examples * settings.target_tokens
+    flops = 3 * costs.flops  # a backward pass has two products for each one of the forward pass
+    return {
+        "preset": preset,
+        "dtype": dtype,
+        "threads": settings.threads,
+        "paragraphs": len(inputs.source.lengths) // settings.examples,
+        "source_tokens_per_s": source_tokens / seconds,
+        "target_tokens_per_s": target_tokens / seconds,
+        "examples_per_s": settings.examples / seconds,
+        "ms_per_step": 1000 * seconds,
+        "seconds": seconds * settings.steps,
+        "matmul_fraction": flops / seconds / (1e9 * machine.gflops[dtype]),
+        "matmul_time_share": share,
+        "mflop_per_source_token": flops / source_tokens / 1e6,
+        "parameters": count_parameters(config.model),
+    } | _gpu_memory()
+
+
+def training_step(config: Config, inputs: Any, dtype: str) -> tuple[Callable[[], None], Costs]:
+    """A training step on ``inputs``, and what its forward pass costs in matrix products."""
+    torch.manual_seed(0)
+    objective = objective_of(build(config.model), config.train.label_smoothing).to(device())
+    optimizer = torch.optim.Adam(objective.parameters(), lr=1e-6, fused=True)
+    autocast = torch.autocast(device().type, DTYPES[dtype], enabled=dtype != "fp32")
+
+    def step() -> None:
+        with autocast:
+            loss = objective(inputs)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with Costs() as costs, torch.no_grad(), autocast:
+        objective(inputs)
+    return step, costs
+
+
+def _product_share(step: Callable[[], None]) -> float:
+    """The share of a step's operator time that is spent in matrix products and fused attention."""
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = device().type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiled:
+        step()
+    times = {
+        event.key: event.self_device_time_total if cuda else event.self_cpu_time_total
+        for event in profiled.key_averages()
+    }
+    products = ("mm", "gemm", "matmul", "flash_attention", "cutlass", "fmha")
+    return sum(time for key, time in times.items() if any(part in key for part in products)) / sum(times.values())
+
+
+def _gpu_memory() -> Row:
+    return {"peak_gpu_mb": torch.cuda.max_memory_allocated() / (1 << 20)} if torch.cuda.is_available() else {}
