@@ -216,12 +216,13 @@ def bench(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as presets=[ht,pht] threads=2.")
     ] = None,
+    against: Annotated[str | None, typer.Option(metavar="A,B", help="Other tools to measure beside ours.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure speed and memory beside what this machine can do at most."""
     from raysum.bench.registry import bench as run_bench
 
-    result = run_bench(name, settings)
+    result = run_bench(name, [*(settings or []), *([f"against=[{against}]"] if against else [])])
     _print(result.to_dict() if as_json else result.table(), as_json)
 
 

@@ -9,6 +9,7 @@ from raysum.bench.inputs import source
 from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES, Machine, device, measure, timed
 from raysum.bench.operators import Costs
+from raysum.bench.peers import check, peer_row
 from raysum.bench.result import BenchResult
 from raysum.config import Config, Section, load_config
 from raysum.decode.beam import beam_search
@@ -24,12 +25,19 @@ class DecodeBench(Section):
     beams: int = Field(5, gt=0)
     length: int = Field(200, gt=0, description="tokens of every summary: none ends before")
     repeats: int = Field(2, gt=0, description="searches of which the fastest counts")
+    against: list[str] = Field([], description="other tools beside flat presets: transformers, ctranslate2")
+    int8: bool = Field(False, description="the other tools in int8 too, where they have it")
     config: list[str] = Field([], description="key=value overrides of every preset")
 
 
 def bench_decode(settings: DecodeBench) -> BenchResult:
-    """A row for each preset, dtype, number of threads and batch size. Raises UserError for an unknown preset."""
+    """A row for each preset, dtype, number of threads and batch size.
+
+    Raises UserError for an unknown preset or tool, or a tool that is not installed.
+    """
     configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
+    for config in configs.values():
+        check(settings.against, config)
     machines = {count: measure(count, list(settings.dtypes)) for count in settings.threads}
     wanted = [
         (machine, preset, config, dtype, batch)
@@ -38,7 +46,16 @@ def bench_decode(settings: DecodeBench) -> BenchResult:
         for machine in machines.values()
         for batch in settings.batches
     ]
-    rows = [alone(decode_row, settings, *one) for one in track(wanted, label="bench decode", unit="row")]
+    peers = [
+        (name, config, dtype, batch, settings.beams, settings.length, count)
+        for name in settings.against
+        for config in configs.values()
+        for dtype in [*settings.dtypes, *(["int8"] if settings.int8 and name == "ctranslate2" else [])]
+        for count in settings.threads
+        for batch in settings.batches
+    ]
+    work = [(decode_row, settings, *one) for one in wanted] + [(peer_row, *one) for one in peers]
+    rows = [alone(*one) for one in track(work, label="bench decode", unit="row")]
     return BenchResult("decode", machines[max(machines)], rows)
 
 

@@ -105,7 +105,7 @@ class Seq2Seq(nn.Module):
         cache = state.cache
         position = torch.tensor(cache.length, device=tokens.device)
         x = self._target(tokens.view(-1, state.beams), position)
-        cache.advance(*x.shape[:2], x.device)
+        cache.advance(x.shape[0], x.shape[1], x.device)
         total = None
         for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
             x, share = layer(x, keys, attention, partial(cache.append, index))

@@ -45,6 +45,11 @@ class Seq2SeqSpec(Spec):
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
     ffn_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on hidden units of feed-forward networks")
 
+    @property
+    def needs_graph(self) -> bool:
+        """Whether a source must come with a graph between its paragraphs."""
+        return self.graph_heads > 0
+
     @model_validator(mode="after")
     def _check(self) -> "Seq2SeqSpec":
         for name, mix, letters in (

@@ -1,0 +1,135 @@
+"""General tools beside ours: a flat Transformer of the same sizes, random weights, the same beam search.
+
+They are an extra (`pip install ".[peers]"`), used by `raysum bench decode` when asked for.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from raysum.bench.inputs import source
+from raysum.bench.isolate import Row
+from raysum.bench.machine import DTYPES, timed
+from raysum.config import Config
+from raysum.errors import UserError
+from raysum.models.batch import BOS, EOS, PAD
+
+
+def check(names: Iterable[str], config: Config) -> None:
+    """Raises UserError for an unknown tool, one that is not installed, or a model that is not flat."""
+    for name in names:
+        if name not in PEERS:
+            raise UserError(f"no tool {name!r} to compare with; there are {', '.join(PEERS)}")
+        if find_spec(name) is None:
+            raise UserError(f"{name} is not installed; install the extra `peers`")
+        if set(getattr(config.model, "encoder", "")) != {"S"}:
+            raise UserError(f"{name} has flat Transformers only: compare presets such as ft")
+
+
+def peer_row(name: str, config: Config, dtype: str, batch: int, beams: int, length: int, threads: int) -> Row:
+    """The figures of the tool ``name`` in this process; the faster of two searches counts."""
+    torch.set_num_threads(threads)
+    ids = source(config, batch).ids.view(batch, -1)
+    run = PEERS[name](config, ids, dtype, beams, length, threads)
+    seconds = min(timed(run) for _ in range(2))
+    return {
+        "preset": name,
+        "dtype": dtype,
+        "threads": threads,
+        "batch": batch,
+        "beams": beams,
+        "examples_per_s": batch / seconds,
+        "tokens_per_s": batch * length / seconds,
+        "seconds": seconds,
+    }
+
+
+def _transformers(
+    config: Config, ids: torch.Tensor, dtype: str, beams: int, length: int, threads: int
+) -> Callable[[], Any]:
+    from transformers import MarianConfig, MarianMTModel
+
+    if dtype not in DTYPES:
+        raise UserError(f"transformers is compared in {' and '.join(DTYPES)}, not {dtype}")
+    spec: Any = config.model
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=spec.vocabulary,
+            d_model=spec.width,
+            encoder_layers=len(spec.encoder),
+            decoder_layers=len(spec.decoder),
+            encoder_ffn_dim=spec.ffn,
+            decoder_ffn_dim=spec.ffn,
+            encoder_attention_heads=spec.heads,
+            decoder_attention_heads=spec.heads,
+            max_position_embeddings=max(ids.shape[1], length) + 2,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            decoder_start_token_id=BOS,
+            forced_eos_token_id=None,
+        )
+    )
+    model = model.eval().to(DTYPES[dtype])
+    sizes = {"num_beams": beams, "min_new_tokens": length, "max_new_tokens": length, "do_sample": False}
+    mask = torch.ones_like(ids)
+    return lambda: model.generate(input_ids=ids, attention_mask=mask, **sizes)
+
+
+def _ctranslate2(
+    config: Config, ids: torch.Tensor, dtype: str, beams: int, length: int, threads: int
+) -> Callable[[], Any]:
+    import ctranslate2
+
+    spec: Any = config.model
+    kind = ctranslate2.specs.TransformerSpec.from_config((len(spec.encoder), len(spec.decoder)), spec.heads)
+    random = np.random.default_rng(0)
+    _fill(kind, spec, random)
+    pieces = ["<unk>", "<s>", "</s>", *(str(number) for number in range(3, spec.vocabulary))]
+    kind.register_source_vocabulary(pieces)
+    kind.register_target_vocabulary(pieces)
+    kind.validate()
+    with tempfile.TemporaryDirectory() as folder:
+        kind.save(folder)
+        compute = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}[dtype]
+        translator = ctranslate2.Translator(folder, compute_type=compute, inter_threads=1, intra_threads=threads)
+    tokens = [[pieces[number] for number in row] for row in ids.tolist()]
+    sizes = {"beam_size": beams, "min_decoding_length": length, "max_decoding_length": length}
+    return lambda: translator.translate_batch(tokens, max_input_length=0, **sizes)
+
+
+def _fill(part: Any, spec: Any, random: np.random.Generator) -> None:
+    """Random weights of the right shapes in a CTranslate2 specification."""
+    width, ffn, vocabulary = spec.width, spec.ffn, spec.vocabulary
+
+    def put(layer: Any, *shape: int) -> None:
+        layer.weight = random.normal(0, 0.02, shape).astype(np.float32)
+        if hasattr(layer, "bias"):
+            layer.bias = np.zeros(shape[0], np.float32)
+
+    def norm(layer: Any) -> None:
+        layer.gamma, layer.beta = np.ones(width, np.float32), np.zeros(width, np.float32)
+
+    def attention(layer: Any, parts: tuple[int, ...]) -> None:
+        norm(layer.layer_norm)
+        for linear, count in zip(layer.linear, parts, strict=True):
+            put(linear, count * width, width)
+
+    put(part.encoder.embeddings[0], vocabulary, width)
+    put(part.decoder.embeddings, vocabulary, width)
+    put(part.decoder.projection, vocabulary, width)
+    for side in (part.encoder, part.decoder):
+        norm(side.layer_norm)
+        for layer in side.layer:
+            attention(layer.self_attention, (3, 1))
+            norm(layer.ffn.layer_norm)
+            put(layer.ffn.linear_0, ffn, width)
+            put(layer.ffn.linear_1, width, ffn)
+    for layer in part.decoder.layer:
+        attention(layer.attention, (1, 2, 1))
+
+
+PEERS = {"transformers": _transformers, "ctranslate2": _ctranslate2}
