@@ -1,0 +1,60 @@
+"""Benchmarks: costs are counted right, rows hold what they promise, mistakes are found before anything is measured."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from raysum.bench.machine import Machine
+from raysum.bench.operators import Costs
+from raysum.bench.registry import bench
+from raysum.errors import UserError
+
+SMALL = "config=[model.width=16, model.ffn=32, model.heads=2, model.pooling_heads=2, model.vocabulary=50]"
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_products_are_counted_in_both_modes(mode):
+    x, weight, bias = torch.ones(3, 5), torch.ones(7, 5), torch.ones(7)
+    query, key = torch.ones(2, 4, 3, 8), torch.ones(2, 4, 6, 8)
+    with Costs() as costs, mode():
+        functional.linear(x, weight, bias)
+        functional.scaled_dot_product_attention(query, key, key)
+    linear, attention = 2 * 3 * 5 * 7, 2 * 2 * (2 * 4 * 3 * 6 * 8)
+    assert costs.flops == linear + attention
+    assert costs.products[0] == (linear, 4 * (3 * 5 + 7 * 5 + 7 + 3 * 7))
+
+
+def test_an_operator_takes_the_longer_of_arithmetic_and_traffic():
+    costs = Costs(products=[(2e9, 1e6), (1e3, 3e9)])
+    machine = Machine("", 1, 1, "cpu", "", {"fp32": 1.0}, 1.0)
+    assert costs.least_seconds(machine, "fp32") == pytest.approx(2 + 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("decoed", [], "did you mean 'decode'"),
+        ("decode", ["batchs=[1]"], "did you mean 'batches'"),
+        ("train", ["presets=[pth]"], "did you mean 'pht'"),
+        ("train", ["steps=0"], "greater than 0"),
+        ("decode", ["presets=[pht]", "against=[transformers]"], "transformers"),
+        ("decode", ["presets=[ft]", "against=[marian]"], "no tool 'marian'"),
+    ],
+)
+def test_mistakes_are_one_message(name, settings, message):
+    with pytest.raises(UserError, match=message):
+        bench(name, settings)
+
+
+@pytest.mark.slow
+def test_rows_hold_what_they_promise():
+    sizes = ["threads=[1]", "batches=[2]", "length=6", "repeats=1", "presets=[pht-1]"]
+    (row,) = bench("decode", [*sizes, SMALL]).rows
+    assert row["tokens_per_s"] == pytest.approx(2 * 6 / row["seconds"])
+    assert 0 < row["limit_share"] < 1 and row["peak_rss_mb"] > 100
+    result = bench("train", ["threads=1", "steps=2", "presets=[pht-1]", "paragraphs=[2,4]", "examples=2", SMALL])
+    few, many = result.rows
+    assert (few["paragraphs"], many["paragraphs"]) == (2, 4)
+    assert 0 < few["matmul_fraction"] < 1 and 0 < few["matmul_time_share"] < 1
+    assert few["ms_per_step"] == pytest.approx(1000 * 2 / few["examples_per_s"])
+    assert {"processor", "gflops", "read_gb_per_s"} <= set(result.to_dict()["machine"])
