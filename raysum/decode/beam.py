@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from raysum.config import DecodeConfig
 from raysum.decode.blocking import block_ngrams, block_recent
-from raysum.decode.scores import History, Term, length_norm, shares
-from raysum.models.batch import BOS, EOS, PAD, SENTENCE_END
+from raysum.decode.finished import Finished, Hypothesis
+from raysum.decode.scores import History, Term, length_norm
+from raysum.models.batch import BOS, EOS, SENTENCE_END
 
 CHUNK = 128  # candidates under one maximum; 64 measured alike
 
@@ -36,21 +35,6 @@ class StepModel(Protocol):
     def step(self, tokens: Tensor, state: Any, attention: bool = False) -> tuple[Tensor, Tensor | None]: ...
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """A finished sequence: ``ids`` without BOS, ending in EOS unless cut at the maximum length.
-
-    ``score`` is what ranks it: ``log_prob`` normalized by length, plus the terms. ``attention`` [M] is the share of
-    each paragraph in its attention (PHT eq. 15), None where nothing asked for attention.
-    """
-
-    ids: list[int]
-    score: float
-    log_prob: float
-    attention: np.ndarray | None
-
-
-@torch.inference_mode()
 def beam_search(
     model: StepModel,
     memory: Any,
@@ -60,10 +44,29 @@ def beam_search(
     exempt: Sequence[int] = (),
     attention: bool = False,
 ) -> list[list[Hypothesis]]:
-    """The ``settings.n_best`` hypotheses of each example, best first.
+    """The ``settings.n_best`` hypotheses of each example, best first; ``attention``: with theirs even if no term asks.
+
+    See :func:`search`; final terms rank what it found.
+    """
+    steering, ranking = [term for term in terms if not term.final], [term for term in terms if term.final]
+    watch = attention or bool(terms)
+    return search(model, memory, settings, steering, exempt=exempt, attention=watch).best(settings.n_best, ranking)
+
+
+@torch.inference_mode()
+def search(
+    model: StepModel,
+    memory: Any,
+    settings: DecodeConfig,
+    steering: Sequence[Term] = (),
+    *,
+    exempt: Sequence[int] = (),
+    attention: bool = False,
+) -> Finished:
+    """All hypotheses that finish, scored by log-probability and the terms ``steering``.
 
     ``memory`` is what ``model.start`` takes, with ``paragraph_mask`` [B, M]. ``exempt`` are ids that
-    ``no_repeat_last`` lets repeat (commas). ``attention``: fill it in even if no term reads it.
+    ``no_repeat_last`` lets repeat (commas). ``attention``: watch it even if no term does.
 
     At each step, hypotheses whose EOS is among the R best candidates finish, and the R best others go on; an example
     stops with R finished ones, and at the maximum length every live one counts as finished. A hypothesis that has
@@ -73,10 +76,9 @@ def beam_search(
     beams, device = settings.num_beams, memory.paragraph_mask.device
     state = model.start(memory, beams)
     live = _Live.start(num_examples, beams, paragraphs, device)
-    done = _Finished.start(num_examples, beams, paragraphs, settings.max_length, device)
+    watch = attention or bool(steering)
+    done = Finished.start(num_examples, beams, paragraphs, settings.max_length, device, watch)
     commas = torch.tensor(exempt, dtype=torch.long, device=device)
-    steering, ranking = [term for term in terms if not term.final], [term for term in terms if term.final]
-    watch = attention or bool(terms)
     for length in range(1, settings.max_length + 1):
         logits, weights = model.step(live.tokens[..., -1].flatten(), state, attention=watch)
         if weights is not None:
@@ -90,11 +92,11 @@ def beam_search(
         stuck = log_probs.amax(-1) == -torch.inf
         ends = (eos > -torch.inf) & (stuck | (better.sum(-1) < beams))
         if ends.any():
-            done.add(live, ends, eos, eos_score + live.bonus(ranking), closed=True)
+            done.add(live.tokens, live.history, ends, eos, eos_score, closed=True)
         live.extend(parent, token, log_prob)
         alive = log_prob > -torch.inf
         if length == settings.max_length:
-            done.add(live, alive, log_prob, score + live.bonus(ranking), closed=False)
+            done.add(live.tokens, live.history, alive, log_prob, score, closed=False)
             break
         state.reorder(parent)
         going = (done.count[live.examples] < beams) & alive.any(-1)
@@ -104,7 +106,7 @@ def beam_search(
                 break
             state.keep(index)
             live.keep(index)
-    return done.hypotheses(settings.n_best, watch)
+    return done
 
 
 def _candidates(
@@ -178,57 +180,3 @@ class _Live:
     def keep(self, index: Tensor) -> None:
         self.tokens, self.log_prob = self.tokens[index], self.log_prob[index]
         self.history.keep(index)
-
-
-@dataclass
-class _Finished:
-    """The R best finished hypotheses of every example; an unused place has the score -inf."""
-
-    score: Tensor  # [B, R]
-    log_prob: Tensor  # [B, R]
-    tokens: Tensor  # [B, R, max_length], PAD behind the end
-    length: Tensor  # [B, R]
-    total: Tensor  # [B, R, M] attention summed over steps
-    count: Tensor  # [B] of all that finished
-
-    @classmethod
-    def start(cls, num_examples: int, beams: int, paragraphs: int, longest: int, device: torch.device) -> "_Finished":
-        empty = torch.full((num_examples, beams), -torch.inf, device=device)
-        return cls(
-            score=empty,
-            log_prob=empty.clone(),
-            tokens=torch.full((num_examples, beams, longest), PAD, device=device),
-            length=torch.zeros_like(empty, dtype=torch.long),
-            total=torch.zeros(num_examples, beams, paragraphs, device=device),
-            count=torch.zeros(num_examples, dtype=torch.long, device=device),
-        )
-
-    def add(self, live: _Live, chosen: Tensor, log_prob: Tensor, score: Tensor, closed: bool) -> None:
-        """Take in the hypotheses ``chosen`` [B, R] of ``live``; ``closed`` puts an EOS behind them."""
-        rows = live.examples
-        tokens = pad(live.tokens[..., 1:], (0, int(closed)), value=EOS)
-        length = tokens.shape[-1]
-        padded = pad(tokens, (0, self.tokens.shape[-1] - length), value=PAD)
-        best, order = torch.cat((self.score[rows], score.masked_fill(~chosen, -torch.inf)), 1).topk(chosen.shape[1])
-        self.score[rows] = best
-        for mine, theirs in (
-            (self.log_prob, log_prob),
-            (self.tokens, padded),
-            (self.length, torch.full_like(order, length)),
-            (self.total, live.history.total),
-        ):
-            both = torch.cat((mine[rows], theirs), 1)
-            mine[rows] = torch.take_along_dim(both, order[..., None] if both.dim() == 3 else order, 1)
-        self.count[rows] += chosen.sum(-1)
-
-    def hypotheses(self, n_best: int, attention: bool) -> list[list[Hypothesis]]:
-        eta = shares(self.total).cpu().numpy()
-        columns = zip(*(t.tolist() for t in (self.score, self.log_prob, self.tokens, self.length)), strict=True)
-        return [
-            [
-                Hypothesis(tokens[i][: lengths[i]], scores[i], log_probs[i], eta[example, i] if attention else None)
-                for i in range(min(n_best, len(scores)))
-                if scores[i] > -float("inf")
-            ]
-            for example, (scores, log_probs, tokens, lengths) in enumerate(columns)
-        ]

@@ -30,13 +30,14 @@ class History:
     """What the live hypotheses have attended to, as running sums: it does not grow with the length.
 
     ``examples`` [B] their numbers in the whole batch, ``total`` [B, R, M] attention summed over steps (each step's sums
-    to one), ``overlap`` [B, R] the sum over steps of sum_p min(a_t,p, sum_{t' < t} a_t',p), ``steps`` their number.
+    to one), ``overlap`` [B, R] the sum over steps of sum_p min(a_t,p, sum_{t' < t} a_t',p), ``steps`` their number, or
+    that of each hypothesis [B, R].
     """
 
     examples: Tensor
     total: Tensor
     overlap: Tensor
-    steps: int = 0
+    steps: int | Tensor = 0
 
     @classmethod
     def start(cls, num_examples: int, beams: int, paragraphs: int, device: torch.device) -> "History":
@@ -112,7 +113,8 @@ class StructuralCoverage:
     final: bool = False
 
     def __call__(self, history: History) -> Tensor:
-        return self.gamma * (1 - history.overlap / max(history.steps, 1))
+        steps = torch.as_tensor(history.steps, device=history.overlap.device).clamp_min(1)
+        return self.gamma * (1 - history.overlap / steps)
 
 
 def terms(settings: DecodeConfig, mask: Tensor, predicted: Tensor | None = None) -> Sequence[Term]:
