@@ -9,11 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from small_models import EXAMPLES, model_of
 
 from raysum.config import DecodeConfig
-from raysum.decode.beam import Hypothesis, _best, beam_search
+from raysum.decode.beam import _best, beam_search
 from raysum.decode.blocking import block_ngrams, block_recent
-from raysum.decode.scores import AttentionAlignment, History, StructuralCoverage, length_norm
+from raysum.decode.finished import Hypothesis
+from raysum.decode.scores import AttentionAlignment, History, StructuralCoverage, length_norm, terms
+from raysum.decode.sharing import search_betas
 from raysum.models.batch import EOS, PAD, SENTENCE_END, Source
 from raysum.models.build import build
 from raysum.models.importers.hiersumm import convert
@@ -368,3 +371,45 @@ def test_finished_examples_leave_and_change_nothing(shared):
             alone += beam_search(model, model.encode(packed), chosen)
     assert [[h.ids for h in best] for best in together] == [[h.ids for h in best] for best in alone]
     assert len({max(len(h.ids) for h in best) for best in together}) > 1
+
+
+# Several betas at once
+
+
+@dataclass
+class Counting:
+    """A step model that counts the hypotheses it extends."""
+
+    model: torch.nn.Module
+    rows: int = 0
+
+    def start(self, memory, beams):
+        return self.model.start(memory, beams)
+
+    def step(self, tokens, state, attention=False):
+        self.rows += len(tokens)
+        return self.model.step(tokens, state, attention)
+
+
+@pytest.mark.parametrize("when", ["step", "final"])
+@pytest.mark.parametrize("mix", ["LG/F", "L/PV"])
+def test_betas_together_give_what_each_gives_alone(mix, when):
+    betas = [0.0, 0.3, 1.0, 1e4]
+    model, source = model_of(mix).eval(), Source.pack(EXAMPLES)
+    chosen = DecodeConfig(num_beams=3, n_best=2, max_length=12, alignment_when=when)
+    with torch.inference_mode():
+        memory = model.encode(source)
+        mask = memory.paragraph_mask
+        predicted = torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) * mask
+        predicted = predicted / predicted.sum(-1, keepdim=True)
+        together = Counting(model)
+        found = search_betas(together, memory, chosen, betas, predicted)
+        apart = Counting(model)
+        for number, beta in enumerate(betas):
+            alone = beam_search(apart, memory, chosen, terms(chosen, mask, predicted, beta))
+            for some, others in zip(found, alone, strict=True):
+                assert [h.ids for h in some[number]] == [h.ids for h in others]
+                assert [h.score for h in some[number]] == pytest.approx([h.score for h in others], abs=1e-5)
+    best = [[tuple(h.ids for h in hypotheses) for hypotheses in example] for example in found]
+    assert any(example[0] != example[-1] for example in best), "betas that never matter test nothing"
+    assert together.rows * (4 if when == "final" else 1.2) <= apart.rows

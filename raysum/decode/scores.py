@@ -117,13 +117,19 @@ class StructuralCoverage:
         return self.gamma * (1 - history.overlap / steps)
 
 
-def terms(settings: DecodeConfig, mask: Tensor, predicted: Tensor | None = None) -> Sequence[Term]:
-    """The terms that ``settings`` ask for; ``mask`` [B, M] real paragraphs, ``predicted`` [B, M] needed if beta > 0."""
+def terms(
+    settings: DecodeConfig, mask: Tensor, predicted: Tensor | None = None, beta: float | Tensor | None = None
+) -> Sequence[Term]:
+    """The terms that ``settings`` ask for; ``mask`` [B, M] real paragraphs, ``predicted`` [B, M] needed if beta > 0.
+
+    ``beta`` replaces that of the settings: a number, or one for each example [B].
+    """
+    beta = settings.beta if beta is None else beta
     found: list[Term] = []
-    if settings.beta:
+    if torch.as_tensor(beta).any():
         assert predicted is not None, "beta needs predicted attention"
         mean, final = settings.alignment_reduction == "mean", settings.alignment_when == "final"
-        found.append(AttentionAlignment(predicted, mask, settings.beta, mean, final))
+        found.append(AttentionAlignment(predicted, mask, beta, mean, final))
     if settings.structural_coverage:
         found.append(StructuralCoverage(settings.structural_coverage))
     return found

@@ -4,13 +4,46 @@ Several betas of attention alignment make such searches. The source is encoded o
 once for all searches of an example whose beams are the same so far, and they part where their beams do.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from raysum.decode.beam import StepModel, StepState
+from raysum.config import DecodeConfig
+from raysum.decode.beam import StepModel, StepState, search
+from raysum.decode.finished import Hypothesis
+from raysum.decode.scores import terms
+
+
+def search_betas(
+    model: StepModel,
+    memory: Any,
+    settings: DecodeConfig,
+    betas: Sequence[float],
+    predicted: Tensor | None = None,
+    *,
+    exempt: Sequence[int] = (),
+) -> list[list[list[Hypothesis]]]:
+    """For each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` would find with this beta.
+
+    ``predicted`` [B, M] is the predicted attention, None where all betas are 0.
+    """
+    mask, number = memory.paragraph_mask, len(betas)
+    if number == 1 or settings.alignment_when == "final":
+        of_betas = [terms(settings, mask, predicted, beta) for beta in betas]
+        common = [term for term in of_betas[0] if not term.final]
+        found = search(model, memory, settings, common, exempt=exempt, attention=any(betas))
+        ranked = [found.best(settings.n_best, [term for term in some if term.final]) for some in of_betas]
+        return [list(example) for example in zip(*ranked, strict=True)]
+    repeated = Repeated(memory, number)
+    if predicted is not None:
+        predicted = predicted.repeat_interleave(number, 0)
+    each = torch.tensor(betas, device=mask.device).repeat(len(mask))
+    steering = terms(settings, repeated.paragraph_mask, predicted, each)
+    best = search(SharedSteps(model), repeated, settings, steering, exempt=exempt).best(settings.n_best)
+    return [best[start : start + number] for start in range(0, len(best), number)]
 
 
 @dataclass(frozen=True)

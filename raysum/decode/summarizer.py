@@ -13,9 +13,9 @@ from torch import Tensor
 
 from raysum.config import Config, DecodeConfig, SourceConfig, validate
 from raysum.decode import citations
-from raysum.decode.beam import Hypothesis, beam_search
 from raysum.decode.compression import restrict, strongest
-from raysum.decode.scores import terms
+from raysum.decode.finished import Hypothesis
+from raysum.decode.sharing import search_betas
 from raysum.decode.summary import Alternative, Citation, Sentence, Summary
 from raysum.errors import UserError
 from raysum.models.batch import Source
@@ -137,23 +137,37 @@ class Summarizer:
     ) -> list[Summary]:
         """The summaries of dataset rows, in their order; rows of like length are decoded together."""
         settings = settings or self.settings
+        (summaries,) = self.summarize_betas(rows, settings, [settings.beta], progress)
+        return summaries
+
+    def summarize_betas(
+        self, rows: Sequence[Row], settings: DecodeConfig, betas: Sequence[float], progress: bool = False
+    ) -> list[list[Summary]]:
+        """:meth:`summarize_rows` with each of ``betas`` in place of ``settings.beta``, for the price of less.
+
+        The source is encoded once for all, and what the searches have in common is computed once (see
+        ``decode.sharing``); where alignment only ranks finished hypotheses, there is one search.
+        """
         order = iter(sorted(range(len(rows)), key=lambda place: -len(rows[place]["ids"])))
-        summaries: dict[int, Summary] = {}
+        summaries: dict[int, list[Summary]] = {}
         with bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext() as shown:
             while batch := list(islice(order, settings.batch_examples)):
-                found = self._summarize_batch([rows[place] for place in batch], settings)
+                found = self._summarize_batch([rows[place] for place in batch], settings, betas)
                 summaries |= dict(zip(batch, found, strict=True))
                 if shown is not None:
                     shown.update(len(batch))
-        return [summaries[place] for place in range(len(rows))]
+        return [[summaries[place][number] for place in range(len(rows))] for number in range(len(betas))]
 
     @torch.inference_mode()
-    def _summarize_batch(self, rows: Sequence[Row], settings: DecodeConfig) -> list[Summary]:
+    def _summarize_batch(
+        self, rows: Sequence[Row], settings: DecodeConfig, betas: Sequence[float]
+    ) -> list[list[Summary]]:
+        """For each row the summaries by all betas."""
         paragraphs = [self._paragraphs(row) for row in rows]
         kept = [list(range(len(example))) for example in paragraphs]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == "bf16"):
             memory = self._encode(paragraphs)
-            predicted = self._predict(memory) if settings.beta or settings.keep_paragraphs else None
+            predicted = self._predict(memory) if any(betas) or settings.keep_paragraphs else None
             if predicted is not None and settings.keep_paragraphs:
                 rows_hat = predicted.float().cpu().numpy()
                 kept = [
@@ -162,12 +176,17 @@ class Summarizer:
                 ]
                 memory = self._encode([restrict(*pair) for pair in zip(paragraphs, kept, strict=True)])
                 predicted = _chosen(predicted, kept)
-            wanted = terms(settings, memory.paragraph_mask, predicted)
-            found = beam_search(self.model, memory, settings, wanted, exempt=self._commas)
-            if not all(found):
+            found = search_betas(self.model, memory, settings, betas, predicted, exempt=self._commas)
+            if not all(hypotheses for example in found for hypotheses in example):
                 raise UserError(f"{self.name} gives no finite probabilities; its training diverged")
-            attention = citations.attention(self.model, memory, [best[0].ids for best in found])
-        return [self._summary(*parts, settings) for parts in zip(rows, kept, found, attention, strict=True)]
+            attention = [
+                citations.attention(self.model, memory, [example[number][0].ids for example in found])
+                for number in range(len(betas))
+            ]
+        return [
+            [self._summary(row, places, *pair, settings) for pair in zip(example, weights, strict=True)]
+            for row, places, example, weights in zip(rows, kept, found, zip(*attention, strict=True), strict=True)
+        ]
 
     def _paragraphs(self, row: Row) -> list[list[int]]:
         """The ids of each paragraph that the model reads."""
