@@ -12,6 +12,7 @@ import pytest
 from factbook_data import write_factbook, write_run
 
 from raysum.errors import UserError
+from raysum.evaluate.evaluation import evaluate
 from raysum.prepare.dataset import Dataset
 from raysum.run import Run
 from raysum.tune.plots import plot
@@ -121,6 +122,9 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
     assert best == min(t.config["decode.beta"] for t in result.trials if t.metrics["rouge2"] == top)
     assert Run.resolve(tmp_path / "search").decode == run.config.decode.model_copy(update={"beta": best})
     assert (tmp_path / "search" / "search.png").is_file()
+    alone = evaluate(str(run.path), str(data.path), split="valid", limit=6, decode={"beta": 0.8}, out=tmp_path / "alone")
+    expected = next(iter(alone.systems.values()))
+    assert metric(result, "beta=0.8") == pytest.approx(expected["rouge2"])  # betas are decoded together
 
     actors = {actor.name for actor in list_actors(address=dashboard(), limit=1000)}
     assert {"beta=0", "beta=0.4", "beta=0.8"} <= actors

@@ -13,7 +13,7 @@ import numpy as np
 
 from raysum.config import DecodeConfig
 from raysum.decode.summarizer import Summarizer
-from raysum.decode.summary import Citation
+from raysum.decode.summary import Citation, Summary
 from raysum.models.batch import TITLE_END
 from raysum.prepare.ranking import lexrank
 from raysum.prepare.sentences import sentence_spans
@@ -28,6 +28,11 @@ class Output:
     sentences: list[str]
     citations: list[list[Citation]] = field(default_factory=list)
     attention: list[float] | None = None
+
+    @classmethod
+    def of(cls, summary: Summary) -> "Output":
+        sentences = summary.sentences
+        return cls([s.text for s in sentences], [s.citations for s in sentences], summary.attention)
 
 
 class System(Protocol):
@@ -48,11 +53,7 @@ class Trained:
     settings: DecodeConfig
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Output]:
-        summaries = self.summarizer.summarize_rows(rows, self.settings)
-        return [
-            Output([s.text for s in summary.sentences], [s.citations for s in summary.sentences], summary.attention)
-            for summary in summaries
-        ]
+        return [Output.of(summary) for summary in self.summarizer.summarize_rows(rows, self.settings)]
 
 
 @dataclass(frozen=True)

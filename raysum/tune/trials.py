@@ -1,5 +1,6 @@
 """What a trial does: decode a split with one setting, or train one run. Runs in Ray workers."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -12,59 +13,94 @@ from raysum.tune.job import Job
 if TYPE_CHECKING:
     import pandas as pd
 
+    from raysum.evaluate.systems import Output
+
+_BETA = "decode.beta"
+_CHUNK = 64  # examples between two reports
+
 
 class Decoder:
-    """The actor of one decode trial, named like the trial: the run with the trial's decode settings."""
+    """The actor that decodes the split: for one trial, or for all trials of a search that differ in beta only.
 
-    def __init__(self, job: Job, values: dict[str, Any], name: str):
+    ``values`` are the trial's, ``betas`` those that are decoded together.
+    """
+
+    def __init__(self, job: Job, values: dict[str, Any], betas: Sequence[float] | None = None):
         import torch
 
         from raysum.decode.summarizer import Summarizer
-        from raysum.evaluate.examples import read_examples
-        from raysum.evaluate.systems import Trained
-        from raysum.prepare.dataset import Dataset
 
-        torch.set_num_threads(job.threads)
+        torch.set_num_threads(job.threads * (job.at_once if betas else 1))
         run = Run.open(job.run)
-        settings = job.space.resolve(values, base=run.decode).decode
-        self.system = Trained(name, Summarizer.load(run.path, **settings.model_dump()), settings)
-        self.rows = list(read_examples(Dataset.open(job.data), job.space.config.split, job.length))
-        self.size = 4 * settings.batch_examples  # examples between two reports
+        self.settings = job.space.resolve(values, base=run.decode).decode
+        self.summarizer = Summarizer.load(run.path, **self.settings.model_dump())
+        self.betas = list(betas or [self.settings.beta])
+        self.rows = read_rows(job)
+        self.done: dict[int, list[list[Output]]] = {}
+
+    def decode(self, start: int, stop: int, beta: float | None = None) -> "list[Output]":
+        """What the rows ``start`` to ``stop`` give with ``beta``, one of ``betas``."""
+        from raysum.evaluate.systems import Output
+
+        if start not in self.done:
+            found = self.summarizer.summarize_betas(self.rows[start:stop], self.settings, self.betas)
+            self.done[start] = [[Output.of(summary) for summary in summaries] for summaries in found]
+        return self.done[start][0 if beta is None else self.betas.index(beta)]
+
+
+class Scorer:
+    """The actor of one decode trial, named like the trial: it scores what the decoder gives."""
+
+    def __init__(self, job: Job, name: str):
+        self.rows = read_rows(job)
         self.folder, self.metric = job.folder(name), job.space.config.metric
         self.parts: list[pd.DataFrame] = []
 
-    def score_next(self) -> dict[str, Any]:
-        """Decode and score the next chunk: the means so far. After the last, the scores of each example are saved."""
+    def score(self, start: int, stop: int, outputs: "list[Output]") -> dict[str, Any]:
+        """The means so far. After the last rows, the scores of each example are saved."""
         import pandas as pd
 
         from raysum.evaluate.scoring import means, score
 
-        start = self.size * len(self.parts)
-        rows = self.rows[start : start + self.size]
-        self.parts.append(score(rows, self.system.summarize(rows, rows)))
+        self.parts.append(score(self.rows[start:stop], outputs))
         scores = pd.concat(self.parts, ignore_index=True)
         if len(scores) == len(self.rows):
             self.folder.mkdir(parents=True, exist_ok=True)
             scores.to_parquet(self.folder / "scores.parquet", index=False)
         return {name: value for name, value in means(scores).items() if self._is_shown(name)}
 
-    def num_examples(self) -> int:
-        return len(self.rows)
-
     def _is_shown(self, figure: str) -> bool:
         """Of intervals only the one of the metric, or TensorBoard would show three curves for each."""
         return not figure.endswith(("_low", "_high")) or figure.rpartition("_")[0] == self.metric
 
 
-def decode_trial(values: dict[str, Any], job: Job) -> None:
+def read_rows(job: Job) -> list[dict[str, Any]]:
+    """The rows that a decode search scores."""
+    from raysum.evaluate.examples import read_examples
+    from raysum.prepare.dataset import Dataset
+
+    return list(read_examples(Dataset.open(job.data), job.space.config.split, job.length))
+
+
+def shared_decoder(job: Job) -> Any:
+    """One decoder for all trials of a grid of betas, None for other spaces."""
+    search = job.space.config.search
+    if set(search) != {_BETA} or search[_BETA].grid is None:
+        return None
+    first = next(job.space.samples())
+    restarts = {"max_restarts": 1, "max_task_retries": 1}
+    return ray.remote(Decoder).options(num_cpus=1, **restarts).remote(job, first, search[_BETA].grid)
+
+
+def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
     """Scores the split chunk by chunk, in an actor that the dashboard shows under the trial's name."""
     name = tune.get_context().get_trial_name()
-    decoder: Any = ray.remote(Decoder).options(name=name, num_cpus=1).remote(job, values, name)
-    examples, scored = ray.get(decoder.num_examples.remote()), 0
-    while scored < examples:
-        figures = ray.get(decoder.score_next.remote())
-        scored = figures["examples"]
-        tune.report(figures)
+    beta = values[_BETA] if decoder else None
+    decoder = decoder or ray.remote(Decoder).options(num_cpus=0).remote(job, values)
+    scorer: Any = ray.remote(Scorer).options(name=name, num_cpus=1).remote(job, name)
+    for start in range(0, job.length, _CHUNK):
+        stop = min(start + _CHUNK, job.length)
+        tune.report(ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, beta))))
 
 
 def train_trial(values: dict[str, Any], job: Job) -> None:

@@ -17,7 +17,7 @@ from ray.tune.search.sample import Domain
 from raysum.tune.job import Job
 from raysum.tune.results import Trial
 from raysum.tune.spaces import Values
-from raysum.tune.trials import decode_trial, train_trial
+from raysum.tune.trials import decode_trial, shared_decoder, train_trial
 from raysum.tune.watch import Watch
 
 
@@ -35,7 +35,12 @@ def _tuner(job: Job) -> tune.Tuner:
     decode = space.kind == "decode"
     # A trial holds almost no CPU itself (0 is refused): its actor does, or its worker group, which Tune does not count.
     resources = tune.PlacementGroupFactory([{"CPU": 0.01}, {"CPU": 1}] if decode else [{"CPU": 0.01}])
-    trainable = tune.with_resources(tune.with_parameters(decode_trial if decode else train_trial, job=job), resources)
+    with_job = (
+        tune.with_parameters(decode_trial, job=job, decoder=shared_decoder(job))
+        if decode
+        else tune.with_parameters(train_trial, job=job)
+    )
+    trainable = tune.with_resources(with_job, resources)
     if tune.Tuner.can_restore(folder):
         return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=True)
     return tune.Tuner(
