@@ -122,7 +122,7 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
     assert best == min(t.config["decode.beta"] for t in result.trials if t.metrics["rouge2"] == top)
     assert Run.resolve(tmp_path / "search").decode == run.config.decode.model_copy(update={"beta": best})
     assert (tmp_path / "search" / "search.png").is_file()
-    alone = evaluate(str(run.path), str(data.path), split="valid", limit=6, decode={"beta": 0.8}, out=tmp_path / "alone")
+    alone = evaluate(str(run.path), data.path, split="valid", limit=6, decode={"beta": 0.8}, out=tmp_path / "alone")
     expected = next(iter(alone.systems.values()))
     assert metric(result, "beta=0.8") == pytest.approx(expected["rouge2"])  # betas are decoded together
 
