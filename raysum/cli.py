@@ -3,10 +3,11 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from raysum.command import Checkpoint, Decode, Json, Overrides, print_result, settings_of
 from raysum.errors import UserError
 
 app = typer.Typer(
@@ -19,13 +20,6 @@ data_app = typer.Typer(help="Look into datasets.", no_args_is_help=True)
 config_app = typer.Typer(help="Look into configurations.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(config_app, name="config")
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as train.steps=2000.")
-]
-Decode = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decode key, such as beta=0.4.")]
-Checkpoint = Annotated[str, typer.Option(help="best, latest, or a step.")]
 
 
 def main() -> None:
@@ -51,7 +45,7 @@ def quickstart(
     from raysum.quickstart import quickstart as run_quickstart
 
     result = run_quickstart(out, steps=steps, clusters=clusters)
-    _print(result.to_dict() if as_json else result.render(), as_json)
+    print_result(result.to_dict() if as_json else result.render(), as_json)
 
 
 @app.command()
@@ -88,7 +82,7 @@ def prepare(
         paragraph_tokens=paragraph_tokens,
         graph=graph,
     )
-    _print(report, as_json)
+    print_result(report, as_json)
 
 
 @data_app.command("show")
@@ -97,7 +91,7 @@ def data_show(data: Annotated[str, typer.Argument(help="Dataset folder.")], as_j
     from raysum.prepare.card import render, show
 
     card = show(data)
-    _print(card if as_json else render(card), as_json)
+    print_result(card if as_json else render(card), as_json)
 
 
 @app.command()
@@ -120,7 +114,7 @@ def train(
         run = run_train(config)
     best = run.best()
     result = {"run": str(run.path), "step": best.step, "valid_loss": run.validations().get(best.step)}
-    _print(result, as_json)
+    print_result(result, as_json)
 
 
 @app.command()
@@ -133,7 +127,7 @@ def tune(
     from raysum.tune.search import search
 
     result = search(space, overrides or [])
-    _print(result.to_dict() if as_json else result.table(), as_json)
+    print_result(result.to_dict() if as_json else result.table(), as_json)
 
 
 @app.command()
@@ -160,10 +154,10 @@ def evaluate(
         protocol=protocol,
         swapped=swapped,
         checkpoint=checkpoint,
-        decode=_settings(decode),
+        decode=settings_of(decode),
         out=out,
     )
-    _print(result.to_dict() if as_json else result.table(), as_json)
+    print_result(result.to_dict() if as_json else result.table(), as_json)
 
 
 @app.command()
@@ -179,11 +173,11 @@ def summarize(
     from raysum.decode.inputs import read_clusters
     from raysum.decode.summarizer import Summarizer
 
-    settings = _settings(decode)
+    settings = settings_of(decode)
     clusters = read_clusters(files or ["-"], title)
     summarizer = Summarizer.load(run, checkpoint=checkpoint, **settings)
     for summary in summarizer.summarize_many(clusters, progress=len(clusters) > 1):
-        _print(summary.to_dict() if as_json else summary.render(), as_json)
+        print_result(summary.to_dict() if as_json else summary.render(), as_json)
 
 
 @app.command()
@@ -205,9 +199,26 @@ def serve(
         port=port,
         replicas=replicas,
         checkpoint=checkpoint,
-        decode=_settings(decode),
+        decode=settings_of(decode),
         address=address,
     )
+
+
+@app.command("import")
+def import_checkpoint(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="hiersumm (PyTorch) or wiki_sum (TensorFlow).")],
+    file: Annotated[str, typer.Argument(help="model_step_N.pt[.gz], or the prefix ckpt-N.")],
+    out: Annotated[str, typer.Option(help="Run folder to write.")],
+    vocab: Annotated[str, typer.Option(help="The SentencePiece model that it was trained with.")],
+    heads: Annotated[int | None, typer.Option(help="wiki_sum: attention heads; 4 as published.", min=1)] = None,
+    dropout: Annotated[float | None, typer.Option(help="wiki_sum: dropout rate; 0.3 as published.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Turn a published checkpoint into a run that summarize, evaluate and serve take."""
+    from raysum.published import import_checkpoint as run_import
+
+    run = run_import(kind, file, out, vocab, heads=heads, dropout=dropout)
+    print_result({"run": str(run.path), "step": run.best().step}, as_json)
 
 
 @app.command()
@@ -223,7 +234,7 @@ def bench(
     from raysum.bench.registry import bench as run_bench
 
     result = run_bench(name, [*(settings or []), *([f"against=[{against}]"] if against else [])])
-    _print(result.to_dict() if as_json else result.table(), as_json)
+    print_result(result.to_dict() if as_json else result.table(), as_json)
 
 
 @config_app.command("show")
@@ -237,7 +248,7 @@ def config_show(
     config = load_config(preset, overrides)
     number = count_parameters(config.model)
     if as_json:
-        _print(config.model_dump(mode="json") | {"parameters": number}, as_json)
+        print_result(config.model_dump(mode="json") | {"parameters": number}, as_json)
     else:
         print(f"# {number:,} parameters\n{dump(config)}", end="")
 
@@ -256,31 +267,3 @@ def config_schema() -> None:
     from raysum.config import Config
 
     print(json.dumps(Config.model_json_schema(), indent=2))
-
-
-def _settings(pairs: list[str] | None) -> dict[str, Any]:
-    """`--set key=value` pairs as decode settings."""
-    import yaml
-
-    settings = {}
-    for pair in pairs or []:
-        key, equals, text = pair.partition("=")
-        if not equals:
-            raise UserError(f"{pair!r} is not KEY=VALUE; write for example --set num_beams=8")
-        settings[key.removeprefix("decode.")] = yaml.safe_load(text)
-    return settings
-
-
-def _print(result: Any, as_json: bool) -> None:
-    """A result on stdout: one line of JSON, or for people."""
-    if as_json:
-        print(json.dumps(result, ensure_ascii=False))
-        return
-    from rich.console import Console
-
-    console = Console(soft_wrap=True)
-    if isinstance(result, dict):
-        for key, value in result.items():
-            console.print(f"{key}: {value}", markup=False, highlight=False)
-    else:
-        console.print(result, markup=False, highlight=False)

@@ -4,15 +4,19 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from raysum.config import Config, DecodeConfig, dump, merge, parse_yaml, validate
 from raysum.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _STEP = "step-"
 
@@ -118,6 +122,15 @@ class Run:
         except OSError as error:
             raise UserError(f"cannot write the run folder {self.path}: {error.strerror}; choose another out=") from None
 
+    def add_weights(self, step: int, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
+        """A complete checkpoint that nothing can be trained on from: ``weights`` made elsewhere, and what is known."""
+        from safetensors.torch import save_file
+
+        folder = self.checkpoint_path(step)
+        folder.mkdir(parents=True)
+        save_file(weights, folder / "weights.safetensors")
+        write_json(folder / "state.json", {"step": step, **state})
+
     # Checkpoints
 
     @property
@@ -179,6 +192,27 @@ class Run:
     def set_decode(self, settings: dict[str, Any]) -> None:
         """Make ``settings`` (decode keys) the ones that evaluate, summarize and serve use."""
         write_text(self.path / "decode.yaml", yaml.safe_dump(settings, sort_keys=False))
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside ``out`` that takes its name when the block ends well, and vanishes when it does not.
+
+    What a killed process left there is removed first. Raises UserError where ``out`` is taken or cannot be written.
+    """
+    folder = out.with_name(f".{out.name}.unfinished")
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} exists already; remove it or choose another --out")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot write {out} ({error.strerror}); choose another --out") from None
+    try:
+        yield folder
+        folder.replace(out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

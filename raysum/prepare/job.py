@@ -1,13 +1,10 @@
 """`raysum prepare`: sources and choices in, a complete dataset folder out, or nothing."""
 
-import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from raysum.errors import UserError
 from raysum.prepare.clean import normalize
 from raysum.prepare.dataset import VOCABULARY
 from raysum.prepare.pipeline import Rejected, read_cluster
@@ -17,6 +14,7 @@ from raysum.prepare.sources import Source, cluster_id, find_sources
 from raysum.prepare.splits import Splitting
 from raysum.prepare.vocabulary import Vocabulary, sample_texts
 from raysum.progress import say, track
+from raysum.run import new_folder
 from raysum.session import start_ray
 
 
@@ -47,7 +45,7 @@ def prepare(
     read_recipe(chosen | {"vocabulary_sha256": ""}, "this call")
     given = Vocabulary.load(vocab) if vocab else None
     found = find_sources(sources)
-    with _unfinished(Path(out).expanduser().absolute()) as folder:
+    with new_folder(Path(out).expanduser().absolute()) as folder:
         how = chosen.setdefault("normalize", given.suggested_normalization() if given else "none")
         vocabulary = given or _train_vocabulary(found, splitting, pieces, how)
         (folder / VOCABULARY).write_bytes(vocabulary.model)
@@ -63,27 +61,6 @@ def prepare(
         "splits": {name: entry["rows"] for name, entry in manifest["splits"].items()},
         "pieces": manifest["pieces"],
     }
-
-
-@contextmanager
-def _unfinished(out: Path) -> Iterator[Path]:
-    """A folder beside ``out`` that takes its name when the block ends well, and vanishes when it does not.
-
-    What a killed prepare left there is removed first. Raises UserError where ``out`` is taken or cannot be written.
-    """
-    folder = out.with_name(f".{out.name}.unfinished")
-    try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(f"{out} exists already; remove it or choose another --out")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write {out} ({error.strerror}); choose another --out") from None
-    try:
-        yield folder
-        folder.replace(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _train_vocabulary(sources: list[Source], splitting: Splitting, pieces: int, how: Any) -> Vocabulary:

@@ -89,6 +89,8 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
             f"{run.path} was trained with other values of {', '.join(changed)}; keep them, or choose another out="
         )
     newest = run.latest()
+    if newest is None and run.checkpoints():
+        raise UserError(f"{run.path} holds weights alone, which cannot be trained further; choose another out=")
     if newest and newest.state["data"] != dataset.fingerprint:
         raise UserError(f"{run.path} was trained on another dataset than {dataset.path}; choose another out=")
 

@@ -1,12 +1,40 @@
 """Weights of the published HT and FT code (nlpyang/hiersumm, PyTorch) under our names."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from raysum.models.importers.mapping import Arrays, Names, count_layers, read
+from raysum.errors import UserError
+from raysum.models.importers.mapping import Arrays, Names, Published, count_layers, misfit, read, step_in_name
+from raysum.models.importers.torch_file import read_checkpoint
 from raysum.models.specs import Seq2SeqSpec
+
+_BUFFERS = (".pe", ".mask")  # sinusoids, and 25 MB of causal mask a decoder layer
+_SHARED = ("decoder.embeddings.weight", "generator.0.weight")  # with the encoder's embedding, as ours are
+_OLD_NORM = {".a_2": ".weight", ".b_2": ".bias"}  # LayerNorm's parameters in its older checkpoints
+
+
+def load(path: Path) -> Published:
+    """The model of a checkpoint file (``model_step_STEP.pt``, gzipped or not). The optimizer's state is left out.
+
+    Raises UserError where the file does not read, is of another code, or has embeddings that ours cannot hold.
+    """
+    found, options = read_checkpoint(path, lambda name: not name.endswith(_BUFFERS))
+    arrays = {name[:-4] + _OLD_NORM.get(name[-4:], name[-4:]): array for name, array in found.items()}
+    try:
+        spec, weights = convert(arrays, options)
+        limits = {"max_tokens": options["trunc_src_ntoken"] + 1}  # its loader adds the EOS behind the cut
+        limits = limits if spec.positions == "flat" else {"max_paragraphs": options["trunc_src_nblock"]}
+    except (KeyError, ValueError, TypeError) as error:
+        raise misfit(path, "hiersumm", error) from None
+    embedding = arrays["encoder.embeddings.weight"]
+    for name in _SHARED if spec.tied_output else _SHARED[:1]:
+        if not np.array_equal(arrays.get(name, embedding), embedding):
+            raise UserError(f"{path} has embeddings of its own in {name}; here source and target must share theirs")
+    return Published(spec, weights, step_in_name(path, r"step_(\d+)"), limits)
 
 
 def spec_of(arrays: Arrays, options: Mapping[str, Any]) -> Seq2SeqSpec:

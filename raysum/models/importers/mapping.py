@@ -2,13 +2,32 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import Tensor
+
+from raysum.errors import UserError
+from raysum.models.specs import Seq2SeqSpec
 
 Arrays = Mapping[str, np.ndarray]
 Names = dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published model: its architecture, its weights under our names, and the step they were saved at (0: unknown).
+
+    ``source`` are the keys of a config's section of that name which the checkpoint tells.
+    """
+
+    spec: Seq2SeqSpec
+    weights: dict[str, Tensor]
+    step: int
+    source: dict[str, int]
 
 
 def read(arrays: Arrays, names: Names, transpose: str | None = None) -> dict[str, Tensor]:
@@ -21,6 +40,26 @@ def read(arrays: Arrays, names: Names, transpose: str | None = None) -> dict[str
 
 
 def count_layers(arrays: Arrays, prefix: str) -> int:
-    """Layers numbered from 0 right behind ``prefix``."""
-    numbers = (re.match(r"\d+", name.removeprefix(prefix)) for name in arrays if name.startswith(prefix))
-    return 1 + max(int(number[0]) for number in numbers if number)
+    """Layers numbered from 0 right behind ``prefix``. Raises KeyError where there is none."""
+    found = (re.match(r"\d+", name.removeprefix(prefix)) for name in arrays if name.startswith(prefix))
+    numbers = [int(number[0]) for number in found if number]
+    if not numbers:
+        raise KeyError(f"{prefix}0")
+    return 1 + max(numbers)
+
+
+def step_in_name(path: Path, pattern: str) -> int:
+    """The number that ``pattern`` captures in the name of a file; 0 where it is not there."""
+    found = re.search(pattern, path.name)
+    return int(found[1]) if found else 0
+
+
+def misfit(path: Path, code: str, error: Exception) -> UserError:
+    """What to tell where ``spec_of`` or ``convert`` fail: a name is missing, or sizes fit no spec."""
+    if isinstance(error, KeyError):
+        reason = f"it lacks {error}"
+    elif isinstance(error, ValidationError):
+        reason = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+    else:
+        reason = str(error)
+    return UserError(f"{path} does not fit what {code} writes: {reason}")

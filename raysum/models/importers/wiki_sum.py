@@ -1,17 +1,39 @@
 """Weights of the published PHT and VHT code (yema2018/wiki_sum, TensorFlow) under our names."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from raysum.models.importers.mapping import Arrays, Names, count_layers, read
+from raysum.models.importers.mapping import Arrays, Names, Published, count_layers, misfit, read, step_in_name
+from raysum.models.importers.tensor_bundle import TensorBundle
 from raysum.models.specs import Seq2SeqSpec
 
+HEADS, DROPOUT = 4, 0.3  # the code's defaults, -num_headers and -drop_rate; also PHT/VHT paper section 4.2
+
+_MODEL, _VALUE, _SLOT = "model/", "/.ATTRIBUTES/VARIABLE_VALUE", "/.OPTIMIZER_SLOT/"
+_STEPS = f"optimizer/iter{_VALUE}"  # updates; the number in a checkpoint's name counts savings
 _EMBEDDING = "decoder/embedding/embeddings"  # shared with the encoder
 _ENCODER = "encoder/para_encoder/encoder/enc_layers/"
 _DECODER = "decoder/dec_layers/"
 _POOLING = "encoder/para_encoder/final_encoder"
+
+
+def load(prefix: Path, heads: int = HEADS, dropout: float = DROPOUT) -> Published:
+    """The model of the checkpoint ``prefix`` (``ckpt-N``, or one of its files). The optimizer's state is left out.
+
+    Raises UserError where its files do not read, are of another code, or do not fit ``heads``.
+    """
+    bundle = TensorBundle(prefix)
+    names = [name for name in bundle.entries if name.startswith(_MODEL) and name.endswith(_VALUE) and _SLOT not in name]
+    arrays = {name.removeprefix(_MODEL).removesuffix(_VALUE): bundle.read(name) for name in names}
+    try:
+        spec, weights = convert(arrays, {"num_heads": heads, "drop_rate": dropout})
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise misfit(prefix, "wiki_sum", error) from None
+    step = int(bundle.read(_STEPS)) if _STEPS in bundle.entries else step_in_name(prefix, r"ckpt-(\d+)")
+    return Published(spec, weights, step, {})
 
 
 def spec_of(arrays: Arrays, options: Mapping[str, Any]) -> Seq2SeqSpec:

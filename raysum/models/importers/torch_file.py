@@ -1,0 +1,90 @@
+"""PyTorch checkpoints of other codes: read without running anything that they hold."""
+
+import argparse
+import gzip
+import pickle
+import re
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.serialization import safe_globals
+
+from raysum.errors import UserError
+
+_GLOBAL = re.compile(r"GLOBAL (\S+)")
+
+
+def read_checkpoint(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The ``wanted`` tensors of the file's ``model`` in float32, and its ``opt``, an argparse namespace, as a mapping.
+
+    Tensors that are not wanted, and the optimizer's state, do not fill memory, but for files of PyTorch before 1.6,
+    which are of one piece. ``path`` may be gzipped. Raises UserError where it is missing, damaged, of another kind, or
+    asks for any other Python object than tensors and the namespace.
+    """
+    with _unpacked(path) as plain:
+        checkpoint = _load(plain, path)
+        parts = [checkpoint.get(name) for name in ("model", "opt")] if isinstance(checkpoint, Mapping) else [None, None]
+        model, options = parts[0], vars(parts[1]) if isinstance(parts[1], argparse.Namespace) else parts[1]
+        if not isinstance(model, Mapping) or not isinstance(options, Mapping):
+            raise UserError(f"{path} is no hiersumm checkpoint: that is a mapping with the keys 'model' and 'opt'")
+        tensors = {str(name): value for name, value in model.items() if isinstance(value, Tensor)}
+        # Copies: the file may be a temporary one.
+        return {name: value.float().numpy().copy() for name, value in tensors.items() if wanted(name)}, dict(options)
+
+
+def _load(plain: Path, path: Path) -> Any:
+    mapped = zipfile.is_zipfile(plain)
+    if mapped:
+        _check_zip(plain, path)
+    try:
+        with safe_globals([argparse.Namespace]):
+            return torch.load(plain, map_location="cpu", weights_only=True, mmap=mapped)
+    except Exception as error:  # whatever the bytes of a damaged file lead the unpickler to
+        found = _GLOBAL.search(str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        if found:
+            raise UserError(
+                f"{path} is not read: it asks for {found[1].rstrip('.')}, which no checkpoint needs and which may run "
+                "code; get it from another place"
+            ) from None
+        raise UserError(f"{path} does not read as a PyTorch checkpoint; it is of another kind, or damaged") from None
+
+
+def _check_zip(plain: Path, path: Path) -> None:
+    """Memory-mapped tensors are not checked by PyTorch."""
+    try:
+        with zipfile.ZipFile(plain) as archive:
+            bad = archive.testzip()
+    except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError):
+        bad = "its table of contents"
+    if bad:
+        raise UserError(f"{path} is damaged: {bad} is not what was written; copy the checkpoint again")
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[Path]:
+    """``path``, or a temporary file with its content where it is gzipped."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if not packed:
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(suffix=".pt") as plain:
+        try:
+            with gzip.open(path) as content:
+                shutil.copyfileobj(content, plain)
+            plain.flush()
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"cannot unpack {path}: {error}; copy it again, or unpack it yourself") from None
+        yield Path(plain.name)
