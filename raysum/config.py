@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from raysum.errors import UserError
-from raysum.models.specs import ModelSpec, Seq2SeqSpec
+from raysum.models.specs import SYSTEMS, ModelSpec, Seq2SeqSpec
 
 
 class Section(BaseModel):
@@ -195,6 +195,8 @@ def read_values(name: str) -> tuple[dict[str, Any], dict[str, str]]:
     if base is None:
         return values, places
     base_values, base_places = read_values(base)
+    if "system" in (values.get("model") or {}):
+        del base_values["model"]  # another system has other keys
     return merge(base_values, values), base_places | places
 
 
@@ -264,12 +266,13 @@ def assign(values: dict[str, Any], places: dict[str, str], dotted: str, value: A
 
 def _explain(problem: Any, places: dict[str, str], root: type[Section]) -> str:
     """One line for one problem that pydantic found."""
-    tags = {"seq2seq", "predictor"}
-    dotted = ".".join(str(part) for part in problem["loc"] if part not in tags)
+    dotted = ".".join(str(part) for part in problem["loc"] if part not in SYSTEMS)
     place = next((places[key] for key in _ancestors(dotted) if key in places), "")
     where = f" ({place})" if place else ""
     if problem["type"] == "extra_forbidden":
-        near = _nearest(dotted, list(keys(root)))
+        spec = next((SYSTEMS[part] for part in problem["loc"] if part in SYSTEMS), Seq2SeqSpec)
+        other = {f"model.{name}" for one in SYSTEMS.values() for name in set(one.model_fields) - set(spec.model_fields)}
+        near = _nearest(dotted, [key for key in keys(root) if key not in other])
         return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
     message = problem["msg"].removeprefix("Value error, ")
     given = "" if isinstance(problem["input"], dict | BaseModel) else f" (got {problem['input']!r})"

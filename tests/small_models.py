@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from raysum.models.build import build
-from raysum.models.specs import Seq2SeqSpec
+from raysum.models.specs import Seq2SeqSpec, Spec
 
 SIZES = {"vocabulary": 40, "width": 16, "ffn": 24, "heads": 2, "pooling_heads": 4}
 DRY = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -18,11 +18,19 @@ def spec(mix: str, **options) -> Seq2SeqSpec:
 
 
 def model_of(mix: str, **options) -> nn.Module:
+    return shaken(build_seeded(spec(mix, **options)))
+
+
+def build_seeded(some_spec: Spec) -> nn.Module:
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model = build(spec(mix, **options))
-    for name, value in model.named_parameters():  # biases and norms start at 0 and 1, where mistakes would not show
-        if value.dim() == 1:
+    return build(some_spec)
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """Biases and norms start at 0 and 1, where mistakes would not show."""
+    for name, value in model.named_parameters():
+        if value.dim() == 1 or name.startswith("bias."):
             nn.init.normal_(value, mean=float("norm" in name), std=0.2)
     return model
 

@@ -68,6 +68,18 @@ def test_decode_aliases_are_the_names_other_toolkits_use():
     assert (config.decode.num_beams, config.decode.no_repeat_ngram_size) == (3, 2)
 
 
+def test_a_preset_of_another_system_inherits_all_but_the_model():
+    tdmca, ht = load_config("tdmca"), load_config("ht")
+    assert tdmca.model.system == "tdmca" and (tdmca.optim, tdmca.decode) == (ht.optim, ht.decode)
+    with pytest.raises(UserError) as error:
+        load_config("tdmca", ["model.encoder=LL", "model.blok=3"])
+    first, second = str(error.value).splitlines()
+    assert first.startswith("unknown key 'model.encoder'") and "model.decoder" not in first
+    assert second.endswith("did you mean 'model.block'?")
+    with pytest.raises(UserError, match="'graphsum'"):
+        load_config(None, ["model.system=graphsun"])
+
+
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_resolves_and_survives_its_own_dump(name):
     config = load_config(name)

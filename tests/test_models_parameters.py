@@ -12,6 +12,7 @@ from raysum.models.parameters import count_parameters
 from raysum.models.specs import PredictorSpec
 
 PRESETS = ["ft", "ht", "ht-code", "pht", "vht", "ft-3", "ht-3-3", "pht-1", "vht-1"]
+OTHERS = ["tdmca", "tdmca-3", "txl", "graphsum", "ranker"]
 
 
 def built(some_spec) -> int:
@@ -38,9 +39,18 @@ def test_counts_are_those_of_the_published_codes():
     assert counts["pht-1"] < counts["pht"] and counts["ft-3"] < counts["ft"]
 
 
-@pytest.mark.parametrize("name", PRESETS)
+def test_sizes_of_the_other_systems():
+    counts = {name: count_parameters(load_config(name).model) for name in [*OTHERS, "ft-3", "pht"]}
+    assert counts["tdmca"] == 32000 * 513 + 5 * 3_152_384 + 2 * 2 * (3 * 512 * 512 + 512) + 1024
+    # PHT/VHT paper, section 5.4: decoders without encoder are smaller; T-DMCA is the larger one, by its convolutions
+    assert counts["txl"] < counts["tdmca-3"] < counts["ft-3"] < counts["pht"]
+    assert counts["graphsum"] > counts["ft-3"]
+
+
+@pytest.mark.parametrize("name", PRESETS + OTHERS)
 def test_presets_build(name):
-    small = load_config(name, ["model.vocabulary=50", "model.width=32", "model.ffn=8"]).model
+    sizes = ["model.vocabulary=50", "model.width=32", "model.hidden=8" if name == "ranker" else "model.ffn=8"]
+    small = load_config(name, sizes).model
     assert built(small) == count_parameters(small)
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from raysum.allocator import keep_freed_memory
 from raysum.config import Config, DecodeConfig, SourceConfig, validate
 from raysum.decode import citations
 from raysum.decode.compression import restrict, strongest
@@ -20,15 +22,15 @@ from raysum.decode.summary import Alternative, Citation, Sentence, Summary
 from raysum.errors import UserError
 from raysum.models.batch import Source
 from raysum.models.build import build
+from raysum.models.generator import Generator
 from raysum.models.memory import Memory
 from raysum.models.predictor import AttentionPredictor
-from raysum.models.seq2seq import Seq2Seq
 from raysum.prepare.pipeline import Rejected, prepare_example
 from raysum.prepare.recipe import Recipe, read_recipe
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import bar
 from raysum.run import Checkpoint, Run
-from raysum.stream.collate import cut_source
+from raysum.stream.collate import Summarization, cut_graph
 
 Row = dict[str, Any]
 
@@ -37,12 +39,13 @@ class Summarizer:
     """A trained model with all that turns raw text into its input and its output into text.
 
     ``settings`` are the run's decoding settings with the overrides given to ``load``. ``dtype`` is what matrices are
-    multiplied in: ``fp32``, or ``bf16`` by autocast; scores are fp32 in both.
+    multiplied in: ``fp32``, or ``bf16`` by autocast; scores are fp32 in both. ``kind`` says what the model reads of a
+    row.
     """
 
     def __init__(
         self,
-        model: Seq2Seq,
+        model: Generator,
         vocabulary: Vocabulary,
         recipe: Recipe,
         source: SourceConfig,
@@ -50,11 +53,12 @@ class Summarizer:
         predictor: AttentionPredictor | None = None,
         dtype: Literal["fp32", "bf16"] = "fp32",
         name: str = "the run",
+        kind: Summarization = Summarization(),
     ):
         self.model = model.eval()
         self.predictor = None if predictor is None else predictor.eval()
         self.vocabulary, self.recipe, self.source, self.settings = vocabulary, recipe, source, settings
-        self.dtype, self.name = dtype, name
+        self.dtype, self.name, self.kind = dtype, name, kind
         self.device = next(model.parameters()).device
         self._commas = sorted(
             {i for text in (",", "a,") for i in vocabulary.encode(text) if vocabulary.decode([i]) == ","}
@@ -77,6 +81,7 @@ class Summarizer:
         """
         if dtype not in ("fp32", "bf16"):
             raise UserError(f"dtype {dtype!r} is neither fp32 nor bf16")
+        keep_freed_memory()
         opened = Run.resolve(run)
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         vocabulary, recipe = Vocabulary.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
@@ -93,6 +98,7 @@ class Summarizer:
             predictor=_restored(alignment.config, alignment.best(), place) if has_predictor else None,
             dtype=dtype,
             name=str(run),
+            kind=Summarization.of(opened.config.model),
         )
         summarizer.settings = summarizer.choose(decode)
         return summarizer
@@ -165,8 +171,9 @@ class Summarizer:
         """For each row the summaries by all betas."""
         paragraphs = [self._paragraphs(row) for row in rows]
         kept = [list(range(len(example))) for example in paragraphs]
+        graphs = [self._graph(row, len(example)) for row, example in zip(rows, paragraphs, strict=True)]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == "bf16"):
-            memory = self._encode(paragraphs)
+            memory = self._encode(paragraphs, graphs)
             predicted = self._predict(memory) if any(betas) or settings.keep_paragraphs else None
             if predicted is not None and settings.keep_paragraphs:
                 rows_hat = predicted.float().cpu().numpy()
@@ -174,7 +181,10 @@ class Summarizer:
                     strongest(hat[: len(example)], settings.keep_paragraphs)
                     for hat, example in zip(rows_hat, paragraphs, strict=True)
                 ]
-                memory = self._encode([restrict(*pair) for pair in zip(paragraphs, kept, strict=True)])
+                memory = self._encode(
+                    [restrict(*pair) for pair in zip(paragraphs, kept, strict=True)],
+                    [graph[np.ix_(places, places)] for graph, places in zip(graphs, kept, strict=True)],
+                )
                 predicted = _chosen(predicted, kept)
             found = search_betas(self.model, memory, settings, betas, predicted, exempt=self._commas)
             if not all(hypotheses for example in found for hypotheses in example):
@@ -190,11 +200,25 @@ class Summarizer:
 
     def _paragraphs(self, row: Row) -> list[list[int]]:
         """The ids of each paragraph that the model reads."""
-        ids, lengths = cut_source(row["ids"], row["paragraph_offsets"], self.source)
+        ids, lengths = self.kind.read(row, self.source)
         return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
-    def _encode(self, paragraphs: Sequence[list[list[int]]]) -> Memory:
-        return self.model.encode(Source.pack(paragraphs).to(self.device))
+    def _graph(self, row: Row, count: int) -> np.ndarray:
+        """[count, count]: the edges between the paragraphs that the model reads; none where it reads no graph."""
+        graph = np.zeros((count, count), np.float32)
+        if self.kind.graph:
+            first, second, values = cut_graph(row, count)
+            graph[first, second] = values
+        return graph
+
+    def _encode(self, paragraphs: Sequence[list[list[int]]], graphs: Sequence[np.ndarray]) -> Memory:
+        source = Source.pack(paragraphs)
+        if self.kind.graph:
+            dense = torch.zeros(len(graphs), *[max(map(len, graphs))] * 2)
+            for example, graph in zip(dense, graphs, strict=True):
+                example[: len(graph), : len(graph)] = torch.from_numpy(graph)
+            source = replace(source, graph=dense)
+        return self.model.encode(source.to(self.device))
 
     def _predict(self, memory: Memory) -> Tensor:
         """Predicted attention [B, M]."""

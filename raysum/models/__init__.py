@@ -24,5 +24,9 @@ LayerNorm; PHT and VHT: post), ``sinusoid`` (PHT's and VHT's code: all sines, th
 tied, PHT and VHT: not), ``ffn_dropout`` and ``attention_dropout`` (HT's code: at the common rate; PHT's and VHT's:
 none). Where a mix has no published model, the options mean the same: any norm, form and letters go together.
 
+The systems beside the family follow their papers where these give equations, and their codes where the papers are
+silent; each file says where. All summarizing models have the face of ``generator.Generator``: the objective, beam
+search and citations need no more. Decoder-only ones (``prefix``) read the source as the beginning of the target.
+
 HT's ablations: w/o PP is ``positions=paragraph``, w/o MP ``pooling_heads=1``, w/o GT an encoder without ``G``.
 """

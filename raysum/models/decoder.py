@@ -1,6 +1,7 @@
 """Decoder layers: masked self-attention and FFN around the letter that reads the source."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -8,7 +9,7 @@ from raysum.models.cross import FlatAttention, ParallelAttention
 from raysum.models.dropout import Dropout
 from raysum.models.layers import FeedForward, Projection, Residual, attend, merge_heads, split_heads
 from raysum.models.memory import Memory, SourceKeys
-from raysum.models.specs import Seq2SeqSpec
+from raysum.models.specs import TransformerSpec
 from raysum.models.vertical import VerticalAttention
 
 DECODER_LETTERS: dict[str, type[FlatAttention] | type[ParallelAttention] | type[VerticalAttention]] = {
@@ -24,11 +25,12 @@ Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 class DecoderLayer(nn.Module):
     """Self-attention over the target so far, a letter's attention to the source, feed-forward network."""
 
-    def __init__(self, spec: Seq2SeqSpec, letter: str):
+    def __init__(self, spec: TransformerSpec, cross: Callable[[Any], Any]):
+        """``cross(spec)`` is the attention to the source, with ``read`` and ``forward`` as in raysum.models.cross."""
         super().__init__()
         self.attention = CausalSelfAttention(spec)
         self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
-        self.cross: FlatAttention | ParallelAttention | VerticalAttention = DECODER_LETTERS[letter](spec)
+        self.cross = cross(spec)
         self.around_cross = Residual(spec.width, spec.norm, spec.dropout)
         self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
         self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
@@ -53,7 +55,7 @@ class DecoderLayer(nn.Module):
 class CausalSelfAttention(nn.Module):
     """Each target position attends to itself and those before it."""
 
-    def __init__(self, spec: Seq2SeqSpec):
+    def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.heads = spec.heads
         self.qkv = Projection(spec.width, 3)

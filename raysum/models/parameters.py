@@ -1,19 +1,76 @@
 """How many parameters a spec has, in closed form: no torch, so `raysum config show` can print it at once."""
 
-from raysum.models.specs import PredictorSpec, Seq2SeqSpec
+from raysum.models.specs import (
+    GraphSumSpec,
+    ModelSpec,
+    PredictorSpec,
+    RankerSpec,
+    Seq2SeqSpec,
+    TdmcaSpec,
+    TransformerSpec,
+    TxlSpec,
+)
 
 
-def count_parameters(spec: Seq2SeqSpec | PredictorSpec) -> int:
+def count_parameters(spec: ModelSpec) -> int:
     """Trainable numbers of the model that ``build(spec)`` makes; tied matrices count once."""
-    if isinstance(spec, PredictorSpec):
-        block = _attention(spec.width) + _ffn(spec.width, spec.ffn) + 2 * _norm(spec.width)
-        return spec.layers * block + spec.width + 1
+    if isinstance(spec, Seq2SeqSpec):
+        return _embedding(spec) + _seq2seq(spec)
+    if isinstance(spec, TdmcaSpec):
+        return _embedding(spec) + _tdmca(spec)
+    if isinstance(spec, TxlSpec):
+        return _embedding(spec) + _txl(spec)
+    if isinstance(spec, GraphSumSpec):
+        return _embedding(spec) + _graphsum(spec)
+    return _ranker(spec) if isinstance(spec, RankerSpec) else _predictor(spec)
+
+
+def _embedding(spec: TransformerSpec) -> int:
     d, v = spec.width, spec.vocabulary
-    embedding = v * d + (v if spec.tied_output else d * v + v)
-    final_norms = 2 * _norm(d) if spec.norm == "pre" else 0
+    return v * d + (v if spec.tied_output else d * v + v)
+
+
+def _final_norm(spec: TransformerSpec) -> int:
+    return _norm(spec.width) if spec.norm == "pre" else 0
+
+
+def _seq2seq(spec: Seq2SeqSpec) -> int:
     encoder = sum(_global(spec) if letter == "G" else _block(spec) for letter in spec.encoder)
-    decoder = sum(_block(spec) + _norm(d) + _cross(spec, letter) for letter in spec.decoder)
-    return embedding + final_norms + encoder + decoder + ("P" in spec.decoder) * _paragraph_pooling(spec)
+    decoder = sum(_block(spec) + _norm(spec.width) + _cross(spec, letter) for letter in spec.decoder)
+    return 2 * _final_norm(spec) + encoder + decoder + ("P" in spec.decoder) * _paragraph_pooling(spec)
+
+
+def _tdmca(spec: TdmcaSpec) -> int:
+    d = spec.width
+    convolutions = 2 * (spec.compression * d * d + d)
+    return len(spec.layers) * _block(spec) + spec.layers.count("M") * convolutions + _final_norm(spec)
+
+
+def _txl(spec: TxlSpec) -> int:
+    d = spec.width
+    # query, key, value, distance, output; u and v are shared by the layers
+    layer = 5 * _square(d, bias=False) + _ffn(d, spec.ffn) + 2 * _norm(d)
+    return spec.layers * layer + 2 * d + _final_norm(spec)
+
+
+def _graphsum(spec: GraphSumSpec) -> int:
+    d, size = spec.width, spec.width // spec.heads
+    pooling = _norm(d) + (d + 1) * spec.heads + 2 * _square(d)
+    centre = _square(size) + size
+    cross = 2 * _attention(d) + centre + 2 * d * d + d
+    encoder = (spec.local_layers + spec.graph_layers) * _block(spec) + pooling
+    return encoder + spec.decoder_layers * (_block(spec) + _norm(d) + cross) + 3 * _final_norm(spec)
+
+
+def _ranker(spec: RankerSpec) -> int:
+    e, h = spec.width, spec.hidden
+    lstm = 4 * h * (e + h) + 8 * h  # torch's LSTM has two biases
+    return spec.vocabulary * e + 2 * lstm + 2 * h * h + h + h + 1
+
+
+def _predictor(spec: PredictorSpec) -> int:
+    block = _attention(spec.width) + _ffn(spec.width, spec.ffn) + 2 * _norm(spec.width)
+    return spec.layers * block + spec.width + 1
 
 
 def _norm(width: int) -> int:
@@ -32,7 +89,7 @@ def _ffn(width: int, hidden: int) -> int:
     return 2 * width * hidden + hidden + width
 
 
-def _block(spec: Seq2SeqSpec) -> int:
+def _block(spec: TransformerSpec) -> int:
     return _attention(spec.width) + _ffn(spec.width, spec.ffn) + 2 * _norm(spec.width)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysum.config import Config
 from raysum.errors import UserError
+from raysum.models.specs import TransformerSpec
 from raysum.prepare.dataset import Dataset
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import say
@@ -44,6 +45,11 @@ def train(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     if config.data is None or config.out is None:
         missing = "data=DATA" if config.data is None else "out=RUN"
         raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
+    if not isinstance(config.model, TransformerSpec):
+        raise UserError(
+            f"model.system={config.model.system} writes no summaries, and those are what {config.data} teaches; "
+            "use a preset of a summarizing model, such as pht"
+        )
     dataset = Dataset.open(config.data)
     if dataset.kind != "summarization":
         raise UserError(

@@ -21,12 +21,12 @@ from raysum.config import Config
 from raysum.errors import UserError
 from raysum.models.batch import PAD, Batch
 from raysum.models.build import build
-from raysum.models.seq2seq import Seq2Seq
+from raysum.models.generator import Generator
 from raysum.prepare.dataset import FORMAT, MANIFEST, ROW_GROUP, VOCABULARY, Dataset
 from raysum.progress import track
 from raysum.run import Run, write_json
 from raysum.session import ray_session
-from raysum.stream.collate import KINDS, move
+from raysum.stream.collate import Summarization, kind_of, move
 from raysum.stream.loader import read_rows, spread
 from raysum.stream.plan import cut
 from raysum.train.group import cpu_share, settle
@@ -41,10 +41,10 @@ class Labeler:
         settle(threads, neighbours)
         opened = Run.open(run)
         self.source, self.budget = opened.config.source, opened.config.train.batch_tokens
-        self.data, self.kind = data, KINDS["summarization"]
+        self.data, self.kind = data, Summarization.of(opened.config.model)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = build(opened.config.model)
-        assert isinstance(model, Seq2Seq)
+        assert isinstance(model, Generator)
         self.model = model
         self.model.load_state_dict(load_file(opened.best().weights))
         self.model.eval().to(self.device)
@@ -69,7 +69,7 @@ class Labeler:
 
 
 @torch.no_grad()
-def paragraph_attention(model: Seq2Seq, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def paragraph_attention(model: Generator, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Phi [B, M, D] and eta [B, M] in fp32 of a teacher-forced model in evaluation mode.
 
     Eta (PHT eq. 15): attention to each paragraph, summed over the predicted tokens and over layers, as a share.
@@ -119,7 +119,7 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
 
 def _chunks(run: Run, dataset: Dataset, split: str, most: int | None) -> list[np.ndarray]:
     """Row numbers that are labelled, a row group's worth each."""
-    _, weights = KINDS[dataset.kind].costs(dataset.lengths(split), run.config.source)
+    _, weights = kind_of(dataset, run.config.model).costs(dataset.lengths(split), run.config.source)
     rows = spread(np.flatnonzero(weights > 0), most)
     return [rows[start : start + ROW_GROUP] for start in range(0, len(rows), ROW_GROUP)]
 

@@ -9,28 +9,45 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raysum.models.batch import PAD, Batch
-from raysum.models.seq2seq import Seq2Seq
+from raysum.models.batch import BOS, PAD, Batch, Source
+from raysum.models.generator import Generator
+from raysum.models.ranker import Ranker, RankingBatch
 from raysum.stream.collate import AlignmentBatch
 
 _CHUNK = 512  # target positions whose [V] scores exist at one time: 512 x 32,000 in fp32 are 65 MB
 
 
 class LanguageModelling(nn.Module):
-    """Cross-entropy of the target given the source; label-smoothed in training mode, plain NLL in evaluation mode."""
+    """Cross-entropy of the target given the source; label-smoothed in training mode, plain NLL in evaluation mode.
 
-    def __init__(self, model: Seq2Seq, smoothing: float):
+    In training mode models with a ``source_loss`` predict the source's tokens too, so weighted.
+    """
+
+    def __init__(self, model: Generator, smoothing: float):
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> Tensor:
         """The sum over all predicted tokens (PAD is none) of :func:`smoothed_cross_entropy`, a scalar in fp32."""
-        hidden, _ = self.model.decode(batch.target[:, :-1], self.model.encode(batch.source))
+        memory = self.model.encode(batch.source)
+        hidden, _ = self.model.decode(batch.target[:, :-1], memory)
         gold = batch.target[:, 1:]
         real = gold != PAD
+        loss = self._cross_entropy(hidden[real], gold[real])
+        if self.training and self.model.source_loss:
+            loss = loss + self.model.source_loss * self._cross_entropy(memory.tokens, following(batch.source))
+        return loss
+
+    def _cross_entropy(self, hidden: Tensor, gold: Tensor) -> Tensor:
         output = self.model.embedding if self.model.output is None else self.model.output
         smoothing = self.smoothing if self.training else 0.0
-        return smoothed_cross_entropy(hidden[real], output.weight, output.bias, gold[real], smoothing)
+        return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, smoothing)
+
+
+def following(source: Source) -> Tensor:
+    """[S] the token after each source token; BOS, where the target begins, after an example's last."""
+    last = source.layout.source_mask.sum(1).cumsum(0) - 1
+    return source.ids.roll(-1).index_fill(0, last, BOS)
 
 
 class AttentionPrediction(nn.Module):
@@ -46,9 +63,24 @@ class AttentionPrediction(nn.Module):
         return (predicted.float() - batch.label).square()[batch.mask].sum()
 
 
+class ParagraphRanking(nn.Module):
+    """Cross entropy between predicted scores and ROUGE-2 recall of paragraphs (HT, section 3.1)."""
+
+    def __init__(self, model: Ranker):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: RankingBatch) -> Tensor:
+        """The sum over paragraphs, a scalar in fp32."""
+        scores = self.model(batch.titles, batch.source).float()
+        return functional.binary_cross_entropy_with_logits(scores, batch.recall, reduction="sum")
+
+
 def objective_of(model: nn.Module, smoothing: float) -> nn.Module:
     """The objective that trains ``model``; it holds it as ``.model``."""
-    return LanguageModelling(model, smoothing) if isinstance(model, Seq2Seq) else AttentionPrediction(model)
+    if isinstance(model, Generator):
+        return LanguageModelling(model, smoothing)
+    return ParagraphRanking(model) if isinstance(model, Ranker) else AttentionPrediction(model)
 
 
 def smoothed_cross_entropy(
