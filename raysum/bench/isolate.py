@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from raysum.allocator import keep_freed_memory
 from raysum.errors import UserError
 
 Row = dict[str, Any]
@@ -28,6 +29,7 @@ def alone(work: Callable[..., Row], *arguments: Any) -> Row:
 
 
 def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
+    keep_freed_memory()
     row = work(*arguments)
     return {**row, "peak_rss_mb": round(peak_rss_mb(), 1)}
 

@@ -38,6 +38,11 @@ class Attention(nn.Module):
         return self.out(merge_heads(context))
 
 
+def _by_head(keys: Tensor, heads: int) -> list[Tensor]:
+    """[B, S, 2 * D] -> keys and values [B, H, S, dh], laid out so once: every step and piece reads them in this order."""
+    return [part.contiguous() for part in split_heads(keys, heads, 2)]
+
+
 @dataclass(frozen=True)
 class FlatKeys(SourceKeys):
     key: Tensor  # [B, H, S, dh], S the most tokens of an example
@@ -58,7 +63,7 @@ class FlatAttention(nn.Module):
     def read(self, memory: Memory) -> FlatKeys:
         layout = memory.source.layout
         padded = scatter_padded(self.words.source(memory.tokens), layout.in_source, *layout.source_mask.shape)
-        key, value = split_heads(padded, self.words.heads, 2)
+        key, value = _by_head(padded, self.words.heads)
         rank = scatter_padded(layout.rank[layout.token_paragraph], layout.in_source, *layout.source_mask.shape)
         return FlatKeys(layout.counts, key, value, layout.source_mask, rank, layout.paragraph_mask)
 
@@ -100,7 +105,7 @@ class ParallelAttention(nn.Module):
         layout = memory.source.layout
         examples, paragraphs, length = layout.grid_mask.shape
         grid = scatter_padded(self.words.source(memory.tokens), layout.in_grid, examples, paragraphs * length)
-        key, value = split_heads(grid, self.words.heads, 2)
+        key, value = _by_head(grid, self.words.heads)
         paragraph_key, paragraph_value = split_heads(
             self.paragraphs.source(memory.paragraphs()), self.paragraphs.heads, 2
         )

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch import distributed
 
+from raysum.allocator import keep_freed_memory
+
 
 def settle(threads: int | None, neighbours: int) -> None:
     """Give this process its ``threads`` (None: its share of the cores among ``neighbours`` workers), and silence it.
@@ -18,6 +20,7 @@ def settle(threads: int | None, neighbours: int) -> None:
     Called before DeepSpeed is imported, in every worker.
     """
     torch.set_num_threads(threads or max(1, cores() // neighbours))
+    keep_freed_memory()
     silence()
 
 
