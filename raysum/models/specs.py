@@ -97,7 +97,7 @@ class TdmcaSpec(TransformerSpec):
     block: int = Field(256, gt=0, description="tokens of a block of an L layer")
     compression: int = Field(3, gt=1, description="width and stride of the convolution of M layers")
     source_loss: float = Field(
-        0.0, ge=0, description="weight, in training, of predicting a source token beside 1 of a target token"
+        0.0, ge=0, description="weight of predicting a source token, beside 1 of a target token, in the training loss"
     )
 
     @model_validator(mode="after")
@@ -114,7 +114,7 @@ class TxlSpec(TransformerSpec):
     segment: int = Field(512, gt=0, description="tokens that are read at a time")
     memory: int = Field(512, gt=0, description="states before a segment that it attends to")
     source_loss: float = Field(
-        0.0, ge=0, description="weight, in training, of predicting a source token beside 1 of a target token"
+        0.0, ge=0, description="weight of predicting a source token, beside 1 of a target token, in the training loss"
     )
 
 
