@@ -39,8 +39,7 @@ class Summarizer:
     """A trained model with all that turns raw text into its input and its output into text.
 
     ``settings`` are the run's decoding settings with the overrides given to ``load``. ``dtype`` is what matrices are
-    multiplied in: ``fp32``, or ``bf16`` by autocast; scores are fp32 in both. ``kind`` says what the model reads of a
-    row.
+    multiplied in: ``fp32``, or ``bf16`` by autocast; scores are fp32 in both. ``kind``: what the model reads of a row.
     """
 
     def __init__(
@@ -50,10 +49,10 @@ class Summarizer:
         recipe: Recipe,
         source: SourceConfig,
         settings: DecodeConfig,
+        kind: Summarization,
         predictor: AttentionPredictor | None = None,
         dtype: Literal["fp32", "bf16"] = "fp32",
         name: str = "the run",
-        kind: Summarization = Summarization(),
     ):
         self.model = model.eval()
         self.predictor = None if predictor is None else predictor.eval()
@@ -95,10 +94,10 @@ class Summarizer:
             recipe=recipe,
             source=opened.config.source,
             settings=opened.decode,
+            kind=Summarization.of(opened.config.model),
             predictor=_restored(alignment.config, alignment.best(), place) if has_predictor else None,
             dtype=dtype,
             name=str(run),
-            kind=Summarization.of(opened.config.model),
         )
         summarizer.settings = summarizer.choose(decode)
         return summarizer

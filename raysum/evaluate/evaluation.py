@@ -10,7 +10,7 @@ import pandas as pd
 
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
-from raysum.evaluate.examples import check_vocabulary, read_examples
+from raysum.evaluate.examples import check_readable, read_examples
 from raysum.evaluate.scoring import means, score
 from raysum.evaluate.systems import EXTRACTIVE, Lead, LexRank, Row, Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
@@ -46,7 +46,7 @@ def evaluate(
     if target in EXTRACTIVE and not Path(target).exists():
         return compare([EXTRACTIVE[target]()], dataset, split, limit=limit, protocol=protocol, out=out)
     run = Run.resolve(target)
-    check_vocabulary(run, dataset)
+    check_readable(run, dataset)
     summarizer = Summarizer.load(run.path, checkpoint=checkpoint, **(decode or {}))
     name = run.path.name + ("+align" if summarizer.settings.beta else "")
     systems: list[System] = [Trained(name, summarizer, summarizer.settings)]

@@ -7,15 +7,17 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.prepare.dataset import Dataset
 from raysum.run import Run
+from raysum.stream.collate import kind_of
 
 
-def check_vocabulary(run: Run, dataset: Dataset) -> None:
-    """Raises UserError where the run was trained with other pieces than the dataset is written in."""
+def check_readable(run: Run, dataset: Dataset) -> None:
+    """Raises UserError where the dataset is written in other pieces than the run's, or lacks the graph it reads."""
     if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
         raise UserError(
             f"{dataset.path} is written in another vocabulary than {run.path} was trained with; "
             f"prepare it with --vocab {run.vocabulary}"
         )
+    kind_of(dataset, run.config.model)
 
 
 def read_examples(dataset: Dataset, split: str, limit: int | None = None) -> Iterator[dict[str, Any]]:

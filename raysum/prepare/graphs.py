@@ -1,21 +1,96 @@
-"""Given graphs over the paragraphs of a cluster, for graph-informed attention (HT, section 3)."""
+"""Given graphs over the paragraphs of a cluster, for graph-informed attention (HT, section 3).
 
-from collections.abc import Sequence
+Edges are three arrays: rows and columns (int16) and values (float32), symmetric, without self loops, sorted by row and
+column. M paragraphs.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations, groupby
 
 import numpy as np
 
+from raysum.prepare.clean import words
 from raysum.prepare.ranking import TfIdf
+from raysum.prepare.sentences import quick_sentence_spans
+
+Edges = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _THRESHOLD = 0.1  # cosines below are no edge: the threshold of Erkan and Radev (2004)
+_ENTITY_WEIGHT = 0.2  # of an entity that two paragraphs share, where a discourse marker weighs 1 (HT, appendix)
+_RARE = 0.1  # share of the paragraphs, at most, that hold a word which stands for an entity in lower-cased text
+_RARE_LENGTH = 4  # letters of such a word, at least
+# The 36 explicit markers of HT's appendix ("example" as it opens a sentence).
+_MARKERS = re.compile(
+    "(?:again|also|another|comparatively|furthermore|at the same time|however|immediately|indeed|instead|to be sure"
+    "|likewise|meanwhile|moreover|nevertheless|nonetheless|notably|otherwise|regardless|similarly|unlike|in addition"
+    "|even|in turn|in exchange|in this case|in any event|finally|later|as well|especially|as a result|for example"
+    r"|in fact|then|the day before)\b",
+    re.IGNORECASE,
+)
+_TOKEN = re.compile(r"\w[\w’'-]*|\S")
 
 
-def similarity_graph(paragraphs: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Edges between paragraphs (given as words) of tf-idf cosine above 0.1: rows, columns (int16), values (float32).
-
-    Symmetric, without self loops, sorted by row and column.
-    """
+def similarity_graph(paragraphs: Sequence[Sequence[str]]) -> Edges:
+    """Edges between paragraphs (given as words) of tf-idf cosine above 0.1."""
     edges = TfIdf(paragraphs).similarity().tocoo()
     kept = (edges.row != edges.col) & (edges.data > _THRESHOLD)
-    rows, columns, values = edges.row[kept], edges.col[kept], edges.data[kept]
+    return _sorted(edges.row[kept], edges.col[kept], edges.data[kept])
+
+
+def discourse_graph(texts: Sequence[str], places: Sequence[tuple[int, int]]) -> Edges:
+    """The approximate discourse graph (Christensen et al. 2013) as HT simplifies it: 0.2 x entities in common, plus 1
+    where a paragraph opens with a discourse marker, to the one right before it in its document.
+
+    ``texts`` are the paragraphs, ``places`` their documents and numbers within them. HT finds entities by a tagger;
+    here they are capitalized names (see ``_entities``). The deverbal nouns of the first paper are left out, as in HT.
+    """
+    weights: dict[tuple[int, int], float] = defaultdict(float)
+    holders: dict[str, list[int]] = defaultdict(list)
+    for number, entities in enumerate(_entities(texts)):
+        for entity in entities:
+            holders[entity].append(number)
+    shared = Counter(chain.from_iterable(combinations(numbers, 2) for numbers in holders.values()))
+    for pair, count in shared.items():
+        weights[pair] += _ENTITY_WEIGHT * count
+    number_of = {place: number for number, place in enumerate(places)}
+    for number, (document, place) in enumerate(places):
+        before = number_of.get((document, place - 1))
+        if before is not None and _MARKERS.match(texts[number]):
+            weights[min(before, number), max(before, number)] += 1
+    pairs = np.array(list(weights), np.int64).reshape(-1, 2)
+    values = np.array(list(weights.values()), np.float32)
+    return _sorted(np.append(pairs[:, 0], pairs[:, 1]), np.append(pairs[:, 1], pairs[:, 0]), np.append(values, values))
+
+
+def _entities(texts: Sequence[str]) -> Iterator[set[str]]:
+    """The entities of each text, lower-cased: runs of capitalized words; where the texts have no capitals, words of
+    four letters or more that few of the texts hold.
+
+    The first word of a sentence counts only where the texts have it in no other place in small letters.
+    """
+    small = {word for text in texts for word in _TOKEN.findall(text) if word.islower()}
+    found = [set(_names(text, small)) for text in texts]
+    if any(found):
+        yield from found
+        return
+    own = [{word for word in words(text) if len(word) >= _RARE_LENGTH and word.isalpha()} for text in texts]
+    spread = Counter(chain.from_iterable(own))
+    for held in own:
+        yield {word for word in held if spread[word] <= max(2, _RARE * len(texts))}
+
+
+def _names(text: str, small: set[str]) -> Iterator[str]:
+    for start, end in quick_sentence_spans(text):
+        tokens = _TOKEN.findall(text, start, end)
+        if tokens[0].lower() in small:
+            tokens[0] = tokens[0].lower()
+        for capitalized, run in groupby(tokens, lambda token: len(token) > 1 and token[0].isupper()):
+            if capitalized:
+                yield " ".join(run).lower()
+
+
+def _sorted(rows: np.ndarray, columns: np.ndarray, values: np.ndarray) -> Edges:
     order = np.lexsort((columns, rows))
     return rows[order].astype(np.int16), columns[order].astype(np.int16), values[order].astype(np.float32)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from raysum.prepare.clean import bigrams, is_clone, normalize, paragraph_spans, words
-from raysum.prepare.graphs import similarity_graph
+from raysum.prepare.graphs import discourse_graph, similarity_graph
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.recipe import Recipe
 from raysum.prepare.sentences import quick_sentence_spans
@@ -164,8 +164,7 @@ def _encode(
     # The title opens paragraph 0 as a sentence of its own; a long one leaves that paragraph half of its tokens.
     tokenized[0] = [[*title[: recipe.paragraph_tokens // 2], TITLE_END], *tokenized[0]]
     ids, paragraph_offsets, sentence_offsets = _flatten(tokenized, recipe.paragraph_tokens)
-    kept_words = [p.words for p in paragraphs]
-    graph = similarity_graph(kept_words) if recipe.graph == "similarity" else ((), (), ())
+    graph = _graph(paragraphs, recipe)
     row = {
         "id": cluster.id,
         "title": cluster.title,
@@ -187,6 +186,15 @@ def _encode(
         "graph_value": np.asarray(graph[2], np.float32),
     }
     return row, np.array([sum(map(len, group)) for group in tokenized])
+
+
+def _graph(paragraphs: list[Paragraph], recipe: Recipe) -> tuple[Any, Any, Any]:
+    """Rows, columns and values of the edges between paragraphs."""
+    if recipe.graph == "similarity":
+        return similarity_graph([p.words for p in paragraphs])
+    if recipe.graph == "discourse":
+        return discourse_graph([p.text for p in paragraphs], [(p.document, p.number) for p in paragraphs])
+    return (), (), ()
 
 
 def _target(summary: str, recipe: Recipe, vocabulary: Vocabulary) -> list[int]:

@@ -8,7 +8,7 @@ from raysum.errors import UserError
 from raysum.prepare.clean import Normalization
 
 Ranker = Literal["tfidf", "lexrank", "none"]
-Graph = Literal["none", "similarity"]
+Graph = Literal["none", "similarity", "discourse"]
 
 
 class Recipe(BaseModel):
@@ -22,7 +22,9 @@ class Recipe(BaseModel):
     ranker: Ranker = Field("tfidf", description="order of the paragraphs; 'none' keeps document order")
     clone_recall: float = Field(0.8, ge=0, le=1, description="bigram recall above which a paragraph is a clone (HT, 4)")
     min_words: int = Field(6, ge=1, description="words of a paragraph, at least (tensor2tensor's WikiSum filter)")
-    graph: Graph = Field("none", description="'similarity' stores tf-idf cosine edges between paragraphs")
+    graph: Graph = Field(
+        "none", description="edges between paragraphs: tf-idf 'similarity', or 'discourse' by entities and markers"
+    )
     vocabulary_sha256: str = Field(description="hash of the vocabulary file")
 
 

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from raysum.config import SourceConfig
+from raysum.errors import UserError
+from raysum.models.specs import Seq2SeqSpec, Spec, TransformerSpec
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from raysum.models.batch import Batch
+    from raysum.prepare.dataset import Dataset
 
 Arrays = dict[str, np.ndarray]
+
+# Columns of the edges between paragraphs.
+GRAPH: dict[str, type] = {"graph_row": np.int16, "graph_col": np.int16, "graph_value": np.float32}
 
 
 class Kind(Protocol):
@@ -37,39 +43,78 @@ class Kind(Protocol):
         """Tensors of one micro-batch."""
 
 
+@dataclass(frozen=True)
 class Summarization:
-    """Cost: source and target tokens; weight: predicted target tokens (all but BOS)."""
+    """Cost: source and target tokens; weight: predicted target tokens (all but BOS).
 
-    columns = ("ids", "paragraph_offsets", "target_ids")
+    What a model reads: its paragraphs as they are, or ``joined`` to one sequence by marks (see ``cut_source``); and
+    with ``graph`` the edges between them.
+    """
+
+    joined: bool = False
+    graph: bool = False
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Summarization":
+        """As the model of ``spec`` wants it: the flat Transformer reads one sequence."""
+        joined = isinstance(spec, Seq2SeqSpec) and spec.positions == "flat"
+        return cls(joined, isinstance(spec, TransformerSpec) and spec.needs_graph)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("ids", "paragraph_offsets", "target_ids", *(GRAPH if self.graph else ()))
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
         """Where paragraphs are cut the cost is an upper bound: ``lengths`` tells totals only. Weights are exact."""
         tokens, paragraphs, target = lengths.astype(np.int64).T
-        most = np.minimum(paragraphs, source.max_paragraphs) * source.paragraph_tokens
-        tokens = np.minimum(tokens, np.minimum(most, source.max_tokens or most))
+        paragraphs = np.minimum(paragraphs, source.max_paragraphs)
+        tokens = np.minimum(tokens, paragraphs * source.paragraph_tokens) + self.joined * paragraphs
+        tokens = np.minimum(tokens, source.max_tokens or tokens)
         target = np.minimum(target, source.target_tokens)
         return tokens + target, np.maximum(target - 1, 0)
 
     def pack(self, rows: list[Arrays], source: SourceConfig) -> Arrays:
-        """``ids`` [S], ``lengths`` [P], ``counts`` [B] as in a Source; ``target`` flat, ``target_lengths`` [B]."""
-        sources = [cut_source(row["ids"], row["paragraph_offsets"], source) for row in rows]
+        """``ids`` [S], ``lengths`` [P], ``counts`` [B] as in a Source; ``target`` flat, ``target_lengths`` [B].
+
+        With a graph also ``edges`` [B], their number in each example, and their ``graph_`` columns, flat.
+        """
+        sources = [self.read(row, source) for row in rows]
         targets = [cut_target(row["target_ids"], source.target_tokens) for row in rows]
-        return {
+        arrays = {
             "ids": _flat([ids for ids, _ in sources], np.int32),
             "lengths": _flat([lengths for _, lengths in sources], np.int32),
             "counts": np.array([len(lengths) for _, lengths in sources], np.int32),
             "target": _flat(targets, np.int32),
             "target_lengths": np.array([len(target) for target in targets], np.int32),
         }
+        if self.graph:
+            edges = [cut_graph(row, len(lengths)) for row, (_, lengths) in zip(rows, sources, strict=True)]
+            arrays["edges"] = np.array([len(columns[0]) for columns in edges], np.int32)
+            for number, (name, dtype) in enumerate(GRAPH.items()):
+                arrays[name] = _flat([columns[number] for columns in edges], dtype)
+        return arrays
+
+    def read(self, row: Arrays, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        """Ids [S'] and the tokens [P'] of the paragraphs that the model reads of a row."""
+        return cut_source(row["ids"], row["paragraph_offsets"], source, self.joined)
 
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
         return len(arrays["ids"]), len(arrays["target"]) - len(arrays["target_lengths"])
 
     def collate(self, arrays: Arrays) -> "Batch":
+        import torch
+
         from raysum.models.batch import PAD, Batch, Source
 
+        counts = arrays["counts"]
+        graph = None
+        if self.graph:
+            examples = np.repeat(np.arange(len(counts)), arrays["edges"])
+            dense = np.zeros((len(counts), counts.max(), counts.max()), np.float32)
+            dense[examples, arrays["graph_row"], arrays["graph_col"]] = arrays["graph_value"]
+            graph = torch.from_numpy(dense)
         target = _pad(arrays["target"].astype(np.int64), arrays["target_lengths"], PAD)
-        source = Source(_long(arrays["ids"]), _long(arrays["lengths"]), _long(arrays["counts"]))
+        source = Source(_long(arrays["ids"]), _long(arrays["lengths"]), _long(counts), graph)
         return Batch(source, _long(target))
 
 
@@ -114,20 +159,64 @@ class Alignment:
         )
 
 
-KINDS: dict[str, Kind] = {"summarization": Summarization(), "alignment": Alignment()}
+def kind_of(dataset: "Dataset", spec: Spec) -> Kind:
+    """How the rows of ``dataset`` reach the model of ``spec``. Raises UserError where they lack a graph it needs."""
+    if dataset.kind == "alignment":
+        return Alignment()
+    kind = Summarization.of(spec)
+    if kind.graph and dataset.recipe.graph == "none":
+        raise UserError(
+            f"{dataset.path} holds no graph between paragraphs, which this model needs; "
+            "prepare it with --graph similarity or --graph discourse"
+        )
+    return kind
 
 
-def cut_source(ids: np.ndarray, offsets: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+def cut_source(
+    ids: np.ndarray, offsets: np.ndarray, source: SourceConfig, joined: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """The part of an example that a model reads: ids [S'] and the tokens [P'] of its paragraphs, none of them empty.
 
     ``ids`` [S] and ``offsets`` [M + 1] are the dataset's. The best paragraphs come first, so the last ones are lost.
+    ``joined``: as hiersumm feeds its flat Transformer, <P> ends each paragraph but the last, and EOS what is left after
+    the cut. Such a mark belongs to the paragraph that it ends, and ``max_tokens`` counts it.
     """
     full = np.diff(offsets[: source.max_paragraphs + 1])
     lengths = np.minimum(full, source.paragraph_tokens)
-    if source.max_tokens is not None:
-        lengths = np.clip(source.max_tokens - (np.cumsum(lengths) - lengths), 0, lengths)
+    if not joined:
+        lengths = _within(lengths, source.max_tokens)
     position = np.arange(int(full.sum())) - np.repeat(np.cumsum(full) - full, full)
-    return ids[: len(position)][position < np.repeat(lengths, full)], lengths[lengths > 0]
+    kept, lengths = ids[: len(position)][position < np.repeat(lengths, full)], lengths[lengths > 0]
+    return _join(kept, lengths, source.max_tokens) if joined else (kept, lengths)
+
+
+def _join(ids: np.ndarray, lengths: np.ndarray, most: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Paragraphs with their marks, ``most`` tokens of them (but at least one token and EOS)."""
+    from raysum.prepare.vocabulary import EOS, PARAGRAPH_END
+
+    marked = np.insert(ids, np.cumsum(lengths)[:-1], PARAGRAPH_END)
+    marks = np.arange(len(lengths)) < len(lengths) - 1
+    lengths = _within(lengths + marks, None if most is None else max(most - 1, 1))
+    lengths = lengths[lengths > 0]
+    lengths[-1] += 1
+    return np.append(marked[: lengths.sum() - 1], np.array(EOS, ids.dtype)), lengths
+
+
+def _within(lengths: np.ndarray, most: int | None) -> np.ndarray:
+    """``lengths`` of which the last are cut or 0, so that they sum to at most ``most``."""
+    return lengths if most is None else np.clip(most - (np.cumsum(lengths) - lengths), 0, lengths)
+
+
+def cut_graph(row: Arrays, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The edges of a row between the first ``count`` of its paragraphs that are not empty: rows, columns, values.
+
+    Their numbers are those of the paragraphs in what ``cut_source`` gives.
+    """
+    sizes = np.diff(row["paragraph_offsets"])
+    place = np.where(sizes > 0, np.cumsum(sizes > 0) - 1, count)  # beyond all that is read: an empty one
+    first, second = place[row["graph_row"]], place[row["graph_col"]]
+    kept = (first < count) & (second < count)
+    return first[kept], second[kept], row["graph_value"][kept]
 
 
 def cut_target(ids: np.ndarray, tokens: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from raysum.config import SourceConfig
 from raysum.prepare.dataset import Dataset, table_rows
-from raysum.stream.collate import KINDS, Arrays, digest
+from raysum.stream.collate import Arrays, Kind, Summarization, digest
 from raysum.stream.plan import Plan, PlanSettings
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ _SCALARS = ["step", "index", "rank", "weight", "real", "digest"]  # of MicroBatc
 class Stream:
     """What is read and how it is batched: small, hashable, and meaning the same in every process.
 
-    ``examples``: use only so many rows of the split, evenly spread; None = all that have a target.
+    ``kind``: how its rows become batches. ``examples``: use only so many rows of the split, evenly spread; None = all
+    that have a target.
     ``origin``: an epoch and its first step, so that a late start need not plan the epochs before (see Plan).
     """
 
@@ -38,6 +39,7 @@ class Stream:
     split: str
     source: SourceConfig
     settings: PlanSettings
+    kind: Kind = Summarization()
     examples: int | None = None
     origin: tuple[int, int] = (0, 0)
 
@@ -68,7 +70,7 @@ def open_dataset(path: str) -> Dataset:
 def plan_of(stream: Stream) -> Plan:
     """The plan of a stream. Raises ValueError where no row has a target."""
     dataset = open_dataset(stream.path)
-    costs, weights = KINDS[dataset.kind].costs(dataset.lengths(stream.split), stream.source)
+    costs, weights = stream.kind.costs(dataset.lengths(stream.split), stream.source)
     keep = np.zeros(len(weights), bool)
     keep[spread(np.flatnonzero(weights > 0), stream.examples)] = True
     groups = np.array([rows for _, _, rows in dataset.row_groups(stream.split)], np.int64)
@@ -148,7 +150,7 @@ def _chunks(start: int, stop: int) -> list[tuple[int, int]]:
 
 
 def _read_chunk(stream: Stream, start: int, stop: int, rank: int, world: int) -> list[MicroBatch]:
-    plan, kind = plan_of(stream), KINDS[open_dataset(stream.path).kind]
+    plan, kind = plan_of(stream), stream.kind
     per_step = stream.settings.micro_batches
     places = [(step, index) for step in range(start, stop) for index in range(rank, per_step, world)]
     planned = [plan.rows(step, index) for step, index in places]

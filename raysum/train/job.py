@@ -1,6 +1,6 @@
 """What the workers of a training are told: the fitted config, and which batches of which dataset."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from raysum.prepare.dataset import Dataset
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import say
 from raysum.run import Run
-from raysum.stream.collate import KINDS
+from raysum.stream.collate import Kind, kind_of
 from raysum.stream.loader import Stream, plan_of
 from raysum.stream.plan import PlanSettings
 
@@ -19,12 +19,11 @@ from raysum.stream.plan import PlanSettings
 class Job:
     """All that a worker needs to know, the same for every worker and every restart.
 
-    ``kind`` and ``fingerprint`` are the dataset's; ``valid`` is None where it has no valid split.
+    ``fingerprint`` is the dataset's; ``valid`` is None where it has no valid split.
     """
 
     out: str
     config: Config
-    kind: str
     fingerprint: str
     train: Stream
     valid: Stream | None
@@ -42,11 +41,14 @@ def fitted(config: Config, dataset: Dataset) -> Config:
 
 
 def job_of(dataset: Dataset, config: Config, run: Run, start: int) -> Job:
-    """The job of a training that goes on at step ``start``. Raises UserError where no row can be trained on."""
-    settings = config.train
+    """The job of a training that goes on at step ``start``.
+
+    Raises UserError where no row can be trained on, or the rows lack what the model reads.
+    """
+    settings, kind = config.train, kind_of(dataset, config.model)
     batching = PlanSettings(settings.batch_tokens, settings.micro_batches, settings.window, settings.seed)
-    stream = Stream(str(dataset.path), dataset.split("train"), config.source, batching)
-    usable = _usable(dataset, stream.split, config)
+    stream = Stream(str(dataset.path), dataset.split("train"), config.source, batching, kind)
+    usable = _usable(dataset, stream.split, config, kind)
     if not usable.any():
         raise UserError(f"no row of {dataset.path}, split train, has a summary; prepare a dataset with summaries")
     unused = int((~usable).sum())
@@ -54,19 +56,18 @@ def job_of(dataset: Dataset, config: Config, run: Run, start: int) -> Job:
         say(f"{unused} of {len(usable)} rows have no summary and are not trained on")
     epoch, place = plan_of(stream).locate(start)
     valid = None
-    if "valid" in dataset.splits and _usable(dataset, "valid", config).any():
-        valid = Stream(stream.path, "valid", config.source, batching, settings.validate_examples)
+    if "valid" in dataset.splits and _usable(dataset, "valid", config, kind).any():
+        valid = replace(stream, split="valid", examples=settings.validate_examples)
     return Job(
         out=str(run.path),
         config=config,
-        kind=dataset.kind,
         fingerprint=dataset.fingerprint,
-        train=Stream(stream.path, stream.split, config.source, batching, origin=(epoch, start - place)),
+        train=replace(stream, origin=(epoch, start - place)),
         valid=valid,
     )
 
 
-def _usable(dataset: Dataset, split: str, config: Config) -> np.ndarray:
+def _usable(dataset: Dataset, split: str, config: Config, kind: Kind) -> np.ndarray:
     """[rows] true where a row has something to learn from."""
-    _, weights = KINDS[dataset.kind].costs(dataset.lengths(split), config.source)
+    _, weights = kind.costs(dataset.lengths(split), config.source)
     return weights > 0

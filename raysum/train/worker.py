@@ -9,7 +9,7 @@ from torch import distributed
 
 from raysum.models.build import build as build_model
 from raysum.run import Checkpoint, Run
-from raysum.stream.collate import KINDS, move
+from raysum.stream.collate import move
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
 from raysum.train.job import Job
@@ -80,7 +80,7 @@ def step(engine: Any, job: Job, number: int, coming: Iterator[MicroBatch], meter
     The gradient is that of the summed loss over all ranks and micro-batches, divided once by the step's target count:
     DeepSpeed divides by the accumulation and averages over ranks, so both are multiplied back in.
     """
-    settings, kind = job.config.train, KINDS[job.kind]
+    settings, kind = job.config.train, job.train.kind
     rank, world = distributed.get_rank(), distributed.get_world_size()
     rate = learning_rate(job.config.optim, job.config.model.width, number + 1, settings.steps)
     for group in engine.optimizer.param_groups:
@@ -103,7 +103,7 @@ def step(engine: Any, job: Job, number: int, coming: Iterator[MicroBatch], meter
 def validate(engine: Any, job: Job) -> float:
     """The loss of the valid split: summed over all ranks, divided once by the number of targets."""
     assert job.valid, "there is a valid split"
-    kind, epoch = KINDS[job.kind], plan_of(job.valid).epoch(0)
+    kind, epoch = job.valid.kind, plan_of(job.valid).epoch(0)
     total = torch.zeros((), dtype=torch.float64, device=engine.device)
     engine.eval()
     for batch in batches(job.valid, distributed.get_rank(), distributed.get_world_size(), 0, epoch.num_steps):

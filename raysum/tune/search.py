@@ -8,7 +8,7 @@ import yaml
 
 from raysum.config import Config
 from raysum.errors import UserError
-from raysum.evaluate.examples import check_vocabulary, read_examples
+from raysum.evaluate.examples import check_readable, read_examples
 from raysum.prepare.dataset import Dataset
 from raysum.progress import say
 from raysum.run import Run, write_json, write_text
@@ -72,7 +72,7 @@ def _check_run(space: Space, config: Config, dataset: Dataset) -> None:
         raise UserError(f"the space {space.name} searches the decoding of a trained run; name it with run=RUN")
     run = Run.open(config.run)
     run.best()
-    check_vocabulary(run, dataset)
+    check_readable(run, dataset)
     next(read_examples(dataset, space.config.split))
     tried = [space.resolve(sample, run.decode).decode for sample in space.samples()]
     predicting = any(settings.beta or settings.keep_paragraphs for settings in tried)
