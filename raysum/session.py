@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,13 +52,22 @@ def start_ray(address: str | None = None, cpus: float | None = None) -> None:
                     logging_level=logging.ERROR,
                 )
         else:
+            _knock(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"no Ray cluster answers at {address!r} ({first}); check the address, or leave it out"
         ) from None
     quiet()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nothing listens at ``host:port``: Ray would try for minutes. Other forms are left to Ray."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon and port.isdecimal():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
+            pass
 
 
 @contextmanager

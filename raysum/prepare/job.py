@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from raysum.errors import UserError
 from raysum.prepare.clean import normalize
 from raysum.prepare.dataset import VOCABULARY
 from raysum.prepare.pipeline import Rejected, read_cluster
@@ -73,16 +74,23 @@ def _train_vocabulary(sources: list[Source], splitting: Splitting, pieces: int, 
 
 
 def _train_texts(sources: list[Source], splitting: Splitting) -> Iterator[tuple[str, list[str]]]:
-    """Id and texts of each readable cluster of the train split; the others are left to the job, which counts them."""
+    """Id and texts of each readable cluster of the train split; the others are left to the job, which counts them.
+
+    Raises UserError where there are only others.
+    """
+    readable, first = False, ""
     for source in sources:
         for record in source.records():
-            if record.problem or not isinstance(record.raw, dict):
+            try:
+                if record.problem:
+                    raise Rejected(f"{record.problem} ({record.detail})")
+                cluster = read_cluster(record.raw)
+            except Rejected as reason:
+                first = first or f"{record.where}: {reason}"
                 continue
             name = cluster_id(record)
-            if splitting.of(name, record.raw.get("split"), source.split) != "train":
-                continue
-            try:
-                cluster = read_cluster(record.raw)
-            except Rejected:
-                continue
-            yield name, [cluster.title, cluster.summary, *(text for _, text in cluster.documents)]
+            if splitting.of(name, record.raw.get("split"), source.split) == "train":
+                readable = True
+                yield name, [cluster.title, cluster.summary, *(text for _, text in cluster.documents)]
+    if first and not readable:
+        raise UserError(f"no cluster of the train split can be read; the first that cannot is {first}")
