@@ -57,7 +57,12 @@ def prepare(
     ranker: Annotated[str, typer.Option(help="tfidf (against the title), lexrank, or none.")] = "tfidf",
     max_paragraphs: Annotated[int, typer.Option(help="Best-ranked paragraphs kept (L).")] = 40,
     paragraph_tokens: Annotated[int, typer.Option(help="Tokens kept of a paragraph (N).")] = 100,
-    graph: Annotated[str, typer.Option(help="none, or similarity: paragraph graph for graph heads.")] = "none",
+    min_words: Annotated[int, typer.Option(help="Words of a paragraph, at least.")] = 6,
+    clone_recall: Annotated[float, typer.Option(help="A paragraph above this bigram recall is a clone.")] = 0.8,
+    normalize: Annotated[
+        str | None, typer.Option(help="none, lower or lower-split; by default what the vocabulary needs.")
+    ] = None,
+    graph: Annotated[str, typer.Option(help="Edges between paragraphs: none, similarity or discourse.")] = "none",
     split: Annotated[str | None, typer.Option(help="Split of all sources, where names do not tell it.")] = None,
     valid: Annotated[float, typer.Option(help="Share of clusters of no named split held out for validation.")] = 0.0,
     test: Annotated[float, typer.Option(help="Share of clusters of no named split held out for testing.")] = 0.0,
@@ -80,6 +85,9 @@ def prepare(
         ranker=ranker,
         max_paragraphs=max_paragraphs,
         paragraph_tokens=paragraph_tokens,
+        min_words=min_words,
+        clone_recall=clone_recall,
+        normalize=normalize,
         graph=graph,
     )
     print_result(report, as_json)

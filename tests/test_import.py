@@ -163,6 +163,18 @@ def test_architecture_and_step_come_from_the_file(plain, vocabulary, tmp_path):
     assert run.config.source.max_paragraphs == 9 and run.best().step == 320
 
 
+def test_a_flat_checkpoint_reads_as_many_tokens_as_it_was_trained_on(plain, vocabulary, tmp_path, shared):
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        options = vars(torch.load(plain, weights_only=True)["opt"])
+    with np.load(shared / "fixtures" / "hiersumm_ft.npz") as arrays:
+        model = {name[6:]: torch.from_numpy(arrays[name]) for name in arrays.files if name.startswith("param/")}
+    changed = argparse.Namespace(**(options | {"hier": False, "trunc_src_ntoken": 800}))
+    torch.save({"model": model, "opt": changed}, tmp_path / "model_step_7.pt")
+    config = import_checkpoint("hiersumm", str(tmp_path / "model_step_7.pt"), str(tmp_path / "run"), vocabulary).config
+    assert (config.model.encoder, config.model.positions, config.decode) == ("SSS", "flat", load_config("ft").decode)
+    assert config.source.max_tokens == 801  # its loader adds EOS behind the cut; ours counts it
+
+
 @pytest.mark.parametrize("name", ["pht", "vht"])
 def test_wiki_sum_computes_the_published_outputs(parameters, vocabulary, tmp_path, name):
     arrays = parameters[name]
