@@ -11,7 +11,7 @@ from torch import nn
 from raysum.errors import UserError
 from raysum.models.batch import PAD, Source
 from raysum.models.build import build
-from raysum.models.layers import masked_softmax
+from raysum.models.layers import masked_softmax, sinusoids
 from raysum.models.specs import PredictorSpec, Seq2SeqSpec
 
 
@@ -113,11 +113,13 @@ def test_graph_heads_take_the_graph_and_miss_it_with_one_clear_message():
     )  # it has no paragraph 1 or 2
 
 
-def test_paragraph_embeddings_exist_exactly_with_p_layers():
+def test_paragraph_embeddings_of_models_without_p_layers_are_means_with_rank_codes():
     source = Source.pack(EXAMPLES)
     assert model_of("L/PF").encode(source).paragraphs().shape == (3, 3, 16)
-    with pytest.raises(UserError, match="no P layer"):
-        model_of("L/V").encode(source).paragraphs()
+    memory = model_of("L/V").encode(source)
+    found = memory.paragraphs()
+    second = memory.tokens[4:6].mean(0) + sinusoids(torch.tensor(1), 16, "interleaved")
+    torch.testing.assert_close(found[0, 1], second)
 
 
 @pytest.mark.parametrize("mix", ["SLG/FPV"])

@@ -11,6 +11,7 @@ from small_datasets import write_dataset
 from torch.nn import functional
 
 from raysum.config import Config, OptimConfig, load_config
+from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.models.batch import PAD
 from raysum.models.build import build
@@ -330,7 +331,14 @@ def test_the_predictor_learns_and_resumes(alignment, twelve_steps, data, capsys)
     assert "is trained" in capsys.readouterr().err
 
 
-def test_only_models_with_paragraph_embeddings_can_be_aligned(data, tmp_path):
-    run = train(config(data, tmp_path / "run", model={"decoder": "F"}, train={"steps": 1}))
-    with pytest.raises(UserError, match="no P layer"):
-        train_alignment(load_config("alignment", [f"run={run.path}", f"data={data}"]))
+@pytest.mark.parametrize("model", [{"decoder": "F"}, {"decoder": "V"}])
+def test_models_without_paragraph_embeddings_are_aligned_by_means(data, tmp_path, model):
+    run = train(config(data, tmp_path / "run", model=model, train={"steps": 1}))
+    short = ["train.steps=2", "train.workers=0", "train.label_examples=8", "train.validate_examples=8", "model.heads=2"]
+    train_alignment(load_config("alignment", [f"run={run.path}", f"data={data}", *short]))
+    labels = Dataset.open(run.alignment.path / "labels")
+    row = next(labels.read("train"))
+    predictor = Summarizer.load(run.path, beta=0.5).predictor
+    embeddings = torch.tensor(row["embeddings"].reshape(1, len(row["label"]), -1), dtype=torch.float32)
+    predicted = predictor(embeddings, torch.ones(1, len(row["label"]), dtype=torch.bool))
+    assert predicted.sum().item() == pytest.approx(1) and embeddings.abs().sum() > 0

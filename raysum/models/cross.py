@@ -39,7 +39,7 @@ class Attention(nn.Module):
 
 
 def _by_head(keys: Tensor, heads: int) -> list[Tensor]:
-    """[B, S, 2 * D] -> keys and values [B, H, S, dh], laid out so once: every step and piece reads them in this order."""
+    """[B, S, 2 * D] -> keys and values [B, H, S, dh], laid out once in the order every step reads."""
     return [part.contiguous() for part in split_heads(keys, heads, 2)]
 
 

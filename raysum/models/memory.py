@@ -3,17 +3,18 @@
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
-from raysum.errors import UserError
-from raysum.models.batch import Source
+from raysum.models.batch import Source, scatter_padded
+from raysum.models.layers import sinusoids
 
 Keys = TypeVar("Keys", bound="SourceKeys")
 
 
 @dataclass(frozen=True)
 class Memory:
-    """``tokens`` [S, D] are the encoder's output, ``phi`` [B, M, D] there where the decoder has P layers."""
+    """``tokens`` [S, D] are the encoder's output, ``phi`` [B, M, D] there where the model pools paragraphs itself."""
 
     source: Source
     tokens: Tensor
@@ -25,13 +26,19 @@ class Memory:
         return self.source.layout.paragraph_mask
 
     def paragraphs(self) -> Tensor:
-        """Paragraph embeddings with rank code, Phi of PHT eq. 6, [B, M, D].
+        """Paragraph embeddings [B, M, D]: Phi with its rank code (PHT eq. 6), which decoders with P layers have.
 
-        Raises UserError for a model that has none.
+        Of other models the mean of each paragraph's tokens with such a code: nothing has to be trained for it, and the
+        layers of an attention predictor follow it.
         """
-        if self.phi is None:
-            raise UserError("this model has no paragraph embeddings: its decoder has no P layer")
-        return self.phi
+        if self.phi is not None:
+            return self.phi
+        layout = self.source.layout
+        sums = self.tokens.new_zeros(len(self.source.lengths), self.tokens.shape[1])
+        means = sums.index_add(0, layout.token_paragraph, self.tokens) / self.source.lengths[:, None]
+        padded = scatter_padded(means.to(sums.dtype), layout.in_examples, *layout.paragraph_mask.shape)
+        ranks = torch.arange(padded.shape[1], device=padded.device)
+        return padded + sinusoids(ranks, padded.shape[2], "interleaved").to(padded.dtype)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from raysum.config import Config
 from raysum.errors import UserError
-from raysum.models.specs import PredictorSpec, Seq2SeqSpec
+from raysum.models.specs import PredictorSpec, TransformerSpec
 from raysum.prepare.dataset import Dataset
 from raysum.run import Run
 from raysum.train.fit import train_on
@@ -13,7 +13,7 @@ def train_alignment(config: Config) -> Run:
     """Label ``config.data`` by the best checkpoint of ``config.run``, then train the predictor on these labels.
 
     Both parts go on where they were, and are skipped where they are done. Returns the predictor's run.
-    Raises UserError for a wrong config, run or dataset, and for a model without paragraph embeddings.
+    Raises UserError for a wrong config, run or dataset, and for a model without attention to paragraphs.
     """
     if config.run is None or config.data is None:
         missing = "run=RUN" if config.run is None else "data=DATA"
@@ -22,8 +22,8 @@ def train_alignment(config: Config) -> Run:
         raise UserError("the alignment is trained with a predictor, not with a seq2seq model; use the preset alignment")
     run, dataset = Run.open(config.run), Dataset.open(config.data)
     trained = run.config.model
-    if not isinstance(trained, Seq2SeqSpec) or "P" not in trained.decoder:
-        raise UserError(f"{run.path} has no paragraph embeddings to predict attention from: its decoder has no P layer")
+    if not isinstance(trained, TransformerSpec):
+        raise UserError(f"{run.path} is no summarizing model, so there is no attention to predict")
     if dataset.vocabulary_hash != run.recipe["vocabulary_sha256"]:
         raise UserError(
             f"{config.data} has another vocabulary than {run.path}; prepare it with --vocab {run.vocabulary}"

@@ -1,6 +1,6 @@
 """What the attention predictor learns: a trained model's paragraph embeddings, and the attention it pays to each.
 
-The dataset of kind ``alignment`` has the rows ``id``, ``embeddings`` (Phi of PHT eq. 6, flat [M * D] in fp16) and
+The dataset of kind ``alignment`` has the rows ``id``, ``embeddings`` (Memory.paragraphs, flat [M * D] in fp16) and
 ``label`` (eta of eq. 15, [M], summing to 1).
 """
 
@@ -73,7 +73,6 @@ def paragraph_attention(model: Generator, batch: Batch) -> tuple[torch.Tensor, t
     """Phi [B, M, D] and eta [B, M] in fp32 of a teacher-forced model in evaluation mode.
 
     Eta (PHT eq. 15): attention to each paragraph, summed over the predicted tokens and over layers, as a share.
-    Raises UserError for a model without paragraph embeddings.
     """
     memory = model.encode(batch.source)
     _, attention = model.decode(batch.target[:, :-1], memory, attention=True)

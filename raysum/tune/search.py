@@ -33,7 +33,7 @@ def search(name: str, overrides: list[str] | None = None) -> SearchResult:
     job = _check(space, config)
     _claim(Path(job.out), space, config)
     with ray_session(config.train.address, cpus=job.at_once * (config.train.workers + 2)):
-        say(f"Ray dashboard: {dashboard()} (its token: ray get-auth-token); TensorBoard: tensorboard --logdir {job.out}")
+        say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token); TensorBoard: tensorboard --logdir {job.out}")
         from raysum.tune.tuner import run_trials  # after the session has set what Ray reads when it is imported
 
         trials = ranked(space.config, run_trials(job))
