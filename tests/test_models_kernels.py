@@ -6,8 +6,9 @@ from small_models import DRY, EXAMPLES, model_of, targets
 
 from raysum.models import pieces
 from raysum.models.batch import Source
-from raysum.models.dropout import Dropout, draw_keep, drop, rounded
+from raysum.models.dropout import Dropout, draw_keep, drop, dropped_relu, rounded
 from raysum.models.fusion import _Fusion, fuse
+from raysum.models.layers import attend, masked_softmax
 
 B, H, Q, M, N, SIZE = 3, 2, 4, 3, 5, 4
 COUNTS = (3, 1, 2)
@@ -136,3 +137,43 @@ def test_dropout_is_the_identity_outside_training_and_repeats_with_the_seed():
         draws.append(layer.train()(values))
     assert torch.equal(*draws)
     assert draw_keep(torch.Size([3, 5]), 0.0, torch.device("cpu")).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("budget", [1, 1 << 21], ids=["a head a piece", "one piece"])
+def test_attention_with_dropout_equals_its_products_in_value_and_gradient(budget, causal, monkeypatch):
+    monkeypatch.setitem(pieces._ELEMENTS, "cpu", budget)
+    torch.manual_seed(2)
+    tensors = [torch.randn(B, H, 6, SIZE, requires_grad=True) for _ in range(3)]
+    mask = None if causal else torch.tensor([[True] * 6, [True] * 2 + [False] * 4, [False] * 6])[:, None, None]
+    query, key, value = tensors
+    torch.manual_seed(5)
+    found = attend(query, key, value, mask, causal, dropout=0.3)
+    torch.manual_seed(5)
+    seed = int(torch.randint(1 << 62, ()))
+    step = B * H if budget > 1 else 1
+    drawn = [
+        draw_keep(torch.Size([step, 6, 6]), 0.3, torch.device("cpu"), torch.Generator().manual_seed(seed + start))
+        for start in range(0, B * H, step)
+    ]
+    factor = torch.cat(drawn).view(B, H, 6, 6) / (1 - rounded(0.3))
+    allowed = torch.ones(6, 6, dtype=torch.bool).tril() if causal else mask
+    weights = masked_softmax(query @ key.transpose(-1, -2) * SIZE**-0.5, allowed)
+    expected = (weights * factor) @ value
+    torch.testing.assert_close(found, expected)
+    if not causal:
+        assert not found[2].any(), "a row without keys gives zeros"
+    gradient = torch.randn_like(found)
+    ours = torch.autograd.grad(found, tensors, gradient)
+    torch.testing.assert_close(ours, torch.autograd.grad(expected, tensors, gradient))
+
+
+def test_relu_with_dropout_is_both_in_value_and_gradient():
+    x = torch.randn(40, 30, requires_grad=True)
+    gradient = torch.randn(40, 30)
+    found = []
+    for function in (dropped_relu, lambda values, rate: drop(torch.relu(values), rate)):
+        torch.manual_seed(4)
+        y = function(x, 0.2)
+        found.append((y, *torch.autograd.grad(y, x, gradient)))
+    torch.testing.assert_close(*found)

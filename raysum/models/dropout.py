@@ -65,3 +65,24 @@ class _Keep(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (keep,) = ctx.saved_tensors
         return keep.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None
+
+
+def dropped_relu(values: Tensor, rate: float) -> Tensor:
+    """``drop(relu(values), rate)``; on a CPU only the result is kept for backward: it is 0 where nothing flows back."""
+    if rate == 0 or values.device.type != "cpu":
+        return drop(F.relu(values), rate)
+    return _DroppedRelu.apply(values, draw_keep(values.shape, rate, values.device), 1 / (1 - rounded(rate)))
+
+
+class _DroppedRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, keep: Tensor, scale: float) -> Tensor:
+        result = keep.to(values.dtype).mul_(scale).mul_(values).relu_()
+        ctx.save_for_backward(result)
+        ctx.scale = scale
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (result,) = ctx.saved_tensors
+        return (result > 0).to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None

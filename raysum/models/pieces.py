@@ -11,12 +11,17 @@ _ELEMENTS = {"cpu": 1 << 21}
 _ELEMENTS_ELSEWHERE = 1 << 26
 
 
+def largest(device: torch.device) -> int:
+    """Elements that the largest array of one piece should not exceed."""
+    return _ELEMENTS.get(device.type, _ELEMENTS_ELSEWHERE)
+
+
 def pieces(counts: Sequence[int], per_paragraph: int, device: torch.device) -> Iterator[tuple[slice, int]]:
     """Slices of neighbouring examples and the most paragraphs of one of them, padded to which the piece stays bounded.
 
     ``counts`` [B] paragraphs of each example, ``per_paragraph`` elements a paragraph takes.
     """
-    budget = _ELEMENTS.get(device.type, _ELEMENTS_ELSEWHERE)
+    budget = largest(device)
     start, widest = 0, 0
     for stop, count in enumerate(counts):
         wider = max(widest, count)
