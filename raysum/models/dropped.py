@@ -22,12 +22,17 @@ def dropped_attention(
     seed = int(torch.randint(1 << 62, ()))
     if causal:
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()[None, None]
+    if mask is not None:
+        mask = mask[(None,) * (4 - mask.dim())]
+        assert mask.shape[1] == 1, "all heads of an example have one mask"
     return _Dropped.apply(query, key, value, mask, rate, seed)
 
 
 class _Dropped(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rate: float, seed: int):  # type: ignore[override]
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rate: float, seed: int
+    ) -> Tensor:
         flat = [part.reshape(-1, *part.shape[2:]) for part in (query, key, value)]
         ctx.save_for_backward(*flat, *([] if mask is None else [mask]))
         ctx.settings = query.shape[1], rate, seed
@@ -37,7 +42,7 @@ class _Dropped(torch.autograd.Function):
         return context.view(query.shape)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *masks = ctx.saved_tensors
         scale = query.shape[-1] ** -0.5
         shape = gradient.shape
@@ -58,7 +63,7 @@ class _Dropped(torch.autograd.Function):
 def _weights(
     query: Tensor, key: Tensor, mask: Tensor | None, heads: int, rate: float, seed: int
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Pieces of the B * H rows with their weights [C, Q, T] before dropout in float32, and what dropout makes of them."""
+    """Pieces of the B * H rows: their weights [C, Q, T] before dropout, in float32, and the factors of dropout."""
     count, queries, size = query.shape
     piece = max(1, largest(query.device) // (queries * key.shape[1]))
     bias = dead = None
