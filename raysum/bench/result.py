@@ -7,7 +7,9 @@ from raysum.bench.isolate import Row
 from raysum.bench.machine import Machine
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
+
+_BESIDE = 5
 
 
 @dataclass(frozen=True)
@@ -21,18 +23,24 @@ class BenchResult:
     def to_dict(self) -> dict[str, Any]:
         return {"bench": self.bench, "machine": self.machine.to_dict(), "rows": self.rows}
 
-    def table(self) -> "Table":
+    def table(self) -> "Group":
+        """A line a figure, a column a row; a few columns beside each other, so that they fit a terminal."""
         from rich import box
+        from rich.console import Group
         from rich.table import Table
 
-        table = Table(caption=str(self.machine), caption_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
-        columns = list(dict.fromkeys(name for row in self.rows for name in row))
-        for name in columns:
-            numeric = all(isinstance(row.get(name, 0), int | float) for row in self.rows)
-            table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
-        for row in self.rows:
-            table.add_row(*(_cell(row.get(name)) for name in columns))
-        return table
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        tables = []
+        for start in range(0, len(self.rows), _BESIDE):
+            shown = self.rows[start : start + _BESIDE]
+            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+            table.add_column(names[0].replace("_", " "), no_wrap=True)
+            for row in shown:
+                table.add_column(_cell(row.get(names[0])), justify="right", no_wrap=True)
+            for name in names[1:]:
+                table.add_row(name.replace("_", " "), *(_cell(row.get(name)) for row in shown))
+            tables.append(table)
+        return Group(*tables, str(self.machine))
 
 
 def _cell(value: Any) -> str:
