@@ -1,6 +1,7 @@
 """What a trial does: decode a split with one setting, or train one run. Runs in Ray workers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -82,14 +83,23 @@ def read_rows(job: Job) -> list[dict[str, Any]]:
     return list(read_examples(Dataset.open(job.data), job.space.config.split, job.length))
 
 
-def shared_decoder(job: Job) -> Any:
-    """One decoder for all trials of a grid of betas, None for other spaces."""
+@contextmanager
+def shared_decoder(job: Job) -> Iterator[Any]:
+    """One decoder for all trials of a grid of betas, None for other spaces. It ends with the search.
+
+    Tune keeps a handle of it for as long as the driver lives, so that Ray would not end it.
+    """
     search = job.space.config.search
     if set(search) != {_BETA} or search[_BETA].grid is None:
-        return None
+        yield None
+        return
     first = next(job.space.samples())
     restarts = {"max_restarts": 1, "max_task_retries": 1}
-    return ray.remote(Decoder).options(num_cpus=1, **restarts).remote(job, first, search[_BETA].grid)
+    decoder = ray.remote(Decoder).options(num_cpus=1, **restarts).remote(job, first, search[_BETA].grid)
+    try:
+        yield decoder
+    finally:
+        ray.kill(decoder)
 
 
 def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:

@@ -23,12 +23,12 @@ from raysum.tune.watch import Watch
 
 def run_trials(job: Job) -> list[Trial]:
     """Run the trials that have not ended yet; what all trials of the search gave."""
-    with _silence():
-        grid = _tuner(job).fit()
+    with _silence(), shared_decoder(job) as decoder:
+        grid = _tuner(job, decoder).fit()
     return [_trial(grid[number]) for number in range(len(grid))]
 
 
-def _tuner(job: Job) -> tune.Tuner:
+def _tuner(job: Job, decoder: Any) -> tune.Tuner:
     """A new search, or the one that the folder holds, with its failed and unfinished trials to be run again."""
     space = job.space.config
     folder = Path(job.out) / "tune"
@@ -36,7 +36,7 @@ def _tuner(job: Job) -> tune.Tuner:
     # A trial holds almost no CPU itself (0 is refused): its actor does, or its worker group, which Tune does not count.
     resources = tune.PlacementGroupFactory([{"CPU": 0.01}, {"CPU": 1}] if decode else [{"CPU": 0.01}])
     with_job = (
-        tune.with_parameters(decode_trial, job=job, decoder=shared_decoder(job))
+        tune.with_parameters(decode_trial, job=job, decoder=decoder)
         if decode
         else tune.with_parameters(train_trial, job=job)
     )
