@@ -95,7 +95,7 @@ def shared_decoder(job: Job) -> Iterator[Any]:
         return
     first = next(job.space.samples())
     restarts = {"max_restarts": 1, "max_task_retries": 1}
-    decoder = ray.remote(Decoder).options(num_cpus=1, **restarts).remote(job, first, search[_BETA].grid)
+    decoder: Any = ray.remote(Decoder).options(num_cpus=1, **restarts).remote(job, first, search[_BETA].grid)
     try:
         yield decoder
     finally:
