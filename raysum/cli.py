@@ -251,14 +251,19 @@ def config_show(
 ) -> None:
     """The fully resolved config of a preset or file, and its number of parameters."""
     from raysum.config import dump, load_config
-    from raysum.models.parameters import count_parameters
+    from raysum.models.parameters import PAPERS_MB, count_parameters, megabytes
 
     config = load_config(preset, overrides)
-    number = count_parameters(config.model)
+    number, trained = count_parameters(config.model), megabytes(config.model, moments=True)
     if as_json:
-        print_result(config.model_dump(mode="json") | {"parameters": number}, as_json)
-    else:
-        print(f"# {number:,} parameters\n{dump(config)}", end="")
+        sizes = {"parameters": number, "parameters_mb": megabytes(config.model), "paper_mb": PAPERS_MB.get(preset)}
+        print_result(config.model_dump(mode="json") | sizes, as_json)
+        return
+    print(f"# {number:,} parameters: {megabytes(config.model):.1f} MB in fp32, {trained:.1f} MB with Adam's moments")
+    if preset in PAPERS_MB:
+        paper = PAPERS_MB[preset]
+        print(f"# the paper: {paper} MB (moments counted, output tied), {paper / trained:.3f} of these")
+    print(dump(config), end="")
 
 
 @config_app.command("list")

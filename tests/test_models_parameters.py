@@ -8,7 +8,7 @@ from small_models import MIXES, spec
 
 from raysum.config import load_config
 from raysum.models.build import build
-from raysum.models.parameters import count_parameters
+from raysum.models.parameters import PAPERS_MB, count_parameters, megabytes
 from raysum.models.specs import PredictorSpec
 
 PRESETS = ["ft", "ht", "ht-code", "pht", "vht", "ft-3", "ht-3-3", "pht-1", "vht-1"]
@@ -45,6 +45,13 @@ def test_sizes_of_the_other_systems():
     # PHT/VHT paper, section 5.4: decoders without encoder are smaller; T-DMCA is the larger one, by its convolutions
     assert counts["txl"] < counts["tdmca-3"] < counts["ft-3"] < counts["pht"]
     assert counts["graphsum"] > counts["ft-3"]
+
+
+@pytest.mark.parametrize("name", PAPERS_MB)
+def test_sizes_that_the_papers_state(name):
+    tied = load_config(name, ["model.tied_output=true"]).model
+    exact = name in ("ft-3", "pht", "vht")
+    assert megabytes(tied, moments=True) == pytest.approx(PAPERS_MB[name], rel=5e-4 if exact else 0.011)
 
 
 @pytest.mark.parametrize("name", PRESETS + OTHERS)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 
+from raysum.bench.curve import CurveBench, bench_curve
 from raysum.bench.decode import DecodeBench, bench_decode
 from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
 from raysum.bench.result import BenchResult
@@ -11,6 +12,7 @@ from raysum.config import Section, apply_override, validate
 from raysum.errors import UserError
 
 BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {
+    "curve": (CurveBench, bench_curve),
     "decode": (DecodeBench, bench_decode),
     "efficiency": (EfficiencyBench, bench_efficiency),
     "train": (TrainBench, bench_train),

@@ -1,6 +1,7 @@
 """How fast models train: one forward pass, backward pass and Adam step, repeated on one random batch."""
 
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from raysum.bench.inputs import batch
 from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES, Machine, device, measure, timed
 from raysum.bench.operators import Costs
+from raysum.bench.plots import plot_growth
 from raysum.bench.result import BenchResult
 from raysum.config import Config, Section, load_config
 from raysum.models.build import build
@@ -28,6 +30,7 @@ class TrainBench(Section):
     steps: int = Field(5, gt=0, description="steps that are timed, after two that are not")
     threads: int = Field(2, gt=0)
     config: list[str] = Field([], description="key=value overrides of every preset")
+    plot: str | None = Field(None, description="PNG of time and memory over paragraphs")
 
 
 def bench_train(settings: TrainBench) -> BenchResult:
@@ -45,6 +48,8 @@ def bench_train(settings: TrainBench) -> BenchResult:
     ]
     machine = measure(settings.threads, list(settings.dtypes))
     rows = [alone(train_row, settings, machine, *one) for one in track(wanted, label="bench train", unit="row")]
+    if settings.plot:
+        plot_growth(rows, Path(settings.plot).expanduser())
     return BenchResult("train", machine, rows)
 
 

@@ -11,6 +11,15 @@ from raysum.models.specs import (
     TxlSpec,
 )
 
+# What the PHT and VHT papers state for their models (Table 5 and Table 4), by preset. It is 12 bytes a parameter, fp32
+# and Adam's two moments, with the output tied to the embedding: exactly so for ft-3, pht and vht, else within 1 %.
+PAPERS_MB = {"ft-3": 165.0, "tdmca-3": 131.1, "txl": 130.4, "ht-3-3": 190.8, "pht": 182.4, "vht": 174.5}
+
+
+def megabytes(spec: ModelSpec, moments: bool = False) -> float:
+    """10^6 bytes of the parameters in fp32; with ``moments`` Adam's two numbers for each are counted too."""
+    return count_parameters(spec) * (12 if moments else 4) / 1e6
+
 
 def count_parameters(spec: ModelSpec) -> int:
     """Trainable numbers of the model that ``build(spec)`` makes; tied matrices count once."""
