@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from raysum.command import Checkpoint, Decode, Json, Overrides, print_result, settings_of
+from raysum.command import Checkpoint, Decode, Dtype, Json, Overrides, print_result, settings_of
 from raysum.errors import UserError
 
 app = typer.Typer(
@@ -146,7 +146,9 @@ def evaluate(
     limit: Annotated[int | None, typer.Option(help="Examples, the first so many.")] = None,
     protocol: Annotated[str, typer.Option(help="ROUGE protocol: google, ht-paper, pht-paper, graphsum.")] = "google",
     swapped: Annotated[bool, typer.Option(help="Also the control: another cluster's sources.")] = False,
+    terms: Annotated[bool, typer.Option(help="Plain, strCov, extProb and attAlign (PHT paper, Table 2).")] = False,
     checkpoint: Checkpoint = "best",
+    dtype: Dtype = "fp32",
     decode: Decode = None,
     out: Annotated[Path | None, typer.Option(help="Folder for outputs; by default inside the run.")] = None,
     as_json: Json = False,
@@ -161,7 +163,9 @@ def evaluate(
         limit=limit,
         protocol=protocol,
         swapped=swapped,
+        terms=terms,
         checkpoint=checkpoint,
+        dtype=dtype,
         decode=settings_of(decode),
         out=out,
     )
@@ -174,6 +178,7 @@ def summarize(
     files: Annotated[list[str] | None, typer.Argument(help="JSONL clusters, or texts of one; - is stdin.")] = None,
     title: Annotated[str, typer.Option(help="Title, where the files are texts of one cluster.")] = "",
     checkpoint: Checkpoint = "best",
+    dtype: Dtype = "fp32",
     decode: Decode = None,
     as_json: Json = False,
 ) -> None:
@@ -183,7 +188,7 @@ def summarize(
 
     settings = settings_of(decode)
     clusters = read_clusters(files or ["-"], title)
-    summarizer = Summarizer.load(run, checkpoint=checkpoint, **settings)
+    summarizer = Summarizer.load(run, checkpoint=checkpoint, dtype=dtype, **settings)
     for summary in summarizer.summarize_many(clusters, progress=len(clusters) > 1):
         print_result(summary.to_dict() if as_json else summary.render(), as_json)
 
@@ -195,6 +200,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to bind.")] = 8000,
     replicas: Annotated[int, typer.Option(help="Copies of the model.")] = 1,
     checkpoint: Checkpoint = "best",
+    dtype: Dtype = "fp32",
     decode: Decode = None,
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
 ) -> None:
@@ -207,6 +213,7 @@ def serve(
         port=port,
         replicas=replicas,
         checkpoint=checkpoint,
+        dtype=dtype,
         decode=settings_of(decode),
         address=address,
     )

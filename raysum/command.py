@@ -13,6 +13,7 @@ Overrides = Annotated[
 ]
 Decode = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decode key, such as beta=0.4.")]
 Checkpoint = Annotated[str, typer.Option(help="best, latest, or a step.")]
+Dtype = Annotated[str, typer.Option(help="What matrices are multiplied in: fp32, bf16, or int8 (on CPUs).")]
 
 
 def settings_of(pairs: list[str] | None) -> dict[str, Any]:

@@ -86,18 +86,20 @@ class DecodeConfig(Section):
     min_length: int = Field(0, ge=0, description="tokens before EOS is allowed")
     max_length: int = Field(200, gt=0, description="tokens, EOS included")
     no_repeat_ngram_size: int = Field(3, ge=0, description="n-grams of tokens that may not repeat; 0 = off")
-    block_across_sentences: bool = Field(
-        False, description="whether an n-gram that holds the end of a sentence counts as repeated"
-    )
+    block_across_sentences: bool = Field(False, description="whether n-grams across sentence ends count as repeated")
     no_repeat_last: int = Field(0, ge=0, description="a token may not repeat one of the last so many, but for commas")
     n_best: int = Field(1, gt=0, description="summaries returned, best first; at most num_beams")
     beta: float = Field(0.0, ge=0, description="weight of attention alignment (PHT eq. 17)")
     alignment_reduction: Literal["sum", "mean"] = Field("sum", description="over paragraphs: eq. 18, or its mean")
     alignment_when: Literal["step", "final"] = Field("step", description="at every step, or when ranking finished ones")
-    structural_coverage: float = Field(0.0, ge=0, description="gamma of eq. 13")
-    keep_paragraphs: int | None = Field(
-        None, gt=0, description="compression: only so many paragraphs, of highest predicted attention"
+    extractive: float = Field(
+        0.0, ge=0, description="weight of eq. 18 with a ranker's scores (extProb); alignment_* hold here"
     )
+    ranker: str | None = Field(None, description="run of that ranker, trained with the preset ranker")
+    structural_coverage: float = Field(0.0, ge=0, description="gamma of eq. 13")
+    gnmt_coverage: float = Field(0.0, ge=0, description="weight of GNMT's coverage of source tokens (eq. 11)")
+    coverage_when: Literal["step", "final"] = Field("final", description="that one, as alignment_when; GNMT: final")
+    keep_paragraphs: int | None = Field(None, gt=0, description="compression: read those of most predicted attention")
     citations: Literal["attention", "lexical"] = Field(
         "attention", description="a sentence cites what it attended to, or the paragraph of nearest tf-idf"
     )

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from raysum.config import Config, DecodeConfig
 from raysum.models.build import build
-from raysum.models.specs import PredictorSpec, Seq2SeqSpec
+from raysum.models.specs import PredictorSpec, RankerSpec, Seq2SeqSpec
 from raysum.prepare.dataset import ROW_GROUP, SCHEMA, Dataset
 from raysum.prepare.factbook import generate
 from raysum.prepare.pipeline import prepare_example
@@ -56,7 +56,14 @@ def write_run(path: Path, dataset: Dataset, predictor: bool = False) -> Run:
     return run
 
 
-def _write(run: Run, spec: Seq2SeqSpec | PredictorSpec, dataset: Dataset) -> None:
+def write_ranker(path: Path, dataset: Dataset) -> Run:
+    """A ranker of random weights."""
+    run = Run(path)
+    _write(run, RankerSpec(vocabulary=len(Vocabulary.load(dataset.vocabulary_path)), width=8, hidden=8), dataset)
+    return run
+
+
+def _write(run: Run, spec: Seq2SeqSpec | PredictorSpec | RankerSpec, dataset: Dataset) -> None:
     torch.manual_seed(0)
     model = build(spec)
     for parameter in model.parameters():  # wide, so that hypotheses differ clearly

@@ -15,7 +15,7 @@ from raysum.config import DecodeConfig
 from raysum.decode.beam import _best, beam_search
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.finished import Hypothesis
-from raysum.decode.scores import AttentionAlignment, History, StructuralCoverage, length_norm, terms
+from raysum.decode.scores import AttentionAlignment, GnmtCoverage, History, StructuralCoverage, length_norm, terms
 from raysum.decode.sharing import search_betas
 from raysum.models.batch import EOS, PAD, SENTENCE_END, Source
 from raysum.models.build import build
@@ -256,6 +256,105 @@ def test_alignment_edges_stay_finite():
     assert AttentionAlignment(predicted, alone, 1.0)(history([[1.0, 0.0, 0.0]])).item() == 0
 
 
+def test_attention_that_underflows_is_floored_and_counts_no_padding():
+    """Weights in bf16 down to 0, many padding paragraphs: finite, and as without the padding."""
+    step = torch.tensor([[[1.0, 1e-30, 0.0]]], dtype=torch.bfloat16)
+    mask, predicted = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[0.5, 0.5, 1e-38]])
+    past = History.start(1, 1, 3, torch.device("cpu"))
+    past.add(step)
+    found = AttentionAlignment(predicted, mask, 1.0)(past)
+    assert found.item() == pytest.approx(math.log(0.5) + 2 * math.log(1e-6), rel=1e-6)
+    padded = History.start(1, 1, 8, torch.device("cpu"))
+    padded.add(torch.nn.functional.pad(step, (0, 5)))
+    wide = AttentionAlignment(torch.nn.functional.pad(predicted, (0, 5)), torch.nn.functional.pad(mask, (0, 5)), 1.0)
+    assert wide(padded).item() == found.item()
+    assert AttentionAlignment(wide.predicted, wide.mask, 1.0, mean=True)(padded).item() == found.item() / 3
+    nothing = History.start(1, 1, 3, torch.device("cpu"))
+    assert StructuralCoverage(1.0)(nothing).isfinite().all()
+    nothing.add(torch.zeros(1, 1, 3))
+    assert StructuralCoverage(1.0)(nothing).item() == 1 and StructuralCoverage(1.0)(past).item() == 1
+    past.add(step)
+    assert StructuralCoverage(1.0)(past).item() == pytest.approx(0.5, abs=1e-6)  # one paragraph has it all, twice
+
+
+def token_history(*steps: list[list[float]], dtype: torch.dtype = torch.float32) -> History:
+    """Of one hypothesis whose attention to tokens is each step [M, N]."""
+    past = History.start(1, 1, len(steps[0]), torch.device("cpu"))
+    for step in steps:
+        past.add(torch.tensor([[step]], dtype=dtype))
+    return past
+
+
+def test_gnmt_coverage_is_eq_11_over_real_tokens():
+    past = token_history([[0.7, 0.1], [0.2, 0.0]], [[0.6, 0.0], [0.4, 0.0]])  # sums: 1.3, 0.1; 0.6 and padding
+    mask = torch.tensor([[[True, True], [True, False]]])
+    expected = math.log(1.0) + math.log(0.1) + math.log(0.6)
+    assert GnmtCoverage(0.5, mask)(past).item() == pytest.approx(0.5 * expected, rel=1e-5)
+    assert past.total.flatten().tolist() == pytest.approx([1.4, 0.6])
+    assert past.overlap.item() == pytest.approx(0.6 + 0.2)  # of paragraphs, as without tokens
+    layers = token_history([[2.1, 0.3], [0.6, 0.0]], [[1.8, 0.0], [1.2, 0.0]])  # three layers' sums
+    assert GnmtCoverage(0.5, mask)(layers).item() == pytest.approx(0.5 * expected, rel=1e-5)
+
+
+def test_gnmt_coverage_edges_stay_finite():
+    one = torch.ones(1, 1, 2, dtype=torch.bool)
+    assert GnmtCoverage(1.0, one)(token_history([[1.0, 0.0]])).item() == pytest.approx(math.log(1e-6), rel=1e-5)
+    assert GnmtCoverage(1.0, one)(token_history([[0.0, 0.0]])).item() == pytest.approx(2 * math.log(1e-6), rel=1e-5)
+    tiny = token_history([[1.0, 1e-30]], dtype=torch.bfloat16)
+    found = GnmtCoverage(1.0, one)(tiny)
+    assert found.dtype == torch.float32 and found.item() == pytest.approx(math.log(1e-6), rel=1e-5)
+    covered = token_history(*[[[0.5, 0.5]]] * 3)
+    assert GnmtCoverage(1.0, one)(covered).item() == 0
+    padding = torch.tensor([[[True, True], [False, False]]])
+    assert GnmtCoverage(1.0, padding)(token_history(*[[[0.5, 0.5], [0.0, 0.0]]] * 3)).item() == 0
+
+
+TOKENS = {None: [[0.5, 0.3], [0.2, 0.0]], A: [[0.9, 0.1], [0.0, 0.0]], B: [[0.2, 0.3], [0.5, 0.0]]}
+REAL = torch.tensor([[[True, True], [True, False]]])
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_gnmt_coverage_turns_the_ranking(final):
+    script = Script({(): {A: 0.55, B: 0.45}, (A,): {EOS: 1.0}, (B,): {EOS: 1.0}}, TOKENS)
+    term = GnmtCoverage(0.5, REAL, final=final)
+    best, second = beam_search(script, memory(), settings(n_best=2), [term])[0]
+    assert (best.ids, second.ids) == ([B, EOS], [A, EOS])
+    assert best.score == pytest.approx(math.log(0.45) + 0.5 * (math.log(0.7) + math.log(0.6) + math.log(0.7)), rel=1e-5)
+    assert second.score == pytest.approx(math.log(0.55) + 0.5 * (math.log(0.4) + math.log(0.2)), rel=1e-5)
+    assert second.attention == pytest.approx(np.array([0.9, 0.1]), abs=1e-6)
+
+
+def test_gnmt_coverage_steers_only_when_it_acts_at_every_step():
+    """As for alignment: from A both candidates are likelier, but A attends to two of three tokens only."""
+    table = {(): {A: 0.55, B: 0.45}, (A,): {A: 0.5, EOS: 0.5}, (B,): {B: 0.5, EOS: 0.5}}
+    table |= {(A, A): {EOS: 1.0}, (B, B): {EOS: 1.0}}
+    found = [
+        beam_search(Script(table, TOKENS), memory(), settings(n_best=2), [GnmtCoverage(5.0, REAL, final)])[0]
+        for final in (False, True)
+    ]
+    assert [h.ids for h in found[0]] == [[B, B, EOS], [B, EOS]]
+    assert [h.ids for h in found[1]] == [[B, B, EOS], [A, A, EOS]]
+
+
+def test_tokens_are_watched_only_where_a_term_reads_them():
+    asked = []
+
+    class Asked(Script):
+        def step(self, tokens, state, attention=False):
+            asked.append(attention)
+            return super().step(tokens, state, attention)
+
+    for some, attention in [([], False), ([EVEN], False), ([EVEN, GnmtCoverage(1.0, REAL)], True)]:
+        beam_search(
+            Asked(SHORT_OR_LONG, TOKENS if len(some) > 1 else PARAGRAPHS),
+            memory(),
+            settings(),
+            some,
+            attention=attention,
+        )
+    assert list(dict.fromkeys(asked)) == [False, True, "tokens"]
+
+
 def test_beta_may_differ_between_examples():
     past = History.start(2, 1, 2, torch.device("cpu"))
     past.add(torch.tensor([[[0.5, 0.5]], [[0.5, 0.5]]]))
@@ -391,22 +490,27 @@ class Counting:
         return self.model.step(tokens, state, attention)
 
 
+OTHER_TERMS = {"gnmt_coverage": 0.1, "extractive": 0.2, "structural_coverage": 0.5}
+
+
 @pytest.mark.parametrize("when", ["step", "final"])
 @pytest.mark.parametrize("mix", ["LG/F", "L/PV"])
-def test_betas_together_give_what_each_gives_alone(mix, when):
+@pytest.mark.parametrize("others", [{}, OTHER_TERMS, OTHER_TERMS | {"coverage_when": "step"}])
+def test_betas_together_give_what_each_gives_alone(mix, when, others):
     betas = [0.0, 0.3, 1.0, 1e3]
     model, source = model_of(mix).eval(), Source.pack(EXAMPLES)
-    chosen = DecodeConfig(num_beams=4, n_best=4, max_length=12, alignment_when=when)
+    chosen = DecodeConfig(num_beams=4, n_best=4, max_length=12, alignment_when=when, **others)
     with torch.inference_mode():
         memory = model.encode(source)
         mask = memory.paragraph_mask
         predicted = torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) * mask
         predicted = predicted / predicted.sum(-1, keepdim=True)
         together = Counting(model)
-        found = search_betas(together, memory, chosen, betas, predicted)
+        extracted = predicted.flip(0) * mask
+        found = search_betas(together, memory, chosen, betas, predicted, extracted)
         apart = Counting(model)
         for number, beta in enumerate(betas):
-            alone = beam_search(apart, memory, chosen, terms(chosen, mask, predicted, beta))
+            alone = beam_search(apart, memory, chosen, terms(chosen, memory, predicted, extracted, beta))
             for some, others in zip(found, alone, strict=True):
                 assert [h.ids for h in some[number]] == [h.ids for h in others]
                 assert [h.score for h in some[number]] == pytest.approx([h.score for h in others], abs=1e-5)

@@ -24,6 +24,20 @@ def test_products_are_counted_in_both_modes(mode):
     assert costs.products[0] == (linear, 4 * (3 * 5 + 7 * 5 + 7 + 3 * 7))
 
 
+def test_int8_products_are_counted_apart():
+    from raysum.models.quantized import int8_linear
+
+    layer, x = int8_linear(torch.ones(7, 5), torch.ones(7)), torch.ones(2, 3, 5)
+    with Costs() as costs, torch.inference_mode():
+        layer(x)
+        x @ torch.ones(5, 2)
+    assert costs.int8 == [(2 * 6 * 5 * 7, 7 * 5 + 4 * (6 * 5 + 6 * 7))]
+    assert costs.flops == 2 * 6 * 5 * (7 + 2) and len(costs.products) == 1
+    costs = Costs(products=[(2e9, 1e6)], int8=[(8e9, 1e6)])
+    machine = Machine("", 1, 1, "cpu", "", {"fp32": 1.0, "int8": 4.0}, 1.0)
+    assert costs.least_seconds(machine, "int8") == pytest.approx(2 + 2)
+
+
 def test_an_operator_takes_the_longer_of_arithmetic_and_traffic():
     costs = Costs(products=[(2e9, 1e6), (1e3, 3e9)])
     machine = Machine("", 1, 1, "cpu", "", {"fp32": 1.0}, 1.0)

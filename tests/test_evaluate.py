@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from factbook_data import write_factbook, write_run
+from factbook_data import write_factbook, write_ranker, write_run
 
+from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Citation
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
@@ -154,6 +155,31 @@ def test_alignment_is_in_the_name_and_an_extractive_system_stands_alone(run, dat
     assert list(both.systems) == ["pht+align", "lead", "lexrank"] and list(alone.systems) == ["lead"]
     assert alone.systems["lead"] == both.systems["lead"] and alone.differences == {}
     assert (tmp_path / "out" / "scores.parquet").is_file() and not (run.evaluation / "valid").exists()
+
+
+def test_the_rows_of_table_2_are_one_model_with_one_term_each(run, data, capsys, tmp_path):
+    options = {"split": "test", "limit": 5, "terms": True}
+    result = evaluate(str(run.path), data.path, **options, decode={"keep_paragraphs": 3, "structural_coverage": 0.7})
+    assert list(result.systems) == ["plain", "strCov", "attAlign", "lead", "lexrank"]
+    assert "without the row extProb: it needs a learned ranker" in capsys.readouterr().err
+    assert result.weights == {"strCov": {"structural_coverage": 0.7}, "attAlign": {"beta": 0.4}}
+    folder = run.evaluation / "test-terms"
+    saved = json.loads((folder / "table.json").read_text())
+    assert saved == json.loads(json.dumps(result.to_dict())) and saved["weights"]["attAlign"] == {"beta": 0.4}
+    gap = result.differences["plain - attAlign"]
+    assert gap["rouge2"] == pytest.approx(result.systems["plain"]["rouge2"] - result.systems["attAlign"]["rouge2"])
+    assert gap["rouge2_low"] <= gap["rouge2"] <= gap["rouge2_high"]
+    lines = [json.loads(line) for line in (folder / "outputs.jsonl").read_text().splitlines()]
+    summarizer, rows = Summarizer.load(run.path), list(data.read("test", stop=5))
+    for name, changes in {"plain": {}, "strCov": {"structural_coverage": 0.7}, "attAlign": {"beta": 0.4}}.items():
+        summaries = summarizer.summarize_rows(rows, summarizer.choose(changes))
+        assert [line[name] for line in lines] == [summary.summary for summary in summaries]
+
+    ranker = write_ranker(tmp_path / "ranker", data)
+    ranked = evaluate(str(run.path), data.path, **options, decode={"ranker": str(ranker.path)}, out=tmp_path / "out")
+    assert list(ranked.systems) == ["plain", "strCov", "extProb", "attAlign", "lead", "lexrank"]
+    assert ranked.weights["extProb"] == {"extractive": 0.4} and "without" not in capsys.readouterr().err
+    assert ranked.systems["plain"] == result.systems["plain"]
 
 
 def test_table_shows_each_system_and_the_protocol(data):

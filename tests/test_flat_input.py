@@ -14,7 +14,8 @@ from raysum.prepare.dataset import Dataset
 from raysum.prepare.pipeline import prepare_example
 from raysum.prepare.recipe import Recipe
 from raysum.prepare.vocabulary import Vocabulary
-from raysum.stream.collate import Summarization, cut_source
+from raysum.stream.collate import Summarization
+from raysum.stream.cut import cut_source
 from raysum.stream.loader import read_rows
 from raysum.train.fit import train
 

@@ -20,7 +20,8 @@ from raysum.prepare.pipeline import prepare_example
 from raysum.prepare.recipe import Recipe
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.run import Run
-from raysum.stream.collate import Summarization, cut_graph, cut_source, kind_of
+from raysum.stream.collate import Summarization, kind_of
+from raysum.stream.cut import cut_graph, cut_source
 from raysum.train.fit import train
 from raysum.train.objectives import objective_of
 

@@ -10,26 +10,41 @@ from raysum.models.batch import Source
 BEAMS = 2
 
 
-def stepped(model, memory, tokens):
+def stepped(model, memory, tokens, attention=True):
     """Log-probabilities [B * R, K, V] and attention [B * R, K, M] of feeding ``tokens`` [B * R, K] one by one."""
     state = model.start(memory, BEAMS)
-    outputs = [model.step(column, state, attention=True) for column in tokens.unbind(1)]
+    outputs = [model.step(column, state, attention=attention) for column in tokens.unbind(1)]
     return torch.stack([o[0].log_softmax(-1) for o in outputs], 1), torch.stack([o[1] for o in outputs], 1)
 
 
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_cached_equals_uncached(mix, norm, monkeypatch):
+@pytest.mark.parametrize("watch", [True, "tokens"])
+def test_cached_equals_uncached(mix, norm, watch, monkeypatch):
     monkeypatch.setattr(cache, "_CHUNK", 4)  # so that the cache grows on the way
     model, source = model_of(mix, norm=norm).eval(), Source.pack(EXAMPLES)
     tokens = targets(len(EXAMPLES) * BEAMS, length=9)
     with torch.no_grad():
-        found, share = stepped(model, model.encode(source), tokens)
+        found, share = stepped(model, model.encode(source), tokens, watch)
         repeated = Source.pack([example for example in EXAMPLES for _ in range(BEAMS)])
-        hidden, attention = model.decode(tokens, model.encode(repeated), attention=True)
+        hidden, attention = model.decode(tokens, model.encode(repeated), attention=watch)
         expected = model.log_probs(hidden)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(share, attention, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_examples_selected_from_a_memory_decode_as_before(mix):
+    model, source, tokens = model_of(mix).eval(), Source.pack(EXAMPLES), targets(3)
+    with torch.no_grad():
+        memory = model.encode(source)
+        hidden, attention = model.decode(tokens, memory, attention=True)
+        for chosen in ([1], [0, 2], [1, 2]):
+            part = memory.select(chosen)
+            found, share = model.decode(tokens[chosen], part, attention=True)
+            torch.testing.assert_close(found, hidden[chosen], atol=1e-5, rtol=0)
+            torch.testing.assert_close(share, attention[chosen][..., : share.shape[-1]], atol=1e-5, rtol=0)
+            assert part.paragraph_mask.sum() == memory.paragraph_mask[chosen].sum()
 
 
 @pytest.mark.parametrize("mix", MIXES)

@@ -2,18 +2,27 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import references
 import torch
 import torch.nn.functional as F
+from factbook_data import write_factbook
+from rouge_score import rouge_scorer
 from small_models import EXAMPLES, build_seeded, shaken
 
-from raysum.config import load_config
+from raysum.config import SourceConfig, load_config
+from raysum.decode.extraction import probabilities
+from raysum.decode.restore import restore_ranker
 from raysum.errors import UserError
-from raysum.models.batch import Source
+from raysum.models.batch import TITLE_END, Source
 from raysum.models.parameters import count_parameters
 from raysum.models.ranker import RankingBatch, Titles
 from raysum.models.specs import RankerSpec
+from raysum.prepare.dataset import Dataset
+from raysum.prepare.vocabulary import Vocabulary
+from raysum.stream.collate import Ranking
+from raysum.stream.cut import split_title
 from raysum.train.fit import train
 from raysum.train.objectives import objective_of
 
@@ -60,6 +69,50 @@ def test_ranker_learns_recall():
     assert loss.item() == pytest.approx(entropy.item(), abs=0.05)
 
 
-def test_ranker_is_not_trained_on_summaries():
-    with pytest.raises(UserError, match="writes no summaries"):
-        train(load_config("ranker", ["data=somewhere", "out=elsewhere"]))
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Dataset:
+    return write_factbook(tmp_path_factory.mktemp("factbook") / "data", {"train": 48, "valid": 12})
+
+
+def test_a_batch_holds_titles_paragraphs_and_their_recall(data):
+    kind, source = Ranking(), SourceConfig(max_paragraphs=4, paragraph_tokens=20)
+    rows = list(data.read("train", kind.columns, stop=5))
+    arrays = kind.pack(rows, source)
+    batch = kind.collate(arrays)
+    scorer = rouge_scorer.RougeScorer(["rouge2"], use_stemmer=False)
+    expected = [scorer.score(row["summary"], text)["rouge2"].recall for row in rows for text in row["text"][:4]]
+    assert batch.recall.tolist() == pytest.approx(expected, abs=0.02) and max(expected) > 0.1  # it splits words at "_"
+    costs, weights = kind.costs(data.lengths("train")[:5], source)
+    assert kind.tokens(arrays) == (len(batch.source.ids) + len(batch.titles.ids), weights.sum())
+    assert costs.sum() >= len(batch.source.ids) and weights.tolist() == batch.source.counts.tolist()
+    vocabulary = Vocabulary.load(data.vocabulary_path)
+    raw = list(data.read("train", ["title"], stop=5))
+    for title, row in zip(batch.titles.ids.split(batch.titles.lengths.tolist()), raw, strict=True):
+        assert title[-1] == TITLE_END and vocabulary.decode(title[:-1].tolist()) == row["title"]
+    assert TITLE_END not in batch.source.ids
+    assert kind.costs(np.array([[30, 2, 0]]), source)[1] == 0  # no summary, nothing to learn
+
+
+def test_a_title_alone_and_none_have_their_mark():
+    title, paragraphs = split_title([np.array([9, 10, TITLE_END]), np.array([11])])
+    assert (title.tolist(), [p.tolist() for p in paragraphs]) == ([9, 10, TITLE_END], [[TITLE_END], [11]])
+    title, paragraphs = split_title([np.array([9, 10])])
+    assert (title.tolist(), [p.tolist() for p in paragraphs]) == ([TITLE_END], [[9, 10]])
+
+
+def test_a_ranker_is_trained_and_found_by_its_run(data, tmp_path):
+    sizes = ["model.width=16", "model.hidden=16", "model.dropout=0", "optim.lr=0.01", "source.max_tokens=30"]
+    settings = ["steps=30", "workers=0", "micro_batches=1", "batch_tokens=2000", "validate_every=10", "save_every=30"]
+    folders = [f"data={data.path}", f"out={tmp_path / 'ranker'}"]
+    run = train(load_config("ranker", [*folders, *sizes, *(f"train.{setting}" for setting in settings)]))
+    losses = run.validations()
+    assert list(losses) == [10, 20, 30] and losses[30] < losses[10]
+    ranker = restore_ranker(str(run.path), data.vocabulary_hash, torch.device("cpu"))
+    row = next(data.read("valid"))
+    paragraphs = [part.tolist() for part in np.split(row["ids"], row["paragraph_offsets"][1:-1])]
+    assert probabilities(ranker, [paragraphs], torch.device("cpu")).sum().item() == pytest.approx(1)
+
+
+def test_an_attention_predictor_is_not_trained_on_a_dataset():
+    with pytest.raises(UserError, match="raysum train alignment"):
+        train(load_config("alignment", ["data=somewhere", "out=elsewhere"]))

@@ -95,6 +95,30 @@ def test_equals_the_plain_reference(name):
             assert not attention[row, :, len(example) :].any()
 
 
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if "graphsum" in name])
+def test_graphsum_attends_to_tokens_with_the_weights_of_their_paragraphs(name):
+    model, tokens = system(name), targets(3, LENGTH)
+    with torch.no_grad():
+        memory = model.encode(source_of([0, 1, 2]))
+        _, by_paragraph = model.decode(tokens, memory, attention=True)
+        _, by_token = model.decode(tokens, memory, attention="tokens")
+    torch.testing.assert_close(by_token.sum(-1), by_paragraph, atol=1e-6, rtol=0)
+    assert not by_token[~memory.token_mask[:, None].expand_as(by_token)].any()
+
+
+@every_system
+def test_examples_selected_from_a_memory_decode_as_before(name):
+    model, tokens = system(name), targets(3, LENGTH)
+    with torch.no_grad():
+        memory = model.encode(source_of([0, 1, 2]))
+        hidden, attention = model.decode(tokens, memory, attention=True)
+        for chosen in ([1], [0, 2]):
+            found, share = model.decode(tokens[chosen], memory.select(chosen), attention=True)
+            torch.testing.assert_close(found, hidden[chosen], atol=1e-5, rtol=0)
+            width = min(share.shape[-1], attention.shape[-1])
+            torch.testing.assert_close(share[..., :width], attention[chosen][..., :width], atol=1e-5, rtol=0)
+
+
 @every_system
 def test_gradients_equal_those_of_the_plain_reference(name):
     """Where Transformer-XL stops them, too."""

@@ -7,7 +7,8 @@ import pytest
 from small_datasets import write_dataset
 
 from raysum.config import SourceConfig
-from raysum.stream.collate import Summarization, cut_source, cut_target
+from raysum.stream.collate import Summarization
+from raysum.stream.cut import cut_source, cut_target
 from raysum.stream.loader import Stream, batches, plan_of
 from raysum.stream.plan import Plan, PlanSettings, cut
 

@@ -1,10 +1,14 @@
 """Search spaces: the shipped ones load and resolve; mistakes name the key and its line; trials are named."""
 
+import re
+
 import pytest
 
-from raysum.config import DecodeConfig
+from raysum.config import DecodeConfig, keys, load_config
 from raysum.errors import UserError
-from raysum.tune.spaces import load_space, spaces
+from raysum.models.parameters import count_parameters
+from raysum.models.specs import SYSTEMS, TransformerSpec
+from raysum.tune.spaces import Space, label, load_space, spaces
 
 SPACE = """\
 about: a test
@@ -19,8 +23,9 @@ search:
 def space_file(tmp_path):
     def write(text: str = SPACE) -> str:
         (tmp_path / "mine.yaml").write_text(text)
-        return str(tmp_path / "mine.yaml")
+        return write.path
 
+    write.path = str(tmp_path / "mine.yaml")
     return write
 
 
@@ -28,9 +33,9 @@ def space_file(tmp_path):
 def test_every_shipped_space_resolves_at_every_point(name):
     space = load_space(name)
     points = list(space.samples())
-    labels = [space.label(point) for point in points]
+    labels = [label(point) for point in points]
     assert len(set(labels)) == len(points) > 1 < space.num_trials
-    assert space.config.searcher != "grid" or space.num_trials == len(points)
+    assert space.config.searcher != "grid" or space.points == [point for point in points if space.fits(point)]
     for point in points:
         config = space.resolve(point).model_dump()
         for key, value in point.items():
@@ -40,9 +45,7 @@ def test_every_shipped_space_resolves_at_every_point(name):
 
 def test_beta_is_the_papers_grid_with_zero_as_control():
     space = load_space("beta")
-    assert [space.label(point) for point in space.samples()] == [
-        f"beta={b}" for b in ("0", "0.2", "0.4", "0.6", "0.8", "1")
-    ]
+    assert [label(point) for point in space.samples()] == [f"beta={b}" for b in ("0", "0.2", "0.4", "0.6", "0.8", "1")]
     assert (space.config.metric, space.config.mode, space.config.split) == ("rouge2", "max", "valid")
 
 
@@ -72,6 +75,126 @@ def test_continuous_spaces_are_checked_at_their_ends(space_file):
     with pytest.raises(UserError, match=r"decode.length_penalty: .*\(mine.yaml, line 6\)"):
         load_space(space_file(text))
     assert load_space(space_file(text.replace("-1", "0"))).num_trials == 5
+    between = text.replace("length_penalty: {uniform: [-1, 2]}", "num_beams: {uniform: [1, 4]}")
+    with pytest.raises(UserError, match=r"decode.num_beams: .*integer.*got 1.9"):
+        load_space(space_file(between))
+
+
+def mixes_file(space_file, more: str = "", sizes: str = "model.width: 16, model.vocabulary: 100") -> str:
+    return space_file(
+        f"about: x\nkind: train\npreset: pht\nmetric: valid_loss\nconfig: {{{sizes}}}\n{more}"
+        "search:\n  model.encoder: {mixes: {letters: LG, layers: [1, 2]}}\n"
+        "  model.decoder: {mixes: {letters: FP, layers: [1]}}\n"
+    )
+
+
+def test_mixes_are_all_strings_of_their_letters(space_file):
+    tried = [tuple(point.values()) for point in load_space(mixes_file(space_file)).points]
+    assert tried == [(encoder, d) for encoder in ("L", "G", "LL", "LG", "GL", "GG") for d in "FP"]
+
+
+def test_layer_mix_tries_phts_own_within_its_budget():
+    space = load_space("layer_mix")
+    sizes = {label(point): count_parameters(space.resolve(point).model) for point in space.points}
+    assert sizes["encoder=LLL,decoder=PPP"] == 23_440_384 <= max(sizes.values()) <= 24e6
+    assert "encoder=LL,decoder=PPPP" in sizes and "encoder=LLL,decoder=PPPP" not in sizes
+    assert len(sizes) == 28 == space.num_trials
+
+
+@pytest.mark.parametrize("searcher", ["grid", "random"])
+def test_models_over_the_budget_are_not_tried(space_file, searcher):
+    drawn = "searcher: random\ntrials: 40\n" if searcher == "random" else ""
+    free = load_space(mixes_file(space_file, drawn))
+    sizes = sorted(parameters(free, point) for point in free.points)
+    middle = sizes[len(sizes) // 2]
+    space = load_space(mixes_file(space_file, drawn), [f"budget.parameters={middle}"])
+    tried = [parameters(space, point) for point in space.points]
+    if searcher == "grid":
+        assert tried and sorted(tried) == [size for size in sizes if size <= middle]
+    else:
+        assert len(tried) == 40 and set(tried) == {size for size in sizes if size <= middle}
+        assert space.points == load_space(mixes_file(space_file, drawn), [f"budget.parameters={middle}"]).points
+    with pytest.raises(
+        UserError, match=r"no model .* fits budget.parameters=9: the smallest, encoder=G,decoder=F, has"
+    ):
+        load_space(mixes_file(space_file, drawn), ["budget.parameters=9"]).points  # noqa: B018
+
+
+def parameters(space: Space, point: dict) -> int:
+    return count_parameters(space.resolve(point).model)
+
+
+def test_optuna_draws_again_what_exceeds_the_budget(space_file):
+    from raysum.tune.searchers import Drawn, domain
+
+    space = load_space(mixes_file(space_file, "searcher: optuna\ntrials: 9\n"))
+    smallest = parameters(space, {"model.encoder": "G", "model.decoder": "F"})
+    space = load_space(space_file.path, [f"budget.parameters={smallest}"])
+    searcher = Drawn(space.fits, metric="valid_loss", mode="min", seed=0)
+    searcher.set_search_properties("valid_loss", "min", {k: domain(v) for k, v in space.config.search.items()})
+    for number in range(3):
+        assert searcher.suggest(f"t{number}") == {"model.encoder": "G", "model.decoder": "F"}
+        searcher.on_trial_complete(f"t{number}", {"valid_loss": 1.0, "training_iteration": 1})
+
+
+_REFUSED = {
+    "data", "out", "run", "train.address", "train.workers", "train.threads", "train.validate_examples",
+    "model.vocabulary",
+}  # fmt: skip
+_INSTEAD_OF_NONE = {"source.max_tokens": 500, "train.label_examples": 9, "decode.keep_paragraphs": 9}
+
+
+def test_every_config_key_can_be_searched_or_is_refused(space_file):
+    trained = {name: spec for name, spec in SYSTEMS.items() if issubclass(spec, TransformerSpec)}
+    sections = ("source", "train", "optim", "decode")
+    cases = [("pht", key) for key in keys() if key.count(".") == 1 and key.startswith(sections)]
+    presets = {"seq2seq": "pht"}
+    cases += [
+        (presets.get(name, name), f"model.{field}") for name, spec in trained.items() for field in spec.model_fields
+    ]
+    cases += [("pht", key) for key in ("data", "out", "run", "deepspeed.gradient_clipping")]
+    assert {key for _, key in cases} >= {key for key in keys() if "." in key and not key.startswith("model.")}
+    for preset, key in cases:
+        kind = "decode" if key.startswith("decode.") else "train"
+        section, _, name = key.rpartition(".")
+        values = load_config(preset).model_dump()
+        value = {**values, **values.get(section, {})}.get(name, 1.0)
+        value = _INSTEAD_OF_NONE.get(key, value)
+        text = f"about: x\nkind: {kind}\nsearch: {{{key}: {{grid: [{value if value is not None else 'x'}]}}}}\n"
+        path = space_file(text + (f"preset: {preset}\nmetric: valid_loss\n" if kind == "train" else ""))
+        if key in _REFUSED:
+            with pytest.raises(UserError, match=f"{key} cannot be searched: it "):
+                load_space(path)
+            continue
+        space = load_space(path)
+        found = space.resolve(space.points[0]).model_dump()
+        assert found[section][name] == value, key
+        assert re.fullmatch(r"[\w.=+-]+", label(space.points[0])), key
+
+
+def test_keys_that_change_nothing_measured_are_refused(space_file):
+    train = "about: x\nkind: train\npreset: pht\nmetric: valid_loss\n"
+    with pytest.raises(UserError, match="decode.beta does not change the valid_loss of a train space"):
+        load_space(space_file(train + "search: {decode.beta: {grid: [0.1]}}\n"))
+    population = train + "scheduler: pbt\nsearcher: random\ntrials: 4\n"
+    load_space(space_file(population + "search: {optim.lr: {loguniform: [0.1, 1]}}\n"))
+    with pytest.raises(UserError, match="scheduler pbt .* leaves model.encoder no meaning"):
+        load_space(space_file(population + "search: {model.encoder: {choice: [L, G]}}\n"))
+
+
+def test_a_space_goes_on_with_a_decode_space(space_file):
+    path = mixes_file(space_file, "then: beta\nalignment: {train.steps: 20}\n")
+    space = load_space(path, ["examples=7", "decode.max_length=50"])
+    assert space.then and (space.then.name, space.then.config.examples) == ("beta", 7)
+    assert space.then.resolve({"decode.beta": 0.4}).decode.max_length == 50
+    assert load_config("alignment", space.of_alignment).train.steps == 20
+    assert load_space("joint").then == load_space("beta")
+    with pytest.raises(UserError, match="goes on with optimizer, which must be a decode space"):
+        load_space(path, ["then=optimizer"])
+    with pytest.raises(UserError, match="no search space or file 'betta'; did you mean 'beta'"):
+        load_space(path, ["then=betta"])
+    with pytest.raises(UserError, match="unknown key 'train.stepz'"):
+        load_space(mixes_file(space_file, "then: beta\nalignment: {train.stepz: 20}\n"))
 
 
 @pytest.mark.parametrize(
@@ -84,14 +207,20 @@ def test_continuous_spaces_are_checked_at_their_ends(space_file):
         ),
         (("0.5", "-0.5"), [], r"decode.beta: .*got -0.5.*mine.yaml, line 4"),
         (("grid: [1", "gird: [1"), [], r"unknown key 'search.decode.num_beams.gird' \(mine.yaml, line 5\)"),
-        (("{grid: [1, 4]}", "{}"), [], "exactly one of grid, choice, uniform, loguniform"),
+        (("{grid: [1, 4]}", "{}"), [], "exactly one of grid, mixes, choice, uniform, loguniform"),
         (("decode.beta", "model.width"), [], "decode space changes decode"),
         (("about", "metrik"), [], "(?s)about: Field required.*metrik"),
         (("kind: decode", "kind: train"), [], "none of a train space: valid_loss"),
-        (("a test", "a test"), ["searcher=random", "trials=3"], "searcher random takes choice, uniform or loguniform"),
-        (("a test", "a test"), ["trials=3"], "searcher grid takes keys with a grid only"),
+        (
+            ("a test", "a test"),
+            ["searcher=random", "trials=3"],
+            "searcher random takes choice, uniform, loguniform or mixes",
+        ),
+        (("a test", "a test"), ["trials=3"], "searcher grid takes keys with a grid or mixes only"),
         (("a test", "a test"), ["metric=rouge9"], "metric: .*'rouge9'.*on the command line"),
         (("a test", "a test"), ["decode.beta=0.3"], "what the space .* searches"),
+        (("a test", "a test"), ["budget.seconds=3"], "budget, then and alignment belong to spaces that train"),
+        (("a test", "a test"), ["then=beta"], "budget, then and alignment belong to spaces that train"),
         (("a test", "a test"), ["exampels=3"], "unknown key 'exampels' .*did you mean 'examples'"),
     ],
 )

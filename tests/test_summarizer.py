@@ -13,16 +13,17 @@ import torch
 from safetensors.torch import save_file
 
 from raysum.config import Config, DecodeConfig
-from raysum.decode import citations
+from raysum.decode import citations, extraction
 from raysum.decode.beam import beam_search
 from raysum.decode.compression import restrict, strongest
 from raysum.decode.inputs import read_clusters
 from raysum.decode.scores import terms
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
-from raysum.models.batch import EOS, SENTENCE_END, TITLE_END, Source
+from raysum.models.batch import EOS, PARAGRAPH_END, SENTENCE_END, TITLE_END, Source
 from raysum.models.build import build
-from raysum.models.specs import PredictorSpec, Seq2SeqSpec
+from raysum.models.ranker import Titles
+from raysum.models.specs import PredictorSpec, RankerSpec, Seq2SeqSpec, TdmcaSpec
 from raysum.prepare.recipe import Recipe
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.run import Run
@@ -47,7 +48,9 @@ def clusters(count: int) -> list[dict]:
     ]
 
 
-def write_run(path: Path, vocabulary: Path, spec: Seq2SeqSpec | PredictorSpec, seed: int) -> None:
+def write_run(
+    path: Path, vocabulary: Path, spec: Seq2SeqSpec | PredictorSpec | RankerSpec | TdmcaSpec, seed: int
+) -> None:
     torch.manual_seed(seed)
     model = build(spec)
     for parameter in model.parameters():  # wide, so that beams and paragraphs differ clearly
@@ -63,7 +66,8 @@ def write_run(path: Path, vocabulary: Path, spec: Seq2SeqSpec | PredictorSpec, s
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Runs `plain`, `aligned` (the same with a predictor) and `flat` (no paragraph layers in its decoder)."""
+    """Runs `plain`, `aligned` (the same with a predictor) and `flat` (no paragraph layers in its decoder), a `ranker`,
+    and `tdmca`."""
     path = tmp_path_factory.mktemp("runs")
     texts = [line for d in DOCUMENTS for line in (d if isinstance(d, str) else d["text"]).splitlines()]
     Vocabulary.train(texts + [text for c in clusters(12) for text in c["documents"]], 150, path / "vocabulary.model")
@@ -74,6 +78,9 @@ def folder(tmp_path_factory) -> Path:
         write_run(path / name, path / "vocabulary.model", spec, seed=3)
     predictor = PredictorSpec(layers=1, width=32, ffn=64, heads=4)
     write_run(path / "aligned" / "alignment", path / "vocabulary.model", predictor, seed=4)
+    write_run(path / "ranker", path / "vocabulary.model", RankerSpec(vocabulary=size, width=16, hidden=16), seed=5)
+    decoder_only = TdmcaSpec(vocabulary=size, width=32, ffn=64, heads=4, layers="LM", block=8)
+    write_run(path / "tdmca", path / "vocabulary.model", decoder_only, seed=6)
     return path
 
 
@@ -128,8 +135,8 @@ def test_the_search_attends_as_teacher_forcing_does(plain):
     rows = [plain.prepare(cluster) for cluster in clusters(5)]
     memory = plain.model.encode(Source.pack([np.split(row["ids"], row["paragraph_offsets"][1:-1]) for row in rows]))
     found = beam_search(plain.model, memory, plain.settings, attention=True)
-    forced = citations.attention(plain.model, memory, [best[0].ids for best in found])
-    for best, weights in zip(found, forced, strict=True):
+    forced = citations.attention(plain.model, memory, [[best[0].ids] for best in found])
+    for best, (weights,) in zip(found, forced, strict=True):
         assert weights.sum(1) == pytest.approx(np.ones(len(best[0].ids)), abs=1e-5)
         assert citations.overall(weights) == pytest.approx(best[0].attention, abs=1e-5)
 
@@ -139,13 +146,90 @@ def test_alignment_changes_the_score_by_its_term(aligned):
     memory = aligned.model.encode(Source.pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
     predicted = aligned.predictor(memory.paragraphs(), memory.paragraph_mask)
     settings = aligned.choose({"beta": 0.5, "alignment_when": "final", "no_repeat_ngram_size": 2})
-    best = beam_search(aligned.model, memory, settings, terms(settings, memory.paragraph_mask, predicted))[0][0]
+    best = beam_search(aligned.model, memory, settings, terms(settings, memory, predicted))[0][0]
     eta, hat = torch.from_numpy(best.attention), predicted[0].detach()
     expected = 0.5 * torch.minimum(eta, hat).clamp_min(1e-6).log().sum().item()
     norm = ((5 + len(best.ids)) / 6) ** settings.length_penalty
     assert best.score == pytest.approx(best.log_prob / norm + expected, abs=1e-4)
     summary = aligned.summarize_rows([row], aligned.choose({"beta": 0.5}))[0]
     assert summary.score < aligned.summarize_rows([row])[0].score  # the term is negative
+
+
+def test_extractive_probabilities_are_the_rankers_scores_as_shares(folder, aligned):
+    """Of titles and paragraphs as the ranker was trained on; alone or together, with padding paragraphs."""
+    summarizer = Summarizer.load(folder / "aligned", ranker=str(folder / "ranker"))
+    examples = [
+        [part.tolist() for part in np.split(row["ids"], row["paragraph_offsets"][1:-1])]
+        for row in map(summarizer.prepare, clusters(5))
+    ]
+    found = extraction.probabilities(summarizer.ranker, examples, torch.device("cpu")).detach()
+    assert found.shape == (5, max(map(len, examples))) and len({*map(len, examples)}) > 1
+    for example, shares in zip(examples, found, strict=True):
+        end = example[0].index(TITLE_END) + 1
+        title = Titles(torch.tensor(example[0][:end]), torch.tensor([end]))
+        alone = [example[0][end:], *example[1:]]
+        scores = torch.cat([summarizer.ranker(title, Source.pack([[one]])) for one in alone]).sigmoid().detach()
+        assert shares[: len(alone)].tolist() == pytest.approx((scores / scores.sum()).tolist(), abs=1e-6)
+        assert not shares[len(alone) :].any()
+        joined = [[*ids, EOS if ids is example[-1] else PARAGRAPH_END] for ids in example]
+        marked = extraction.probabilities(summarizer.ranker, [joined], torch.device("cpu")).detach()
+        assert marked[0].tolist() == pytest.approx(shares[: len(alone)].tolist(), abs=1e-6)
+
+
+def test_extractive_probabilities_are_a_term_of_the_score(folder):
+    summarizer = Summarizer.load(folder / "plain", ranker=str(folder / "ranker"), extractive=0.5, max_length=8)
+    row = summarizer.prepare({"title": "The mill", "documents": DOCUMENTS})
+    paragraphs = [part.tolist() for part in np.split(row["ids"], row["paragraph_offsets"][1:-1])]
+    summary = summarizer.summarize_rows([row])[0]
+    hat = extraction.probabilities(summarizer.ranker, [paragraphs], torch.device("cpu"))
+    memory = summarizer.model.encode(Source.pack([paragraphs]))
+    chosen = terms(summarizer.settings, memory, None, hat)
+    best = beam_search(summarizer.model, memory, summarizer.settings, chosen)[0][0]
+    assert summary.score == pytest.approx(best.score, abs=1e-4)
+    norm = ((5 + len(best.ids)) / 6) ** summarizer.settings.length_penalty
+    expected = 0.5 * torch.minimum(torch.from_numpy(best.attention), hat[0]).clamp_min(1e-6).log().sum().item()
+    assert best.score == pytest.approx(best.log_prob / norm + expected, abs=1e-4)
+    one = summarizer.prepare({"title": "The mill", "documents": ["The only paragraph, on the old mill by the river."]})
+    alone, plain = (summarizer.summarize_rows([one], summarizer.choose({"extractive": w}))[0] for w in (0.5, 0.0))
+    assert alone == plain  # a single paragraph has it all
+
+
+def test_all_terms_together_and_with_compression(folder):
+    weights = {"beta": 0.3, "extractive": 0.2, "structural_coverage": 0.5, "gnmt_coverage": 0.01, "keep_paragraphs": 2}
+    many = clusters(6)
+    for dtype in ("fp32", "bf16"):
+        summarizer = Summarizer.load(folder / "aligned", ranker=str(folder / "ranker"), dtype=dtype, **weights)
+        for summary in summarizer.summarize_many(many):
+            assert summary.summary and np.isfinite(summary.score) and np.count_nonzero(summary.attention) <= 2
+
+
+@pytest.mark.parametrize("when", ["step", "final"])
+def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch, when):
+    rows, betas = [aligned.prepare(cluster) for cluster in clusters(6)], [0.0, 0.05, 1.0, 1e3]
+    decode, attention, forced, asked = aligned.model.decode, citations.attention, [], []
+
+    def counting(tokens, *arguments, **options):
+        forced.append(len(tokens))
+        return decode(tokens, *arguments, **options)
+
+    def listening(model, memory, summaries):
+        asked.extend((len(asked), example, tuple(ids)) for example, found in enumerate(summaries) for ids in found)
+        return attention(model, memory, summaries)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(aligned.model, "decode", counting)
+        patched.setattr(citations, "attention", listening)
+        together = aligned.summarize_betas(rows, aligned.choose({"alignment_when": when, "batch_examples": 6}), betas)
+    different = {hypothesis[1:] for hypothesis in asked}
+    assert sum(forced) == len(different)
+    assert len(rows) < len(different) < len(rows) * len(betas) == len(asked), "all alike, or none: tests nothing"
+    for beta, summaries in zip(betas, together, strict=True):
+        alone = aligned.summarize_rows(rows, aligned.choose({"alignment_when": when, "beta": beta}))
+        for summary, other in zip(summaries, alone, strict=True):
+            assert [s.text for s in summary.sentences] == [s.text for s in other.sentences]
+            assert summary.attention == pytest.approx(other.attention, abs=1e-5)
+            for one, two in zip(summary.sentences, other.sentences, strict=True):
+                assert [c.weight for c in one.citations] == pytest.approx([c.weight for c in two.citations], abs=1e-4)
 
 
 def test_compression_reads_the_strongest_paragraphs_only(aligned):
@@ -234,10 +318,36 @@ def test_settings_are_checked(folder, plain):
     with pytest.raises(UserError, match="num_beam.*did you mean 'num_beams'"):
         plain.choose({"num_beam": 3})
     assert plain.choose({"beam_size": 2}).num_beams == 2
-    with pytest.raises(UserError, match="fp16"):
+    with pytest.raises(UserError, match="no dtype 'fp16'; there are fp32, bf16, int8"):
         Summarizer.load(folder / "plain", dtype="fp16")
     with pytest.raises(UserError, match="nothere"):
         Summarizer.load(folder / "nothere")
+
+
+def test_what_the_ranker_must_be_is_said(folder, tmp_path, plain):
+    with pytest.raises(UserError, match="extractive=0.4 needs a learned ranker.*raysum train ranker"):
+        Summarizer.load(folder / "plain", extractive=0.4)
+    with pytest.raises(UserError, match="flat is no ranker.*seq2seq.*raysum train ranker"):
+        Summarizer.load(folder / "plain", ranker=str(folder / "flat"))
+    with pytest.raises(UserError, match="no run folder nothere"):
+        Summarizer.load(folder / "plain", ranker="nothere")
+    with pytest.raises(UserError, match="loaded with the model"):
+        plain.choose({"ranker": str(folder / "ranker")})
+    with pytest.raises(UserError, match="ranker writes no summaries"):
+        Summarizer.load(folder / "ranker")
+    shutil.copytree(folder / "ranker", tmp_path / "ranker")
+    Vocabulary.train(["some other text, of a few words"], 40, tmp_path / "other.model")
+    recipe = json.loads((tmp_path / "ranker" / "recipe.json").read_text())
+    recipe["vocabulary_sha256"] = Vocabulary.load(tmp_path / "other.model").sha256
+    (tmp_path / "ranker" / "recipe.json").write_text(json.dumps(recipe))
+    with pytest.raises(UserError, match="ranker was trained with another vocabulary"):
+        Summarizer.load(folder / "plain", ranker=str(tmp_path / "ranker"))
+
+
+def test_a_decoder_only_system_has_no_coverage_of_tokens(folder):
+    assert Summarizer.load(folder / "tdmca").summarize_many(clusters(2))
+    with pytest.raises(UserError, match="Tdmca does not attend to all source tokens.*gnmt_coverage"):
+        Summarizer.load(folder / "tdmca", gnmt_coverage=0.1)
 
 
 def test_weights_of_another_model_are_refused(folder, tmp_path):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +15,8 @@ from factbook_data import write_factbook, write_run
 
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
+from raysum.models.parameters import count_parameters
+from raysum.models.specs import Seq2SeqSpec
 from raysum.prepare.dataset import Dataset
 from raysum.run import Run
 from raysum.tune.plots import plot
@@ -65,7 +69,8 @@ def test_result_as_json_table_and_figure(tmp_path, name):
     if name == "beta":
         trials = ranked(space, [trial(0.0, 5.0), trial(0.4, 6.5), trial(0.2, 0, "out of memory")])
     else:
-        trials = [Trial(mix, {"model.encoder": mix}, {"valid_loss": 2.5, "step": 9}, 1.0) for mix in ("L", "LG")]
+        found = {"valid_loss": 2.5, "step": 9, "parameters": 23_000_000, "train_seconds": 61.2}
+        trials = [Trial(mix, {"model.encoder": mix}, found, 1.0) for mix in ("L", "LG")]
     result = SearchResult(space, trials, Run(tmp_path / "run"), 12.34)
     values = json.loads(json.dumps(result.to_dict()))
     assert values["best"] == {"config": trials[0].config, "metrics": trials[0].metrics, "run": str(tmp_path / "run")}
@@ -73,7 +78,11 @@ def test_result_as_json_table_and_figure(tmp_path, name):
     console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(result.table())
     text = console.export_text()
-    assert ("6.50 ±1.50" in text and "out of memory" in text) if name == "beta" else "2.5000" in text
+    assert (
+        ("6.50 ±1.50" in text and "out of memory" in text)
+        if name == "beta"
+        else re.search(r"2.5000 .* 23,000,000 .* 61 ", text)
+    )
     plot(space, [t for t in trials if not t.error], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
@@ -177,23 +186,78 @@ def test_a_killed_search_goes_on_where_it_stopped(tmp_path, data, run):
 
 
 @pytest.mark.slow
-def test_layer_mixes_are_trained_and_the_best_is_found(tmp_path, data, ray_session):
-    space = tmp_path / "mixes.yaml"
-    sizes = "model.width: 16, model.ffn: 32, model.heads: 2, model.pooling_heads: 2, model.decoder: F"
-    training = "train.steps: 4, train.validate_every: 2, train.save_every: 2, train.batch_tokens: 600"
-    space.write_text(
-        f"about: x\nkind: train\npreset: pht\nmetric: valid_loss\nconfig: {{{sizes}, {training}}}\n"
-        "search:\n  model.encoder: {grid: [L, LG]}\n"
+def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_session):
+    search_mixes = (
+        "model.encoder: {mixes: {letters: LG, layers: [1]}}, model.decoder: {mixes: {letters: P, layers: [1, 2]}}"
     )
-    result = search(str(space), [f"data={data.path}", f"out={tmp_path / 'search'}"])
-    assert [t.error for t in result.trials] == [None, None]
+    space = tiny_space(
+        tmp_path,
+        f"search: {{{search_mixes}}}\nscheduler: asha\nbudget: {{seconds: 0.01}}\n"
+        f"then: {betas(tmp_path, [0.0, 0.8])}\nalignment: {{train.steps: 3, train.batch_tokens: 200}}\nexamples: 4\n",
+    )
+    most = count_parameters(Seq2SeqSpec(encoder="L", decoder="P", vocabulary=400, **TINY))
+    command = [f"data={data.path}", f"out={tmp_path / 'search'}", f"budget.parameters={most}"]
+    result = search(space, command)
+    assert sorted(t.name for t in result.trials) == ["encoder=G,decoder=P", "encoder=L,decoder=P"]
     for found in result.trials:
-        losses = Run(tmp_path / "search" / "trials" / found.name).validations()
-        assert list(losses) == [2, 4] and found.metrics["valid_loss"] == pytest.approx(min(losses.values()))
-    first, second = result.trials
-    assert first.metrics["valid_loss"] <= second.metrics["valid_loss"]
+        trained = Run(tmp_path / "search" / "trials" / found.name)
+        losses = trained.validations()
+        assert found.error is None and found.metrics["valid_loss"] == pytest.approx(min(losses.values()))
+        assert found.metrics["step"] == 2 < trained.config.train.steps  # the time was over at the first validation
+        assert found.metrics["parameters"] == count_parameters(trained.config.model) <= most
+        assert found.metrics["train_seconds"] == trained.checkpoint("2").state["seconds"]
     best = Run.resolve(tmp_path / "search")
-    assert best.config.model.encoder == first.config["model.encoder"] and best.best().weights.is_file()
+    assert best.path.name == result.best.name and best.alignment.latest().step == 3
+    assert result.then.run.path == best.path and len(result.then.trials) == 2
+    assert (
+        best.decode.beta
+        == result.then.best.config["decode.beta"]
+        == result.to_dict()["then"]["best"]["config"]["decode.beta"]
+    )
+    assert (tmp_path / "search" / "search.png").is_file()
+
+    # As if it had been killed after the predictor was trained.
+    (tmp_path / "search" / "best.json").unlink()
+    shutil.rmtree(tmp_path / "search" / "some_betas")
+    (best.path / "decode.yaml").unlink()
+    weights = best.alignment.best().weights.stat().st_mtime_ns
+    again = search(space, command)
+    assert again.trials == result.trials and best.alignment.best().weights.stat().st_mtime_ns == weights
+    assert Run.resolve(tmp_path / "search").decode == best.decode
+
+
+@pytest.mark.long
+def test_optimizer_search_ends(tmp_path, data, ray_session):
+    sizes = [f"model.{key}={value}" for key, value in {**TINY, "encoder": "L", "decoder": "P"}.items()]
+    training = ["train.steps=16", "train.validate_every=2", "train.save_every=2", "train.batch_tokens=600"]
+    command = [f"data={data.path}", f"out={tmp_path / 'search'}", "trials=4", *sizes, *training]
+    result = search("optimizer", command)
+    assert len(result.trials) == 4 and all(t.error is None and t.metrics["step"] >= 2 for t in result.trials)
+
+
+@pytest.mark.long
+def test_a_trial_that_falls_behind_goes_on_from_the_weights_of_the_other(tmp_path, data, ray_session):
+    space = tiny_space(
+        tmp_path,
+        "search: {optim.lr: {choice: [0.0000001, 0.01]}}\nscheduler: pbt\nsearcher: random\ntrials: 2\nseed: 1\n",
+        "train.keep: 4, optim.schedule: constant, optim.warmup_steps: 0",
+    )
+    result = search(space, [f"data={data.path}", f"out={tmp_path / 'search'}"])
+    assert [t.error for t in result.trials] == [None, None] and all(t.metrics["step"] == 4 for t in result.trials)
+    print([(t.name, t.config, t.metrics) for t in result.trials])
+
+
+TINY = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2}
+
+
+def tiny_space(folder: Path, text: str, config: str = "") -> str:
+    """A train space of small models, which trains 4 steps and validates every 2."""
+    shared = ", ".join(f"model.{key}: {value}" for key, value in TINY.items())
+    training = "train.steps: 4, train.validate_every: 2, train.save_every: 2, train.batch_tokens: 600"
+    config = ", ".join(part for part in (shared, "model.encoder: L, model.decoder: P", training, config) if part)
+    header = f"about: x\nkind: train\npreset: pht\nmetric: valid_loss\nconfig: {{{config}}}\n"
+    (folder / "tiny.yaml").write_text(header + text)
+    return str(folder / "tiny.yaml")
 
 
 def betas(folder: Path, values: list[float]) -> str:

@@ -14,6 +14,7 @@ from raysum.bench.result import BenchResult
 from raysum.config import Config, Section, load_config
 from raysum.decode.beam import beam_search
 from raysum.models.build import build
+from raysum.models.quantized import quantize
 from raysum.progress import track
 
 
@@ -21,12 +22,11 @@ class DecodeBench(Section):
     presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
     batches: list[int] = Field([1, 16], min_length=1, description="examples decoded together")
     threads: list[int] = Field([2], min_length=1)
-    dtypes: list[Literal["fp32", "bf16"]] = Field(["fp32"], min_length=1)
+    dtypes: list[Literal["fp32", "bf16", "int8"]] = Field(["fp32"], min_length=1)
     beams: int = Field(5, gt=0)
     length: int = Field(200, gt=0, description="tokens of every summary: none ends before")
     repeats: int = Field(2, gt=0, description="searches of which the fastest counts")
     against: list[str] = Field([], description="other tools beside flat presets: transformers, ctranslate2")
-    int8: bool = Field(False, description="the other tools in int8 too, where they have it")
     config: list[str] = Field([], description="key=value overrides of every preset")
 
 
@@ -38,7 +38,8 @@ def bench_decode(settings: DecodeBench) -> BenchResult:
     configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
     for config in configs.values():
         check(settings.against, config)
-    machines = {count: measure(count, list(settings.dtypes)) for count in settings.threads}
+    rates = dict.fromkeys([*settings.dtypes, *(["fp32"] if "int8" in settings.dtypes else [])])
+    machines = {count: measure(count, list(rates)) for count in settings.threads}
     wanted = [
         (machine, preset, config, dtype, batch)
         for preset, config in configs.items()
@@ -50,7 +51,8 @@ def bench_decode(settings: DecodeBench) -> BenchResult:
         (name, config, dtype, batch, settings.beams, settings.length, count)
         for name in settings.against
         for config in configs.values()
-        for dtype in [*settings.dtypes, *(["int8"] if settings.int8 and name == "ctranslate2" else [])]
+        for dtype in settings.dtypes
+        if dtype != "int8" or name == "ctranslate2"
         for count in settings.threads
         for batch in settings.batches
     ]
@@ -63,7 +65,9 @@ def decode_row(settings: DecodeBench, machine: Machine, preset: str, config: Con
     """The figures of one model, in this process, encoding included."""
     torch.set_num_threads(machine.threads)
     torch.manual_seed(0)
-    model: Any = build(config.model).to(device(), DTYPES[dtype]).eval()
+    model: Any = build(config.model).to(device(), DTYPES.get(dtype, torch.float32)).eval()
+    if dtype == "int8":
+        quantize(model)
     inputs = source(config, batch).to(device())
     forced = {"num_beams": settings.beams, "min_length": settings.length, "max_length": settings.length}
     decode = config.decode.model_copy(update=forced)

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def alone(work: Callable[..., Row], *arguments: Any) -> Row:
-    """The row that ``work(*arguments)`` gives in a fresh process, with its ``peak_rss_mb``.
+    """The row that ``work(*arguments)`` gives in a fresh process, with that process' ``peak_rss_mb`` if it lacks one.
 
     Raises UserError where the process is lost (as a rule: out of memory).
     """
@@ -31,7 +31,7 @@ def alone(work: Callable[..., Row], *arguments: Any) -> Row:
 def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
     keep_freed_memory()
     row = work(*arguments)
-    return {**row, "peak_rss_mb": round(peak_rss_mb(), 1)}
+    return {**row, "peak_rss_mb": round(row.get("peak_rss_mb", peak_rss_mb()), 1)}
 
 
 def peak_rss_mb() -> float:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from raysum.models.quantized import int8_linear
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _SIDE = 2048  # of the square matrices that are multiplied
 _READ = 512 << 20  # bytes that are summed: far more than any cache holds
@@ -86,7 +88,11 @@ def _wait() -> None:
 
 
 def _product(dtype: str, place: torch.device) -> Callable[[], torch.Tensor]:
-    left, right = torch.randn(2, _SIDE, _SIDE, device=place).to(DTYPES[dtype])
+    left, right = torch.randn(2, _SIDE, _SIDE, device=place)
+    if dtype == "int8":
+        layer = int8_linear(right)
+        return lambda: layer(left)
+    left, right = left.to(DTYPES[dtype]), right.to(DTYPES[dtype])
     return lambda: left @ right
 
 

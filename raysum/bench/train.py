@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from raysum.bench.inputs import batch
-from raysum.bench.isolate import Row, alone
+from raysum.bench.isolate import Row, alone, peak_rss_mb
 from raysum.bench.machine import DTYPES, Machine, device, measure, timed
 from raysum.bench.operators import Costs
 from raysum.bench.plots import plot_growth
@@ -63,6 +63,7 @@ def train_row(
     for _ in range(2):
         step()
     seconds = median(timed(step) for _ in range(settings.steps))
+    peak = peak_rss_mb()  # before the profiler takes memory of its own
     share = _product_share(step)
     source_tokens, target_tokens = len(inputs.source.ids), settings.examples * settings.target_tokens
     flops = 3 * costs.flops  # a backward pass has two products for each one of the forward pass
@@ -80,6 +81,7 @@ def train_row(
         "matmul_time_share": share,
         "mflop_per_source_token": flops / source_tokens / 1e6,
         "parameters": count_parameters(config.model),
+        "peak_rss_mb": peak,
     } | _gpu_memory()
 
 

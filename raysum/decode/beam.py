@@ -13,8 +13,9 @@ from torch import Tensor
 from raysum.config import DecodeConfig
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.finished import Finished, Hypothesis
-from raysum.decode.scores import History, Term, length_norm
+from raysum.decode.scores import History, Term, length_norm, watched
 from raysum.models.batch import BOS, EOS, SENTENCE_END
+from raysum.models.memory import Watch
 
 CHUNK = 128  # candidates under one maximum; 64 measured alike
 
@@ -28,11 +29,11 @@ class StepState(Protocol):
 
 
 class StepModel(Protocol):
-    """What continues hypotheses; ``step`` gives logits [B * R, V] and paragraph attention [B * R, M] or None."""
+    """What continues hypotheses; ``step`` gives logits [B * R, V] and attention [B * R, M], [B * R, M, N] or None."""
 
     def start(self, memory: Any, beams: int) -> StepState: ...
 
-    def step(self, tokens: Tensor, state: Any, attention: bool = False) -> tuple[Tensor, Tensor | None]: ...
+    def step(self, tokens: Tensor, state: Any, attention: Watch = False) -> tuple[Tensor, Tensor | None]: ...
 
 
 def beam_search(
@@ -49,7 +50,7 @@ def beam_search(
     See :func:`search`; final terms rank what it found.
     """
     steering, ranking = [term for term in terms if not term.final], [term for term in terms if term.final]
-    watch = attention or bool(terms)
+    watch = watched(terms, attention)
     return search(model, memory, settings, steering, exempt=exempt, attention=watch).best(settings.n_best, ranking)
 
 
@@ -61,7 +62,7 @@ def search(
     steering: Sequence[Term] = (),
     *,
     exempt: Sequence[int] = (),
-    attention: bool = False,
+    attention: Watch = False,
 ) -> Finished:
     """All hypotheses that finish, scored by log-probability and the terms ``steering``.
 
@@ -76,13 +77,13 @@ def search(
     beams, device = settings.num_beams, memory.paragraph_mask.device
     state = model.start(memory, beams)
     live = _Live.start(num_examples, beams, paragraphs, device)
-    watch = attention or bool(steering)
-    done = Finished.start(num_examples, beams, paragraphs, settings.max_length, device, watch)
+    watch = watched(steering, attention)
+    done = Finished.start(num_examples, beams, paragraphs, settings.max_length, device, bool(watch))
     commas = torch.tensor(exempt, dtype=torch.long, device=device)
     for length in range(1, settings.max_length + 1):
         logits, weights = model.step(live.tokens[..., -1].flatten(), state, attention=watch)
         if weights is not None:
-            live.history.add(weights.view(*live.log_prob.shape, -1))
+            live.history.add(weights.view(*live.log_prob.shape, *weights.shape[1:]))
         log_probs, eos = _candidates(logits, live, settings, commas, closable=length > settings.min_length)
         norm, bonus = length_norm(settings, length), live.bonus(steering)
         parent, token, log_prob = _best(log_probs, norm * bonus)

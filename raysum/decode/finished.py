@@ -1,6 +1,6 @@
 """The hypotheses that a beam search has finished, and their ranking.
 
-B examples, R beams, M paragraphs.
+B examples, R beams, M paragraphs of at most N tokens.
 """
 
 from collections.abc import Sequence
@@ -44,6 +44,7 @@ class Finished:
     overlap: Tensor  # [B, 2R] see History
     count: Tensor  # [B] how many have finished
     watched: bool
+    by_token: Tensor | None = None  # [B, 2R, M, N] see History
 
     @classmethod
     def start(
@@ -69,6 +70,8 @@ class Finished:
         ``closed`` puts an EOS behind them.
         """
         rows = history.examples
+        if history.by_token is not None and self.by_token is None:
+            self.by_token = history.by_token.new_zeros(*self.score.shape, *history.by_token.shape[2:])
         written = pad(tokens[..., 1:], (0, int(closed)), value=EOS)
         length = written.shape[-1]
         found = (
@@ -77,19 +80,21 @@ class Finished:
             (self.length, torch.full_like(log_prob, length, dtype=torch.long)),
             (self.total, history.total),
             (self.overlap, history.overlap),
+            (self.by_token, history.by_token),
         )
         places = self.score.shape[1]
         ranked, order = torch.cat((self.score[rows], score.masked_fill(~chosen, -torch.inf)), 1).topk(places)
         self.score[rows] = ranked
         for mine, theirs in found:
-            both = torch.cat((mine[rows], theirs), 1)
-            mine[rows] = torch.take_along_dim(both, order[..., None] if both.dim() == 3 else order, 1)
+            if mine is not None and theirs is not None:
+                both = torch.cat((mine[rows], theirs), 1)
+                mine[rows] = torch.take_along_dim(both, order.view(*order.shape, *[1] * (both.dim() - 2)), 1)
         self.count[rows] += chosen.sum(-1)
 
     def best(self, n_best: int, ranking: Sequence[Term] = ()) -> list[list[Hypothesis]]:
         """The ``n_best`` of each example by score and the terms ``ranking``, best first."""
         everyone = torch.arange(len(self.score), device=self.score.device)
-        history = History(everyone, self.total, self.overlap, self.length)
+        history = History(everyone, self.total, self.overlap, self.length, self.by_token)
         scores, order = sum((term(history) for term in ranking), self.score).topk(n_best)
         eta = shares(torch.take_along_dim(self.total, order[..., None], 1)).cpu().numpy()
         columns = (scores, *(column.gather(1, order) for column in (self.log_prob, self.length)))

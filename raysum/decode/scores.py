@@ -1,19 +1,21 @@
 """The terms of a hypothesis' score besides its log-probability: each is one number a beam, computed from attention.
 
 Attention weights never depend on the token that a step chooses, so a term is the same for all candidates of a beam.
-B examples still decoded, R beams, M paragraphs. Everything here is fp32 whatever the model computes in.
+B examples still decoded, R beams, M paragraphs of at most N tokens. Everything here is fp32 whatever the model computes
+in.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from raysum.config import DecodeConfig
+from raysum.models.memory import Watch
 
-FLOOR = 1e-6  # of an attention share: log 0 must not end a hypothesis
+FLOOR = 1e-6  # of an attention share, or sum: log 0 must not end a hypothesis
 
 
 def length_norm(settings: DecodeConfig, length: int) -> float:
@@ -31,13 +33,14 @@ class History:
 
     ``examples`` [B] their numbers in the whole batch, ``total`` [B, R, M] attention summed over steps (each step's sums
     to one), ``overlap`` [B, R] the sum over steps of sum_p min(a_t,p, sum_{t' < t} a_t',p), ``steps`` their number, or
-    that of each hypothesis [B, R].
+    that of each hypothesis [B, R]. ``by_token`` [B, R, M, N] is ``total`` by token, where that is watched.
     """
 
     examples: Tensor
     total: Tensor
     overlap: Tensor
     steps: int | Tensor = 0
+    by_token: Tensor | None = None
 
     @classmethod
     def start(cls, num_examples: int, beams: int, paragraphs: int, device: torch.device) -> "History":
@@ -48,7 +51,11 @@ class History:
         )
 
     def add(self, attention: Tensor) -> None:
-        """One step's paragraph attention [B, R, M], summed over layers as the models give it."""
+        """One step's attention, summed over layers as the models give it: [B, R, M], or by token [B, R, M, N]."""
+        if attention.dim() == 4:
+            words = shares(attention.flatten(2)).view_as(attention)
+            self.by_token = words if self.by_token is None else self.by_token + words
+            attention = words.sum(-1)
         step = shares(attention)
         self.overlap = self.overlap + torch.minimum(step, self.total).sum(-1)
         self.total = self.total + step
@@ -58,20 +65,29 @@ class History:
         """The beams ``parent`` [B, R] of each example go on."""
         self.total = self.total.gather(1, parent[..., None].expand_as(self.total))
         self.overlap = self.overlap.gather(1, parent)
+        if self.by_token is not None:
+            self.by_token = torch.take_along_dim(self.by_token, parent[..., None, None], 1)
 
     def keep(self, index: Tensor) -> None:
         """Only the examples at ``index`` [B'] go on."""
         self.examples, self.total, self.overlap = self.examples[index], self.total[index], self.overlap[index]
+        if self.by_token is not None:
+            self.by_token = self.by_token[index]
 
 
 def shares(attention: Tensor) -> Tensor:
-    """Attention [..., M] in fp32, divided by its sum over paragraphs (PHT eq. 15 when summed over steps before)."""
+    """Attention [..., M] in fp32, divided by its sum over them (PHT eq. 15 when summed over steps before)."""
     attention = attention.float()
     return attention / attention.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
 
 
 class Term(Protocol):
-    """One named summand of the score. ``final``: it ranks finished hypotheses only and does not steer the search."""
+    """One named summand of the score. ``final``: it ranks finished hypotheses only and does not steer the search.
+
+    ``by_token``: it reads the attention to every token, not only to paragraphs.
+    """
+
+    by_token: ClassVar[bool]
 
     @property
     def final(self) -> bool: ...
@@ -85,10 +101,12 @@ class Term(Protocol):
 class AttentionAlignment:
     """``beta`` x attAlign (PHT eq. 17-18): the sum over real paragraphs of log max(min(eta, eta_hat), 1e-6).
 
-    ``predicted`` [B, M] is eta_hat, summing to one over the real paragraphs ``mask`` [B, M]; ``beta`` a number or one
-    for each example [B]. ``mean`` divides by the number of paragraphs. One paragraph alone scores 0.
+    ``predicted`` [B, M] is eta_hat, summing to one over the real paragraphs ``mask`` [B, M]: predicted attention, or the
+    extractive probabilities of a learned ranker. ``beta`` is a number or one for each example [B]. ``mean`` divides by
+    the number of paragraphs. One paragraph alone scores 0.
     """
 
+    by_token = False
     predicted: Tensor
     mask: Tensor
     beta: float | Tensor
@@ -109,6 +127,7 @@ class AttentionAlignment:
 class StructuralCoverage:
     """``gamma`` x the mean over steps of strCov (PHT eq. 13), 1 for a step that attends to new paragraphs only."""
 
+    by_token = False
     gamma: float
     final: bool = False
 
@@ -117,19 +136,59 @@ class StructuralCoverage:
         return self.gamma * (1 - history.overlap / steps)
 
 
-def terms(
-    settings: DecodeConfig, mask: Tensor, predicted: Tensor | None = None, beta: float | Tensor | None = None
-) -> Sequence[Term]:
-    """The terms that ``settings`` ask for; ``mask`` [B, M] real paragraphs, ``predicted`` [B, M] needed if beta > 0.
+@dataclass(frozen=True)
+class GnmtCoverage:
+    """``weight`` x cp (PHT eq. 11; Wu et al. 2016, eq. 15): the sum over real source tokens of log min(a, 1).
 
-    ``beta`` replaces that of the settings: a number, or one for each example [B].
+    a is the attention to the token, summed over steps, here at least 1e-6; ``mask`` [B, M, N] real tokens.
+    """
+
+    by_token = True
+    weight: float
+    mask: Tensor
+    final: bool = True
+
+    def __call__(self, history: History) -> Tensor:
+        assert history.by_token is not None, "the search was told to watch tokens"
+        logs = history.by_token.clamp(FLOOR, 1.0).log()
+        return self.weight * logs.masked_fill(~self.mask[history.examples, None], 0.0).sum((-2, -1))
+
+
+def terms(
+    settings: DecodeConfig,
+    memory: Any,
+    predicted: Tensor | None = None,
+    extracted: Tensor | None = None,
+    beta: float | Tensor | None = None,
+) -> list[Term]:
+    """The terms that ``settings`` ask for, over the paragraphs and tokens of ``memory``.
+
+    ``predicted`` [B, M] is the predicted attention, needed if beta > 0; ``extracted`` [B, M] are the extractive
+    probabilities, likewise. ``beta`` replaces that of the settings: a number, or one for each example [B].
     """
     beta = settings.beta if beta is None else beta
+    mask, mean, final = (
+        memory.paragraph_mask,
+        settings.alignment_reduction == "mean",
+        settings.alignment_when == "final",
+    )
     found: list[Term] = []
     if torch.as_tensor(beta).any():
         assert predicted is not None, "beta needs predicted attention"
-        mean, final = settings.alignment_reduction == "mean", settings.alignment_when == "final"
         found.append(AttentionAlignment(predicted, mask, beta, mean, final))
+    if settings.extractive:
+        assert extracted is not None, "extractive needs extractive probabilities"
+        found.append(AttentionAlignment(extracted, mask, settings.extractive, mean, final))
     if settings.structural_coverage:
         found.append(StructuralCoverage(settings.structural_coverage))
+    if settings.gnmt_coverage:
+        final = settings.coverage_when == "final"
+        found.append(GnmtCoverage(settings.gnmt_coverage, memory.token_mask, final))
     return found
+
+
+def watched(terms: Sequence[Term], attention: Watch = False) -> Watch:
+    """The attention that a search watches for ``terms``, and at least ``attention``."""
+    if attention == "tokens" or any(term.by_token for term in terms):
+        return "tokens"
+    return attention or bool(terms)

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from raysum.config import DecodeConfig
-from raysum.decode.beam import StepModel, StepState, search
+from raysum.decode.beam import StepModel, StepState, beam_search, search
 from raysum.decode.finished import Hypothesis
-from raysum.decode.scores import terms
+from raysum.decode.scores import terms, watched
+from raysum.models.memory import Watch
 
 
 def search_betas(
@@ -23,26 +24,31 @@ def search_betas(
     settings: DecodeConfig,
     betas: Sequence[float],
     predicted: Tensor | None = None,
+    extracted: Tensor | None = None,
     *,
     exempt: Sequence[int] = (),
 ) -> list[list[list[Hypothesis]]]:
     """For each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` would find with this beta.
 
-    ``predicted`` [B, M] is the predicted attention, None where all betas are 0.
+    ``predicted`` [B, M] is the predicted attention, None where all betas are 0; ``extracted`` [B, M] the extractive
+    probabilities, None where ``settings`` ask for none.
     """
-    mask, number = memory.paragraph_mask, len(betas)
+    number = len(betas)
     if number == 1 or settings.alignment_when == "final":
-        of_betas = [terms(settings, mask, predicted, beta) for beta in betas]
+        of_betas = [terms(settings, memory, predicted, extracted, beta) for beta in betas]
         common = [term for term in of_betas[0] if not term.final]
-        found = search(model, memory, settings, common, exempt=exempt, attention=any(betas))
+        watch = watched([term for some in of_betas for term in some])
+        found = search(model, memory, settings, common, exempt=exempt, attention=watch)
         ranked = [found.best(settings.n_best, [term for term in some if term.final]) for some in of_betas]
         return [list(example) for example in zip(*ranked, strict=True)]
     repeated = Repeated(memory, number)
-    if predicted is not None:
-        predicted = predicted.repeat_interleave(number, 0)
-    each = torch.tensor(betas, device=mask.device).repeat(len(mask))
-    steering = terms(settings, repeated.paragraph_mask, predicted, each)
-    best = search(SharedSteps(model), repeated, settings, steering, exempt=exempt).best(settings.n_best)
+    predicted, extracted = (
+        None if each is None else each.repeat_interleave(number, 0) for each in (predicted, extracted)
+    )
+    mask = memory.paragraph_mask
+    each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
+    chosen = terms(settings, repeated, predicted, extracted, each_beta)
+    best = beam_search(SharedSteps(model), repeated, settings, chosen, exempt=exempt)
     return [best[start : start + number] for start in range(0, len(best), number)]
 
 
@@ -56,6 +62,10 @@ class Repeated:
     @property
     def paragraph_mask(self) -> Tensor:
         return self.memory.paragraph_mask.repeat_interleave(self.searches, 0)
+
+    @property
+    def token_mask(self) -> Tensor:
+        return self.memory.token_mask.repeat_interleave(self.searches, 0)
 
 
 @dataclass
@@ -86,7 +96,7 @@ class SharedSteps:
         parent = torch.arange(beams, device=mask.device).expand(len(group), -1)
         return _State(self.model.start(memory.memory, beams), len(mask), group, parent)
 
-    def step(self, tokens: Tensor, state: _State, attention: bool = False) -> tuple[Tensor, Tensor | None]:
+    def step(self, tokens: Tensor, state: _State, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         beams = state.parent.shape[1]
         tokens = tokens.view(-1, beams)
         alike = torch.cat((state.group[:, None], state.parent, tokens), 1)

@@ -5,41 +5,46 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from raysum.allocator import keep_freed_memory
-from raysum.config import Config, DecodeConfig, SourceConfig, validate
-from raysum.decode import citations
+from raysum.config import DecodeConfig, SourceConfig, validate
+from raysum.decode import citations, extraction
 from raysum.decode.compression import restrict, strongest
 from raysum.decode.finished import Hypothesis
+from raysum.decode.restore import restore_generator, restore_predictor, restore_ranker
+from raysum.decode.scores import shares
 from raysum.decode.sharing import search_betas
 from raysum.decode.summary import Alternative, Citation, Sentence, Summary
 from raysum.errors import UserError
 from raysum.models.batch import Source
-from raysum.models.build import build
 from raysum.models.generator import Generator
 from raysum.models.memory import Memory
 from raysum.models.predictor import AttentionPredictor
+from raysum.models.quantized import quantize
+from raysum.models.ranker import Ranker
 from raysum.prepare.pipeline import Rejected, prepare_example
 from raysum.prepare.recipe import Recipe, read_recipe
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import bar
-from raysum.run import Checkpoint, Run
-from raysum.stream.collate import Summarization, cut_graph
+from raysum.run import Run
+from raysum.stream.collate import Summarization
+from raysum.stream.cut import cut_graph
 
 Row = dict[str, Any]
+DTYPES = ("fp32", "bf16", "int8")
 
 
 class Summarizer:
     """A trained model with all that turns raw text into its input and its output into text.
 
     ``settings`` are the run's decoding settings with the overrides given to ``load``. ``dtype`` is what matrices are
-    multiplied in: ``fp32``, or ``bf16`` by autocast; scores are fp32 in both. ``kind``: what the model reads of a row.
+    multiplied in: ``fp32``, ``bf16`` by autocast, or ``int8`` (linear layers of the model, on a CPU); scores are always
+    fp32. ``kind``: what the model reads of a row. ``ranker``: where extractive probabilities come from.
     """
 
     def __init__(
@@ -51,11 +56,12 @@ class Summarizer:
         settings: DecodeConfig,
         kind: Summarization,
         predictor: AttentionPredictor | None = None,
-        dtype: Literal["fp32", "bf16"] = "fp32",
+        ranker: Ranker | None = None,
+        dtype: str = "fp32",
         name: str = "the run",
     ):
         self.model = model.eval()
-        self.predictor = None if predictor is None else predictor.eval()
+        self.predictor, self.ranker = predictor, ranker
         self.vocabulary, self.recipe, self.source, self.settings = vocabulary, recipe, source, settings
         self.dtype, self.name, self.kind = dtype, name, kind
         self.device = next(model.parameters()).device
@@ -70,36 +76,39 @@ class Summarizer:
         checkpoint: str = "best",
         *,
         device: str | None = None,
-        dtype: Literal["fp32", "bf16"] = "fp32",
+        dtype: str = "fp32",
         **decode: Any,
     ) -> "Summarizer":
         """From a run folder: ``checkpoint`` is ``best``, ``latest`` or a step, ``decode`` overrides decoding settings.
 
         ``device`` defaults to CUDA where there is one. Raises UserError for a folder that is no complete run, for an
-        unknown setting, and for one that needs the attention predictor where none was trained.
+        unknown setting, for one that needs an attention predictor or ranker which is not there, and for int8 on CUDA.
         """
-        if dtype not in ("fp32", "bf16"):
-            raise UserError(f"dtype {dtype!r} is neither fp32 nor bf16")
+        if dtype not in DTYPES:
+            raise UserError(f"no dtype {dtype!r}; there are {', '.join(DTYPES)}")
         keep_freed_memory()
         opened = Run.resolve(run)
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         vocabulary, recipe = Vocabulary.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         if vocabulary.sha256 != recipe.vocabulary_sha256:
             raise UserError(f"{opened.vocabulary} is not the vocabulary that {run} was trained with; restore its own")
-        alignment = opened.alignment
-        has_predictor = alignment.exists and bool(alignment.checkpoints())
+        settings = validate(opened.decode.model_dump() | decode, root=DecodeConfig)
+        model = restore_generator(opened, checkpoint, place)
+        if dtype == "int8":
+            quantize(model)
         summarizer = cls(
-            model=_restored(opened.config, opened.checkpoint(checkpoint), place),
+            model=model,
             vocabulary=vocabulary,
             recipe=recipe,
             source=opened.config.source,
-            settings=opened.decode,
+            settings=settings,
             kind=Summarization.of(opened.config.model),
-            predictor=_restored(alignment.config, alignment.best(), place) if has_predictor else None,
+            predictor=restore_predictor(opened, place),
+            ranker=restore_ranker(settings.ranker, vocabulary.sha256, place) if settings.ranker else None,
             dtype=dtype,
             name=str(run),
         )
-        summarizer.settings = summarizer.choose(decode)
+        summarizer.choose({})
         return summarizer
 
     def choose(self, changes: Mapping[str, Any]) -> DecodeConfig:
@@ -111,6 +120,16 @@ class Summarizer:
                 f"{wants[0]}={getattr(settings, wants[0])} needs the attention predictor, which {self.name} does not "
                 f"have; train it with `raysum train alignment run={self.name} data=DATA`, or leave {wants[0]} out"
             )
+        if settings.extractive and self.ranker is None:
+            raise UserError(
+                f"extractive={settings.extractive} needs a learned ranker; train one with `raysum train ranker "
+                "data=DATA out=RANKER` and name it by ranker=RANKER, or leave extractive out"
+            )
+        if settings.ranker != self.settings.ranker:
+            raise UserError("the ranker is loaded with the model; name it there")
+        if settings.gnmt_coverage and not self.model.attends_to_tokens:
+            system = type(self.model).__name__
+            raise UserError(f"{system} does not attend to all source tokens at each layer; leave gnmt_coverage out")
         return settings
 
     def summarize(self, title: str, documents: list[str | dict[str, str]]) -> Summary:
@@ -174,6 +193,7 @@ class Summarizer:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == "bf16"):
             memory = self._encode(paragraphs, graphs)
             predicted = self._predict(memory) if any(betas) or settings.keep_paragraphs else None
+            extracted = self._extract(paragraphs) if settings.extractive else None
             if predicted is not None and settings.keep_paragraphs:
                 rows_hat = predicted.float().cpu().numpy()
                 kept = [
@@ -185,16 +205,15 @@ class Summarizer:
                     [graph[np.ix_(places, places)] for graph, places in zip(graphs, kept, strict=True)],
                 )
                 predicted = _chosen(predicted, kept)
-            found = search_betas(self.model, memory, settings, betas, predicted, exempt=self._commas)
+                extracted = None if extracted is None else _chosen(extracted, kept)
+            found = search_betas(self.model, memory, settings, betas, predicted, extracted, exempt=self._commas)
             if not all(hypotheses for example in found for hypotheses in example):
                 raise UserError(f"{self.name} gives no finite probabilities; its training diverged")
-            attention = [
-                citations.attention(self.model, memory, [example[number][0].ids for example in found])
-                for number in range(len(betas))
-            ]
+            best = [[hypotheses[0].ids for hypotheses in example] for example in found]
+            attention = citations.attention(self.model, memory, best)
         return [
             [self._summary(row, places, *pair, settings) for pair in zip(example, weights, strict=True)]
-            for row, places, example, weights in zip(rows, kept, found, zip(*attention, strict=True), strict=True)
+            for row, places, example, weights in zip(rows, kept, found, attention, strict=True)
         ]
 
     def _paragraphs(self, row: Row) -> list[list[int]]:
@@ -223,6 +242,11 @@ class Summarizer:
         """Predicted attention [B, M]."""
         assert self.predictor is not None, "choose() checks that there is a predictor"
         return self.predictor(memory.paragraphs(), memory.paragraph_mask)
+
+    def _extract(self, paragraphs: Sequence[list[list[int]]]) -> Tensor:
+        """Extractive probabilities [B, M]."""
+        assert self.ranker is not None, "choose() checks that there is a ranker"
+        return extraction.probabilities(self.ranker, paragraphs, self.device)
 
     def _summary(
         self, row: Row, kept: list[int], found: list[Hypothesis], attention: np.ndarray, settings: DecodeConfig
@@ -261,15 +285,4 @@ def _chosen(predicted: Tensor, kept: Sequence[Sequence[int]]) -> Tensor:
     chosen = predicted.new_zeros(len(kept), max(map(len, kept)))
     for example, places in enumerate(kept):
         chosen[example, : len(places)] = predicted[example, list(places)]
-    return chosen / chosen.sum(-1, keepdim=True)
-
-
-def _restored(config: Config, checkpoint: Checkpoint, device: torch.device) -> Any:
-    """The model of ``config`` with the weights of ``checkpoint``."""
-    model = build(config.model)
-    try:
-        model.load_state_dict(load_file(checkpoint.weights))
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"{checkpoint.weights} does not fit the run's config.yaml: {reason}") from None
-    return model.to(device)
+    return shares(chosen)

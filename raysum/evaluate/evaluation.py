@@ -12,6 +12,7 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.evaluate.scoring import means, score
+from raysum.evaluate.strategies import strategies
 from raysum.evaluate.systems import EXTRACTIVE, Lead, LexRank, Row, Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.metrics import rouge
@@ -31,14 +32,17 @@ def evaluate(
     limit: int | None = None,
     protocol: str = "google",
     swapped: bool = False,
+    terms: bool = False,
     checkpoint: str = "best",
+    dtype: str = "fp32",
     decode: dict[str, Any] | None = None,
     out: str | Path | None = None,
 ) -> Evaluation:
     """Score a run (or a search's best) beside Lead and LexRank, or an extractive system alone, on a split of ``data``.
 
     ``limit``: only the first so many examples. ``swapped``: also the control that reads another cluster's sources.
-    ``decode`` changes decoding settings. Outputs go to ``out``, for a run by default to RUN/evaluation/SPLIT.
+    ``terms``: the run by each decoding strategy of the PHT paper's Table 2. ``decode`` changes decoding settings.
+    Outputs go to ``out``, for a run by default to RUN/evaluation/SPLIT, or SPLIT-terms.
     Raises UserError for no such run, split or protocol, another vocabulary, or a split without references.
     """
     dataset = Dataset.open(data)
@@ -47,13 +51,16 @@ def evaluate(
         return compare([EXTRACTIVE[target]()], dataset, split, limit=limit, protocol=protocol, out=out)
     run = Run.resolve(target)
     check_readable(run, dataset)
-    summarizer = Summarizer.load(run.path, checkpoint=checkpoint, **(decode or {}))
+    summarizer = Summarizer.load(run.path, checkpoint=checkpoint, dtype=dtype, **(decode or {}))
     name = run.path.name + ("+align" if summarizer.settings.beta else "")
-    systems: list[System] = [Trained(name, summarizer, summarizer.settings)]
+    rows = list(strategies(summarizer)) if terms else [(Trained(name, summarizer, summarizer.settings), {})]
+    systems: list[System] = [system for system, _ in rows]
     if swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [Lead(), LexRank()]
-    return compare(systems, dataset, split, limit=limit, protocol=protocol, out=out or run.evaluation / split)
+    folder = out or run.evaluation / (f"{split}-terms" if terms else split)
+    weights = {system.name: weight for system, weight in rows if weight}
+    return compare(systems, dataset, split, limit=limit, protocol=protocol, weights=weights, out=folder)
 
 
 def compare(
@@ -63,12 +70,13 @@ def compare(
     *,
     limit: int | None = None,
     protocol: str = "google",
+    weights: dict[str, dict[str, float]] | None = None,
     out: str | Path | None = None,
 ) -> Evaluation:
     """Run ``systems`` (of different names) over the first ``limit`` examples of a split and score them.
 
-    With ``out``: outputs.jsonl (a summary of each system for each example), scores.parquet (a line for each system and
-    example) and table.json.
+    ``weights`` are those of score terms by system, to be shown beside the figures. With ``out``: outputs.jsonl (a
+    summary of each system for each example), scores.parquet (a line for each system and example) and table.json.
     """
     rouge.find_protocol(protocol)
     total = min(limit or dataset.rows(split), dataset.rows(split))
@@ -87,7 +95,7 @@ def compare(
                 shown.update(len(rows))
             written += lines
     scores = pd.concat(scored, ignore_index=True)
-    result = _evaluation(scores, [line[systems[0].name] for line in written], protocol)
+    result = _evaluation(scores, [line[systems[0].name] for line in written], protocol, weights or {})
     if out is not None:
         _save(Path(out), result, written)
     return result
@@ -108,7 +116,9 @@ def _chunks(pairs: Iterator[tuple[Row, Row]]) -> Iterator[tuple[list[Row], list[
         yield list(rows), list(others)
 
 
-def _evaluation(scores: pd.DataFrame, first_texts: Sequence[str], protocol: str) -> Evaluation:
+def _evaluation(
+    scores: pd.DataFrame, first_texts: Sequence[str], protocol: str, weights: dict[str, dict[str, float]]
+) -> Evaluation:
     by_system = {str(name): part for name, part in scores.groupby("system", sort=False)}
     first, *others = by_system
     differences = {}
@@ -121,6 +131,7 @@ def _evaluation(scores: pd.DataFrame, first_texts: Sequence[str], protocol: str)
         protocol=rouge.signature(first_texts, protocol),
         examples=len(by_system[first]),
         scores=scores,
+        weights=weights,
     )
 
 

@@ -1,6 +1,6 @@
 """The result of an evaluation, as a table and as JSON."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Evaluation:
     """The figures of each system (see ``scoring.means``), how ROUGE was counted, and the ``scores`` of each example.
 
     ``differences`` of the first system to each other one in ROUGE-2, with the bounds of the paired bootstrap interval.
+    ``weights``: of the score terms by which systems differ, where they are one model decoded in several ways.
     """
 
     systems: dict[str, dict[str, float]]
@@ -39,6 +40,7 @@ class Evaluation:
     protocol: str
     examples: int
     scores: "DataFrame"
+    weights: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -46,6 +48,7 @@ class Evaluation:
             "differences": self.differences,
             "protocol": self.protocol,
             "examples": self.examples,
+            **({"weights": self.weights} if self.weights else {}),
         }
 
     def table(self) -> "Table":
@@ -53,13 +56,14 @@ class Evaluation:
         from rich import box
         from rich.table import Table
 
+        weights = (f"{name}: {key} {value}" for name, one in self.weights.items() for key, value in one.items())
         differences = (
             f"{pair}: {d['rouge2']:+.2f} ROUGE-2 [{d['rouge2_low']:+.2f}, {d['rouge2_high']:+.2f}]"
             for pair, d in self.differences.items()
         )
         table = Table(
             title=f"{self.examples} examples",
-            caption="\n".join([self.protocol, *differences]),
+            caption="\n".join([self.protocol, *weights, *differences]),
             caption_justify="left",
             box=box.SIMPLE_HEAD,
             show_edge=False,

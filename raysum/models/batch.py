@@ -96,6 +96,17 @@ class Source:
             counts=tuple(counts.tolist()),
         )
 
+    def select(self, examples: Sequence[int]) -> "Source":
+        """Only ``examples``, ascending."""
+        layout, chosen = self.layout, torch.tensor(examples, device=self.ids.device)
+        most = int(self.counts[chosen].max())
+        return Source(
+            ids=self.ids[torch.isin(layout.token_example, chosen)],
+            lengths=self.lengths[torch.isin(layout.paragraph_example, chosen)],
+            counts=self.counts[chosen],
+            graph=None if self.graph is None else self.graph[chosen, :most, :most],
+        )
+
     def to(self, device: torch.device | str) -> "Source":
         graph = None if self.graph is None else self.graph.to(device)
         return replace(

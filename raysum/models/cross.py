@@ -2,8 +2,8 @@
 
 Each letter has ``read(memory)``, its keys and values of the source, made once an example, and ``forward``, which
 attends to them with queries [B, Q, D]: the target positions of an example in training, its beams in decoding.
-It returns what it read [B, Q, D] and, only when asked for, its paragraph attention [B, Q, M] in float32: the mean
-over its heads, before dropout.
+It returns what it read [B, Q, D] and, only when asked for, its attention in float32: the mean over its heads, before
+dropout, by paragraph [B, Q, M] or by token [B, Q, M, N]; the former is the latter summed over the paragraph's tokens.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from raysum.models.batch import scatter_padded
 from raysum.models.dropout import Dropout
-from raysum.models.fusion import fuse
+from raysum.models.fusion import fuse, token_shares
 from raysum.models.layers import Projection, attend, masked_softmax, merge_heads, split_heads
-from raysum.models.memory import Memory, SourceKeys
+from raysum.models.memory import Memory, SourceKeys, Watch
 from raysum.models.specs import Seq2SeqSpec
 
 
@@ -48,8 +48,8 @@ class FlatKeys(SourceKeys):
     key: Tensor  # [B, H, S, dh], S the most tokens of an example
     value: Tensor
     mask: Tensor  # [B, S]
-    rank: Tensor  # [B, S] paragraph of each token
-    paragraph_mask: Tensor  # [B, M]
+    place: Tensor  # [B, S] of each token in the flat [M * N]
+    grid_mask: Tensor  # [B, M, N]
 
 
 class FlatAttention(nn.Module):
@@ -64,22 +64,29 @@ class FlatAttention(nn.Module):
         layout = memory.source.layout
         padded = scatter_padded(self.words.source(memory.tokens), layout.in_source, *layout.source_mask.shape)
         key, value = _by_head(padded, self.words.heads)
-        rank = scatter_padded(layout.rank[layout.token_paragraph], layout.in_source, *layout.source_mask.shape)
-        return FlatKeys(layout.counts, key, value, layout.source_mask, rank, layout.paragraph_mask)
+        in_example = layout.in_grid % layout.grid_mask[0].numel()
+        place = scatter_padded(in_example, layout.in_source, *layout.source_mask.shape)
+        return FlatKeys(layout.counts, key, value, layout.source_mask, place, layout.grid_mask)
 
-    def forward(self, x: Tensor, keys: FlatKeys, attention: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: FlatKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
         query, mask = self.words.queries(x), keys.mask[:, None, None, :]
-        share = _paragraph_share(query, keys) if attention else None
+        share = _share(query, keys, attention == "tokens") if attention else None
         return self.words.merged(attend(query, keys.key, keys.value, mask, dropout=self.dropout.active)), share
 
 
-def _paragraph_share(query: Tensor, keys: FlatKeys) -> Tensor:
-    """[B, Q, M]: mean over heads of the token weights, summed by paragraph; one example at a time to bound memory."""
+def _share(query: Tensor, keys: FlatKeys, by_token: bool) -> Tensor:
+    """Mean over heads of the token weights: as they are [B, Q, M, N], or summed by paragraph [B, Q, M].
+
+    One example at a time to bound memory.
+    """
+    paragraphs, length = keys.grid_mask.shape[1:]
+    columns, place = (paragraphs * length, keys.place) if by_token else (paragraphs, keys.place // length)
     shares = []
-    for q, key, mask, rank in zip(query, keys.key, keys.mask, keys.rank, strict=True):
+    for q, key, mask, column in zip(query, keys.key, keys.mask, place, strict=True):
         weights = masked_softmax(q @ key.transpose(-1, -2) * q.shape[-1] ** -0.5, mask).mean(0)
-        shares.append(weights.new_zeros(len(weights), keys.paragraph_mask.shape[1]).index_add(1, rank, weights))
-    return torch.stack(shares)
+        shares.append(weights.new_zeros(len(weights), columns).index_add(1, column, weights))
+    share = torch.stack(shares)
+    return share.unflatten(-1, (paragraphs, length)) if by_token else share
 
 
 @dataclass(frozen=True)
@@ -112,14 +119,14 @@ class ParallelAttention(nn.Module):
         mask = layout.grid_mask.flatten(1)
         return ParallelKeys(layout.counts, key, value, mask, paragraph_key, paragraph_value, layout.paragraph_mask)
 
-    def forward(self, x: Tensor, keys: ParallelKeys, attention: bool) -> tuple[Tensor, Tensor | None]:
-        query = self.paragraphs.queries(x)
+    def forward(self, x: Tensor, keys: ParallelKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
+        query, words = self.paragraphs.queries(x), self.words.queries(x)
         scores = query @ keys.paragraph_key.transpose(-1, -2) * query.shape[-1] ** -0.5
         weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
         share = weights.mean(1)
         over_paragraphs = self.dropout(weights).to(query.dtype) @ keys.paragraph_value
-        over_words = fuse(
-            self.words.queries(x), keys.key, keys.value, share, keys.mask, keys.counts, self.dropout.active
-        )
+        over_words = fuse(words, keys.key, keys.value, share, keys.mask, keys.counts, self.dropout.active)
+        if attention == "tokens":
+            share = token_shares(words, keys.key, share[:, None], keys.mask.unflatten(1, (share.shape[2], -1)))
         # the weights of a position sum to one, so the output projection may follow their sum
         return self.paragraphs.merged(over_paragraphs) + self.words.merged(over_words), share if attention else None

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from raysum.models.cross import FlatAttention, ParallelAttention
 from raysum.models.dropout import Dropout
 from raysum.models.layers import FeedForward, Projection, Residual, attend, merge_heads, split_heads
-from raysum.models.memory import Memory, SourceKeys
+from raysum.models.memory import Memory, SourceKeys, Watch
 from raysum.models.specs import TransformerSpec
 from raysum.models.vertical import VerticalAttention
 
@@ -40,11 +40,11 @@ class DecoderLayer(nn.Module):
         return self.cross.read(memory)
 
     def forward(
-        self, x: Tensor, keys: SourceKeys, attention: bool, extend: Extend | None = None
+        self, x: Tensor, keys: SourceKeys, attention: Watch, extend: Extend | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """x [B, K, D] all target positions, or with ``extend`` the newest token of each beam, [B, R, D].
 
-        Returns the new x and, if asked for, the paragraph attention [B, K or R, M].
+        Returns the new x and, if asked for, the attention to paragraphs [B, K or R, M] or tokens [B, K or R, M, N].
         """
         x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), extend))
         read, share = self.cross(self.around_cross.enter(x), keys, attention)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from raysum.models.dropout import draw_keep, rounded
+from raysum.models.layers import masked_softmax
 from raysum.models.pieces import pieces
 
 
@@ -34,6 +35,19 @@ def fuse(
     """
     seed = int(torch.randint(1 << 62, ())) if dropout else 0
     return _Fusion.apply(query, key, value, share, token_mask, counts, dropout, seed)
+
+
+def token_shares(query: Tensor, key: Tensor, share: Tensor, token_mask: Tensor) -> Tensor:
+    """[B, Q, M, N]: the weight of every word in the contexts of :func:`fuse`, before dropout, mean over heads.
+
+    query [B, H, Q, dh]; key [B, H, M * N, dh]; share [B, H or 1, Q, M]; token_mask [B, M, N]. One example at a time, to
+    bound memory.
+    """
+    found = []
+    for q, k, weights, mask in zip(query, key, share, token_mask, strict=True):
+        scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).unflatten(-1, mask.shape)
+        found.append((masked_softmax(scores, mask) * weights[..., None]).mean(0))
+    return torch.stack(found)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from raysum.models.batch import Source
 from raysum.models.cache import State
 from raysum.models.dropout import Dropout
 from raysum.models.layers import EPSILON, xavier_linear
-from raysum.models.memory import Memory
+from raysum.models.memory import Memory, Watch
 from raysum.models.specs import TransformerSpec
 
 
@@ -41,9 +41,11 @@ class Generator(nn.Module):
     """The face of all summarizing models.
 
     ``forward`` is teacher-forced training; ``start`` and ``step`` decode with a cache and give the same numbers.
-    Attention to paragraphs, where it is asked for, is the mean over heads, summed over layers.
+    Attention to the source, where it is asked for, is the mean over heads, summed over layers: to paragraphs [..., M],
+    or with ``"tokens"`` to the tokens of each, [..., M, N], where the model ``attends_to_tokens``.
     """
 
+    attends_to_tokens = True  # whether every layer has weights for all source tokens
     source_loss = 0.0  # weight in training of the source tokens' own prediction, for models that predict them
 
     def __init__(self, spec: TransformerSpec):
@@ -62,10 +64,10 @@ class Generator(nn.Module):
         """Raises UserError where the source lacks what the model needs (a graph)."""
 
     @abstractmethod
-    def decode(self, tokens: Tensor, memory: Any, attention: bool = False) -> tuple[Tensor, Tensor | None]:
+    def decode(self, tokens: Tensor, memory: Any, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         """Teacher forcing: tokens [B, K], BOS first -> hidden states [B, K, D] before the output layer.
 
-        With ``attention`` also the paragraph attention [B, K, M]. Padding at the end of a row changes nothing before.
+        With ``attention`` also that to the source [B, K, ...]. Padding at the end of a row changes nothing before.
         """
 
     @abstractmethod
@@ -73,9 +75,9 @@ class Generator(nn.Module):
         """Begin decoding ``beams`` hypotheses of each example; they share what is kept of its source."""
 
     @abstractmethod
-    def step(self, tokens: Tensor, state: Any, attention: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Feed the newest token of every beam [B * R]; returns logits of the next [B * R, V], and paragraph attention
-        of this step [B * R, M] if asked for."""
+    def step(self, tokens: Tensor, state: Any, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
+        """Feed the newest token of every beam [B * R]; returns logits of the next [B * R, V], and this step's attention
+        to the source [B * R, ...] if asked for."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""

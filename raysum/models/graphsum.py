@@ -19,7 +19,7 @@ from raysum.models.batch import Source, scatter_padded
 from raysum.models.cross import Attention
 from raysum.models.decoder import DecoderLayer
 from raysum.models.dropout import Dropout
-from raysum.models.fusion import fuse
+from raysum.models.fusion import fuse, token_shares
 from raysum.models.generator import final_norm, output_layer
 from raysum.models.layers import (
     EPSILON,
@@ -32,7 +32,7 @@ from raysum.models.layers import (
     split_heads,
     xavier_linear,
 )
-from raysum.models.memory import Memory, SourceKeys
+from raysum.models.memory import Memory, SourceKeys, Watch
 from raysum.models.pooling import HeadValues, mix, pad_weights
 from raysum.models.seq2seq import EncoderDecoder, positions_2d
 from raysum.models.specs import GraphSumSpec
@@ -186,8 +186,8 @@ class HierarchicalAttention(nn.Module):
             similarity=similarities(memory.source),
         )
 
-    def forward(self, x: Tensor, keys: HierarchicalKeys, attention: bool) -> tuple[Tensor, Tensor | None]:
-        query = self.paragraphs.queries(x)
+    def forward(self, x: Tensor, keys: HierarchicalKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
+        query, words = self.paragraphs.queries(x), self.words.queries(x)
         query = query * query.shape[-1] ** -0.5
         near = self.centre(query, keys.similarity, keys.paragraph_mask.sum(1))
         scores = query @ keys.paragraph_key.transpose(-1, -2) + self.bias(near)
@@ -196,7 +196,7 @@ class HierarchicalAttention(nn.Module):
         over_paragraphs = dropped.to(query.dtype) @ keys.paragraph_value
         heads = self.words.heads
         over_words = fuse(  # heads have their own weights of paragraphs, so each is an example here
-            self.words.queries(x).flatten(0, 1)[:, None],
+            words.flatten(0, 1)[:, None],
             keys.key.flatten(0, 1)[:, None],
             keys.value.flatten(0, 1)[:, None],
             dropped.flatten(0, 1),
@@ -205,7 +205,10 @@ class HierarchicalAttention(nn.Module):
             self.dropout.active,
         ).view_as(over_paragraphs)
         both = torch.cat([self.paragraphs.merged(over_paragraphs), self.words.merged(over_words)], -1)
-        return self.merge(both), weights.mean(1) if attention else None
+        share = weights.mean(1)
+        if attention == "tokens":
+            share = token_shares(words, keys.key, weights, keys.mask.unflatten(1, (share.shape[2], -1)))
+        return self.merge(both), share if attention else None
 
 
 class Centre(nn.Module):

@@ -1,7 +1,8 @@
 """An encoded source, and what decoder layers keep of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,10 @@ from raysum.models.batch import Source, scatter_padded
 from raysum.models.layers import sinusoids
 
 Keys = TypeVar("Keys", bound="SourceKeys")
+AnyMemory = TypeVar("AnyMemory", bound="Memory")
+
+# Which attention to the source is wanted beside the result: none, by paragraph [..., M] (true), by token [..., M, N].
+Watch = bool | Literal["tokens"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,19 @@ class Memory:
     def paragraph_mask(self) -> Tensor:
         """[B, M], true = a real paragraph."""
         return self.source.layout.paragraph_mask
+
+    @property
+    def token_mask(self) -> Tensor:
+        """[B, M, N], true = a real token."""
+        return self.source.layout.grid_mask
+
+    def select(self: "AnyMemory", examples: Sequence[int]) -> "AnyMemory":
+        """That of ``examples`` only, ascending."""
+        source = self.source.select(examples)
+        chosen = torch.tensor(examples, device=self.tokens.device)
+        tokens = self.tokens[torch.isin(self.source.layout.token_example, chosen)]
+        phi = None if self.phi is None else self.phi[chosen, : int(source.counts.max())]
+        return replace(self, source=source, tokens=tokens, phi=phi)
 
     def paragraphs(self) -> Tensor:
         """Paragraph embeddings [B, M, D]: Phi with its rank code (PHT eq. 6), which decoders with P layers have.

@@ -4,8 +4,8 @@ B examples, S source tokens in all, R source places that a layer keeps, Q querie
 example in decoding), T target places, H heads, M paragraphs. BOS separates source and target.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -16,13 +16,17 @@ from raysum.models.cache import Cache, State
 from raysum.models.dropout import Dropout
 from raysum.models.generator import Generator, final_norm, output_layer
 from raysum.models.layers import FeedForward, Residual, masked_softmax, split_heads
-from raysum.models.memory import Memory, SourceKeys
+from raysum.models.memory import Memory, SourceKeys, Watch
 from raysum.models.specs import TdmcaSpec, TxlSpec
 
 
 @dataclass(frozen=True)
 class PrefixMemory(Memory):
     keys: tuple[SourceKeys, ...]  # one a layer
+
+    def select(self, examples: Sequence[int]) -> "PrefixMemory":
+        index = torch.tensor(examples, device=self.tokens.device)
+        return replace(super().select(examples), keys=tuple(keys.keep(index) for keys in self.keys))
 
 
 @dataclass
@@ -108,7 +112,12 @@ class PrefixLayer(nn.Module):
 
 
 class PrefixModel(Generator):
-    """A stack of layers over source and target. In training the source tokens may be predicted too."""
+    """A stack of layers over source and target. In training the source tokens may be predicted too.
+
+    A layer reaches a part of the source only, or groups of tokens, so attention is by paragraph.
+    """
+
+    attends_to_tokens = False
 
     def __init__(self, spec: TdmcaSpec | TxlSpec, attentions: Iterable[Callable[[], nn.Module]]):
         super().__init__(spec)
@@ -125,11 +134,11 @@ class PrefixModel(Generator):
             kept.append(keys)
         return PrefixMemory(source, self.norm(x), None, tuple(kept))
 
-    def decode(self, tokens: Tensor, memory: PrefixMemory, attention: bool = False) -> tuple[Tensor, Tensor | None]:
+    def decode(self, tokens: Tensor, memory: PrefixMemory, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         places = lengths(memory.source.layout)[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
         x, total = self.dropout(self._embed(tokens, places)), None
         for layer, keys in zip(self._layers(), memory.keys, strict=True):
-            x, share = layer(x, keys, attention)
+            x, share = layer(x, keys, bool(attention))
             total = share if total is None else total + share
         return self.norm(x), total
 
@@ -137,12 +146,12 @@ class PrefixModel(Generator):
         newest = [layer.attention.newest(keys, beams) for layer, keys in zip(self._layers(), memory.keys, strict=True)]
         return PrefixState(memory.keys, beams, Cache(len(self.layers)), lengths(memory.source.layout), newest)
 
-    def step(self, tokens: Tensor, state: PrefixState, attention: bool = False) -> tuple[Tensor, Tensor | None]:
+    def step(self, tokens: Tensor, state: PrefixState, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         x = self._embed(tokens.view(-1, state.beams), state.lengths[:, None] + state.cache.length)
         state.cache.advance(x.shape[0], x.shape[1], x.device)
         total = None
         for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
-            x, share = layer(x, keys, attention, Turn(state, index))
+            x, share = layer(x, keys, bool(attention), Turn(state, index))
             total = share if total is None else total + share
         logits = self.logits(self.norm(x)).flatten(0, 1)
         return logits, None if total is None else total.flatten(0, 1)

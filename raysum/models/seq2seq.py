@@ -13,7 +13,7 @@ from raysum.models.decoder import DECODER_LETTERS, DecoderLayer
 from raysum.models.encoder import ENCODER_LAYERS
 from raysum.models.generator import Generator, final_norm, output_layer
 from raysum.models.layers import sinusoids
-from raysum.models.memory import Memory
+from raysum.models.memory import Memory, Watch
 from raysum.models.pooling import ParagraphPooling
 from raysum.models.specs import Seq2SeqSpec, TransformerSpec
 
@@ -28,7 +28,7 @@ class EncoderDecoder(Generator):
         super().__init__(spec)
         self.sinusoid = spec.sinusoid
 
-    def decode(self, tokens: Tensor, memory: Memory, attention: bool = False) -> tuple[Tensor, Tensor | None]:
+    def decode(self, tokens: Tensor, memory: Memory, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.dropout(self._target(tokens, positions))
         total = None
@@ -40,7 +40,7 @@ class EncoderDecoder(Generator):
     def start(self, memory: Memory, beams: int) -> State:
         return State([layer.read(memory) for layer in self._layers()], beams, Cache(len(self.decoder)))
 
-    def step(self, tokens: Tensor, state: State, attention: bool = False) -> tuple[Tensor, Tensor | None]:
+    def step(self, tokens: Tensor, state: State, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         cache = state.cache
         position = torch.tensor(cache.length, device=tokens.device)
         x = self._target(tokens.view(-1, state.beams), position)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from raysum.models.batch import Layout, scatter_padded
 from raysum.models.dropout import Dropout
 from raysum.models.layers import Projection, masked_softmax, merge_heads, sinusoids, split_heads
-from raysum.models.memory import SourceKeys
+from raysum.models.memory import SourceKeys, Watch
 from raysum.models.pieces import pieces, recompute
 from raysum.models.prefix import (
     Own,
@@ -44,13 +44,13 @@ class TransformerXL(PrefixModel):
         self.bias = bias
         self.segment = spec.segment
 
-    def decode(self, tokens: Tensor, memory: PrefixMemory, attention: bool = False) -> tuple[Tensor, Tensor | None]:
+    def decode(self, tokens: Tensor, memory: PrefixMemory, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         part, rest = tokens[:, : self.segment], tokens[:, self.segment :]
         x, kept, total = self.dropout(self.embedding(part)), [], None
         for layer, keys in zip(self._layers(), memory.keys, strict=True):
             if rest.shape[1]:
                 kept.append(layer.attention.remember(layer.around_attention.enter(x), keys))
-            x, share = layer(x, keys, attention)
+            x, share = layer(x, keys, bool(attention))
             total = share if total is None else total + share
         hidden = self.norm(x)
         if not rest.shape[1]:

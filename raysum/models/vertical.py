@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from raysum.models.batch import scatter_padded
 from raysum.models.dropout import Dropout
+from raysum.models.fusion import token_shares
 from raysum.models.layers import (
     EPSILON,
     Matrix,
@@ -23,7 +24,7 @@ from raysum.models.layers import (
     sinusoids,
     split_heads,
 )
-from raysum.models.memory import Memory, SourceKeys
+from raysum.models.memory import Memory, SourceKeys, Watch
 from raysum.models.pieces import pieces, recompute
 from raysum.models.pooling import HeadValues
 from raysum.models.specs import Seq2SeqSpec
@@ -57,11 +58,13 @@ class VerticalAttention(nn.Module):
         split = grid.view(examples, paragraphs, length, 2, self.heads, -1).permute(3, 0, 1, 4, 2, 5)
         return VerticalKeys(layout.counts, split[0], split[1], layout.grid_mask)
 
-    def forward(self, x: Tensor, keys: VerticalKeys, attention: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: VerticalKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
         (words,) = split_heads(self.word_query(x), self.heads, 1)
         query = self.query(x).unflatten(-1, (self.heads, -1))
         folded, constant = self.key(query * query.shape[-1] ** -0.5)
         mixed, mass, share = self.contexts(words, folded, constant, keys)
+        if attention == "tokens":
+            share = token_shares(words, keys.key.transpose(1, 2).flatten(2, 3), share[:, None], keys.mask)
         return self.out(self.value(mixed, mass).flatten(-2)), share if attention else None
 
 

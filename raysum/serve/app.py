@@ -29,18 +29,19 @@ def serve(
     port: int = 8000,
     replicas: int = 1,
     checkpoint: str = "best",
+    dtype: str = "fp32",
     decode: dict[str, Any] | None = None,
     address: str | None = None,
 ) -> None:
     """Host a run, or the best of a search, at ``http://host:port`` until SIGINT or SIGTERM.
 
-    ``replicas`` copies of the model share the cores; ``decode`` overrides the run's decode settings; ``address`` names
-    a running Ray cluster to use instead of one of its own.
+    ``replicas`` copies of the model share the cores; ``dtype`` is as in ``raysum.load``; ``decode`` overrides the run's
+    decode settings; ``address`` names a running Ray cluster to use instead of one of its own.
     Raises UserError for a wrong run, setting or address, and where the port is taken.
     """
     from raysum.serve.api import curl_example
 
-    with serving(run_path, host, port, replicas, checkpoint, decode, address) as url:
+    with serving(run_path, host, port, replicas, checkpoint, dtype, decode, address) as url:
         say(f"serving {run_path} at {url}\n  the interface: {url}/docs\n  try: {curl_example(url)}")
         if host not in ("127.0.0.1", "localhost"):
             say(f"warning: whoever reaches {host} can use it; 127.0.0.1 keeps it to this machine")
@@ -56,6 +57,7 @@ def serving(
     port: int = 8000,
     replicas: int = 1,
     checkpoint: str = "best",
+    dtype: str = "fp32",
     decode: dict[str, Any] | None = None,
     address: str | None = None,
     max_body: int = MAX_BODY,
@@ -77,6 +79,7 @@ def serving(
         deployments = application(
             str(run.path),
             str(found.step),
+            dtype,
             decode or {},
             replicas,
             settings.batch_examples,

@@ -24,10 +24,10 @@ _DRAIN = 10.0  # seconds that requests under way may take once the server is tol
 class Model:
     """One replica of the summarizer. Requests that come together and want the same settings are decoded together."""
 
-    def __init__(self, run: str, checkpoint: str, decode: dict[str, Any], replicas: int):
+    def __init__(self, run: str, checkpoint: str, dtype: str, decode: dict[str, Any], replicas: int):
         import torch
 
-        self._summarizer = Summarizer.load(run, checkpoint=checkpoint, **decode)
+        self._summarizer = Summarizer.load(run, checkpoint=checkpoint, dtype=dtype, **decode)
         self._decode.set_max_batch_size(self._summarizer.settings.batch_examples)  # type: ignore[attr-defined]
         threads = max(1, (os.cpu_count() or 1) // replicas)
         # One thread decodes, so that the event loop stays free to collect the next batch meanwhile.
@@ -80,7 +80,15 @@ class Front:
 
 
 def application(
-    run: str, checkpoint: str, decode: dict[str, Any], replicas: int, batch: int, name: str, step: int, max_body: int
+    run: str,
+    checkpoint: str,
+    dtype: str,
+    decode: dict[str, Any],
+    replicas: int,
+    batch: int,
+    name: str,
+    step: int,
+    max_body: int,
 ) -> serve.Application:
     """Both deployments, bound. A replica works on ``batch`` requests while the next ``batch`` of them gather; twice as
     many wait for each replica; what comes beyond that is refused."""
@@ -101,4 +109,4 @@ def application(
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress()(Front))
-    return front.bind(model.bind(run, checkpoint, decode, replicas), name, step, max_body)
+    return front.bind(model.bind(run, checkpoint, dtype, decode, replicas), name, step, max_body)

@@ -8,16 +8,17 @@ import numpy as np
 
 from raysum.config import SourceConfig
 from raysum.errors import UserError
-from raysum.models.specs import Seq2SeqSpec, Spec, TransformerSpec
+from raysum.models.specs import RankerSpec, Seq2SeqSpec, Spec, TransformerSpec
+from raysum.prepare.clean import bigram_recall, bigrams, words
+from raysum.stream.cut import Arrays, cut_graph, cut_source, cut_target, split_title
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from raysum.models.batch import Batch
+    from raysum.models.ranker import RankingBatch
     from raysum.prepare.dataset import Dataset
-
-Arrays = dict[str, np.ndarray]
 
 # Columns of the edges between paragraphs.
 GRAPH: dict[str, type] = {"graph_row": np.int16, "graph_col": np.int16, "graph_value": np.float32}
@@ -159,10 +160,61 @@ class Alignment:
         )
 
 
+class Ranking:
+    """Cost: source tokens; weight: paragraphs of an example with a summary.
+
+    What the ranker learns, the ROUGE-2 recall of paragraphs (HT, section 3.1), is counted here: that costs less than
+    reading. ``max_tokens`` does not hold, as paragraphs are read one by one.
+    """
+
+    columns = ("ids", "paragraph_offsets", "text", "summary")
+
+    def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        tokens, paragraphs, target = lengths.astype(np.int64).T
+        paragraphs = np.minimum(paragraphs, source.max_paragraphs)
+        return np.minimum(tokens, paragraphs * source.paragraph_tokens), np.where(target > 0, paragraphs, 0)
+
+    def pack(self, rows: list[Any], source: SourceConfig) -> Arrays:
+        """``title`` flat, ``title_lengths`` [B]; ``ids`` [S], ``lengths`` [P], ``counts`` [B]; ``recall`` [P]."""
+        whole = source.model_copy(update={"max_tokens": None})
+        titles, paragraphs, counts, recall = [], [], [], []
+        for row in rows:
+            ids, lengths = cut_source(row["ids"], row["paragraph_offsets"], whole)
+            title, found = split_title(np.split(ids, np.cumsum(lengths)[:-1]))
+            summary = bigrams(words(row["summary"]))
+            titles.append(title)
+            paragraphs += found
+            counts.append(len(found))
+            recall += [bigram_recall(words(text), summary) for text in row["text"][: len(found)]]
+        return {
+            "title": _flat(titles, np.int32),
+            "title_lengths": np.array([len(title) for title in titles], np.int32),
+            "ids": _flat(paragraphs, np.int32),
+            "lengths": np.array([len(paragraph) for paragraph in paragraphs], np.int32),
+            "counts": np.array(counts, np.int32),
+            "recall": np.array(recall, np.float32),
+        }
+
+    def tokens(self, arrays: Arrays) -> tuple[int, int]:
+        return len(arrays["title"]) + len(arrays["ids"]), len(arrays["recall"])
+
+    def collate(self, arrays: Arrays) -> "RankingBatch":
+        import torch
+
+        from raysum.models.batch import Source
+        from raysum.models.ranker import RankingBatch, Titles
+
+        source = Source(_long(arrays["ids"]), _long(arrays["lengths"]), _long(arrays["counts"]))
+        titles = Titles(_long(arrays["title"]), _long(arrays["title_lengths"]))
+        return RankingBatch(titles, source, torch.from_numpy(arrays["recall"]))
+
+
 def kind_of(dataset: "Dataset", spec: Spec) -> Kind:
     """How the rows of ``dataset`` reach the model of ``spec``. Raises UserError where they lack a graph it needs."""
     if dataset.kind == "alignment":
         return Alignment()
+    if isinstance(spec, RankerSpec):
+        return Ranking()
     kind = Summarization.of(spec)
     if kind.graph and dataset.recipe.graph == "none":
         raise UserError(
@@ -170,58 +222,6 @@ def kind_of(dataset: "Dataset", spec: Spec) -> Kind:
             "prepare it with --graph similarity or --graph discourse"
         )
     return kind
-
-
-def cut_source(
-    ids: np.ndarray, offsets: np.ndarray, source: SourceConfig, joined: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """The part of an example that a model reads: ids [S'] and the tokens [P'] of its paragraphs, none of them empty.
-
-    ``ids`` [S] and ``offsets`` [M + 1] are the dataset's. The best paragraphs come first, so the last ones are lost.
-    ``joined``: as hiersumm feeds its flat Transformer, <P> ends each paragraph but the last, and EOS what is left after
-    the cut. Such a mark belongs to the paragraph that it ends, and ``max_tokens`` counts it.
-    """
-    full = np.diff(offsets[: source.max_paragraphs + 1])
-    lengths = np.minimum(full, source.paragraph_tokens)
-    if not joined:
-        lengths = _within(lengths, source.max_tokens)
-    position = np.arange(int(full.sum())) - np.repeat(np.cumsum(full) - full, full)
-    kept, lengths = ids[: len(position)][position < np.repeat(lengths, full)], lengths[lengths > 0]
-    return _join(kept, lengths, source.max_tokens) if joined else (kept, lengths)
-
-
-def _join(ids: np.ndarray, lengths: np.ndarray, most: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Paragraphs with their marks, ``most`` tokens of them (but at least one token and EOS)."""
-    from raysum.prepare.vocabulary import EOS, PARAGRAPH_END
-
-    marked = np.insert(ids, np.cumsum(lengths)[:-1], PARAGRAPH_END)
-    marks = np.arange(len(lengths)) < len(lengths) - 1
-    lengths = _within(lengths + marks, None if most is None else max(most - 1, 1))
-    lengths = lengths[lengths > 0]
-    lengths[-1] += 1
-    return np.append(marked[: lengths.sum() - 1], np.array(EOS, ids.dtype)), lengths
-
-
-def _within(lengths: np.ndarray, most: int | None) -> np.ndarray:
-    """``lengths`` of which the last are cut or 0, so that they sum to at most ``most``."""
-    return lengths if most is None else np.clip(most - (np.cumsum(lengths) - lengths), 0, lengths)
-
-
-def cut_graph(row: Arrays, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The edges of a row between the first ``count`` of its paragraphs that are not empty: rows, columns, values.
-
-    Their numbers are those of the paragraphs in what ``cut_source`` gives.
-    """
-    sizes = np.diff(row["paragraph_offsets"])
-    place = np.where(sizes > 0, np.cumsum(sizes > 0) - 1, count)  # beyond all that is read: an empty one
-    first, second = place[row["graph_row"]], place[row["graph_col"]]
-    kept = (first < count) & (second < count)
-    return first[kept], second[kept], row["graph_value"][kept]
-
-
-def cut_target(ids: np.ndarray, tokens: int) -> np.ndarray:
-    """At most ``tokens`` of BOS ... EOS; a target that was cut still ends with its EOS."""
-    return ids if len(ids) <= tokens else np.append(ids[: tokens - 1], ids[-1])
 
 
 def move(batch: Any, device: "torch.device") -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysum.config import Config
 from raysum.errors import UserError
-from raysum.models.specs import TransformerSpec
+from raysum.models.specs import PredictorSpec
 from raysum.prepare.dataset import Dataset
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import say
@@ -45,10 +45,10 @@ def train(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     if config.data is None or config.out is None:
         missing = "data=DATA" if config.data is None else "out=RUN"
         raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
-    if not isinstance(config.model, TransformerSpec):
+    if isinstance(config.model, PredictorSpec):
         raise UserError(
-            f"model.system={config.model.system} writes no summaries, and those are what {config.data} teaches; "
-            "use a preset of a summarizing model, such as pht"
+            f"the attention predictor learns from a run, not from {config.data} alone; "
+            "write `raysum train alignment run=RUN data=DATA`"
         )
     dataset = Dataset.open(config.data)
     if dataset.kind != "summarization":

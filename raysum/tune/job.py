@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysum.tune.spaces import Space
+from raysum.tune.spaces import Space, label
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,10 @@ class Job:
 
     def name(self, trial: Any) -> str:
         """What Tune's ``trial``, its actor and its folder are called: ``beta=0.8``."""
-        label = self.space.label(trial.config)
-        return label if self.space.config.searcher == "grid" else f"{label},{trial.trial_id}"  # draws may repeat
+        if self.space.config.scheduler == "pbt":  # settings change
+            return trial.trial_id
+        named = label(trial.config)
+        return named if self.space.config.searcher == "grid" else f"{named},{trial.trial_id}"  # draws may repeat
 
     def folder(self, name: str) -> Path:
         return Path(self.out) / "trials" / name

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from raysum.evaluate.table import FIGURES, cell
 from raysum.run import Run
-from raysum.tune.spaces import SpaceConfig
+from raysum.tune.schema import SpaceConfig
+from raysum.tune.spaces import label
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 
 _SHOWN = ("rouge1", "rouge2", "rougeL", "facts_f1", "attention_similarity", "valid_loss", "step")
+_COSTS = {"parameters": "parameters", "train_seconds": "training s"}
 
 
 @dataclass(frozen=True)
@@ -28,37 +31,49 @@ class Trial:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """All trials of a search, best first, failed ones last; ``run`` is what `serve` hosts."""
+    """All trials of a search, best first, failed ones last; ``run`` is what `serve` hosts.
+
+    ``then`` is the search of the best run's decoding, where the space goes on with one.
+    """
 
     space: SpaceConfig
     trials: list[Trial]
     run: Run
     seconds: float
+    then: "SearchResult | None" = None
 
     @property
     def best(self) -> Trial:
         return self.trials[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """``best`` (config, metrics, run), ``trials``, ``seconds``."""
+        """``best`` (config, metrics, run), ``trials``, ``seconds``, and the same of the search that followed."""
         best = {"config": self.best.config, "metrics": self.best.metrics, "run": str(self.run.path)}
-        return {"best": best, "trials": [asdict(trial) for trial in self.trials], "seconds": round(self.seconds, 1)}
+        found = {"best": best, "trials": [asdict(trial) for trial in self.trials], "seconds": round(self.seconds, 1)}
+        return found | ({"then": self.then.to_dict()} if self.then else {})
 
-    def table(self) -> "Table":
+    def table(self) -> "Table | Group":
+        from rich.console import Group
+
+        return Group(self._trials(), "", self.then.table()) if self.then else self._trials()
+
+    def _trials(self) -> "Table":
         from rich.table import Table
 
         shown = [name for name in _SHOWN if name in self.best.metrics]
+        costs = [name for name in _COSTS if name in self.best.metrics]
         table = Table(
             title=f"{self.space.about}: trials by {self.space.metric}, ± half of the 95 % interval",
             caption=f"best: {self.best.name}, now used by {self.run.path} ({self.seconds:.0f} s)",
         )
         table.add_column("trial", min_width=max(len(trial.name) for trial in self.trials))
-        for name in (*shown, "seconds"):
-            table.add_column(name if name == "seconds" else FIGURES[name][0], justify="right")
+        for heading in (*(FIGURES[name][0] for name in shown), *(_COSTS[name] for name in costs), "seconds"):
+            table.add_column(heading, justify="right")
         for trial in self.trials:
-            label = f"{trial.name} failed: {trial.error}" if trial.error else trial.name
-            cells = (cell(trial.metrics, name, interval=name == self.space.metric) for name in shown)
-            table.add_row(label, *cells, f"{trial.seconds:.0f}")
+            named = f"{trial.name}: {label(trial.config)}" if self.space.scheduler == "pbt" else trial.name
+            cells = [cell(trial.metrics, name, interval=name == self.space.metric) for name in shown]
+            cells += [f"{trial.metrics[name]:,.0f}" if name in trial.metrics else "" for name in costs]
+            table.add_row(f"{named} failed: {trial.error}" if trial.error else named, *cells, f"{trial.seconds:.0f}")
         return table
 
 

@@ -2,14 +2,17 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
-from raysum.config import Config
+from raysum.config import Config, load_config
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
+from raysum.models.specs import TransformerSpec
 from raysum.prepare.dataset import Dataset
+from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import say
 from raysum.run import Run, write_json, write_text
 from raysum.session import dashboard, ray_session
@@ -18,6 +21,8 @@ from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked
 from raysum.tune.spaces import Space, load_space
 
+_CLAIM = "search.yaml"  # says which search a folder belongs to
+
 
 def search(name: str, overrides: list[str] | None = None) -> SearchResult:
     """Search the space ``name`` (of the package, or a file) on ``data=DATA`` into ``out=SEARCH``.
@@ -25,41 +30,69 @@ def search(name: str, overrides: list[str] | None = None) -> SearchResult:
     ``overrides`` also hold ``run=RUN`` for a decode space, config keys for all trials, and keys of the space itself.
     The same search on the same folder goes on where it stopped; failed trials are tried again. The settings of the best
     trial become the run's (RUN/decode.yaml), or its run the search's; SEARCH/best.json says which. On equal metrics the
-    smaller values win. Raises UserError for a wrong space, key, run or dataset, and where every trial failed.
+    smaller values win. A space with ``then`` goes on with the attention predictor and the decoding of the best run.
+    Raises UserError for a wrong space, key, run or dataset, and where every trial failed.
     """
     started = time.monotonic()
-    space = load_space(name, overrides)
-    config = space.resolve(next(space.samples()))
-    job = _check(space, config)
+    job = _check(load_space(name, overrides))
+    space, config = job.space, job.space.resolve(next(job.space.samples()))
     _claim(Path(job.out), space, config)
     with ray_session(config.train.address, cpus=job.at_once * (config.train.workers + 2)):
         say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token); TensorBoard: tensorboard --logdir {job.out}")
         from raysum.tune.tuner import run_trials  # after the session has set what Ray reads when it is imported
 
-        trials = ranked(space.config, run_trials(job))
-    run = _adopt(job, trials[0])
-    plot(space.config, [trial for trial in trials if not trial.error], Path(job.out) / "search.png")
-    return SearchResult(space.config, trials, run, time.monotonic() - started)
+        # What follows belongs to one best run: once it has begun, no failed trial is tried again that might be better.
+        again = not (space.config.then and (_followed(job) / _CLAIM).is_file())
+        trials = ranked(space.config, run_trials(job, again))
+        best = trials[0]
+        if best.error:
+            raise UserError(
+                f"every trial failed, {best.name} with {best.error!r}; see {job.out}/tune/{best.name}/error.txt"
+            )
+        plot(space.config, [trial for trial in trials if not trial.error], Path(job.out) / "search.png")
+        run = Run.open(job.run or job.folder(best.name))
+        then = _follow(job, run) if space.config.then else None
+    _adopt(job, best, run)
+    return SearchResult(space.config, trials, run, time.monotonic() - started, then)
 
 
-def _check(space: Space, config: Config) -> Job:
+def _check(space: Space) -> Job:
     """All that can be wrong before the first trial."""
+    config = space.resolve(next(space.samples()))
     if not config.data or not config.out:
         raise UserError(f"a search needs a dataset and a folder: `raysum tune {space.name} data=DATA out=SEARCH`")
     dataset = Dataset.open(config.data)
+    cores = os.cpu_count() or 1
     if space.config.kind == "decode":
         _check_run(space, config, dataset)
         rows = dataset.rows(space.config.split)
-        length, workers = min(rows, space.config.examples or rows), 1
+        length, at_once = min(rows, space.config.examples or rows), cores
     else:
-        if config.run:
-            raise UserError(f"the space {space.name} trains a run for each trial; leave run= out")
-        dataset.split("valid")  # trials are compared by it
-        length, workers = config.train.steps, max(1, config.train.workers)
-    cores = os.cpu_count() or 1
-    at_once = max(1, min(cores // workers, space.num_trials))
+        space = _check_training(space, config, dataset)
+        length = max(space.resolve(sample).train.steps for sample in space.samples())
+        at_once = space.num_trials if space.config.scheduler == "pbt" else cores // max(1, config.train.workers)
+    at_once = max(1, min(at_once, space.num_trials))
     data, out, run = (_absolute(path) if path else "" for path in (config.data, config.out, config.run))
     return Job(space, data, out, run, length, at_once, threads=max(1, cores // at_once))
+
+
+def _check_training(space: Space, config: Config, dataset: Dataset) -> Space:
+    """The train space for models of the dataset's vocabulary, once it is known that something of it can be trained."""
+    if config.run:
+        raise UserError(f"the space {space.name} trains a run for each trial; leave run= out")
+    if not isinstance(config.model, TransformerSpec):
+        raise UserError(f"model.system={config.model.system} writes no summaries; a search trains models that do")
+    if space.config.scheduler == "pbt" and config.optim.schedule == "linear":
+        raise UserError(
+            "scheduler pbt trains in parts, and optim.schedule=linear needs the whole; use noam or constant"
+        )
+    dataset.split("valid")  # trials are compared by it
+    if space.then:
+        next(read_examples(dataset, space.then.config.split))
+    pieces = len(Vocabulary.load(dataset.vocabulary_path))
+    fitted = replace(space, overrides=(*space.overrides, f"model.vocabulary={pieces}"))
+    fitted.check_budget()
+    return fitted
 
 
 def _absolute(path: str) -> str:
@@ -89,7 +122,7 @@ def _claim(out: Path, space: Space, config: Config) -> None:
         {"name": space.name, "space": space.config.model_dump(mode="json"), "config": config.model_dump(mode="json")},
         sort_keys=False,
     )
-    file = out / "search.yaml"
+    file = out / _CLAIM
     if file.is_file():
         if file.read_text(encoding="utf-8") != wanted:
             raise UserError(f"{out} holds another search (see {file}); repeat its command, or choose another out=")
@@ -103,13 +136,27 @@ def _claim(out: Path, space: Space, config: Config) -> None:
         raise UserError(f"cannot write the search folder {out}: {error.strerror}; choose another out=") from None
 
 
-def _adopt(job: Job, best: Trial) -> Run:
+def _followed(job: Job) -> Path:
+    """The folder of the search that follows."""
+    assert job.space.then
+    return Path(job.out) / job.space.then.name
+
+
+def _follow(job: Job, run: Run) -> SearchResult:
+    """Train the attention predictor of the best ``run``, then search its decoding: each goes on where it was."""
+    from raysum.train.alignment import train_alignment
+
+    space, out = job.space.config, _followed(job)
+    assert space.then
+    say(f"the best run is {run.path}; its attention predictor is trained next")
+    predictor = load_config("alignment", job.space.of_alignment)
+    train_alignment(predictor.model_copy(update={"data": job.data, "run": str(run.path)}))
+    say(f"{space.then} is searched next, into {out}")
+    return search(space.then, [f"data={job.data}", f"run={run.path}", f"out={out}", *job.space.passed_on])
+
+
+def _adopt(job: Job, best: Trial, run: Run) -> None:
     """Make the best trial what `serve` and `summarize` use: its settings the run's, or its run the search's."""
-    if best.error:
-        raise UserError(
-            f"every trial failed, {best.name} with {best.error!r}; see {job.out}/tune/{best.name}/error.txt"
-        )
-    run = Run.open(job.run or job.folder(best.name))
     if job.run:
         found = job.space.resolve(best.config, base=run.decode).decode.model_dump(mode="json")
         trained_with = run.config.decode.model_dump(mode="json")
@@ -117,4 +164,3 @@ def _adopt(job: Job, best: Trial) -> Run:
         run.set_decode({key: value for key, value in found.items() if key in searched or value != trained_with[key]})
     path = job.run or os.path.relpath(run.path, job.out)
     write_json(Path(job.out) / "best.json", {"config": best.config, "metrics": best.metrics, "run": path})
-    return run

@@ -1,92 +1,34 @@
 """Search spaces: a YAML that says what is searched, how, and by which metric."""
 
+import json
+import random
+import re
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from importlib import import_module
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field, model_validator
+from typing import Any
 
 from raysum.config import (
     Config,
     DecodeConfig,
-    Section,
     apply_override,
     assign,
+    load_config,
     parse_yaml,
     presets,
     read_values,
     validate,
 )
 from raysum.errors import UserError
+from raysum.models.parameters import count_parameters
+from raysum.tune.schema import SpaceConfig
 
-METRICS = {"decode": ("rouge1", "rouge2", "rougeL", "rougeLsum"), "train": ("valid_loss",)}
-
-
-class Values(Section):
-    """What one key is tried with: exactly one of the four."""
-
-    grid: list[Any] | None = Field(None, min_length=1, description="each value once, with each of the other keys")
-    choice: list[Any] | None = Field(None, min_length=1, description="one of these, drawn for each trial")
-    uniform: tuple[float, float] | None = Field(None, description="a number between the two")
-    loguniform: tuple[float, float] | None = Field(None, description="the same, even on a logarithmic scale")
-
-    @model_validator(mode="after")
-    def _check(self) -> "Values":
-        given = [name for name in Values.model_fields if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"needs exactly one of grid, choice, uniform, loguniform; it has {given or 'none'}")
-        for name in ("uniform", "loguniform"):
-            bounds = getattr(self, name)
-            if bounds and not (0 if name == "loguniform" else float("-inf")) < bounds[0] < bounds[1]:
-                raise ValueError(f"{name} needs a lower and a greater bound{', above 0' * (name == 'loguniform')}")
-        return self
-
-    @property
-    def examples(self) -> list[Any]:
-        """All values, or the two ends."""
-        return list(self.grid or self.choice or self.uniform or self.loguniform or ())
-
-
-class SpaceConfig(Section):
-    """A search space. Keys of ``config`` and ``search`` are dotted config keys (``decode.beta``)."""
-
-    about: str = Field(description="one line: what is searched")
-    kind: Literal["decode", "train"] = Field(description="decode: settings of one trained run; train: a run a trial")
-    search: dict[str, Values] = Field(min_length=1)
-    metric: Literal["rouge1", "rouge2", "rougeL", "rougeLsum", "valid_loss"] = "rouge2"
-    searcher: Literal["grid", "random", "optuna"] = "grid"
-    scheduler: Literal["fifo", "asha"] = Field("fifo", description="asha stops trials that fall behind")
-    trials: int | None = Field(None, gt=0, description="how many are drawn (random, optuna)")
-    seed: int = Field(0, ge=0, description="of the draws")
-    preset: str | None = Field(None, description="train: preset or file that the trials change")
-    config: dict[str, Any] = Field(default_factory=dict, description="keys that all trials share")
-    split: str = Field("valid", description="decode: split that is scored")
-    examples: int | None = Field(None, gt=0, description="decode: examples scored, the first so many; None = all")
-
-    @model_validator(mode="after")
-    def _check(self) -> "SpaceConfig":
-        if self.metric not in METRICS[self.kind]:
-            raise ValueError(f"metric {self.metric!r} is none of a {self.kind} space: {', '.join(METRICS[self.kind])}")
-        if (self.kind == "train") != (self.preset is not None):
-            raise ValueError("a train space needs a preset, a decode space has none: its run is given by run=")
-        kinds = {name for values in self.search.values() for name in values.model_fields_set}
-        if self.searcher == "grid" and (kinds != {"grid"} or self.trials):
-            raise ValueError("searcher grid takes keys with a grid only, and no number of trials")
-        if self.searcher != "grid" and ("grid" in kinds or not self.trials):
-            raise ValueError(f"searcher {self.searcher} takes choice, uniform or loguniform, and a number of trials")
-        if self.kind == "decode":
-            wrong = [key for key in (*self.search, *self.config) if not key.startswith("decode.")]
-            if wrong:
-                raise ValueError(f"a decode space changes decode.* only, not {wrong[0]!r}")
-        return self
-
-    @property
-    def mode(self) -> Literal["min", "max"]:
-        return "min" if self.metric == "valid_loss" else "max"
+_DRAWS = 1000  # that may exceed the budget one after the other
 
 
 @dataclass(frozen=True)
@@ -98,12 +40,16 @@ class Space:
     places: dict[str, str]
     overrides: tuple[str, ...] = ()
 
+    @cached_property
+    def _preset(self) -> tuple[dict[str, Any], dict[str, str]]:
+        return read_values(self.config.preset) if self.config.preset else ({}, {})
+
     def resolve(self, values: dict[str, Any], base: DecodeConfig | None = None) -> Config:
         """The whole config of the trial that tries ``values`` (dotted keys), over the preset or the decode ``base``.
 
         Raises UserError that names every wrong key and value and its line.
         """
-        resolved, places = read_values(self.config.preset) if self.config.preset else ({}, {})
+        resolved, places = deepcopy(self._preset)
         if base is not None:
             resolved["decode"] = base.model_dump()
         for key, value in self.config.config.items():
@@ -114,18 +60,68 @@ class Space:
             assign(resolved, places, key, value, self.places.get(f"search.{key}", f"space {self.name}"))
         return validate(resolved, places)
 
+    @property
+    def of_alignment(self) -> list[str]:
+        """Overrides of the config that the attention predictor of the best run is trained with."""
+        return [f"{key}={json.dumps(value)}" for key, value in self.config.alignment.items()]
+
+    @property
+    def passed_on(self) -> list[str]:
+        """Overrides of the search that follows: what this one says of decoding."""
+        said = {key: getattr(self.config, key) for key in ("split", "examples") if key in self.config.model_fields_set}
+        decoding = [override for override in self.overrides if override.startswith("decode.")]
+        return [*(f"{key}={json.dumps(value)}" for key, value in said.items()), *decoding]
+
+    @cached_property
+    def then(self) -> "Space | None":
+        """The decode space that the best run is searched with. Raises UserError where it is none, or unknown."""
+        if not self.config.then:
+            return None
+        space = load_space(self.config.then, self.passed_on)
+        if space.config.kind != "decode":
+            raise UserError(f"{self.name} goes on with {space.name}, which must be a decode space, such as beta")
+        return space
+
     def samples(self) -> Iterator[dict[str, Any]]:
-        """Every point of a grid; every choice and end of other spaces."""
-        for point in product(*(values.examples for values in self.config.search.values())):
+        """Every point of a grid, whatever the budget; every choice and end of other spaces."""
+        grid = self.config.searcher == "grid"
+        for point in product(*(values.listed if grid else values.ends for values in self.config.search.values())):
             yield dict(zip(self.config.search, point, strict=True))
+
+    def fits(self, values: dict[str, Any]) -> bool:
+        """Whether the model of the trial that tries ``values`` is within the budget."""
+        most = self.config.budget.parameters
+        return most is None or count_parameters(self.resolve(values).model) <= most
+
+    @cached_property
+    def points(self) -> list[dict[str, Any]]:
+        """The trials of a grid or a random search, in order. Raises UserError where none fits the budget."""
+        self.check_budget()
+        if self.config.searcher == "grid":
+            return [point for point in self.samples() if self.fits(point)]
+        rng = random.Random(self.config.seed)
+        return [self._drawn(rng) for _ in range(self.config.trials or 0)]
+
+    def _drawn(self, rng: random.Random) -> dict[str, Any]:
+        for _ in range(_DRAWS):
+            point = {key: values.draw(rng) for key, values in self.config.search.items()}
+            if self.fits(point):
+                return point
+        raise UserError(f"of {_DRAWS} draws of the space {self.name} none fits its budget.parameters; raise it")
+
+    def check_budget(self) -> None:
+        """Raises UserError where no trial fits the budget."""
+        if not any(map(self.fits, self.samples())):
+            sizes = {count_parameters(self.resolve(point).model): point for point in self.samples()}
+            least = min(sizes)
+            raise UserError(
+                f"no model of the space {self.name} fits budget.parameters={self.config.budget.parameters:,.0f}: the "
+                f"smallest, {label(sizes[least])}, has {least:,}; raise it, or search smaller models"
+            )
 
     @property
     def num_trials(self) -> int:
-        return self.config.trials or len(list(self.samples()))
-
-    def label(self, values: dict[str, Any]) -> str:
-        """``beta=0.8``: what a trial, its actor and its folder are called. Keys by their last word, numbers short."""
-        return ",".join(f"{key.rpartition('.')[2]}={_short(value)}" for key, value in values.items())
+        return self.config.trials or len(self.points)
 
 
 def spaces() -> list[str]:
@@ -139,8 +135,8 @@ def load_space(name: str, overrides: list[str] | None = None) -> Space:
 
     Raises UserError for an unknown space, key or value; each point of a grid is resolved and checked here.
     """
-    label, text = _read(name)
-    values, places = parse_yaml(text, label)
+    place, text = _read(name)
+    values, places = parse_yaml(text, place)
     of_trials = []
     for override in overrides or []:
         if override.partition("=")[0].partition(".")[0] in Config.model_fields:
@@ -156,6 +152,8 @@ def load_space(name: str, overrides: list[str] | None = None) -> Space:
     space = Space(Path(name).stem, config, places, tuple(of_trials))
     for sample in space.samples():
         space.resolve(sample)
+    if space.then:
+        load_config("alignment", space.of_alignment)
     return space
 
 
@@ -179,5 +177,11 @@ def _folder() -> Path:
         return Path(__file__).resolve().parents[2] / "tune_spaces"
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def label(values: dict[str, Any]) -> str:
+    """``beta=0.8``: what a trial, its actor and its folder are called. Keys by their last word, numbers short."""
+    return ",".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
+
+
+def short(value: Any) -> str:
+    """A value in the name of a folder: without spaces, brackets or slashes."""
+    return f"{value:.4g}" if isinstance(value, float) else re.sub(r"[^\w.+-]+", "-", str(value)).strip("-")

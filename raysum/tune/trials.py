@@ -1,4 +1,4 @@
-"""What a trial does: decode a split with one setting, or train one run. Runs in Ray workers."""
+"""What a trial of a decode space does: it decodes a split with one setting. Runs in Ray workers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import tune
-from ray.tune.integration.ray_train import TuneReportCallback
 
 from raysum.run import Run
 from raysum.tune.job import Job
@@ -111,30 +110,3 @@ def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
     for start in range(0, job.length, _CHUNK):
         stop = min(start + _CHUNK, job.length)
         tune.report(ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, beta))))
-
-
-def train_trial(values: dict[str, Any], job: Job) -> None:
-    """Trains one run by Ray Train, in a worker group of its own; its validations are what the trial reports."""
-    from raysum.train.fit import train
-
-    run = Run(job.folder(tune.get_context().get_trial_name()))
-    config = job.space.resolve(values).model_copy(update={"data": job.data, "out": str(run.path)})
-    train(config, callbacks=[ReportValidations(run)])
-    tune.report(_so_far(run))  # once more, for a run that had ended before the search was stopped
-
-
-class ReportValidations(TuneReportCallback):
-    """Reports the lowest validation loss so far, in the process that controls the workers."""
-
-    def __init__(self, run: Run):
-        super().__init__()
-        self.run = run
-
-    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-        if "valid_loss" in metrics[0]:
-            super().after_report(run_context, [_so_far(self.run)], checkpoint)
-
-
-def _so_far(run: Run) -> dict[str, Any]:
-    losses = run.validations()
-    return {"valid_loss": min(losses.values()), "step": max(losses)}

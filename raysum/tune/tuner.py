@@ -1,7 +1,7 @@
 """Running the trials of a search by Ray Tune: what is new, unfinished or failed in its folder."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,25 +11,25 @@ from ray.tune import Result
 from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchAlgorithm, Searcher
-from ray.tune.search.optuna import OptunaSearch
-from ray.tune.search.sample import Domain
 
 from raysum.tune.job import Job
+from raysum.tune.population import population
 from raysum.tune.results import Trial
-from raysum.tune.spaces import Values
-from raysum.tune.trials import decode_trial, shared_decoder, train_trial
+from raysum.tune.searchers import Drawn, Listed, domain
+from raysum.tune.training import train_trial
+from raysum.tune.trials import decode_trial, shared_decoder
 from raysum.tune.watch import Watch
 
 
-def run_trials(job: Job) -> list[Trial]:
-    """Run the trials that have not ended yet; what all trials of the search gave."""
+def run_trials(job: Job, again: bool = True) -> list[Trial]:
+    """Run the trials that have not ended yet, failed ones ``again``; what all trials of the search gave."""
     with _silence(), shared_decoder(job) as decoder:
-        grid = _tuner(job, decoder).fit()
+        grid = _tuner(job, decoder, again).fit()
     return [_trial(grid[number]) for number in range(len(grid))]
 
 
-def _tuner(job: Job, decoder: Any) -> tune.Tuner:
-    """A new search, or the one that the folder holds, with its failed and unfinished trials to be run again."""
+def _tuner(job: Job, decoder: Any, again: bool) -> tune.Tuner:
+    """A new search, or the one that the folder holds, with its unfinished trials to be run again."""
     space = job.space.config
     folder = Path(job.out) / "tune"
     decode = space.kind == "decode"
@@ -42,43 +42,39 @@ def _tuner(job: Job, decoder: Any) -> tune.Tuner:
     )
     trainable = tune.with_resources(with_job, resources)
     if tune.Tuner.can_restore(folder):
-        return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=True)
+        return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=again)
+    drawn = space.searcher == "optuna" or space.scheduler == "pbt"  # by Tune, else by us
     return tune.Tuner(
         trainable,
-        param_space={key: _domain(values) for key, values in space.search.items()},
+        param_space={key: domain(values) for key, values in space.search.items()} if drawn else {},
         tune_config=tune.TuneConfig(
             metric=space.metric,
             mode=space.mode,
             search_alg=_searcher(job),
             scheduler=_scheduler(job),
-            num_samples=space.trials or 1,
+            num_samples=job.space.num_trials,
             reuse_actors=True,  # of trials one after the other: importing Tune costs each process 2 seconds
             trial_name_creator=job.name,
             trial_dirname_creator=job.name,
         ),
         run_config=tune.RunConfig(
-            name=folder.name, storage_path=job.out, verbose=0, callbacks=[Watch(space.metric, job.space.num_trials)]
+            name=folder.name,
+            storage_path=job.out,
+            verbose=0,
+            stop=_ends(job),
+            callbacks=[Watch(space.metric, job.space.num_trials)],
         ),
     )
 
 
-def _domain(values: Values) -> Domain | dict[str, Iterable[Any]]:
-    if values.grid:
-        return tune.grid_search(values.grid)
-    if values.choice:
-        return tune.choice(values.choice)
-    if values.uniform:
-        return tune.uniform(*values.uniform)
-    assert values.loguniform
-    return tune.loguniform(*values.loguniform)
-
-
 def _searcher(job: Job) -> SearchAlgorithm | Searcher:
     space = job.space.config
+    if space.scheduler == "pbt":  # takes no other, and needs all trials at once
+        return BasicVariantGenerator(random_state=space.seed)
     if space.searcher == "optuna":
-        optuna = OptunaSearch(metric=space.metric, mode=space.mode, seed=space.seed)
+        optuna = Drawn(job.space.fits, metric=space.metric, mode=space.mode, seed=space.seed)
         return ConcurrencyLimiter(optuna, max_concurrent=job.at_once)
-    return BasicVariantGenerator(max_concurrent=job.at_once, random_state=space.seed)
+    return ConcurrencyLimiter(Listed(job.space.points), max_concurrent=job.at_once)
 
 
 def _scheduler(job: Job) -> TrialScheduler:
@@ -86,9 +82,22 @@ def _scheduler(job: Job) -> TrialScheduler:
     space = job.space.config
     if space.scheduler == "fifo":
         return FIFOScheduler()
-    unit = "step" if space.kind == "train" else "examples"
+    if space.scheduler == "pbt":
+        return population(job)
+    unit, length = "step" if space.kind == "train" else "examples", float(job.length)
+    if space.budget.seconds:
+        unit, length = "train_seconds", space.budget.seconds
     # Above the whole length, so that no trial is ended at its last report, before it has cleaned up.
-    return ASHAScheduler(time_attr=unit, max_t=job.length + 1, grace_period=max(1, job.length // 8), reduction_factor=3)
+    return ASHAScheduler(time_attr=unit, max_t=length + 1, grace_period=max(1, length // 8), reduction_factor=3)
+
+
+def _ends(job: Job) -> dict[str, float] | None:
+    """Metrics at which a trial ends that would go on."""
+    space = job.space.config
+    ends: dict[str, float] = {"train_seconds": space.budget.seconds} if space.budget.seconds else {}
+    if space.scheduler == "pbt":
+        ends["step"] = job.length  # before the scheduler looks at a trial that has nothing left to train
+    return ends or None
 
 
 def _trial(result: Result) -> Trial:

@@ -1,0 +1,39 @@
+"""Linear layers in int8, for CPUs: weights by row ahead, inputs as they come. Sums are exact, results are fp32."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raysum.errors import UserError
+from raysum.models.generator import Generator
+
+
+def quantize(model: Generator) -> None:
+    """Put int8 layers in place of all linear layers of ``model``, the tied output included; embeddings stay.
+
+    Raises UserError where the model is not on a CPU, or torch has no int8 engine for it.
+    """
+    place = next(model.parameters()).device.type
+    if place != "cpu":
+        raise UserError(f"dtype int8 is for CPUs, and the model is on {place}; use bf16 there, or device='cpu'")
+    if torch.backends.quantized.engine == "none":
+        raise UserError("this build of torch has no int8 engine for this processor; use fp32 or bf16")
+    with torch.no_grad():
+        if model.output is None:
+            model.output = int8_linear(model.embedding.weight, model.embedding.bias)
+        for module in list(model.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.Linear):
+                    setattr(module, name, int8_linear(child.weight, child.bias))
+
+
+def int8_linear(weight: Tensor, bias: Tensor | None = None) -> Any:
+    """The layer of ``weight`` [outputs, inputs], whose every row has a scale of its own, and ``bias`` [outputs]."""
+    from torch.ao.nn.quantized.dynamic import Linear
+
+    scales = weight.abs().amax(1).clamp_min(torch.finfo(weight.dtype).tiny).double() / 127
+    zeros = torch.zeros(len(weight), dtype=torch.long)
+    layer = Linear(weight.shape[1], weight.shape[0])
+    layer.set_weight_bias(torch.quantize_per_channel(weight.detach(), scales, zeros, 0, torch.qint8), bias)
+    return layer

@@ -1,0 +1,108 @@
+"""What the YAML of a search space may say."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from raysum.config import Section
+from raysum.tune.values import Values
+
+METRICS = {"decode": ("rouge1", "rouge2", "rougeL", "rougeLsum"), "train": ("valid_loss",)}
+
+# Keys that cannot be searched, and why.
+_FIXED = {
+    **dict.fromkeys(("data", "out", "run"), "is the same for all trials of a search"),
+    **dict.fromkeys(("train.address", "train.workers", "train.threads"), "says where trials run, not what they find"),
+    "train.validate_examples": "decides what trials are compared by",
+    "model.vocabulary": "is that of the dataset",
+}
+
+# What may change while the weights and the state of the optimizer stay: the rest is in them.
+_PERTURBED = {
+    "optim.lr", "optim.warmup_steps", "train.label_smoothing",
+    "model.dropout", "model.attention_dropout", "model.ffn_dropout",
+}  # fmt: skip
+
+
+class Budget(Section):
+    """What a trained model may cost."""
+
+    parameters: float | None = Field(None, gt=0, description="models with more of them are not tried")
+    seconds: float | None = Field(
+        None, gt=0, description="of training, validations included; a trial ends at the first validation after them"
+    )
+
+
+class SpaceConfig(Section):
+    """A search space. Keys of ``config`` and ``search`` are dotted config keys (``decode.beta``)."""
+
+    about: str = Field(description="one line: what is searched")
+    kind: Literal["decode", "train"] = Field(description="decode: settings of one trained run; train: a run a trial")
+    search: dict[str, Values] = Field(min_length=1)
+    metric: Literal["rouge1", "rouge2", "rougeL", "rougeLsum", "valid_loss"] = "rouge2"
+    searcher: Literal["grid", "random", "optuna"] = "grid"
+    scheduler: Literal["fifo", "asha", "pbt"] = Field(
+        "fifo",
+        description="asha stops trials that fall behind; pbt lets them go on from the weights of those ahead, "
+        "at each validation, with settings near theirs (trials train side by side)",
+    )
+    trials: int | None = Field(None, gt=0, description="how many are drawn (random, optuna)")
+    seed: int = Field(0, ge=0, description="of the draws")
+    preset: str | None = Field(None, description="train: preset or file that the trials change")
+    config: dict[str, Any] = Field(default_factory=dict, description="keys that all trials share")
+    budget: Budget = Field(default_factory=Budget, description="train: what a model may cost")
+    then: str | None = Field(None, description="train: decode space that is searched with the best run")
+    alignment: dict[str, Any] = Field(
+        default_factory=dict, description="then: keys that the training of the attention predictor changes"
+    )
+    split: str = Field("valid", description="decode, then: split that is scored")
+    examples: int | None = Field(None, gt=0, description="decode, then: examples scored, the first so many; None = all")
+
+    @model_validator(mode="after")
+    def _check(self) -> "SpaceConfig":
+        if self.metric not in METRICS[self.kind]:
+            raise ValueError(f"metric {self.metric!r} is none of a {self.kind} space: {', '.join(METRICS[self.kind])}")
+        if (self.kind == "train") != (self.preset is not None):
+            raise ValueError("a train space needs a preset, a decode space has none: its run is given by run=")
+        kinds = {name for values in self.search.values() for name in values.model_fields_set}
+        if self.searcher == "grid" and (kinds - {"grid", "mixes"} or self.trials):
+            raise ValueError("searcher grid takes keys with a grid or mixes only, and no number of trials")
+        if self.searcher != "grid" and ("grid" in kinds or not self.trials):
+            raise ValueError(
+                f"searcher {self.searcher} takes choice, uniform, loguniform or mixes, and a number of trials"
+            )
+        self._check_keys()
+        if self.kind == "decode" and self.model_fields_set & {"budget", "then", "alignment"}:
+            raise ValueError("budget, then and alignment belong to spaces that train")
+        if self.alignment and not self.then:
+            raise ValueError("alignment is of no use without then")
+        if self.scheduler == "pbt":
+            self._check_population()
+        return self
+
+    def _check_keys(self) -> None:
+        for key in self.search:
+            if key in _FIXED:
+                raise ValueError(f"{key} cannot be searched: it {_FIXED[key]}")
+            if self.kind == "train" and key.startswith("decode."):
+                raise ValueError(
+                    f"{key} does not change the {self.metric} of a train space; search it in a decode space"
+                )
+        if self.kind == "decode":
+            wrong = [key for key in (*self.search, *self.config) if not key.startswith("decode.")]
+            if wrong:
+                raise ValueError(f"a decode space changes decode.* only, not {wrong[0]!r}")
+
+    def _check_population(self) -> None:
+        if self.kind != "train" or self.searcher != "random" or (self.trials or 0) < 2:
+            raise ValueError("scheduler pbt needs kind train, searcher random and at least 2 trials")
+        wrong = [key for key in self.search if key not in _PERTURBED]
+        if wrong:
+            raise ValueError(
+                f"scheduler pbt lets trials go on from the weights of others, which leaves {wrong[0]} no meaning; "
+                f"it can search {', '.join(sorted(_PERTURBED))}"
+            )
+
+    @property
+    def mode(self) -> Literal["min", "max"]:
+        return "min" if self.metric == "valid_loss" else "max"

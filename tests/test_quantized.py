@@ -1,0 +1,90 @@
+"""int8 linear layers: near the exact ones in every system, and with the cache; what they need is said."""
+
+import pytest
+import torch
+from small_models import EXAMPLES, MIXES, build_seeded, model_of, shaken, targets
+from torch import nn
+
+from raysum.config import DecodeConfig
+from raysum.decode.beam import beam_search
+from raysum.errors import UserError
+from raysum.models.batch import Source
+from raysum.models.quantized import int8_linear, quantize
+from raysum.models.specs import TdmcaSpec, TxlSpec
+
+SOURCE = Source.pack(EXAMPLES)
+SIZES = {"vocabulary": 40, "width": 32, "ffn": 48, "heads": 2}
+SYSTEMS = {"tdmca": TdmcaSpec(**SIZES, layers="LM", block=4), "txl": TxlSpec(**SIZES, layers=2, segment=4, memory=4)}
+TOLERANCE = 0.1  # of the deviation of the logits; measured: 0.01 to 0.05
+
+
+def model(name: str) -> nn.Module:
+    if name in SYSTEMS:
+        return shaken(build_seeded(SYSTEMS[name])).eval()
+    return model_of(name, width=32, ffn=48).eval()
+
+
+def test_a_layer_rounds_by_row():
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(6, 16, generator=generator) * torch.logspace(-3, 3, 6)[:, None]
+    weight[2] = 0
+    bias, x = torch.randn(6, generator=generator), torch.randn(2, 3, 16, generator=generator)
+    found, exact = int8_linear(weight, bias)(x), nn.functional.linear(x, weight, bias)
+    for row in range(6):  # however unlike the rows, each is near
+        assert (found - exact)[..., row].abs().max() <= 0.03 * (exact - bias)[..., row].abs().max() + 1e-6
+    assert torch.equal(found[..., 2], bias[2].expand(2, 3))
+
+
+@pytest.mark.parametrize("name", [*MIXES, *SYSTEMS])
+def test_logits_stay_near(name):
+    tokens, quantized = targets(3), model(name)
+    with torch.no_grad():
+        exact = quantized(SOURCE, tokens)
+        quantize(quantized)
+        found = quantized(SOURCE, tokens)
+    assert not any(isinstance(module, nn.Linear) for module in quantized.modules())
+    error = (found - exact).abs().max() / exact.std()
+    assert 0 < error < TOLERANCE, error
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_output_layer_is_quantized_tied_or_not(tied):
+    one = model_of("L/P", tied_output=tied).eval()
+    hidden = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
+    exact = one.logits(hidden)
+    quantize(one)
+    near = one.logits(hidden)
+    assert not torch.equal(near, exact)
+    torch.testing.assert_close(near, exact, atol=0.05 * float(exact.std()), rtol=0)
+
+
+@pytest.mark.parametrize("name", ["L/F", "LG/FP", "L/V", "tdmca", "txl"])
+def test_cached_decoding_is_near_teacher_forcing(name):
+    """Near and not equal: how finely inputs are rounded depends on what is computed together."""
+    quantized, tokens = model(name), targets(6, length=7)
+    quantize(quantized)
+    with torch.no_grad():
+        state = quantized.start(quantized.encode(SOURCE), 2)
+        steps = [quantized.step(column, state, attention=True) for column in tokens.unbind(1)]
+        repeated = Source.pack([example for example in EXAMPLES for _ in range(2)])
+        hidden, attention = quantized.decode(tokens, quantized.encode(repeated), attention=True)
+        forced = quantized.logits(hidden)
+    found = torch.stack([logits for logits, _ in steps], 1)
+    assert (found - forced).abs().max() / forced.std() < TOLERANCE
+    torch.testing.assert_close(torch.stack([share for _, share in steps], 1), attention, atol=0.05, rtol=0)
+
+
+def test_beam_search_runs_in_int8():
+    quantized = model("LG/FP")
+    quantize(quantized)
+    with torch.inference_mode():
+        found = beam_search(quantized, quantized.encode(SOURCE), DecodeConfig(num_beams=3, max_length=10))
+    assert all(example[0].ids for example in found)
+
+
+def test_what_int8_needs_is_said(monkeypatch):
+    with pytest.raises(UserError, match="int8 is for CPUs.*meta"):
+        quantize(model_of("L/F").to("meta"))
+    monkeypatch.setattr(type(torch.backends.quantized), "engine", property(lambda self: "none"))
+    with pytest.raises(UserError, match="no int8 engine"):
+        quantize(model_of("L/F"))
