@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -13,10 +12,10 @@ from pathlib import Path
 import pytest
 from factbook_data import write_factbook, write_run
 
+from raysum.config import load_config
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
 from raysum.models.parameters import count_parameters
-from raysum.models.specs import Seq2SeqSpec
 from raysum.prepare.dataset import Dataset
 from raysum.run import Run
 from raysum.tune.plots import plot
@@ -192,37 +191,35 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
     )
     space = tiny_space(
         tmp_path,
-        f"search: {{{search_mixes}}}\nscheduler: asha\nbudget: {{seconds: 0.01}}\n"
-        f"then: {betas(tmp_path, [0.0, 0.8])}\nalignment: {{train.steps: 3, train.batch_tokens: 200}}\nexamples: 4\n",
+        f"search: {{{search_mixes}}}\nbudget: {{seconds: 0.01}}\n"
+        f"then: {betas(tmp_path, [0.0, 0.8])}\nalignment: {{train.steps: 3, train.workers: 0}}\nexamples: 4\n",
+        "train.steps: 40",
     )
-    most = count_parameters(Seq2SeqSpec(encoder="L", decoder="P", vocabulary=400, **TINY))
+    sizes = [
+        f"model.{key}={value}" for key, value in {**TINY, "vocabulary": 400, "encoder": "L", "decoder": "P"}.items()
+    ]
+    most = count_parameters(load_config("pht", sizes).model)
     command = [f"data={data.path}", f"out={tmp_path / 'search'}", f"budget.parameters={most}"]
     result = search(space, command)
     assert sorted(t.name for t in result.trials) == ["encoder=G,decoder=P", "encoder=L,decoder=P"]
     for found in result.trials:
         trained = Run(tmp_path / "search" / "trials" / found.name)
         losses = trained.validations()
-        assert found.error is None and found.metrics["valid_loss"] == pytest.approx(min(losses.values()))
-        assert found.metrics["step"] == 2 < trained.config.train.steps  # the time was over at the first validation
+        assert found.error is None and found.metrics["valid_loss"] in losses.values()
+        assert 2 <= found.metrics["step"] < 40 == trained.config.train.steps  # the time was over before
+        assert found.metrics["train_seconds"] >= 0.01
         assert found.metrics["parameters"] == count_parameters(trained.config.model) <= most
-        assert found.metrics["train_seconds"] == trained.checkpoint("2").state["seconds"]
     best = Run.resolve(tmp_path / "search")
     assert best.path.name == result.best.name and best.alignment.latest().step == 3
     assert result.then.run.path == best.path and len(result.then.trials) == 2
-    assert (
-        best.decode.beta
-        == result.then.best.config["decode.beta"]
-        == result.to_dict()["then"]["best"]["config"]["decode.beta"]
-    )
+    assert best.decode.beta == result.to_dict()["then"]["best"]["config"]["decode.beta"]
     assert (tmp_path / "search" / "search.png").is_file()
 
-    # As if it had been killed after the predictor was trained.
-    (tmp_path / "search" / "best.json").unlink()
-    shutil.rmtree(tmp_path / "search" / "some_betas")
-    (best.path / "decode.yaml").unlink()
+    (tmp_path / "search" / "best.json").unlink()  # as if it had been killed at its end
     weights = best.alignment.best().weights.stat().st_mtime_ns
     again = search(space, command)
-    assert again.trials == result.trials and best.alignment.best().weights.stat().st_mtime_ns == weights
+    assert (again.trials, again.then.trials) == (result.trials, result.then.trials)
+    assert best.alignment.best().weights.stat().st_mtime_ns == weights
     assert Run.resolve(tmp_path / "search").decode == best.decode
 
 
@@ -240,7 +237,7 @@ def test_a_trial_that_falls_behind_goes_on_from_the_weights_of_the_other(tmp_pat
     space = tiny_space(
         tmp_path,
         "search: {optim.lr: {choice: [0.0000001, 0.01]}}\nscheduler: pbt\nsearcher: random\ntrials: 2\nseed: 1\n",
-        "train.keep: 4, optim.schedule: constant, optim.warmup_steps: 0",
+        "train.steps: 4, train.keep: 4, optim.schedule: constant, optim.warmup_steps: 0",
     )
     result = search(space, [f"data={data.path}", f"out={tmp_path / 'search'}"])
     assert [t.error for t in result.trials] == [None, None] and all(t.metrics["step"] == 4 for t in result.trials)
@@ -251,9 +248,9 @@ TINY = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2}
 
 
 def tiny_space(folder: Path, text: str, config: str = "") -> str:
-    """A train space of small models, which trains 4 steps and validates every 2."""
+    """A train space of small models, which are validated every 2 steps."""
     shared = ", ".join(f"model.{key}: {value}" for key, value in TINY.items())
-    training = "train.steps: 4, train.validate_every: 2, train.save_every: 2, train.batch_tokens: 600"
+    training = "train.validate_every: 2, train.save_every: 2, train.batch_tokens: 600"
     config = ", ".join(part for part in (shared, "model.encoder: L, model.decoder: P", training, config) if part)
     header = f"about: x\nkind: train\npreset: pht\nmetric: valid_loss\nconfig: {{{config}}}\n"
     (folder / "tiny.yaml").write_text(header + text)

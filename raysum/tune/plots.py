@@ -107,7 +107,7 @@ def _label(axes: "Axes", names: list[str]) -> None:
     for name, spot in zip(names, spots, strict=True):
         text = axes.text(0, 0, name, fontsize=8, ha="center", va="center", **style)
         text.set_in_layout(False)
-        size = text.get_window_extent().size
+        size = np.array(text.get_window_extent().size)
         boxes = []
         for place in _PLACES:
             middle = spot + point * np.array(place) + np.sign(place) * size / 2

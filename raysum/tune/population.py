@@ -52,7 +52,7 @@ def pointer(run: Run) -> Iterator[tune.Checkpoint]:
     assert newest, "a part of the training has ended"
     with tempfile.TemporaryDirectory() as folder:
         write_json(Path(folder) / _POINTER, {"run": str(run.path), "step": newest.step})
-        yield tune.Checkpoint.from_directory(folder)
+        yield tune.Checkpoint(folder)
 
 
 def inherit(run: Run) -> None:

@@ -84,9 +84,9 @@ def _scheduler(job: Job) -> TrialScheduler:
         return FIFOScheduler()
     if space.scheduler == "pbt":
         return population(job)
-    unit, length = "step" if space.kind == "train" else "examples", float(job.length)
+    unit, length = "step" if space.kind == "train" else "examples", job.length
     if space.budget.seconds:
-        unit, length = "train_seconds", space.budget.seconds
+        unit, length = "train_seconds", int(space.budget.seconds)
     # Above the whole length, so that no trial is ended at its last report, before it has cleaned up.
     return ASHAScheduler(time_attr=unit, max_t=length + 1, grace_period=max(1, length // 8), reduction_factor=3)
 
