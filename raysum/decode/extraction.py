@@ -20,7 +20,8 @@ def probabilities(ranker: Ranker, examples: Sequence[Sequence[Sequence[int]]], d
     titles, paragraphs = zip(*(split_title([_plain(ids) for ids in example]) for example in examples), strict=True)
     source = Source.pack(paragraphs).to(device)
     lengths = torch.tensor([len(title) for title in titles], device=device)
-    logits = ranker(Titles(torch.from_numpy(np.concatenate(titles)).to(device), lengths), source)
+    with torch.autocast(device.type, enabled=False):  # torch has no LSTM in bf16 on every CPU
+        logits = ranker(Titles(torch.from_numpy(np.concatenate(titles)).to(device), lengths), source)
     layout = source.layout
     return shares(scatter_padded(logits.float().sigmoid(), layout.in_examples, *layout.paragraph_mask.shape))
 

@@ -101,12 +101,12 @@ class Term(Protocol):
 class AttentionAlignment:
     """``beta`` x attAlign (PHT eq. 17-18): the sum over real paragraphs of log max(min(eta, eta_hat), 1e-6).
 
-    ``predicted`` [B, M] is eta_hat, summing to one over the real paragraphs ``mask`` [B, M]: predicted attention, or the
+    ``predicted`` [B, M] is eta_hat, summing to one over real paragraphs (``mask`` [B, M]): predicted attention, or the
     extractive probabilities of a learned ranker. ``beta`` is a number or one for each example [B]. ``mean`` divides by
     the number of paragraphs. One paragraph alone scores 0.
     """
 
-    by_token = False
+    by_token: ClassVar[bool] = False
     predicted: Tensor
     mask: Tensor
     beta: float | Tensor
@@ -127,7 +127,7 @@ class AttentionAlignment:
 class StructuralCoverage:
     """``gamma`` x the mean over steps of strCov (PHT eq. 13), 1 for a step that attends to new paragraphs only."""
 
-    by_token = False
+    by_token: ClassVar[bool] = False
     gamma: float
     final: bool = False
 
@@ -143,7 +143,7 @@ class GnmtCoverage:
     a is the attention to the token, summed over steps, here at least 1e-6; ``mask`` [B, M, N] real tokens.
     """
 
-    by_token = True
+    by_token: ClassVar[bool] = True
     weight: float
     mask: Tensor
     final: bool = True

@@ -1,5 +1,6 @@
 """Linear layers in int8, for CPUs: weights by row ahead, inputs as they come. Sums are exact, results are fp32."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ def int8_linear(weight: Tensor, bias: Tensor | None = None) -> Any:
 
     scales = weight.abs().amax(1).clamp_min(torch.finfo(weight.dtype).tiny).double() / 127
     zeros = torch.zeros(len(weight), dtype=torch.long)
-    layer = Linear(weight.shape[1], weight.shape[0])
-    layer.set_weight_bias(torch.quantize_per_channel(weight.detach(), scales, zeros, 0, torch.qint8), bias)
+    with warnings.catch_warnings():  # torch 2.13 announces that these tensors will go; no other torch op does this yet
+        warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+        layer = Linear(weight.shape[1], weight.shape[0])
+        layer.set_weight_bias(torch.quantize_per_channel(weight.detach(), scales, zeros, 0, torch.qint8), bias)
     return layer
