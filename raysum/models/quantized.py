@@ -15,11 +15,7 @@ def quantize(model: Generator) -> None:
 
     Raises UserError where the model is not on a CPU, or torch has no int8 engine for it.
     """
-    place = next(model.parameters()).device.type
-    if place != "cpu":
-        raise UserError(f"dtype int8 is for CPUs, and the model is on {place}; use bf16 there, or device='cpu'")
-    if torch.backends.quantized.engine == "none":
-        raise UserError("this build of torch has no int8 engine for this processor; use fp32 or bf16")
+    check_int8(next(model.parameters()).device)
     with torch.no_grad():
         if model.output is None:
             model.output = int8_linear(model.embedding.weight, model.embedding.bias)
@@ -27,6 +23,14 @@ def quantize(model: Generator) -> None:
             for name, child in module.named_children():
                 if isinstance(child, nn.Linear):
                     setattr(module, name, int8_linear(child.weight, child.bias))
+
+
+def check_int8(device: torch.device) -> None:
+    """Raises UserError where :func:`quantize` cannot work."""
+    if device.type != "cpu":
+        raise UserError(f"dtype int8 is for CPUs, and this is {device.type}; use bf16 there, or device='cpu'")
+    if torch.backends.quantized.engine == "none":
+        raise UserError("this build of torch has no int8 engine for this processor; use fp32 or bf16")
 
 
 def int8_linear(weight: Tensor, bias: Tensor | None = None) -> Any:
