@@ -284,6 +284,6 @@ def config_list() -> None:
 @config_app.command("schema")
 def config_schema() -> None:
     """JSON schema of the config, for editors."""
-    from raysum.config import Config
+    from raysum.sections import Config
 
     print(json.dumps(Config.model_json_schema(), indent=2))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from raysum.config import Config, load_config
+from raysum.config import load_config
 from raysum.errors import UserError
 from raysum.models.build import build
 from raysum.models.importers import hiersumm, wiki_sum
@@ -13,6 +13,7 @@ from raysum.prepare.recipe import Recipe
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import say
 from raysum.run import Run, new_folder
+from raysum.sections import Config
 
 KINDS = ("hiersumm", "wiki_sum")
 _PRESETS = {"F": "ht", "P": "pht", "V": "vht"}  # by the letter of the decoder

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save_file
 
-from raysum.config import Config, DecodeConfig
 from raysum.models.build import build
 from raysum.models.specs import PredictorSpec, RankerSpec, Seq2SeqSpec
 from raysum.prepare.dataset import ROW_GROUP, SCHEMA, Dataset
@@ -20,6 +19,7 @@ from raysum.prepare.pipeline import prepare_example
 from raysum.prepare.recipe import Recipe
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.run import Run
+from raysum.sections import Config, DecodeConfig
 
 
 def write_factbook(path: Path, counts: dict[str, int], summaries: bool = True, pieces: int = 400) -> Dataset:

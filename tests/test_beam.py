@@ -11,7 +11,6 @@ import pytest
 import torch
 from small_models import EXAMPLES, model_of
 
-from raysum.config import DecodeConfig
 from raysum.decode.beam import _best, beam_search
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.finished import Hypothesis
@@ -20,6 +19,7 @@ from raysum.decode.sharing import search_betas
 from raysum.models.batch import EOS, PAD, SENTENCE_END, Source
 from raysum.models.build import build
 from raysum.models.importers.hiersumm import convert
+from raysum.sections import DecodeConfig
 
 A, B, C = 9, 10, 11  # ordinary tokens; ids below are special
 VOCABULARY = 12
@@ -254,6 +254,19 @@ def test_alignment_edges_stay_finite():
     assert AttentionAlignment(predicted, mask, 1.0)(history([[0.0, 0.0, 0.0]])).isfinite().all()
     alone = torch.tensor([[True, False, False]])
     assert AttentionAlignment(predicted, alone, 1.0)(history([[1.0, 0.0, 0.0]])).item() == 0
+
+
+@pytest.mark.parametrize("when", ["step", "final"])
+def test_structural_coverage_steers_or_only_ranks(when):
+    """A goes on where it has attended before, B attends to the other paragraph."""
+    attention = {None: [1.0, 0.0], A: [1.0, 0.0], B: [0.0, 1.0]}
+    table = {(): {A: 0.55, B: 0.45}, (A,): {A: 0.5, EOS: 0.5}, (B,): {B: 0.5, EOS: 0.5}}
+    table |= {(A, A): {EOS: 1.0}, (B, B): {EOS: 1.0}}
+    chosen = settings(n_best=2, structural_coverage=5.0, structural_when=when)
+    best, second = beam_search(Script(table, attention), memory(), chosen, terms(chosen, memory()))[0]
+    # strCov is 1 at the first step; then 0 for A, 1 for B, and 0 for the second B
+    assert best.score == pytest.approx(math.log(0.225) + 5 * (1 if when == "step" else 2 / 3), rel=1e-5)
+    assert (best.ids, second.ids) == (([B, EOS], [B, B, EOS]) if when == "step" else ([B, B, EOS], [A, EOS]))
 
 
 def test_attention_that_underflows_is_floored_and_counts_no_padding():

@@ -6,8 +6,9 @@ import sys
 import pytest
 import yaml
 
-from raysum.config import Config, dump, keys, load_config, parse_yaml, presets, validate
+from raysum.config import dump, keys, load_config, parse_yaml, presets, validate
 from raysum.errors import UserError
+from raysum.sections import Config
 
 
 def test_overrides_reach_nested_keys_and_keep_types():

@@ -5,7 +5,7 @@ import pytest
 from small_datasets import write_dataset
 from test_summarizer import DOCUMENTS, write_run
 
-from raysum.config import Config, SourceConfig, load_config
+from raysum.config import load_config
 from raysum.decode.compression import restrict
 from raysum.decode.summarizer import Summarizer
 from raysum.models.batch import EOS, PAD, PARAGRAPH_END, Source
@@ -14,6 +14,7 @@ from raysum.prepare.dataset import Dataset
 from raysum.prepare.pipeline import prepare_example
 from raysum.prepare.recipe import Recipe
 from raysum.prepare.vocabulary import Vocabulary
+from raysum.sections import Config, SourceConfig
 from raysum.stream.collate import Summarization
 from raysum.stream.cut import cut_source
 from raysum.stream.loader import read_rows

@@ -8,7 +8,7 @@ import torch
 from small_datasets import write_dataset
 from test_summarizer import write_run
 
-from raysum.config import Config, SourceConfig, load_config
+from raysum.config import load_config
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable
@@ -20,6 +20,7 @@ from raysum.prepare.pipeline import prepare_example
 from raysum.prepare.recipe import Recipe
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.run import Run
+from raysum.sections import Config, SourceConfig
 from raysum.stream.collate import Summarization, kind_of
 from raysum.stream.cut import cut_graph, cut_source
 from raysum.train.fit import train

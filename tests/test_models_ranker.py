@@ -11,7 +11,7 @@ from factbook_data import write_factbook
 from rouge_score import rouge_scorer
 from small_models import EXAMPLES, build_seeded, shaken
 
-from raysum.config import SourceConfig, load_config
+from raysum.config import load_config
 from raysum.decode.extraction import probabilities
 from raysum.decode.restore import restore_ranker
 from raysum.errors import UserError
@@ -21,6 +21,7 @@ from raysum.models.ranker import RankingBatch, Titles
 from raysum.models.specs import RankerSpec
 from raysum.prepare.dataset import Dataset
 from raysum.prepare.vocabulary import Vocabulary
+from raysum.sections import SourceConfig
 from raysum.stream.collate import Ranking
 from raysum.stream.cut import split_title
 from raysum.train.fit import train

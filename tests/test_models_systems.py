@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from small_models import EXAMPLES, build_seeded, shaken, targets
 from torch import Tensor, nn
 
-from raysum.config import DecodeConfig
 from raysum.decode import citations
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import shares
@@ -18,6 +17,7 @@ from raysum.models import cache
 from raysum.models.batch import BOS, EOS, PAD, Batch, Source
 from raysum.models.parameters import count_parameters
 from raysum.models.specs import GraphSumSpec, Spec, TdmcaSpec, TxlSpec
+from raysum.sections import DecodeConfig
 from raysum.train.objectives import objective_of
 
 WET = {"vocabulary": 40, "width": 16, "ffn": 24, "heads": 2}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_datasets import write_dataset
 
-from raysum.config import SourceConfig
+from raysum.sections import SourceConfig
 from raysum.stream.collate import Summarization
 from raysum.stream.cut import cut_source, cut_target
 from raysum.stream.loader import Stream, batches, plan_of

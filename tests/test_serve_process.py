@@ -17,9 +17,9 @@ import pytest
 
 import raysum
 from raysum.client import Client
-from raysum.config import Config
 from raysum.errors import UserError
 from raysum.run import Run
+from raysum.sections import Config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

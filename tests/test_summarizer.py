@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from raysum.config import Config, DecodeConfig
 from raysum.decode import citations, extraction
 from raysum.decode.beam import beam_search
 from raysum.decode.compression import restrict, strongest
@@ -27,6 +26,7 @@ from raysum.models.specs import PredictorSpec, RankerSpec, Seq2SeqSpec, TdmcaSpe
 from raysum.prepare.recipe import Recipe
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.run import Run
+from raysum.sections import Config, DecodeConfig
 
 TOWNS = ["Arden", "Belfort", "Corvina", "Dunmore", "Elsinore", "Farrow"]
 DOCUMENTS = [
@@ -241,6 +241,19 @@ def test_compression_reads_the_strongest_paragraphs_only(aligned):
     assert read == strongest(predicted, 2) == sorted(np.argsort(-predicted)[:2].tolist())
     whole = aligned.summarize_rows([row], aligned.choose({"keep_paragraphs": 8}))[0]
     assert whole == aligned.summarize_rows([row])[0]
+
+
+def test_more_or_less_of_a_source_is_read_than_in_training(folder, plain):
+    row = plain.prepare({"title": "The valley", "documents": DOCUMENTS})
+    tokens, paragraphs = len(row["ids"]), len(row["document"])
+    whole = plain.choose({"source_tokens": tokens})
+    (few,) = plain.summarize_rows([row], plain.choose({"source_paragraphs": 2}))
+    (cut,) = plain.summarize_rows([row], plain.choose({"source_tokens": 15}))
+    assert np.count_nonzero(few.attention) == 2 and np.count_nonzero(cut.attention) < paragraphs > 2
+    trained_on_few = Summarizer.load(folder / "plain")
+    trained_on_few.source = plain.source.model_copy(update={"max_tokens": 15})
+    assert trained_on_few.summarize_rows([row]) == [cut]
+    assert trained_on_few.summarize_rows([row], whole) == plain.summarize_rows([row])
 
 
 def test_the_title_stays_when_its_paragraph_goes():

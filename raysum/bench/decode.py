@@ -11,11 +11,12 @@ from raysum.bench.machine import DTYPES, Machine, device, measure, timed
 from raysum.bench.operators import Costs
 from raysum.bench.peers import check, peer_row
 from raysum.bench.result import BenchResult
-from raysum.config import Config, Section, load_config
+from raysum.config import load_config
 from raysum.decode.beam import beam_search
 from raysum.models.build import build
-from raysum.models.quantized import quantize
+from raysum.models.quantized import check_int8, quantize
 from raysum.progress import track
+from raysum.sections import Config, Section
 
 
 class DecodeBench(Section):
@@ -33,11 +34,13 @@ class DecodeBench(Section):
 def bench_decode(settings: DecodeBench) -> BenchResult:
     """A row for each preset, dtype, number of threads and batch size.
 
-    Raises UserError for an unknown preset or tool, or a tool that is not installed.
+    Raises UserError for an unknown preset or tool, a tool that is not installed, and int8 where there is none.
     """
     configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
     for config in configs.values():
         check(settings.against, config)
+    if "int8" in settings.dtypes:
+        check_int8(device())
     rates = dict.fromkeys([*settings.dtypes, *(["fp32"] if "int8" in settings.dtypes else [])])
     machines = {count: measure(count, list(rates)) for count in settings.threads}
     wanted = [

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from raysum.config import Config
 from raysum.errors import UserError
 from raysum.models.build import build
 from raysum.models.generator import Generator
@@ -13,6 +12,7 @@ from raysum.models.predictor import AttentionPredictor
 from raysum.models.ranker import Ranker
 from raysum.models.specs import RankerSpec, TransformerSpec
 from raysum.run import Checkpoint, Run
+from raysum.sections import Config
 
 
 def restore_generator(run: Run, checkpoint: str, device: torch.device) -> Generator:

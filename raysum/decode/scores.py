@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from raysum.config import DecodeConfig
 from raysum.models.memory import Watch
+from raysum.sections import DecodeConfig
 
 FLOOR = 1e-6  # of an attention share, or sum: log 0 must not end a hypothesis
 
@@ -180,7 +180,7 @@ def terms(
         assert extracted is not None, "extractive needs extractive probabilities"
         found.append(AttentionAlignment(extracted, mask, settings.extractive, mean, final))
     if settings.structural_coverage:
-        found.append(StructuralCoverage(settings.structural_coverage))
+        found.append(StructuralCoverage(settings.structural_coverage, settings.structural_when == "final"))
     if settings.gnmt_coverage:
         final = settings.coverage_when == "final"
         found.append(GnmtCoverage(settings.gnmt_coverage, memory.token_mask, final))

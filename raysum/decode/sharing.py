@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysum.config import DecodeConfig
 from raysum.decode.beam import StepModel, StepState, beam_search, search
 from raysum.decode.finished import Hypothesis
 from raysum.decode.scores import terms, watched
 from raysum.models.memory import Watch
+from raysum.sections import DecodeConfig
 
 
 def search_betas(

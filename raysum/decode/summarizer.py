@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from raysum.allocator import keep_freed_memory
-from raysum.config import DecodeConfig, SourceConfig, validate
+from raysum.config import validate
 from raysum.decode import citations, extraction
 from raysum.decode.compression import restrict, strongest
 from raysum.decode.finished import Hypothesis
@@ -32,6 +32,7 @@ from raysum.prepare.recipe import Recipe, read_recipe
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import bar
 from raysum.run import Run
+from raysum.sections import DecodeConfig, SourceConfig
 from raysum.stream.collate import Summarization
 from raysum.stream.cut import cut_graph
 
@@ -187,7 +188,8 @@ class Summarizer:
         self, rows: Sequence[Row], settings: DecodeConfig, betas: Sequence[float]
     ) -> list[list[Summary]]:
         """For each row the summaries by all betas."""
-        paragraphs = [self._paragraphs(row) for row in rows]
+        source = settings.reading(self.source)
+        paragraphs = [self._paragraphs(row, source) for row in rows]
         kept = [list(range(len(example))) for example in paragraphs]
         graphs = [self._graph(row, len(example)) for row, example in zip(rows, paragraphs, strict=True)]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == "bf16"):
@@ -216,9 +218,9 @@ class Summarizer:
             for row, places, example, weights in zip(rows, kept, found, attention, strict=True)
         ]
 
-    def _paragraphs(self, row: Row) -> list[list[int]]:
+    def _paragraphs(self, row: Row, source: SourceConfig) -> list[list[int]]:
         """The ids of each paragraph that the model reads."""
-        ids, lengths = self.kind.read(row, self.source)
+        ids, lengths = self.kind.read(row, source)
         return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
     def _graph(self, row: Row, count: int) -> np.ndarray:

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from raysum.config import DecodeConfig
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Citation, Summary
 from raysum.models.batch import TITLE_END
 from raysum.prepare.ranking import lexrank
 from raysum.prepare.sentences import sentence_spans
+from raysum.sections import DecodeConfig
 
 Row = dict[str, Any]
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import httpx
 
-from raysum.config import DecodeConfig, validate
+from raysum.config import validate
 from raysum.errors import UserError
 from raysum.progress import say
 from raysum.run import Run
+from raysum.sections import DecodeConfig
 from raysum.serve.limits import MAX_BODY
 from raysum.session import ray_session
 

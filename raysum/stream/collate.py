@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from raysum.config import SourceConfig
 from raysum.errors import UserError
 from raysum.models.specs import RankerSpec, Seq2SeqSpec, Spec, TransformerSpec
 from raysum.prepare.clean import bigram_recall, bigrams, words
+from raysum.sections import SourceConfig
 from raysum.stream.cut import Arrays, cut_graph, cut_source, cut_target, split_title
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raysum.config import SourceConfig
 from raysum.prepare.vocabulary import EOS, PARAGRAPH_END, TITLE_END
+from raysum.sections import SourceConfig
 
 Arrays = dict[str, np.ndarray]
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysum.config import SourceConfig
 from raysum.prepare.dataset import Dataset, table_rows
+from raysum.sections import SourceConfig
 from raysum.stream.collate import Arrays, Kind, Summarization, digest
 from raysum.stream.plan import Plan, PlanSettings
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from raysum.config import Config
 from raysum.errors import UserError
 from raysum.models.specs import PredictorSpec
 from raysum.prepare.dataset import Dataset
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import say
 from raysum.run import Run
+from raysum.sections import Config
 from raysum.session import quiet, ray_session
 from raysum.stream.loader import batches, ray_batches, ray_dataset
 from raysum.train import checkpoints

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raysum.config import Config
 from raysum.errors import UserError
 from raysum.prepare.dataset import Dataset
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import say
 from raysum.run import Run
+from raysum.sections import Config
 from raysum.stream.collate import Kind, kind_of
 from raysum.stream.loader import Stream, plan_of
 from raysum.stream.plan import PlanSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from raysum.config import Config, load_config
+from raysum.config import load_config
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.models.specs import TransformerSpec
@@ -15,6 +15,7 @@ from raysum.prepare.dataset import Dataset
 from raysum.prepare.vocabulary import Vocabulary
 from raysum.progress import say
 from raysum.run import Run, write_json, write_text
+from raysum.sections import Config
 from raysum.session import dashboard, ray_session
 from raysum.tune.job import Job
 from raysum.tune.plots import plot

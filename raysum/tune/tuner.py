@@ -53,7 +53,9 @@ def _tuner(job: Job, decoder: Any, again: bool) -> tune.Tuner:
             search_alg=_searcher(job),
             scheduler=_scheduler(job),
             num_samples=job.space.num_trials,
-            reuse_actors=True,  # of trials one after the other: importing Tune costs each process 2 seconds
+            # Importing Tune costs each process 2 seconds. But a trial that is stopped while its workers train cannot
+            # leave its process, and the next trial there would fail.
+            reuse_actors=decode or space.scheduler == "pbt",
             trial_name_creator=job.name,
             trial_dirname_creator=job.name,
         ),
