@@ -17,7 +17,7 @@ from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
 from raysum.models.parameters import count_parameters
 from raysum.prepare.dataset import Dataset
-from raysum.run import Run
+from raysum.run import Run, read_lines
 from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked
 from raysum.tune.search import search
@@ -236,12 +236,19 @@ def test_optimizer_search_ends(tmp_path, data, ray_session):
 def test_a_trial_that_falls_behind_goes_on_from_the_weights_of_the_other(tmp_path, data, ray_session):
     space = tiny_space(
         tmp_path,
-        "search: {optim.lr: {choice: [0.0000001, 0.01]}}\nscheduler: pbt\nsearcher: random\ntrials: 2\nseed: 1\n",
-        "train.steps: 4, train.keep: 4, optim.schedule: constant, optim.warmup_steps: 0",
+        "search: {optim.lr: {loguniform: [0.00001, 0.01]}}\nscheduler: pbt\nsearcher: random\ntrials: 2\n",
+        "train.steps: 4, optim.schedule: constant, optim.warmup_steps: 0",
     )
     result = search(space, [f"data={data.path}", f"out={tmp_path / 'search'}"])
-    assert [t.error for t in result.trials] == [None, None] and all(t.metrics["step"] == 4 for t in result.trials)
-    print([(t.name, t.config, t.metrics) for t in result.trials])
+    assert [(t.error, t.metrics["step"]) for t in result.trials] == [(None, 4)] * 2
+    runs = [Run(tmp_path / "search" / "trials" / t.name) for t in result.trials]
+    lines = [{line["step"]: line for line in read_lines(run.metrics) if "lr" in line} for run in runs]
+    assert lines[0][2] == lines[1][2] and lines[0][4] != lines[1][4]  # one history, two ways from it
+    assert sum(line[4]["lr"] == line[2]["lr"] for line in lines) == 1  # one went on with other settings
+    for found, run, line in zip(result.trials, runs, lines, strict=True):
+        assert line[4]["lr"] == found.config["optim.lr"] == run.config.optim.lr
+        assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 4]
+    assert not list((tmp_path / "search" / "tune").rglob("*.safetensors"))  # weights are in the runs alone
 
 
 TINY = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2}

@@ -36,6 +36,7 @@ def population(job: Job) -> PopulationBasedTraining:
         perturbation_interval=every,
         hyperparam_mutations={key: values.listed or domain(values) for key, values in search.items()},
         custom_explore_fn=partial(_within, search),
+        synch=True,  # a trial waits for all to be validated at its step: fair, and it repeats
     )
 
 

@@ -71,10 +71,20 @@ def _check(space: Space) -> Job:
     else:
         space = _check_training(space, config, dataset)
         length = max(space.resolve(sample).train.steps for sample in space.samples())
-        at_once = space.num_trials if space.config.scheduler == "pbt" else cores // max(1, config.train.workers)
+        at_once = _places(cores, max(1, config.train.workers))
+        if space.config.scheduler == "pbt":
+            at_once = space.num_trials
     at_once = max(1, min(at_once, space.num_trials))
     data, out, run = (_absolute(path) if path else "" for path in (config.data, config.out, config.run))
     return Job(space, data, out, run, length, at_once, threads=max(1, cores // at_once))
+
+
+def _places(cores: int, workers: int) -> int:
+    """How many trainings run side by side: each of ``workers`` takes a GPU, or a core where there are too few."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    return (gpus if gpus >= workers else cores) // workers
 
 
 def _check_training(space: Space, config: Config, dataset: Dataset) -> Space:

@@ -16,12 +16,15 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     from raysum.train.fit import train
 
     run = Run(job.folder(tune.get_context().get_trial_name()))
-    config = job.space.resolve(values).model_copy(update={"data": job.data, "out": str(run.path)})
+    config = job.space.resolve(values)
+    shared = config.train.model_copy(
+        update={"threads": config.train.threads or max(1, job.threads // max(1, config.train.workers))}
+    )
+    config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
     if job.space.config.scheduler == "pbt":
         inherit(run)
-        for steps in _parts(run, config.train.steps, config.train.validate_every):
-            part = config.train.model_copy(update={"steps": steps})
-            train(config.model_copy(update={"train": part}))
+        for steps in _parts(run, shared.steps, shared.validate_every):
+            train(config.model_copy(update={"train": shared.model_copy(update={"steps": steps})}))
             with pointer(run) as checkpoint:
                 tune.report(so_far(run), checkpoint=checkpoint)
         return
