@@ -29,6 +29,7 @@ def raysum(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
         (["train", "pht", "data=none", "out=run", "train.stpes=3"], "did you mean 'train.steps'?"),
         (["train", "phtt", "data=none", "out=run"], "did you mean 'pht'?"),
         (["train", "alignment", "data=none", "run=none"], "none"),
+        (["train", "ranker", "data=none", "out=run"], "no dataset none"),
         (["tune", "betta", "data=none", "out=search"], "beta"),
         (["evaluate", "none", "--data", "none"], "none"),
         (["summarize", "none", "empty.jsonl"], "empty.jsonl"),

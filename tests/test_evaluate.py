@@ -176,9 +176,11 @@ def test_the_rows_of_table_2_are_one_model_with_one_term_each(run, data, capsys,
         assert [line[name] for line in lines] == [summary.summary for summary in summaries]
 
     ranker = write_ranker(tmp_path / "ranker", data)
-    ranked = evaluate(str(run.path), data.path, **options, decode={"ranker": str(ranker.path)}, out=tmp_path / "out")
+    asked = {"ranker": str(ranker.path), "beta": 0.3}
+    ranked = evaluate(str(run.path), data.path, **options, decode=asked, out=tmp_path / "out")
     assert list(ranked.systems) == ["plain", "strCov", "extProb", "attAlign", "lead", "lexrank"]
-    assert ranked.weights["extProb"] == {"extractive": 0.4} and "without" not in capsys.readouterr().err
+    assert (ranked.weights["extProb"], ranked.weights["attAlign"]) == ({"extractive": 0.3}, {"beta": 0.3})
+    assert "without" not in capsys.readouterr().err
     assert ranked.systems["plain"] == result.systems["plain"]
 
 

@@ -15,9 +15,16 @@ WEIGHT = 0.4  # where the run has chosen none; the paper searches beta from 0.2 
 def strategies(summarizer: Summarizer) -> Iterator[tuple[Trained, dict[str, float]]]:
     """The systems, ``plain`` first, each with the weight of its term; what is left out is said on stderr.
 
-    All else is as the run has chosen it, but for GNMT's coverage and for compression, which no row has.
+    Weights are the run's own where it has some; extProb goes with beta otherwise, as in the paper, where it has another
+    eta_hat and nothing else. GNMT's coverage and compression are in no row.
     """
     run = summarizer.settings
+    beta = run.beta or WEIGHT
+    weights = {
+        "structural_coverage": run.structural_coverage or WEIGHT,
+        "extractive": run.extractive or beta,
+        "beta": beta,
+    }
     off = dict.fromkeys([*ROWS.values(), "gnmt_coverage"], 0.0)
     plain = run.model_copy(update={**off, "keep_paragraphs": None})
     yield Trained(PLAIN, summarizer, plain), {}
@@ -26,7 +33,7 @@ def strategies(summarizer: Summarizer) -> Iterator[tuple[Trained, dict[str, floa
         if missing:
             say(f"without the row {name}: {missing}")
             continue
-        weight = {key: getattr(run, key) or WEIGHT}
+        weight = {key: weights[key]}
         yield Trained(name, summarizer, plain.model_copy(update=weight)), weight
 
 
