@@ -1,8 +1,10 @@
 """Each measurement in a process of its own, so that its peak memory is its own and nothing warm is left by another."""
 
 import multiprocessing
+import os
 import resource
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -28,7 +30,16 @@ def alone(work: Callable[..., Row], *arguments: Any) -> Row:
             ) from None
 
 
+def _end_with_parent() -> None:
+    """A killed benchmark leaves no process that goes on measuring."""
+    parent = multiprocessing.parent_process()
+    assert parent, "this is a child"
+    parent.join()
+    os._exit(1)
+
+
 def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     row = work(*arguments)
     return {**row, "peak_rss_mb": round(row.get("peak_rss_mb", peak_rss_mb()), 1)}
