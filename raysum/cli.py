@@ -10,6 +10,8 @@ import typer
 from raysum.command import Checkpoint, Decode, Dtype, Json, Overrides, print_result, settings_of
 from raysum.errors import UserError
 
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
+
 app = typer.Typer(
     help="Train, tune and serve hierarchical multi-document summarizers on Ray.",
     no_args_is_help=True,
@@ -29,9 +31,10 @@ def main() -> None:
     except UserError as error:
         print(f"raysum: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("raysum: stopped", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            print("raysum: stopped", file=sys.stderr)
+        raise
 
 
 @app.command()

@@ -122,6 +122,7 @@ def test_bad_rows_are_set_aside_with_place_and_reason(ray_session, tmp_path, voc
         UserError, match=r"3 of 43 clusters are rejected, more than --max-rejected 0.05: .*corpus.jsonl:4"
     ):
         prepare([corpus], str(tmp_path / "none"), vocab=vocabulary, max_rejected=0.05)
+    assert len((tmp_path / "none.rejected.jsonl").read_text().splitlines()) == 3
     only_bad = write_lines(tmp_path / "bad.jsonl", iter(bad))
     with pytest.raises(UserError, match="3 of 3 clusters are rejected, so nothing is left"):
         prepare([only_bad], str(tmp_path / "none"), vocab=vocabulary, max_rejected=1.0)

@@ -125,6 +125,16 @@ def test_a_killed_worker_changes_nothing(folder, whole):
     assert all(line["batch_hash"] == first[line["step"]] for line in lines(run))
 
 
+def test_an_interrupt_ends_training_at_once(folder):
+    process, run = start(folder, "interrupted"), Run(folder / "interrupted")
+    wait_until(lambda: reached(run, 1), "training did not start")
+    family = descendants(process.pid)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert "raysum: stopped" in (folder / "interrupted.log").read_text()
+    wait_until(lambda: not any(alive(child) for child in family), "processes outlive the interrupted driver", 20)
+
+
 @pytest.fixture(scope="module")
 def killed(folder) -> Path:
     """A run of 2 workers whose driver was killed after step 25; each test goes on with a copy."""

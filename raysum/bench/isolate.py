@@ -40,6 +40,7 @@ def _end_with_parent() -> None:
 
 def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # torch's profiler says each start and stop
     keep_freed_memory()
     row = work(*arguments)
     return {**row, "peak_rss_mb": round(row.get("peak_rss_mb", peak_rss_mb()), 1)}

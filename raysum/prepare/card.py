@@ -73,9 +73,9 @@ def _overview(card: dict[str, Any]) -> Table:
 
 
 def _splits(card: dict[str, Any]) -> Table:
-    table = Table(title="Splits", title_justify="left")
+    table = Table(title="Splits (dropped, ranked out, cut: paragraphs; lost: of the source)", title_justify="left")
     table.add_column("split")
-    columns = ("rows", "shards", "MB", "no summary", "dropped paragraphs", "ranked out", "cut", "source lost")
+    columns = ("rows", "shards", "MB", "no summary", "dropped", "ranked out", "cut", "lost")
     for name in columns:
         table.add_column(name, justify="right")
     for name, split in card["splits"].items():

@@ -7,7 +7,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.prepare.clean import normalize
-from raysum.prepare.dataset import VOCABULARY
+from raysum.prepare.dataset import REJECTED, VOCABULARY
 from raysum.prepare.pipeline import Rejected, read_cluster
 from raysum.prepare.recipe import Recipe, read_recipe
 from raysum.prepare.shards import write_shards
@@ -46,13 +46,15 @@ def prepare(
     read_recipe(chosen | {"vocabulary_sha256": ""}, "this call")
     given = Vocabulary.load(vocab) if vocab else None
     found = find_sources(sources)
-    with new_folder(Path(out).expanduser().absolute()) as folder:
+    whole = Path(out).expanduser().absolute()
+    with new_folder(whole) as folder:
         how = chosen.setdefault("normalize", given.suggested_normalization() if given else "none")
         vocabulary = given or _train_vocabulary(found, splitting, pieces, how)
         (folder / VOCABULARY).write_bytes(vocabulary.model)
         complete = Recipe(**chosen, vocabulary_sha256=vocabulary.sha256)
         start_ray(address)
-        manifest = write_shards(found, folder, complete, vocabulary, splitting, max_rejected)
+        kept = whole.with_name(f"{whole.name}.{REJECTED}")
+        manifest = write_shards(found, folder, complete, vocabulary, splitting, max_rejected, kept)
     return {
         "data": out,
         "seconds": round(time.monotonic() - began, 2),

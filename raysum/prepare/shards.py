@@ -7,6 +7,7 @@ counters comes back to the driver, so its memory does not grow with the corpus, 
 import hashlib
 import json
 import pickle
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -57,11 +58,12 @@ def write_shards(
     vocabulary: Vocabulary,
     splitting: Splitting,
     max_rejected: float,
+    kept: Path,
 ) -> dict[str, Any]:
     """Fill ``folder`` with the shards of ``sources`` and return the manifest written there. Ray must be running.
 
     Rows keep the order of the sources. Raises UserError where a source is damaged, the folder cannot be written, no
-    cluster is left, or more than the share ``max_rejected`` is rejected.
+    cluster is left, or more than the share ``max_rejected`` is rejected: those are then written to the file ``kept``.
     """
     parts = []
     with bar(label="prepare", unit="cluster") as shown:
@@ -71,7 +73,8 @@ def write_shards(
             parts.append(part)
             shown.update(part.rows + part.rejected.total())
     parts.sort(key=lambda part: part.name)
-    _check_rejected(parts, max_rejected)
+    _join_rejected(folder, parts)
+    _check_rejected(parts, max_rejected, folder / REJECTED, kept)
     manifest = {
         "format": FORMAT,
         "kind": "summarization",
@@ -84,7 +87,6 @@ def write_shards(
         "rejected": dict(_total(part.rejected for part in parts).most_common()),
         "splits": {split: _finish_split(folder, split, parts) for split in SPLITS if _has_rows(split, parts)},
     }
-    _join_rejected(folder, parts)
     write_json(folder / MANIFEST, manifest)
     return manifest
 
@@ -235,7 +237,7 @@ def _join_rejected(folder: Path, parts: list[Part]) -> None:
                 file.unlink()
 
 
-def _check_rejected(parts: list[Part], most: float) -> None:
+def _check_rejected(parts: list[Part], most: float, written: Path, kept: Path) -> None:
     rejected = _total(part.rejected for part in parts)
     rows_in = sum(part.rows for part in parts) + rejected.total()
     if rejected.total() <= most * rows_in and rejected.total() < rows_in:
@@ -245,7 +247,10 @@ def _check_rejected(parts: list[Part], most: float) -> None:
         first = part.first_rejected | first
     reasons = "; ".join(f"{count} {reason} (first: {first[reason]})" for reason, count in rejected.most_common(4))
     limit = f"more than --max-rejected {most:g}" if rejected.total() < rows_in else "so nothing is left"
-    raise UserError(f"{rejected.total()} of {rows_in} clusters are rejected, {limit}: {reasons}. Mend these rows")
+    shutil.move(written, kept)
+    raise UserError(
+        f"{rejected.total()} of {rows_in} clusters are rejected, {limit}: {reasons}. Mend these rows; all are in {kept}"
+    )
 
 
 def _fingerprint(recipe: Recipe, parts: list[Part]) -> str:

@@ -2,10 +2,10 @@
 
 import secrets
 import shutil
-import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
@@ -113,7 +113,7 @@ def _train_on_ray(job: Job, callbacks: Sequence[Any]) -> None:
     from ray.train.torch import TorchTrainer
 
     workers, folder = job.config.train.workers, Run(job.out).path / "ray"
-    with ray_session(job.config.train.address, cpus=workers + 1), _sigint_kept():
+    with ray_session(job.config.train.address, cpus=workers + 1):
         import ray
 
         cuda = ray.cluster_resources().get("GPU", 0) >= workers
@@ -134,7 +134,7 @@ def _train_on_ray(job: Job, callbacks: Sequence[Any]) -> None:
             ),
         )
         try:
-            mistake = trainer.fit().return_value  # type: ignore[attr-defined]
+            mistake = _interruptible(trainer.fit).return_value
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     if mistake:
@@ -166,15 +166,23 @@ def _remaining(job: Job) -> "ray.data.Dataset":
     return ray_dataset(job.train, job.config.train.workers, newest.step if newest else 0, job.config.train.steps)
 
 
-@contextmanager
-def _sigint_kept() -> Iterator[None]:
-    """Ray Train takes the handler of Ctrl-C and does not give it back."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, handler)
+def _interruptible(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns, done in another thread, so that Ctrl-C ends the training at once.
+
+    In the main thread Ray Train would take Ctrl-C over, and wait for its workers for up to a minute.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done.result()
 
 
 def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
