@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from raysum.errors import UserError
 
@@ -42,12 +42,14 @@ def start_ray(address: str | None = None, cpus: float | None = None) -> None:
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     try:
         if address == "local":
-            with _interrupt_held():
+            port = _free_port()
+            with _interrupt_held(), _own_state(port):
                 ray.init(
                     address="local",
                     num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
                     object_store_memory=_OBJECT_STORE,
                     include_dashboard=True,
+                    dashboard_port=port,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
@@ -68,6 +70,34 @@ def _knock(address: str) -> None:
     if colon and port.isdecimal():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
             pass
+
+
+def _free_port(first: int = 8265) -> int:
+    """The first port of this machine that nothing listens on, from the dashboard's usual one on."""
+    for port in range(first, first + 1000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free for the dashboard")
+
+
+@contextmanager
+def _own_state(port: int) -> Iterator[None]:
+    """Processes started in the block ask the dashboard at ``port`` about actors.
+
+    Ray Train's clean-up asks whether a training is still there; beside other Ray sessions of the machine it asks the
+    newest of them, dies, and never frees the CPUs of a trial that Tune stopped.
+    """
+    name = "RAY_API_SERVER_ADDRESS"
+    before = os.environ.get(name)
+    os.environ[name] = f"http://127.0.0.1:{port}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextmanager

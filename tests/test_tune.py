@@ -214,6 +214,7 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
     assert result.then.run.path == best.path and len(result.then.trials) == 2
     assert best.decode.beta == result.to_dict()["then"]["best"]["config"]["decode.beta"]
     assert (tmp_path / "search" / "search.png").is_file()
+    assert gets_back_all_cpus()  # of the trials that were stopped, too
 
     (tmp_path / "search" / "best.json").unlink()  # as if it had been killed at its end
     weights = best.alignment.best().weights.stat().st_mtime_ns
@@ -226,7 +227,7 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
 @pytest.mark.long
 def test_optimizer_search_ends(tmp_path, data, ray_session):
     sizes = [f"model.{key}={value}" for key, value in {**TINY, "encoder": "L", "decoder": "P"}.items()]
-    training = ["train.steps=16", "train.validate_every=2", "train.save_every=2", "train.batch_tokens=600"]
+    training = ["train.steps=8", "train.validate_every=2", "train.save_every=2", "train.batch_tokens=600"]
     command = [f"data={data.path}", f"out={tmp_path / 'search'}", "trials=4", *sizes, *training]
     result = search("optimizer", command)
     assert len(result.trials) == 4 and all(t.error is None and t.metrics["step"] >= 2 for t in result.trials)
@@ -262,6 +263,21 @@ def tiny_space(folder: Path, text: str, config: str = "") -> str:
     header = f"about: x\nkind: train\npreset: pht\nmetric: valid_loss\nconfig: {{{config}}}\n"
     (folder / "tiny.yaml").write_text(header + text)
     return str(folder / "tiny.yaml")
+
+
+def gets_back_all_cpus() -> bool:
+    """Whether the session has all its CPUs again soon. Ray's clean-up asks the address that workers know."""
+    import ray
+
+    from raysum.session import dashboard
+
+    known = ray.remote(num_cpus=0)(lambda: os.environ["RAY_API_SERVER_ADDRESS"]).remote()
+    assert ray.get(known) == dashboard() and "RAY_API_SERVER_ADDRESS" not in os.environ
+    for _ in range(60):
+        if ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"]:
+            return True
+        time.sleep(0.5)
+    return False
 
 
 def betas(folder: Path, values: list[float]) -> str:

@@ -1,6 +1,7 @@
 """Running the trials of a search by Ray Tune: what is new, unfinished or failed in its folder."""
 
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ def run_trials(job: Job, again: bool = True) -> list[Trial]:
     """Run the trials that have not ended yet, failed ones ``again``; what all trials of the search gave."""
     with _silence(), shared_decoder(job) as decoder:
         grid = _tuner(job, decoder, again).fit()
+    for leftover in Path(job.out).glob("trials/*/ray"):  # Ray Train's own files, of trials that were stopped
+        shutil.rmtree(leftover, ignore_errors=True)
     return [_trial(grid[number]) for number in range(len(grid))]
 
 
