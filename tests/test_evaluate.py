@@ -105,7 +105,9 @@ def test_citations_are_scored_against_the_paragraphs_that_state_the_facts(rows):
     right, wrong = figures(true), figures(others)
     assert (right["citation_precision"], right["citation_recall"]) == (100, 100)
     assert (wrong["citation_precision"], wrong["citation_recall"]) == (0, 0)
-    assert 0 < figures([*true, *others])["citation_precision"] < 100
+    everything = figures([*true, *others])
+    assert 0 < everything["citation_precision"] < 100
+    assert everything["random_precision"] == everything["citation_precision"] and everything["random_recall"] == 100
     assert right["lexical_precision"] == wrong["lexical_precision"]  # by words, whatever was cited
 
 

@@ -1,6 +1,7 @@
 """Scores of summaries: ROUGE, facts and citations where the dataset knows them, attention; by example and overall."""
 
 import json
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ RATIOS = {
     "citation_recall": (["citation_correct"], ["citation_true"]),
     "lexical_precision": (["lexical_correct"], ["lexical_given"]),
     "lexical_recall": (["lexical_correct"], ["lexical_true"]),
+    "random_precision": (["random_correct"], ["random_given"]),
+    "random_recall": (["random_correct"], ["random_true"]),
 }
 COUNTS = ("facts_right", "facts_wrong", "facts_total")
 
@@ -70,7 +73,8 @@ def _other_scores(row: Row, output: Output) -> dict[str, Any]:
         scores |= {"facts_right": found.right, "facts_wrong": found.wrong, "facts_total": found.total}
         if output.citations:
             given = [[(c.document, c.paragraph, c.weight) for c in citations] for citations in output.citations]
-            for name, citations in (("citation", given), ("lexical", _lexical(row, output.sentences))):
+            ways = {"citation": given, "lexical": _lexical(row, output.sentences), "random": _random(row, given)}
+            for name, citations in ways.items():
                 stated = score_citations(list(zip(output.sentences, citations, strict=True)), facts, row["title"])
                 scores |= {f"{name}_correct": stated.correct, f"{name}_given": stated.cited}
                 scores[f"{name}_true"] = stated.stating
@@ -83,3 +87,10 @@ def _lexical(row: Row, sentences: Sequence[str]) -> list[list[tuple[int, int, fl
         [(int(row["document"][index]), int(row["paragraph"][index]), weight) for index, weight in cited(weights)]
         for weights in lexical(sentences, row["text"])
     ]
+
+
+def _random(row: Row, given: Sequence[Sequence[tuple[int, int, float]]]) -> list[list[tuple[int, int, float]]]:
+    """As many citations of each sentence as were given, of paragraphs drawn by the example's id."""
+    draw = random.Random(row["id"])
+    places = list(zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True))
+    return [[(*place, 1 / len(some)) for place in draw.sample(places, len(some))] for some in given]

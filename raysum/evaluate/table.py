@@ -20,6 +20,8 @@ FIGURES = {
     "citation_recall": ("citations R", 1),
     "lexical_precision": ("  by words P", 1),
     "lexical_recall": ("  by words R", 1),
+    "random_precision": ("  at random P", 1),
+    "random_recall": ("  at random R", 1),
     "attention_similarity": ("attention", 3),
     "words": ("words", 1),
     "valid_loss": ("valid loss", 4),

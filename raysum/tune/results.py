@@ -57,6 +57,12 @@ class SearchResult:
 
         return Group(self._trials(), "", self.then.table()) if self.then else self._trials()
 
+    @property
+    def _best(self) -> str:
+        found = {trial.metrics.get(self.space.metric) for trial in self.trials if not trial.error}
+        alike = len(found) == 1 and len(self.trials) > 1
+        return self.best.name + (f", though all have the same {self.space.metric}" if alike else "")
+
     def _trials(self) -> "Table":
         from rich.table import Table
 
@@ -64,7 +70,7 @@ class SearchResult:
         costs = [name for name in _COSTS if name in self.best.metrics]
         table = Table(
             title=f"{self.space.about}: trials by {self.space.metric}, ± half of the 95 % interval",
-            caption=f"best: {self.best.name}, now used by {self.run.path} ({self.seconds:.0f} s)",
+            caption=f"best: {self._best}, now used by {self.run.path} ({self.seconds:.0f} s)",
         )
         table.add_column("trial", min_width=max(len(trial.name) for trial in self.trials))
         for heading in (*(FIGURES[name][0] for name in shown), *(_COSTS[name] for name in costs), "seconds"):
