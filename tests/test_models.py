@@ -177,3 +177,11 @@ def test_all_short_mixes_are_valid_specs():
     encoders = ["".join(e) for n in (1, 2, 3) for e in itertools.product("SLG", repeat=n)]
     decoders = ["".join(d) for n in (1, 2, 3) for d in itertools.product("FPV", repeat=n)]
     assert len({spec(f"{e}/{d}").model_dump_json() for e, d in itertools.product(encoders, decoders)}) == 39 * 39
+
+
+def test_embeddings_start_as_the_published_code_does_where_asked():
+    sizes = {"vocabulary": 500, "width": 16, "heads": 2, "pooling_heads": 2, "ffn": 32}
+    bound = (6 / (500 + 16)) ** 0.5
+    code, ours = (build(Seq2SeqSpec(embedding_start=start, **sizes)).embedding.weight for start in ("xavier", "normal"))
+    assert 0.99 * bound < code.abs().max() <= bound
+    assert ours.std() == pytest.approx(16**-0.5, rel=0.05)

@@ -4,7 +4,7 @@ import json
 import tempfile
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -30,6 +30,7 @@ class CurveBench(Section):
     steps: int = Field(1200, gt=0)
     batch_tokens: int = Field(6000, gt=0, description="source + target tokens a step, at most: about its 3.3 clusters")
     every: int = Field(100, gt=0, description="steps between validations")
+    start: Literal["normal", "xavier"] = Field("xavier", description="model.embedding_start; its code's is xavier")
     threads: int = Field(2, gt=0)
     plot: str | None = Field(None, description="PNG to draw the curves to")
 
@@ -76,6 +77,7 @@ def config_of(recorded: dict[str, Any], settings: CurveBench, data: str) -> Conf
         ffn=recorded["ff_size"],
         heads=recorded["heads"],
         pooling_heads=recorded["inter_heads"],
+        embedding_start=settings.start,
         dropout=rate,
         attention_dropout=rate,
         ffn_dropout=rate,

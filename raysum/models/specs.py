@@ -27,6 +27,9 @@ class TransformerSpec(Spec):
         "interleaved", description="sin and cos in turn (eq. 7-8), or all sines then all cosines (PHT's code)"
     )
     tied_output: bool = Field(True, description="the output layer shares the embedding")
+    embedding_start: Literal["normal", "xavier"] = Field(
+        "normal", description="of deviation D^-0.5, which learns faster; or Xavier-uniform, as HT's code starts"
+    )
     dropout: float = Field(0.1, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
     ffn_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on hidden units of feed-forward networks")
