@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
 from raysum.allocator import keep_freed_memory
@@ -47,6 +48,12 @@ def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
 
 
 def peak_rss_mb() -> float:
-    """The most memory that this process has held at one time, in MiB."""
+    """The most memory that this process has held at one time, in MiB.
+
+    Linux counts what the parent held into ``ru_maxrss`` of a new process, but not into VmHWM.
+    """
+    if sys.platform.startswith("linux"):
+        (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+        return int(line.split()[1]) / (1 << 10)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
