@@ -5,9 +5,10 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,22 @@ def _end_with_parent() -> None:
 
 def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # torch's profiler says each start and stop
     keep_freed_memory()
     row = work(*arguments)
     return {**row, "peak_rss_mb": round(row.get("peak_rss_mb", peak_rss_mb()), 1)}
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Nothing reaches stderr in the block, from C++ either: torch's profiler says each start and stop there."""
+    before = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def peak_rss_mb() -> float:

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from raysum.bench.inputs import batch
-from raysum.bench.isolate import Row, alone, peak_rss_mb
+from raysum.bench.isolate import Row, alone, hushed, peak_rss_mb
 from raysum.bench.machine import DTYPES, Machine, device, measure, timed
 from raysum.bench.operators import Costs
 from raysum.bench.plots import plot_growth
@@ -110,7 +110,7 @@ def _product_share(step: Callable[[], None]) -> float:
     from torch.profiler import ProfilerActivity, profile
 
     cuda = device().type == "cuda"
-    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiled:
+    with hushed(), profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiled:
         step()
     times = {
         event.key: event.self_device_time_total if cuda else event.self_cpu_time_total
