@@ -122,7 +122,7 @@ def test_training_reads_the_same_as_decoding(tmp_path):
     assert {PARAGRAPH_END, EOS} <= set(ids)
     summarizer = Summarizer.load(run.path)
     for row in Dataset.open(data).read("valid"):
-        assert sum(summarizer._paragraphs(row), []) == published(_paragraphs(row), 13)
+        assert sum(summarizer._paragraphs(row, source), []) == published(_paragraphs(row), 13)
 
 
 def _paragraphs(row: dict) -> list[list[int]]:
