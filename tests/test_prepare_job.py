@@ -130,7 +130,7 @@ def test_bad_rows_are_set_aside_with_place_and_reason(ray_session, tmp_path, voc
     cut.write_bytes(gzip.compress(Path(corpus).read_bytes())[:-20])
     with pytest.raises(UserError, match="cut.jsonl.gz does not read to its end"):
         prepare([corpus, str(cut)], str(tmp_path / "none"), vocab=vocabulary)
-    assert left_in(tmp_path) == {"corpus.jsonl", "bad.jsonl", "cut.jsonl.gz", "data"}
+    assert left_in(tmp_path) == {"corpus.jsonl", "bad.jsonl", "cut.jsonl.gz", "data", "none.rejected.jsonl"}
 
 
 @pytest.mark.slow

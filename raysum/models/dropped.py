@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysum.models.dropout import draw_keep, rounded
+from raysum.models.dropout import draw_keep, draw_seed, rounded
 from raysum.models.pieces import largest
 
 
@@ -19,7 +19,7 @@ def dropped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, rate: float
 ) -> Tensor:
     """[B, H, Q, dh] over [B, H, T, dh], ``mask`` broadcastable to [B, 1, Q, T]; a row without keys gives zeros."""
-    seed = int(torch.randint(1 << 62, ()))
+    seed = draw_seed()
     if causal:
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()[None, None]
     if mask is not None:
@@ -37,25 +37,28 @@ class _Dropped(torch.autograd.Function):
         ctx.save_for_backward(*flat, *([] if mask is None else [mask]))
         ctx.settings = query.shape[1], rate, seed
         context = torch.empty_like(flat[0])
-        for rows, weights, factor in _weights(flat[0], flat[1], mask, *ctx.settings):
-            context[rows] = torch.bmm(weights.mul_(factor).to(flat[2].dtype), flat[2][rows])
-        return context.view(query.shape)
+        for rows, weights, keep in _weights(flat[0], flat[1], mask, *ctx.settings):
+            context[rows] = torch.bmm(weights.mul_(keep).to(flat[2].dtype), flat[2][rows])
+        return context.mul_(1 / (1 - rounded(rate))).view(query.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *masks = ctx.saved_tensors
+        _, rate, _ = ctx.settings
         scale = query.shape[-1] ** -0.5
         shape = gradient.shape
-        gradient = gradient.reshape(query.shape).to(query.dtype)
+        gradient = gradient.reshape(query.shape).to(query.dtype) * (1 / (1 - rounded(rate)))
         d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        for rows, weights, factor in _weights(query, key, masks[0] if masks else None, *ctx.settings):
-            d_weights = torch.bmm(gradient[rows], value[rows].transpose(1, 2)).float().mul_(factor)
+        for rows, weights, keep in _weights(query, key, masks[0] if masks else None, *ctx.settings):
+            d_weights = torch.bmm(gradient[rows], value[rows].transpose(1, 2)).float().mul_(keep)
             d_weights.sub_(torch.linalg.vecdot(weights, d_weights)[..., None]).mul_(weights)
-            d_scores = d_weights.mul_(scale).to(query.dtype)
-            used = weights.mul_(factor).to(query.dtype)
+            d_scores = d_weights.to(query.dtype)
+            used = weights.mul_(keep).to(query.dtype)
             torch.bmm(used.transpose(1, 2), gradient[rows], out=d_value[rows])
             torch.bmm(d_scores, key[rows], out=d_query[rows])
             torch.bmm(d_scores.transpose(1, 2), query[rows], out=d_key[rows])
+        d_query.mul_(scale)
+        d_key.mul_(scale)
         parts = (part.view(*shape[:2], *part.shape[1:]) for part in (d_query, d_key, d_value))
         return (*parts, None, None, None)
 
@@ -63,7 +66,7 @@ class _Dropped(torch.autograd.Function):
 def _weights(
     query: Tensor, key: Tensor, mask: Tensor | None, heads: int, rate: float, seed: int
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Pieces of the B * H rows: their weights [C, Q, T] before dropout, in float32, and the factors of dropout."""
+    """Pieces of the B * H rows: their weights [C, Q, T] before dropout, in float32, and 1 where dropout keeps them."""
     count, queries, size = query.shape
     piece = max(1, largest(query.device) // (queries * key.shape[1]))
     bias = dead = None
@@ -80,6 +83,4 @@ def _weights(
         weights = scores.softmax(-1, dtype=torch.float32)
         if dead is not None:
             weights = weights.masked_fill_(dead[examples % len(dead), 0], 0.0)
-        generator = torch.Generator(query.device).manual_seed(seed + start)
-        keep = draw_keep(weights.shape, rate, query.device, generator)
-        yield rows, weights, keep.float().mul_(1 / (1 - rounded(rate)))
+        yield rows, weights, draw_keep(weights.shape, rate, query.device, seed + start, torch.float32)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysum.models.dropout import draw_keep, rounded
+from raysum.models.dropout import draw_keep, draw_seed, rounded
 from raysum.models.layers import masked_softmax
 from raysum.models.pieces import pieces
 
@@ -33,7 +33,7 @@ def fuse(
     query [B, H, Q, dh]; key and value [B, H, M * N, dh], paragraph after paragraph; share [B, Q, M] weights of the
     paragraphs, 0 at padding; token_mask [B, M * N]; counts [B] paragraphs of each example; dropout on the word weights.
     """
-    seed = int(torch.randint(1 << 62, ())) if dropout else 0
+    seed = draw_seed() if dropout else 0
     return _Fusion.apply(query, key, value, share, token_mask, counts, dropout, seed)
 
 
@@ -137,9 +137,8 @@ def _pieces(
         weights = scores.view(examples, heads, queries, most, length).softmax(-1, dtype=torch.float32)
         factor = None
         if dropout:
-            generator = torch.Generator(query.device).manual_seed(seed + rows.start)
-            keep = draw_keep(weights.shape, dropout, query.device, generator)
-            factor = keep.float().mul_(1 / (1 - rounded(dropout)))
+            keep = draw_keep(weights.shape, dropout, query.device, seed + rows.start, torch.float32)
+            factor = keep.mul_(1 / (1 - rounded(dropout)))
         yield _Piece(rows, most, q, k, v, share[rows, None, :, :most, None].float(), weights, factor)
 
 

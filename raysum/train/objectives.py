@@ -14,7 +14,7 @@ from raysum.models.generator import Generator
 from raysum.models.ranker import Ranker, RankingBatch
 from raysum.stream.collate import AlignmentBatch
 
-_CHUNK = 512  # target positions whose [V] scores exist at one time: 512 x 32,000 in fp32 are 65 MB
+_CHUNK = 256  # target positions whose [V] scores exist at one time: 256 x 32,000 in fp32 are 33 MB
 
 
 class LanguageModelling(nn.Module):
