@@ -79,6 +79,7 @@ def _attention(output: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
 _COUNTS: dict[Any, Callable[..., float]] = {
     _aten.mm: _matrix,
     _aten.addmm: _matrix,
+    torch.ops.mkldnn._linear_pointwise: _matrix,
     _aten.bmm: _matrix,
     _aten.baddbmm: _matrix,
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,

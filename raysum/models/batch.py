@@ -108,6 +108,18 @@ class Source:
             graph=None if self.graph is None else self.graph[chosen, :most, :most],
         )
 
+    def parts(self, tokens: int) -> list["Source"]:
+        """Neighbouring examples together, a part of at most ``tokens`` tokens, or of one example that has more."""
+        found: list[list[int]] = []
+        room = 0
+        for example, size in enumerate(self.layout.source_mask.sum(1).tolist()):
+            if size > room:
+                found.append([])
+                room = tokens
+            found[-1].append(example)
+            room -= size
+        return [self.select(examples) for examples in found]
+
     def to(self, device: torch.device | str) -> "Source":
         graph = None if self.graph is None else self.graph.to(device)
         return replace(

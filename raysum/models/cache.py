@@ -1,6 +1,6 @@
 """What incremental decoding remembers: source keys of each layer, and the target's own keys and values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -69,6 +69,7 @@ class State:
     keys: Sequence[SourceKeys]  # one a layer
     beams: int
     cache: Cache = field(repr=False)
+    logits: Callable[[Tensor], Tensor] = field(repr=False)  # [..., D] -> [..., V]
 
     def reorder(self, parent: Tensor) -> None:
         """Beams go on from beams ``parent`` [B, R] of their example; source keys are shared, so they stay."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from raysum.models.batch import scatter_padded
 from raysum.models.dropout import Dropout
-from raysum.models.fusion import fuse, token_shares
+from raysum.models.fusion import fuse, keys_and_values, token_shares
 from raysum.models.layers import Projection, attend, masked_softmax, merge_heads, split_heads
 from raysum.models.memory import Memory, SourceKeys, Watch
 from raysum.models.specs import Seq2SeqSpec
@@ -38,11 +38,6 @@ class Attention(nn.Module):
         return self.out(merge_heads(context))
 
 
-def _by_head(keys: Tensor, heads: int) -> list[Tensor]:
-    """[B, S, 2 * D] -> keys and values [B, H, S, dh], laid out once in the order every step reads."""
-    return [part.contiguous() for part in split_heads(keys, heads, 2)]
-
-
 @dataclass(frozen=True)
 class FlatKeys(SourceKeys):
     key: Tensor  # [B, H, S, dh], S the most tokens of an example
@@ -63,7 +58,7 @@ class FlatAttention(nn.Module):
     def read(self, memory: Memory) -> FlatKeys:
         layout = memory.source.layout
         padded = scatter_padded(self.words.source(memory.tokens), layout.in_source, *layout.source_mask.shape)
-        key, value = _by_head(padded, self.words.heads)
+        key, value = (part.contiguous() for part in split_heads(padded, self.words.heads, 2))
         in_example = layout.in_grid % layout.grid_mask[0].numel()
         place = scatter_padded(in_example, layout.in_source, *layout.source_mask.shape)
         return FlatKeys(layout.counts, key, value, layout.source_mask, place, layout.grid_mask)
@@ -91,8 +86,8 @@ def _share(query: Tensor, keys: FlatKeys, by_token: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class ParallelKeys(SourceKeys):
-    key: Tensor  # [B, H, M * N, dh], paragraph after paragraph
-    value: Tensor
+    key: Tensor  # [B, H, dh, M * N], paragraph after paragraph
+    value: Tensor  # [B, H, M * N, dh]
     mask: Tensor  # [B, M * N]
     paragraph_key: Tensor  # [B, H, M, dh]
     paragraph_value: Tensor
@@ -112,7 +107,7 @@ class ParallelAttention(nn.Module):
         layout = memory.source.layout
         examples, paragraphs, length = layout.grid_mask.shape
         grid = scatter_padded(self.words.source(memory.tokens), layout.in_grid, examples, paragraphs * length)
-        key, value = _by_head(grid, self.words.heads)
+        key, value = keys_and_values(grid, self.words.heads)
         paragraph_key, paragraph_value = split_heads(
             self.paragraphs.source(memory.paragraphs()), self.paragraphs.heads, 2
         )
@@ -125,8 +120,9 @@ class ParallelAttention(nn.Module):
         weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
         share = weights.mean(1)
         over_paragraphs = self.dropout(weights).to(query.dtype) @ keys.paragraph_value
-        over_words = fuse(words, keys.key, keys.value, share, keys.mask, keys.counts, self.dropout.active)
+        key = keys.key.transpose(-1, -2)
+        over_words = fuse(words, key, keys.value, share, keys.mask, keys.counts, self.dropout.active)
         if attention == "tokens":
-            share = token_shares(words, keys.key, share[:, None], keys.mask.unflatten(1, (share.shape[2], -1)))
+            share = token_shares(words, key, share[:, None], keys.mask.unflatten(1, (share.shape[2], -1)))
         # the weights of a position sum to one, so the output projection may follow their sum
         return self.paragraphs.merged(over_paragraphs) + self.words.merged(over_words), share if attention else None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from raysum.models.dropout import draw_keep, draw_seed, rounded
-from raysum.models.layers import masked_softmax
+from raysum.models.layers import masked_softmax, split_heads
 from raysum.models.pieces import pieces
 
 
@@ -35,6 +35,15 @@ def fuse(
     """
     seed = draw_seed() if dropout else 0
     return _Fusion.apply(query, key, value, share, token_mask, counts, dropout, seed)
+
+
+def keys_and_values(projected: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """[B, S, 2 * D] -> keys [B, H, dh, S] and values [B, H, S, dh] of their own, each as its product reads it.
+
+    Five queries of each of 64 heads of 64, S = 3,000, 2 threads: 3.1 ms against 4.4 with keys [B, H, S, dh].
+    """
+    key, value = split_heads(projected, heads, 2)
+    return key.transpose(-1, -2).contiguous(), value.contiguous()
 
 
 def token_shares(query: Tensor, key: Tensor, share: Tensor, token_mask: Tensor) -> Tensor:
@@ -124,7 +133,7 @@ def _pieces(
     seed: int,
 ) -> Iterator[_Piece]:
     """The pieces with their weights; the same dropout each time, as each draws from a generator of its own."""
-    _, heads, queries, size = query.shape
+    heads, queries, size = query.shape[1:]
     length = key.shape[2] // share.shape[2]
     lowest = torch.finfo(torch.float32).min / 2  # finite, as whole paragraphs may be padding
     bias = torch.zeros_like(token_mask, dtype=query.dtype).masked_fill_(~token_mask, lowest)
@@ -132,7 +141,7 @@ def _pieces(
         cut = slice(most * length)
         examples = len(counts[rows])
         q, k, v = query[rows].flatten(0, 1), key[rows, :, cut].flatten(0, 1), value[rows, :, cut].flatten(0, 1)
-        masked = bias[rows, None, None, cut].expand(-1, heads, queries, -1).flatten(0, 1)
+        masked = bias[rows, None, cut].expand(-1, heads, -1).flatten(0, 1)[:, None]
         scores = torch.baddbmm(masked, q, k.transpose(1, 2), alpha=size**-0.5)
         weights = scores.view(examples, heads, queries, most, length).softmax(-1, dtype=torch.float32)
         factor = None

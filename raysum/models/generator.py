@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from raysum.models.dropout import Dropout
 from raysum.models.layers import EPSILON, xavier_linear
 from raysum.models.memory import Memory, Watch
 from raysum.models.specs import TransformerSpec
+
+_ROWS = 80  # hypotheses for which the output matrix is laid out; others are served too
 
 
 class TokenEmbedding(nn.Module):
@@ -85,6 +88,21 @@ class Generator(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""
         return self.embedding(hidden, output=True) if self.output is None else self.output(hidden)
+
+    def scorer(self) -> Callable[[Tensor], Tensor]:
+        """:meth:`logits` for the steps of a search; on a CPU from a copy of the matrix laid out for its product.
+
+        Measured with 32,000 pieces of width 256, 2 threads: 80 hypotheses 9.3 ms against 13.4, 5 hypotheses 1.4
+        against 6.0.
+        """
+        layer: Any = self.embedding if self.output is None else self.output
+        weight, bias = layer.weight, layer.bias
+        if torch.is_grad_enabled() or not isinstance(weight, Tensor) or weight.dtype != torch.float32:
+            return self.logits
+        if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+            return self.logits
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+        return lambda hidden: torch.ops.mkldnn._linear_pointwise(hidden, packed, bias, "none", [], "")
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V] in float32."""

@@ -19,7 +19,7 @@ from raysum.models.batch import Source, scatter_padded
 from raysum.models.cross import Attention
 from raysum.models.decoder import DecoderLayer
 from raysum.models.dropout import Dropout
-from raysum.models.fusion import fuse, token_shares
+from raysum.models.fusion import fuse, keys_and_values, token_shares
 from raysum.models.generator import final_norm, output_layer
 from raysum.models.layers import (
     EPSILON,
@@ -56,7 +56,7 @@ class GraphSum(EncoderDecoder):
         self.output = output_layer(spec)
         self.bias = GaussianBias(spec)
 
-    def encode(self, source: Source) -> Memory:
+    def read(self, source: Source) -> Memory:
         """Raises UserError when the source has no graph."""
         bias = self.bias(similarities(source))[:, None]
         layout, width = source.layout, self.embedding.weight.shape[1]
@@ -148,8 +148,8 @@ class GraphAttention(nn.Module):
 
 @dataclass(frozen=True)
 class HierarchicalKeys(SourceKeys):
-    key: Tensor  # [B, H, M * N, dh], paragraph after paragraph
-    value: Tensor
+    key: Tensor  # [B, H, dh, M * N], paragraph after paragraph
+    value: Tensor  # [B, H, M * N, dh]
     mask: Tensor  # [B, M * N]
     paragraph_key: Tensor  # [B, H, M, dh]
     paragraph_value: Tensor
@@ -173,7 +173,7 @@ class HierarchicalAttention(nn.Module):
         layout, heads = memory.source.layout, self.words.heads
         examples, paragraphs, length = layout.grid_mask.shape
         grid = scatter_padded(self.words.source(memory.tokens), layout.in_grid, examples, paragraphs * length)
-        key, value = (part.contiguous() for part in split_heads(grid, heads, 2))
+        key, value = keys_and_values(grid, heads)
         paragraph_key, paragraph_value = split_heads(self.paragraphs.source(memory.paragraphs()), heads, 2)
         return HierarchicalKeys(
             counts=layout.counts,
@@ -188,7 +188,7 @@ class HierarchicalAttention(nn.Module):
 
     def forward(self, x: Tensor, keys: HierarchicalKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
-        query = query * query.shape[-1] ** -0.5
+        query, key = query * query.shape[-1] ** -0.5, keys.key.transpose(-1, -2)
         near = self.centre(query, keys.similarity, keys.paragraph_mask.sum(1))
         scores = query @ keys.paragraph_key.transpose(-1, -2) + self.bias(near)
         weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
@@ -197,7 +197,7 @@ class HierarchicalAttention(nn.Module):
         heads = self.words.heads
         over_words = fuse(  # heads have their own weights of paragraphs, so each is an example here
             words.flatten(0, 1)[:, None],
-            keys.key.flatten(0, 1)[:, None],
+            key.flatten(0, 1)[:, None],
             keys.value.flatten(0, 1)[:, None],
             dropped.flatten(0, 1),
             keys.mask.repeat_interleave(heads, 0),
@@ -207,7 +207,7 @@ class HierarchicalAttention(nn.Module):
         both = torch.cat([self.paragraphs.merged(over_paragraphs), self.words.merged(over_words)], -1)
         share = weights.mean(1)
         if attention == "tokens":
-            share = token_shares(words, keys.key, weights, keys.mask.unflatten(1, (share.shape[2], -1)))
+            share = token_shares(words, key, weights, keys.mask.unflatten(1, (share.shape[2], -1)))
         return self.merge(both), share if attention else None
 
 

@@ -6,6 +6,7 @@ from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from raysum.models.batch import Source, scatter_padded
 from raysum.models.layers import sinusoids
@@ -24,6 +25,13 @@ class Memory:
     source: Source
     tokens: Tensor
     phi: Tensor | None
+
+    @classmethod
+    def joined(cls, source: Source, parts: Sequence["Memory"]) -> "Memory":
+        """That of ``source``, encoded in parts."""
+        widest = source.layout.paragraph_mask.shape[1]
+        phi = [pad(part.phi, (0, 0, 0, widest - part.phi.shape[1])) for part in parts if part.phi is not None]
+        return cls(source, torch.cat([part.tokens for part in parts]), torch.cat(phi) if phi else None)
 
     @property
     def paragraph_mask(self) -> Tensor:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-# Elements of the largest array of one piece: on a CPU what stays in the cache (8 MiB of float32), else 256 MiB.
-_ELEMENTS = {"cpu": 1 << 21}
+# Elements of the largest array of one piece: on a CPU what stays in the cache (4 MiB of float32), else 256 MiB.
+_ELEMENTS = {"cpu": 1 << 20}
 _ELEMENTS_ELSEWHERE = 1 << 26
 
 

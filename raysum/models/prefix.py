@@ -144,7 +144,8 @@ class PrefixModel(Generator):
 
     def start(self, memory: PrefixMemory, beams: int) -> PrefixState:
         newest = [layer.attention.newest(keys, beams) for layer, keys in zip(self._layers(), memory.keys, strict=True)]
-        return PrefixState(memory.keys, beams, Cache(len(self.layers)), lengths(memory.source.layout), newest)
+        cache, sizes = Cache(len(self.layers)), lengths(memory.source.layout)
+        return PrefixState(memory.keys, beams, cache, self.scorer(), sizes, newest)
 
     def step(self, tokens: Tensor, state: PrefixState, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         x = self._embed(tokens.view(-1, state.beams), state.lengths[:, None] + state.cache.length)
@@ -153,7 +154,7 @@ class PrefixModel(Generator):
         for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
             x, share = layer(x, keys, bool(attention), Turn(state, index))
             total = share if total is None else total + share
-        logits = self.logits(self.norm(x)).flatten(0, 1)
+        logits = state.logits(self.norm(x).flatten(0, 1))
         return logits, None if total is None else total.flatten(0, 1)
 
     def _layers(self) -> Iterable[PrefixLayer]:

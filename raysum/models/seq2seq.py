@@ -1,5 +1,6 @@
 """The encoder-decoder family: a model is two strings of layer letters."""
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from functools import partial
 from typing import cast
@@ -17,9 +18,11 @@ from raysum.models.memory import Memory, Watch
 from raysum.models.pooling import ParagraphPooling
 from raysum.models.specs import Seq2SeqSpec, TransformerSpec
 
+_PART = 4096  # source tokens encoded together on a CPU when nothing is kept for backward
+
 
 class EncoderDecoder(Generator):
-    """The decoding side of models with an encoder: ``decoder`` layers around attention to the source."""
+    """What models with an encoder share: they ``read`` a source, and decode by layers around attention to it."""
 
     decoder: nn.ModuleList
     decoder_norm: nn.Module
@@ -27,6 +30,19 @@ class EncoderDecoder(Generator):
     def __init__(self, spec: TransformerSpec):
         super().__init__(spec)
         self.sinusoid = spec.sinusoid
+
+    @abstractmethod
+    def read(self, source: Source) -> Memory:
+        """The encoder. Raises UserError where the source lacks what the model needs (a graph)."""
+
+    def encode(self, source: Source) -> Memory:
+        """:meth:`read`; without gradients on a CPU a few examples at a time, whose arrays stay near the processor.
+
+        Measured on 16 examples of 24 paragraphs of 100 tokens, HT, 2 threads: 3.9 s against 6.2 s all at once.
+        """
+        if torch.is_grad_enabled() or source.ids.device.type != "cpu":
+            return self.read(source)
+        return Memory.joined(source, [self.read(part) for part in source.parts(_PART)])
 
     def decode(self, tokens: Tensor, memory: Memory, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
@@ -38,7 +54,7 @@ class EncoderDecoder(Generator):
         return self.decoder_norm(x), total
 
     def start(self, memory: Memory, beams: int) -> State:
-        return State([layer.read(memory) for layer in self._layers()], beams, Cache(len(self.decoder)))
+        return State([layer.read(memory) for layer in self._layers()], beams, Cache(len(self.decoder)), self.scorer())
 
     def step(self, tokens: Tensor, state: State, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         cache = state.cache
@@ -49,7 +65,7 @@ class EncoderDecoder(Generator):
         for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
             x, share = layer(x, keys, attention, partial(cache.append, index))
             total = share if total is None else total + share
-        logits = self.logits(self.decoder_norm(x)).flatten(0, 1)
+        logits = state.logits(self.decoder_norm(x).flatten(0, 1))
         return logits, None if total is None else total.flatten(0, 1)
 
     def _layers(self) -> Iterable[DecoderLayer]:
@@ -76,7 +92,7 @@ class Seq2Seq(EncoderDecoder):
         self.pooling = ParagraphPooling(spec) if "P" in spec.decoder else None
         self.output = output_layer(spec)
 
-    def encode(self, source: Source) -> Memory:
+    def read(self, source: Source) -> Memory:
         """Raises UserError when ``graph_heads`` are set and the source has no graph."""
         x = self.embedding(source.ids)
         x = self.dropout(x + self._source_positions(source).to(x.dtype))
