@@ -75,7 +75,7 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def wait_until(condition, problem: str, seconds: float = 120) -> None:
+def wait_until(condition, problem: str, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, problem
