@@ -42,7 +42,13 @@ def start(folder: Path, name: str, *overrides: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "raysum", "train", str(folder / "config.yaml")]
     command += [f"data={folder / 'data'}", f"out={folder / name}", *overrides]
     with (folder / f"{name}.log").open("a") as log:
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, cwd=Path(__file__).parents[1])
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            cwd=Path(__file__).parents[1],
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells let background jobs ignore it
+        )
 
 
 def finish(folder: Path, name: str, process: subprocess.Popen) -> Run:
