@@ -241,7 +241,7 @@ def import_checkpoint(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="train, decode or efficiency.")],
+    name: Annotated[str, typer.Argument(help="train, decode, efficiency or curve.")],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as presets=[ht,pht] threads=2.")
     ] = None,
