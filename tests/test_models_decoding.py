@@ -21,7 +21,7 @@ def stepped(model, memory, tokens, attention=True):
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("watch", [True, "tokens"])
 def test_cached_equals_uncached(mix, norm, watch, monkeypatch):
-    monkeypatch.setattr(cache, "_CHUNK", 4)  # so that the cache grows on the way
+    monkeypatch.setattr(cache, "_ROOM", 4)  # so that the cache grows on the way
     model, source = model_of(mix, norm=norm).eval(), Source.pack(EXAMPLES)
     tokens = targets(len(EXAMPLES) * BEAMS, length=9)
     with torch.no_grad():

@@ -59,7 +59,7 @@ class Turn:
 class Own:
     """The target's own keys and values [B, H, T, dh], and whose past they are: mask [B or 1, 1, Q, T].
 
-    ``place`` [T] is the position of each in the target, ``query`` [Q] that of the queries.
+    ``place`` [B or 1, T] is the position of each in the target, ``query`` [Q] that of the queries.
     """
 
     key: Tensor
@@ -74,11 +74,10 @@ class Own:
         count = key.shape[2]
         if turn is None:
             place = torch.arange(count, device=key.device)
-            return cls(key, value, (place <= place[:, None])[None, None], place, place)
+            return cls(key, value, (place <= place[:, None])[None, None], place[None], place)
         cache = turn.state.cache
         key, value, mask = cache.append(turn.layer, key, value)
-        place = torch.arange(cache.length, device=key.device).repeat_interleave(count)
-        return cls(key, value, mask, place, place[-count:])
+        return cls(key, value, mask, cache.place, cache.place[0, -count:])
 
 
 class PrefixLayer(nn.Module):
@@ -144,12 +143,12 @@ class PrefixModel(Generator):
 
     def start(self, memory: PrefixMemory, beams: int) -> PrefixState:
         newest = [layer.attention.newest(keys, beams) for layer, keys in zip(self._layers(), memory.keys, strict=True)]
-        cache, sizes = Cache(len(self.layers)), lengths(memory.source.layout)
+        cache, sizes = Cache(len(newest), memory.paragraph_mask, beams), lengths(memory.source.layout)
         return PrefixState(memory.keys, beams, cache, self.scorer(), sizes, newest)
 
     def step(self, tokens: Tensor, state: PrefixState, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         x = self._embed(tokens.view(-1, state.beams), state.lengths[:, None] + state.cache.length)
-        state.cache.advance(x.shape[0], x.shape[1], x.device)
+        state.cache.advance()
         total = None
         for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
             x, share = layer(x, keys, bool(attention), Turn(state, index))

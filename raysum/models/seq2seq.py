@@ -54,13 +54,14 @@ class EncoderDecoder(Generator):
         return self.decoder_norm(x), total
 
     def start(self, memory: Memory, beams: int) -> State:
-        return State([layer.read(memory) for layer in self._layers()], beams, Cache(len(self.decoder)), self.scorer())
+        keys = [layer.read(memory) for layer in self._layers()]
+        return State(keys, beams, Cache(len(keys), memory.paragraph_mask, beams), self.scorer())
 
     def step(self, tokens: Tensor, state: State, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
         cache = state.cache
         position = torch.tensor(cache.length, device=tokens.device)
         x = self._target(tokens.view(-1, state.beams), position)
-        cache.advance(x.shape[0], x.shape[1], x.device)
+        cache.advance()
         total = None
         for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
             x, share = layer(x, keys, attention, partial(cache.append, index))

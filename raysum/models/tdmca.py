@@ -172,12 +172,12 @@ class CompressedAttention(nn.Module):
         key, value = split_heads(self._compress(windows), self.heads, 2)
         own = Own.of(key, value, turn)
         ends = (keys.filled[:, None] + own.place) % c == c - 1  # [B, T]
-        past = own.place < own.query[:, None]
+        past = own.place[:, None] < own.query[:, None]  # [B, Q, T]
         (query,) = split_heads(query, self.heads, 1)
         query = query * query.shape[-1] ** -0.5
         context, weights = blend(
             (query @ keys.key.transpose(-1, -2), query @ own.key.transpose(-1, -2)),
-            (keys.mask[:, None, None], own.mask & ends[:, None, None] & past),
+            (keys.mask[:, None, None], own.mask & ends[:, None, None] & past[:, None]),
             (keys.value, own.value),
             self.dropout,
         )

@@ -195,16 +195,17 @@ class RelativeAttention(nn.Module):
         content, position = self.shared[0](query)
         now, remembered = int(own.query[0]), keys.key.shape[2]
         start = now // self.segment * self.segment - self.memory  # the first place of the target that is still seen
-        places = torch.arange(-remembered, 0, device=query.device)
+        places = torch.arange(-remembered, 0, device=query.device).expand(len(query), -1)
         by_distance = position @ keys.distances.codes.transpose(-1, -2)
 
         def scores(key: Tensor, place: Tensor) -> Tensor:
+            found = content @ key.transpose(-1, -2)
             distance = (now - place).clamp(max=by_distance.shape[-1] - 1)  # what lies beyond is masked
-            return content @ key.transpose(-1, -2) + by_distance.index_select(-1, distance)
+            return found + by_distance.gather(-1, distance[:, None, None].expand_as(found))
 
         return blend(
             (scores(keys.key, places), scores(own.key, own.place)),
-            ((keys.mask & (places >= start))[:, None, None], own.mask & (own.place >= start)),
+            ((keys.mask & (places >= start))[:, None, None], own.mask & (own.place >= start)[:, None, None]),
             (keys.value, own.value),
             self.dropout,
         )
