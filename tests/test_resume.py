@@ -118,16 +118,6 @@ def test_a_run_is_whole_and_flat_in_memory(whole):
     assert not (whole.path / "ray").exists()
 
 
-def test_an_interrupt_ends_training_at_once(folder):
-    process, run = start(folder, "interrupted"), Run(folder / "interrupted")
-    wait_until(lambda: reached(run, 1), "training did not start")
-    family = descendants(process.pid)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    assert "raysum: stopped" in (folder / "interrupted.log").read_text()
-    wait_until(lambda: not any(alive(child) for child in family), "processes outlive the interrupted driver", 20)
-
-
 @pytest.fixture(scope="module")
 def killed(folder) -> Path:
     """A run of 2 workers whose driver was killed after step 25; each test goes on with a copy."""
@@ -140,11 +130,17 @@ def killed(folder) -> Path:
     return run.path
 
 
-@pytest.mark.parametrize("workers", [1, 0])
-def test_a_killed_driver_goes_on_by_the_same_command_with_fewer_workers(folder, whole, killed, workers):
-    process, run = go_on(folder, killed, workers)
-    finish(folder, run.path.name, process)
-    assert run.latest().state["workers"] == max(workers, 1)
+def test_a_killed_and_then_an_interrupted_driver_go_on_by_the_same_command_with_fewer_workers(folder, whole, killed):
+    process, run = go_on(folder, killed, 1)
+    before = len(lines(run))
+    wait_until(lambda: len(lines(run)) >= before + 2, "training did not go on")
+    family = descendants(process.pid)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert "raysum: stopped" in Path(f"{run.path}.log").read_text()
+    wait_until(lambda: not any(alive(child) for child in family), "processes outlive the interrupted driver", 20)
+    finish(folder, run.path.name, start(folder, run.path.name, "train.workers=0"))
+    assert run.latest().state["workers"] == 1
     compare(run, whole)
 
 
