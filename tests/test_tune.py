@@ -184,7 +184,7 @@ def test_a_killed_search_goes_on_where_it_stopped(tmp_path, data, run):
     assert Run.resolve(tmp_path / "search").path == run.path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_session):
     search_mixes = (
         "model.encoder: {mixes: {letters: LG, layers: [1]}}, model.decoder: {mixes: {letters: P, layers: [1, 2]}}"
