@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from raysum.environment import environment
 from raysum.errors import UserError
 
 _OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each
@@ -43,7 +44,7 @@ def start_ray(address: str | None = None, cpus: float | None = None) -> None:
     try:
         if address == "local":
             port = _free_port()
-            with _interrupt_held(), _own_state(port):
+            with _interrupt_held(), environment(_own(port)):
                 ray.init(
                     address="local",
                     num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
@@ -81,23 +82,14 @@ def _free_port(first: int = 8265) -> int:
     raise OSError("no port is free for the dashboard")
 
 
-@contextmanager
-def _own_state(port: int) -> Iterator[None]:
-    """Processes started in the block ask the dashboard at ``port`` about actors.
+def _own(port: int) -> dict[str, str]:
+    """What the processes of a Ray of our own are told, whose dashboard is at ``port``.
 
-    Ray Train's clean-up asks whether a training is still there; beside other Ray sessions of the machine it asks the
-    newest of them, dies, and never frees the CPUs of a trial that Tune stopped.
+    Ray Train's clean-up asks an API server whether a training still runs; beside other Ray sessions of the machine it
+    asks the newest of them, dies, and never frees the CPUs of a trial that Tune stopped. And nobody takes this machine
+    back as a cloud does: without watching for that, a training starts a process less.
     """
-    name = "RAY_API_SERVER_ADDRESS"
-    before = os.environ.get(name)
-    os.environ[name] = f"http://127.0.0.1:{port}"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+    return {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Citation
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
+from raysum.evaluate.output import Output
 from raysum.evaluate.scoring import means, score
-from raysum.evaluate.systems import Lead, LexRank, Oracle, Output, swap
+from raysum.evaluate.systems import Lead, LexRank, Oracle, swap
 from raysum.models.batch import TITLE_END
 from raysum.prepare.dataset import Dataset
 from raysum.prepare.vocabulary import Vocabulary

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from small_models import EXAMPLES, build_seeded, shaken, targets
 from torch import Tensor, nn
 
-from raysum.decode import citations
+from raysum.decode.attention import paragraph_attention
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import shares
 from raysum.errors import UserError
@@ -236,7 +236,7 @@ def test_learns_and_decodes(name):
         memory = model.encode(batch.source)
         greedy = beam_search(model, memory, DecodeConfig(num_beams=1, max_length=12))
         found = beam_search(model, memory, DecodeConfig(num_beams=3, max_length=12, n_best=3), attention=True)
-        weights = [one for (one,) in citations.attention(model, memory, [[example[0].ids] for example in found])]
+        weights = [one for (one,) in paragraph_attention(model, memory, [[example[0].ids] for example in found])]
     for row, (example, attention) in enumerate(zip(found, weights, strict=True)):
         assert greedy[row][0].ids == [i for i in batch.target[row, 1:].tolist() if i != PAD]
         assert len(example[0].ids) == len(attention) and not attention[:, len(EXAMPLES[row]) :].any()

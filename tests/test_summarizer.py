@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from raysum.decode import citations, extraction
+from raysum.decode import citations, extraction, summarizer
+from raysum.decode.attention import paragraph_attention
 from raysum.decode.beam import beam_search
 from raysum.decode.compression import restrict, strongest
 from raysum.decode.inputs import read_clusters
@@ -135,7 +136,7 @@ def test_the_search_attends_as_teacher_forcing_does(plain):
     rows = [plain.prepare(cluster) for cluster in clusters(5)]
     memory = plain.model.encode(Source.pack([np.split(row["ids"], row["paragraph_offsets"][1:-1]) for row in rows]))
     found = beam_search(plain.model, memory, plain.settings, attention=True)
-    forced = citations.attention(plain.model, memory, [[best[0].ids] for best in found])
+    forced = paragraph_attention(plain.model, memory, [[best[0].ids] for best in found])
     for best, (weights,) in zip(found, forced, strict=True):
         assert weights.sum(1) == pytest.approx(np.ones(len(best[0].ids)), abs=1e-5)
         assert citations.overall(weights) == pytest.approx(best[0].attention, abs=1e-5)
@@ -206,7 +207,7 @@ def test_all_terms_together_and_with_compression(folder):
 @pytest.mark.parametrize("when", ["step", "final"])
 def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch, when):
     rows, betas = [aligned.prepare(cluster) for cluster in clusters(6)], [0.0, 0.05, 1.0, 1e3]
-    decode, attention, forced, asked = aligned.model.decode, citations.attention, [], []
+    decode, forced, asked = aligned.model.decode, [], []
 
     def counting(tokens, *arguments, **options):
         forced.append(len(tokens))
@@ -214,11 +215,11 @@ def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch
 
     def listening(model, memory, summaries):
         asked.extend((len(asked), example, tuple(ids)) for example, found in enumerate(summaries) for ids in found)
-        return attention(model, memory, summaries)
+        return paragraph_attention(model, memory, summaries)
 
     with monkeypatch.context() as patched:
         patched.setattr(aligned.model, "decode", counting)
-        patched.setattr(citations, "attention", listening)
+        patched.setattr(summarizer, "paragraph_attention", listening)
         together = aligned.summarize_betas(rows, aligned.choose({"alignment_when": when, "batch_examples": 6}), betas)
     different = {hypothesis[1:] for hypothesis in asked}
     assert sum(forced) == len(different)

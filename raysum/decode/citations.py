@@ -2,42 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import torch
-from torch.nn.utils.rnn import pad_sequence
 
-from raysum.decode.scores import shares
-from raysum.models.batch import BOS, EOS, PAD, SENTENCE_END
+from raysum.prepare.vocabulary import EOS, SENTENCE_END
 
 MOST = 3  # paragraphs cited for a sentence: more than a reader would check
 SHARE = 0.9  # of a sentence's attention that its citations need not exceed
-
-
-@torch.inference_mode()
-def attention(model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[int]]]) -> list[list[np.ndarray]]:
-    """Paragraph attention of each token of finished summaries, a [K, M] for each, rows summing to one.
-
-    ``summaries`` are, for each example of ``memory``, the ids of some hypotheses, as many for each. Teacher-forced
-    passes, of one hypothesis an example; what is the same for an example is computed once.
-    """
-    different = [list(dict.fromkeys(map(tuple, hypotheses))) for hypotheses in summaries]
-    found: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
-    for turn in range(max(map(len, different))):
-        examples = [example for example, hypotheses in enumerate(different) if turn < len(hypotheses)]
-        part = memory if len(examples) == len(different) else memory.select(examples)
-        forced = [different[example][turn] for example in examples]
-        found |= zip(zip(examples, forced, strict=True), _forced(model, part, forced), strict=True)
-    return [[found[example, tuple(ids)] for ids in hypotheses] for example, hypotheses in enumerate(summaries)]
-
-
-def _forced(model: Any, memory: Any, summaries: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    """One pass over one hypothesis for each example of ``memory``."""
-    inputs = [torch.tensor([BOS, *ids[:-1]], device=memory.paragraph_mask.device) for ids in summaries]
-    _, weights = model.decode(pad_sequence(inputs, batch_first=True, padding_value=PAD), memory, attention=True)
-    rows = shares(weights).cpu().numpy()
-    return [row[: len(ids)] for row, ids in zip(rows, summaries, strict=True)]
 
 
 def overall(weights: np.ndarray) -> np.ndarray:

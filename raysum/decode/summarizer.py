@@ -14,6 +14,7 @@ from torch import Tensor
 from raysum.allocator import keep_freed_memory
 from raysum.config import validate
 from raysum.decode import citations, extraction
+from raysum.decode.attention import paragraph_attention
 from raysum.decode.compression import restrict, strongest
 from raysum.decode.finished import Hypothesis
 from raysum.decode.restore import restore_generator, restore_predictor, restore_ranker
@@ -212,7 +213,7 @@ class Summarizer:
             if not all(hypotheses for example in found for hypotheses in example):
                 raise UserError(f"{self.name} gives no finite probabilities; its training diverged")
             best = [[hypotheses[0].ids for hypotheses in example] for example in found]
-            attention = citations.attention(self.model, memory, best)
+            attention = paragraph_attention(self.model, memory, best)
         return [
             [self._summary(row, places, *pair, settings) for pair in zip(example, weights, strict=True)]
             for row, places, example, weights in zip(rows, kept, found, attention, strict=True)

@@ -11,9 +11,10 @@ import pandas as pd
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
+from raysum.evaluate.output import Row
 from raysum.evaluate.scoring import means, score
 from raysum.evaluate.strategies import strategies
-from raysum.evaluate.systems import EXTRACTIVE, Lead, LexRank, Row, Swapped, System, Trained
+from raysum.evaluate.systems import EXTRACTIVE, Lead, LexRank, Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.metrics import rouge
 from raysum.metrics.statistics import paired_difference

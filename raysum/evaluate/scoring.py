@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from raysum.decode.citations import cited, lexical
-from raysum.evaluate.systems import Output, Row
+from raysum.evaluate.output import Output, Row
 from raysum.metrics import rouge
 from raysum.metrics.attention import attention_similarity, gold_attention
 from raysum.metrics.statistics import mean_interval, ratio_interval

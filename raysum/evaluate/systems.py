@@ -1,38 +1,19 @@
-"""Systems that are compared: a trained run, the same with swapped sources, and the extractive ones of the papers.
-
-M paragraphs of an example.
-"""
+"""Systems that are compared: a trained run, the same with swapped sources, and the extractive ones of the papers."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from raysum.decode.summarizer import Summarizer
-from raysum.decode.summary import Citation, Summary
-from raysum.models.batch import TITLE_END
+from raysum.evaluate.output import Output, Row
 from raysum.prepare.ranking import lexrank
 from raysum.prepare.sentences import sentence_spans
+from raysum.prepare.vocabulary import TITLE_END
 from raysum.sections import DecodeConfig
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Output:
-    """One summary: its sentences, the paragraphs that each cites, and the share [M] of attention of each paragraph."""
-
-    sentences: list[str]
-    citations: list[list[Citation]] = field(default_factory=list)
-    attention: list[float] | None = None
-
-    @classmethod
-    def of(cls, summary: Summary) -> "Output":
-        sentences = summary.sentences
-        return cls([s.text for s in sentences], [s.citations for s in sentences], summary.attention)
 
 
 class System(Protocol):

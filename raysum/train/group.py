@@ -12,6 +12,7 @@ import torch
 from torch import distributed
 
 from raysum.allocator import keep_freed_memory
+from raysum.environment import environment
 
 
 def settle(threads: int | None, neighbours: int) -> None:
@@ -51,21 +52,14 @@ def cpu_share(workers: int) -> float:
 def lone_group() -> Iterator[None]:
     """A process group of this process alone, for the length of the block."""
     names = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    with tempfile.TemporaryDirectory(prefix="raysum-") as folder:
+    with environment(names), tempfile.TemporaryDirectory(prefix="raysum-") as folder:
         meeting = (Path(folder) / "group").as_uri()
         distributed.init_process_group(backend, init_method=meeting, rank=0, world_size=1)
         try:
             yield
         finally:
             _leave()
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name)
-                else:
-                    os.environ[name] = value
 
 
 def _leave() -> None:

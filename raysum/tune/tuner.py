@@ -13,12 +13,13 @@ from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchAlgorithm, Searcher
 
+from raysum.tune.decoding import shared_decoder
 from raysum.tune.job import Job
 from raysum.tune.population import population
 from raysum.tune.results import Trial
 from raysum.tune.searchers import Drawn, Listed, domain
 from raysum.tune.training import train_trial
-from raysum.tune.trials import decode_trial, shared_decoder
+from raysum.tune.trials import decode_trial
 from raysum.tune.watch import Watch
 
 

@@ -1,0 +1,99 @@
+"""The actors of a decode search: one decodes a split, others score what it gives. They load no more than they use."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from raysum.run import Run
+from raysum.tune.job import Job
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from raysum.evaluate.output import Output
+
+BETA = "decode.beta"
+
+
+class Decoder:
+    """The actor that decodes the split: for one trial, or for all trials of a search that differ in beta only.
+
+    ``values`` are the trial's, ``betas`` those that are decoded together.
+    """
+
+    def __init__(self, job: Job, values: dict[str, Any], betas: Sequence[float] | None = None):
+        import torch
+
+        from raysum.decode.summarizer import Summarizer
+
+        torch.set_num_threads(job.threads * (job.at_once if betas else 1))
+        run = Run.open(job.run)
+        self.settings = job.space.resolve(values, base=run.decode).decode
+        self.summarizer = Summarizer.load(run.path, **self.settings.model_dump())
+        self.betas = list(betas or [self.settings.beta])
+        self.rows = read_rows(job)
+        self.done: dict[int, list[list[Output]]] = {}
+
+    def decode(self, start: int, stop: int, beta: float | None = None) -> "list[Output]":
+        """What the rows ``start`` to ``stop`` give with ``beta``, one of ``betas``."""
+        from raysum.evaluate.output import Output
+
+        if start not in self.done:
+            found = self.summarizer.summarize_betas(self.rows[start:stop], self.settings, self.betas)
+            self.done[start] = [[Output.of(summary) for summary in summaries] for summaries in found]
+        return self.done[start][0 if beta is None else self.betas.index(beta)]
+
+
+class Scorer:
+    """The actor of one decode trial, named like the trial: it scores what the decoder gives."""
+
+    def __init__(self, job: Job, name: str):
+        self.rows = read_rows(job)
+        self.folder, self.metric = job.folder(name), job.space.config.metric
+        self.parts: list[pd.DataFrame] = []
+
+    def score(self, start: int, stop: int, outputs: "list[Output]") -> dict[str, Any]:
+        """The means so far. After the last rows, the scores of each example are saved."""
+        import pandas as pd
+
+        from raysum.evaluate.scoring import means, score
+
+        self.parts.append(score(self.rows[start:stop], outputs))
+        scores = pd.concat(self.parts, ignore_index=True)
+        if len(scores) == len(self.rows):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            scores.to_parquet(self.folder / "scores.parquet", index=False)
+        return {name: value for name, value in means(scores).items() if self._is_shown(name)}
+
+    def _is_shown(self, figure: str) -> bool:
+        """Of intervals only the one of the metric, or TensorBoard would show three curves for each."""
+        return not figure.endswith(("_low", "_high")) or figure.rpartition("_")[0] == self.metric
+
+
+def read_rows(job: Job) -> list[dict[str, Any]]:
+    """The rows that a decode search scores."""
+    from raysum.evaluate.examples import read_examples
+    from raysum.prepare.dataset import Dataset
+
+    return list(read_examples(Dataset.open(job.data), job.space.config.split, job.length))
+
+
+@contextmanager
+def shared_decoder(job: Job) -> Iterator[Any]:
+    """One decoder for all trials of a grid of betas, None for other spaces. It ends with the search.
+
+    Tune keeps a handle of it for as long as the driver lives, so that Ray would not end it.
+    """
+    search = job.space.config.search
+    if set(search) != {BETA} or search[BETA].grid is None:
+        yield None
+        return
+    first = next(job.space.samples())
+    restarts = {"max_restarts": 1, "max_task_retries": 1}
+    decoder: Any = ray.remote(Decoder).options(num_cpus=1, **restarts).remote(job, first, search[BETA].grid)
+    try:
+        yield decoder
+    finally:
+        ray.kill(decoder)
