@@ -1,6 +1,8 @@
 """Evaluation: the extractive systems, the swapped control, scores by example and overall, and the whole on a run."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -216,3 +218,11 @@ def test_mistakes_are_named(run, data, tmp_path):
     for target, folder, options, words in cases:
         with pytest.raises(UserError, match=words):
             evaluate(target, folder, **options)
+
+
+def test_a_trials_scorer_loads_neither_torch_nor_tune():
+    code = (
+        "import sys, raysum.tune.decoding, raysum.evaluate.scoring, raysum.evaluate.examples;"
+        "print([m for m in ('torch', 'ray.tune', 'sklearn') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -48,4 +48,6 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return f"{value / 1e6:.1f} M" if value >= 1e6 else f"{value:,}"
+    return str(value)
