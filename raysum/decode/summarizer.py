@@ -215,7 +215,7 @@ class Summarizer:
             best = [[hypotheses[0].ids for hypotheses in example] for example in found]
             attention = paragraph_attention(self.model, memory, best)
         return [
-            [self._summary(row, places, *pair, settings) for pair in zip(example, weights, strict=True)]
+            self._summaries(row, places, example, weights, settings)
             for row, places, example, weights in zip(rows, kept, found, attention, strict=True)
         ]
 
@@ -251,11 +251,29 @@ class Summarizer:
         assert self.ranker is not None, "choose() checks that there is a ranker"
         return extraction.probabilities(self.ranker, paragraphs, self.device)
 
+    def _summaries(
+        self,
+        row: Row,
+        kept: list[int],
+        found: list[list[Hypothesis]],
+        attention: list[np.ndarray],
+        settings: DecodeConfig,
+    ) -> list[Summary]:
+        """The summary by each beta; ``attention`` [K, kept] of the best hypothesis it found, which many betas share."""
+        written: dict[tuple[int, ...], Summary] = {}
+        summaries = []
+        for (best, *others), weights in zip(found, attention, strict=True):
+            ids = tuple(best.ids)
+            if ids not in written:
+                written[ids] = self._summary(row, kept, best, weights, settings)
+            alternatives = [Alternative(self.vocabulary.decode(other.ids), other.score) for other in others]
+            summaries.append(replace(written[ids], score=best.score, alternatives=alternatives))
+        return summaries
+
     def _summary(
-        self, row: Row, kept: list[int], found: list[Hypothesis], attention: np.ndarray, settings: DecodeConfig
+        self, row: Row, kept: list[int], best: Hypothesis, attention: np.ndarray, settings: DecodeConfig
     ) -> Summary:
-        """``attention`` [K, kept] of the best of ``found``."""
-        best, *others = found
+        """What ``best`` says and cites, with its ``attention`` [K, kept]."""
         everywhere = np.zeros((len(attention), len(row["document"])), attention.dtype)
         everywhere[:, kept] = attention[:, : len(kept)]
         spans = [
@@ -275,7 +293,6 @@ class Summarizer:
             sentences=sentences,
             attention=citations.overall(everywhere).tolist(),
             score=best.score,
-            alternatives=[Alternative(self.vocabulary.decode(other.ids), other.score) for other in others],
         )
 
 
