@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from raysum.evaluate.examples import read_examples
+from raysum.evaluate.output import Output
+from raysum.prepare.dataset import Dataset
 from raysum.run import Run
 from raysum.tune.job import Job
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from raysum.evaluate.output import Output
 
 BETA = "decode.beta"
 
@@ -36,10 +37,8 @@ class Decoder:
         self.rows = read_rows(job)
         self.done: dict[int, list[list[Output]]] = {}
 
-    def decode(self, start: int, stop: int, beta: float | None = None) -> "list[Output]":
+    def decode(self, start: int, stop: int, beta: float | None = None) -> list[Output]:
         """What the rows ``start`` to ``stop`` give with ``beta``, one of ``betas``."""
-        from raysum.evaluate.output import Output
-
         if start not in self.done:
             found = self.summarizer.summarize_betas(self.rows[start:stop], self.settings, self.betas)
             self.done[start] = [[Output.of(summary) for summary in summaries] for summaries in found]
@@ -54,7 +53,7 @@ class Scorer:
         self.folder, self.metric = job.folder(name), job.space.config.metric
         self.parts: list[pd.DataFrame] = []
 
-    def score(self, start: int, stop: int, outputs: "list[Output]") -> dict[str, Any]:
+    def score(self, start: int, stop: int, outputs: list[Output]) -> dict[str, Any]:
         """The means so far. After the last rows, the scores of each example are saved."""
         import pandas as pd
 
@@ -74,9 +73,6 @@ class Scorer:
 
 def read_rows(job: Job) -> list[dict[str, Any]]:
     """The rows that a decode search scores."""
-    from raysum.evaluate.examples import read_examples
-    from raysum.prepare.dataset import Dataset
-
     return list(read_examples(Dataset.open(job.data), job.space.config.split, job.length))
 
 
