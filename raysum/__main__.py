@@ -1,5 +1,5 @@
 """`python -m raysum` is the command line."""
 
-from raysum.cli import main
+from raysum.cli.app import main
 
 main()

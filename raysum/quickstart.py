@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysum.config import load_config
+from raysum.config.loading import load_config
+from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import Evaluation, compare
 from raysum.evaluate.systems import Lead, LexRank, Swapped, System, Trained
 from raysum.prepare import factbook
-from raysum.prepare.dataset import Dataset
 from raysum.prepare.job import prepare
-from raysum.progress import say
 from raysum.run import Run
-from raysum.session import ray_session
+from raysum.runtime.progress import say
+from raysum.runtime.session import ray_session
 from raysum.train.alignment import train_alignment
 from raysum.train.fit import train
 from raysum.tune.search import search

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from raysum.config import dump, merge, parse_yaml, validate
+from raysum.config.loading import dump, merge, parse_yaml, validate
+from raysum.config.sections import Config, DecodeConfig
 from raysum.errors import UserError
-from raysum.sections import Config, DecodeConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,7 +22,7 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def ray_session():
     """One local Ray session for all tests that need one."""
-    from raysum.session import ray_session
+    from raysum.runtime.session import ray_session
 
     with ray_session(cpus=4):
         yield

@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save_file
 
+from raysum.config.sections import Config, DecodeConfig
+from raysum.data.dataset import ROW_GROUP, SCHEMA, Dataset
+from raysum.data.recipe import Recipe
+from raysum.data.vocabulary import Vocabulary
 from raysum.models.build import build
 from raysum.models.specs import PredictorSpec, RankerSpec, Seq2SeqSpec
-from raysum.prepare.dataset import ROW_GROUP, SCHEMA, Dataset
 from raysum.prepare.factbook import generate
 from raysum.prepare.pipeline import prepare_example
-from raysum.prepare.recipe import Recipe
-from raysum.prepare.vocabulary import Vocabulary
 from raysum.run import Run
-from raysum.sections import Config, DecodeConfig
 
 
 def write_factbook(path: Path, counts: dict[str, int], summaries: bool = True, pieces: int = 400) -> Dataset:

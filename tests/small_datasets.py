@@ -1,4 +1,4 @@
-"""Small datasets for tests: random token rows in the folder format of raysum.prepare.dataset, written directly."""
+"""Small datasets for tests: random token rows in the folder format of raysum.data.dataset, written directly."""
 
 import hashlib
 import json
@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysum.prepare.dataset import ROW_GROUP, SCHEMA
-from raysum.prepare.recipe import Recipe
-from raysum.prepare.vocabulary import Vocabulary
+from raysum.data.dataset import ROW_GROUP, SCHEMA
+from raysum.data.recipe import Recipe
+from raysum.data.vocabulary import Vocabulary
 
 BOS, EOS = 4, 5
 _WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in ("n", "r", "s", "l")]

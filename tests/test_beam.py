@@ -11,15 +11,15 @@ import pytest
 import torch
 from small_models import EXAMPLES, model_of
 
+from raysum.config.sections import DecodeConfig
 from raysum.decode.beam import _best, beam_search
+from raysum.decode.betas import search_betas
 from raysum.decode.blocking import block_ngrams, block_recent
-from raysum.decode.finished import Hypothesis
+from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.scores import AttentionAlignment, GnmtCoverage, History, StructuralCoverage, length_norm, terms
-from raysum.decode.sharing import search_betas
+from raysum.importing.hiersumm import convert
 from raysum.models.batch import EOS, PAD, SENTENCE_END, Source
 from raysum.models.build import build
-from raysum.models.importers.hiersumm import convert
-from raysum.sections import DecodeConfig
 
 A, B, C = 9, 10, 11  # ordinary tokens; ids below are special
 VOCABULARY = 12

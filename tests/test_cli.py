@@ -60,5 +60,5 @@ def test_help_loads_no_heavy_module():
     done = subprocess.run(command, capture_output=True, text=True)
     assert "quickstart" in done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "raysum.cli" in loaded
+    assert "raysum.cli.app" in loaded
     assert not {"torch", "ray", "deepspeed", "pandas", "pyarrow"} & loaded

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from raysum.client import Client
 from raysum.errors import UserError
+from raysum.serve.client import Client
 
 
 class Scripted(HTTPServer):

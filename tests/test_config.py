@@ -6,9 +6,9 @@ import sys
 import pytest
 import yaml
 
-from raysum.config import dump, keys, load_config, parse_yaml, presets, validate
+from raysum.config.loading import dump, keys, load_config, parse_yaml, presets, validate
+from raysum.config.sections import Config
 from raysum.errors import UserError
-from raysum.sections import Config
 
 
 def test_overrides_reach_nested_keys_and_keep_types():
@@ -95,8 +95,9 @@ def test_keys_lists_every_section():
 
 def test_light_commands_load_neither_torch_nor_ray():
     code = (
-        "import sys, raysum, raysum.cli, raysum.config as c; from raysum.models.parameters import count_parameters;"
-        "count_parameters(c.load_config(None).model);"
+        "import sys, raysum, raysum.cli.app, raysum.config.loading as c\n"
+        "from raysum.models.parameters import count_parameters\n"
+        "count_parameters(c.load_config(None).model)\n"
         "sys.exit(','.join(m for m in ('torch','ray','deepspeed','pandas','sklearn') if m in sys.modules) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

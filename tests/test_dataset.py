@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from small_datasets import write_dataset
 
+from raysum.data.card import render, show
+from raysum.data.dataset import MANIFEST, Dataset
 from raysum.errors import UserError
-from raysum.prepare.card import render, show
-from raysum.prepare.dataset import MANIFEST, Dataset
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from factbook_data import write_factbook, write_ranker, write_run
 
+from raysum.data.dataset import Dataset
+from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Citation
 from raysum.errors import UserError
@@ -18,8 +20,6 @@ from raysum.evaluate.output import Output
 from raysum.evaluate.scoring import means, score
 from raysum.evaluate.systems import Lead, LexRank, Oracle, swap
 from raysum.models.batch import TITLE_END
-from raysum.prepare.dataset import Dataset
-from raysum.prepare.vocabulary import Vocabulary
 from raysum.run import Run
 
 

@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 
+from raysum.data.clean import paragraph_spans, words
 from raysum.metrics.rouge import score
-from raysum.prepare.clean import paragraph_spans, words
 from raysum.prepare.factbook import facts_f1, generate, read_facts, score_citations, score_facts, write
 from raysum.prepare.factbook.phrases import kinds
 from raysum.prepare.ranking import best_first, lexrank, rank_scores

@@ -5,18 +5,18 @@ import pytest
 from small_datasets import write_dataset
 from test_summarizer import DOCUMENTS, write_run
 
-from raysum.config import load_config
+from raysum.config.loading import load_config
+from raysum.config.sections import Config, SourceConfig
+from raysum.data.dataset import Dataset
+from raysum.data.recipe import Recipe
+from raysum.data.vocabulary import Vocabulary
 from raysum.decode.compression import restrict
 from raysum.decode.summarizer import Summarizer
 from raysum.models.batch import EOS, PAD, PARAGRAPH_END, Source
 from raysum.models.specs import Seq2SeqSpec
-from raysum.prepare.dataset import Dataset
 from raysum.prepare.pipeline import prepare_example
-from raysum.prepare.recipe import Recipe
-from raysum.prepare.vocabulary import Vocabulary
-from raysum.sections import Config, SourceConfig
-from raysum.stream.collate import Summarization
 from raysum.stream.cut import cut_source
+from raysum.stream.kinds.collate import Summarization
 from raysum.stream.loader import read_rows
 from raysum.train.fit import train
 

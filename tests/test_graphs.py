@@ -8,21 +8,21 @@ import torch
 from small_datasets import write_dataset
 from test_summarizer import write_run
 
-from raysum.config import load_config
+from raysum.config.loading import load_config
+from raysum.config.sections import Config, SourceConfig
+from raysum.data.dataset import Dataset
+from raysum.data.recipe import Recipe
+from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable
 from raysum.models.batch import Source
 from raysum.models.specs import Seq2SeqSpec
-from raysum.prepare.dataset import Dataset
 from raysum.prepare.graphs import discourse_graph
 from raysum.prepare.pipeline import prepare_example
-from raysum.prepare.recipe import Recipe
-from raysum.prepare.vocabulary import Vocabulary
 from raysum.run import Run
-from raysum.sections import Config, SourceConfig
-from raysum.stream.collate import Summarization, kind_of
 from raysum.stream.cut import cut_graph, cut_source
+from raysum.stream.kinds.collate import Summarization, kind_of
 from raysum.train.fit import train
 from raysum.train.objectives import objective_of
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # an implementation of its own
 
-from raysum.config import load_config
+from raysum.config.loading import load_config
+from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
+from raysum.importing import hiersumm, wiki_sum
+from raysum.importing.checkpoint import import_checkpoint
+from raysum.importing.tensor_bundle import TensorBundle, crc32c
 from raysum.models.batch import Source
-from raysum.models.importers import hiersumm, wiki_sum
-from raysum.models.importers.tensor_bundle import TensorBundle, crc32c
-from raysum.prepare.vocabulary import Vocabulary
-from raysum.published import import_checkpoint
 from raysum.run import Run
 from raysum.train.fit import check_resumable
 
@@ -212,7 +212,7 @@ def test_crc32c(size):
 def test_an_imported_run_is_not_trained_over(plain, vocabulary, tmp_path):
     from small_datasets import write_dataset
 
-    from raysum.prepare.dataset import Dataset
+    from raysum.data.dataset import Dataset
 
     dataset = Dataset.open(write_dataset(tmp_path / "data", {"train": 4}))
     run = import_checkpoint("hiersumm", str(plain), str(tmp_path / "run"), vocabulary)

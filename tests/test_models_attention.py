@@ -5,7 +5,7 @@ import torch
 from small_models import EXAMPLES, MIXES, model_of, targets
 
 from raysum.models.batch import Source
-from raysum.models.fusion import fuse, token_shares
+from raysum.models.kernels.fusion import fuse, token_shares
 
 SOURCE = Source.pack(EXAMPLES)
 

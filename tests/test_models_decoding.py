@@ -4,8 +4,8 @@ import pytest
 import torch
 from small_models import EXAMPLES, MIXES, model_of, targets
 
-from raysum.models import cache
 from raysum.models.batch import Source
+from raysum.models.kernels import cache
 
 BEAMS = 2
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from small_models import DRY, EXAMPLES, model_of, targets
 
-from raysum.models import pieces
 from raysum.models.batch import Source
-from raysum.models.dropout import Dropout, draw_keep, drop, dropped_relu, rounded
-from raysum.models.fusion import _Fusion, fuse
+from raysum.models.kernels import pieces
+from raysum.models.kernels.dropout import Dropout, draw_keep, drop, dropped_relu, rounded
+from raysum.models.kernels.fusion import _Fusion, fuse
 from raysum.models.layers import attend, masked_softmax
 
 B, H, Q, M, N, SIZE = 3, 2, 4, 3, 5, 4

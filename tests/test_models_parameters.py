@@ -6,7 +6,7 @@ import sys
 import pytest
 from small_models import MIXES, spec
 
-from raysum.config import load_config
+from raysum.config.loading import load_config
 from raysum.models.build import build
 from raysum.models.parameters import PAPERS_MB, count_parameters, megabytes
 from raysum.models.specs import PredictorSpec

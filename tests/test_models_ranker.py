@@ -11,19 +11,19 @@ from factbook_data import write_factbook
 from rouge_score import rouge_scorer
 from small_models import EXAMPLES, build_seeded, shaken
 
-from raysum.config import load_config
+from raysum.config.loading import load_config
+from raysum.config.sections import SourceConfig
+from raysum.data.dataset import Dataset
+from raysum.data.vocabulary import Vocabulary
 from raysum.decode.extraction import probabilities
-from raysum.decode.restore import restore_ranker
 from raysum.errors import UserError
 from raysum.models.batch import TITLE_END, Source
 from raysum.models.parameters import count_parameters
-from raysum.models.ranker import RankingBatch, Titles
 from raysum.models.specs import RankerSpec
-from raysum.prepare.dataset import Dataset
-from raysum.prepare.vocabulary import Vocabulary
-from raysum.sections import SourceConfig
-from raysum.stream.collate import Ranking
+from raysum.models.systems.ranker import RankingBatch, Titles
+from raysum.restore import restore_ranker
 from raysum.stream.cut import split_title
+from raysum.stream.kinds.collate import Ranking
 from raysum.train.fit import train
 from raysum.train.objectives import objective_of
 

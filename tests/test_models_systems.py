@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from small_models import EXAMPLES, build_seeded, shaken, targets
 from torch import Tensor, nn
 
+from raysum.config.sections import DecodeConfig
 from raysum.decode.attention import paragraph_attention
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import shares
 from raysum.errors import UserError
-from raysum.models import cache
 from raysum.models.batch import BOS, EOS, PAD, Batch, Source
+from raysum.models.kernels import cache
 from raysum.models.parameters import count_parameters
 from raysum.models.specs import GraphSumSpec, Spec, TdmcaSpec, TxlSpec
-from raysum.sections import DecodeConfig
 from raysum.train.objectives import objective_of
 
 WET = {"vocabulary": 40, "width": 16, "ffn": 24, "heads": 2}

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raysum.importing import hiersumm, wiki_sum
 from raysum.models.batch import PAD, Source
 from raysum.models.build import build
-from raysum.models.importers import hiersumm, wiki_sum
-from raysum.models.seq2seq import Seq2Seq
+from raysum.models.family.model import Seq2Seq
 
 PUBLISHED = {"ht": hiersumm, "ft": hiersumm, "pht": wiki_sum, "vht": wiki_sum}
 OUTPUTS = 1e-5  # greatest absolute difference of an output

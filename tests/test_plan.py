@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from small_datasets import write_dataset
 
-from raysum.sections import SourceConfig
-from raysum.stream.collate import Summarization
+from raysum.config.sections import SourceConfig
 from raysum.stream.cut import cut_source, cut_target
+from raysum.stream.kinds.collate import Summarization
 from raysum.stream.loader import Stream, batches, plan_of
 from raysum.stream.plan import Plan, PlanSettings, cut
 

@@ -13,16 +13,16 @@ import syntok.segmenter
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
+from raysum.data.clean import bigram_recall, bigrams, is_clone, normalize, paragraph_spans, words
+from raysum.data.recipe import Recipe
+from raysum.data.sentences import quick_sentence_spans, sentence_spans
+from raysum.data.vocabulary import BOS, EOS, SENTENCE_END, TITLE_END, Vocabulary
 from raysum.errors import UserError
-from raysum.prepare.clean import bigram_recall, bigrams, is_clone, normalize, paragraph_spans, words
 from raysum.prepare.graphs import similarity_graph
 from raysum.prepare.pipeline import Rejected, prepare_counted, prepare_example
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
-from raysum.prepare.recipe import Recipe
-from raysum.prepare.sentences import quick_sentence_spans, sentence_spans
-from raysum.prepare.sources import cluster_id, find_sources, read_clusters
+from raysum.prepare.sources.files import cluster_id, find_sources, read_clusters
 from raysum.prepare.splits import Splitting
-from raysum.prepare.vocabulary import BOS, EOS, SENTENCE_END, TITLE_END, Vocabulary
 
 CLUSTER = {
     "id": "lisbon",

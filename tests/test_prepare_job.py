@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raysum.data.card import show
+from raysum.data.dataset import REJECTED, Dataset
+from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
-from raysum.prepare.card import show
-from raysum.prepare.dataset import REJECTED, Dataset
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_example
-from raysum.prepare.vocabulary import Vocabulary
 
 NAMES = ("Arno", "Duero", "Elbe", "Loire", "Neva", "Tagus", "Volga")
 

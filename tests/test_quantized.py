@@ -5,12 +5,12 @@ import torch
 from small_models import EXAMPLES, MIXES, build_seeded, model_of, shaken, targets
 from torch import nn
 
+from raysum.config.sections import DecodeConfig
 from raysum.decode.beam import beam_search
 from raysum.errors import UserError
 from raysum.models.batch import Source
-from raysum.models.quantized import int8_linear, quantize
+from raysum.models.kernels.int8 import int8_linear, quantize
 from raysum.models.specs import TdmcaSpec, TxlSpec
-from raysum.sections import DecodeConfig
 
 SOURCE = Source.pack(EXAMPLES)
 SIZES = {"vocabulary": 40, "width": 32, "ffn": 48, "heads": 2}

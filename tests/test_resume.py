@@ -176,7 +176,7 @@ def compare(run: Run, whole: Run) -> None:
 
 @pytest.mark.long
 def test_zero_stages_give_equal_losses(folder, whole, ray_session):
-    from raysum.config import load_config
+    from raysum.config.loading import load_config
     from raysum.train.fit import train
 
     expected = [line["loss"] for line in lines(whole)][:8]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from raysum.config import load_config
+from raysum.config.loading import load_config
 from raysum.errors import UserError
 from raysum.run import Run
 

@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 import raysum
-from raysum.client import Client
+from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.run import Run
-from raysum.sections import Config
+from raysum.serve.client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -36,10 +36,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from safetensors.torch import save_file
 
+    from raysum.data.recipe import Recipe
+    from raysum.data.vocabulary import Vocabulary
     from raysum.models.build import build
     from raysum.models.specs import Seq2SeqSpec
-    from raysum.prepare.recipe import Recipe
-    from raysum.prepare.vocabulary import Vocabulary
 
     folder = tmp_path_factory.mktemp("serve")
     vocabulary = Vocabulary.train(TEXTS, 100, folder / "vocabulary.model")

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from raysum.config import keys, load_config
+from raysum.config.loading import keys, load_config
+from raysum.config.sections import DecodeConfig
 from raysum.errors import UserError
 from raysum.models.parameters import count_parameters
 from raysum.models.specs import SYSTEMS, TransformerSpec
-from raysum.sections import DecodeConfig
 from raysum.tune.spaces import Space, label, load_space, spaces
 
 SPACE = """\

@@ -12,6 +12,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from raysum.config.sections import Config, DecodeConfig
+from raysum.data.recipe import Recipe
+from raysum.data.vocabulary import Vocabulary
 from raysum.decode import citations, extraction, summarizer
 from raysum.decode.attention import paragraph_attention
 from raysum.decode.beam import beam_search
@@ -22,12 +25,9 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.models.batch import EOS, PARAGRAPH_END, SENTENCE_END, TITLE_END, Source
 from raysum.models.build import build
-from raysum.models.ranker import Titles
 from raysum.models.specs import PredictorSpec, RankerSpec, Seq2SeqSpec, TdmcaSpec
-from raysum.prepare.recipe import Recipe
-from raysum.prepare.vocabulary import Vocabulary
+from raysum.models.systems.ranker import Titles
 from raysum.run import Run
-from raysum.sections import Config, DecodeConfig
 
 TOWNS = ["Arden", "Belfort", "Corvina", "Dunmore", "Elsinore", "Farrow"]
 DOCUMENTS = [

@@ -10,14 +10,14 @@ from safetensors.torch import load_file
 from small_datasets import write_dataset
 from torch.nn import functional
 
-from raysum.config import load_config
+from raysum.config.loading import load_config
+from raysum.config.sections import Config, OptimConfig
+from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.models.batch import PAD
 from raysum.models.build import build
-from raysum.prepare.dataset import Dataset
 from raysum.run import Run, read_lines
-from raysum.sections import Config, OptimConfig
 from raysum.train import objectives
 from raysum.train.alignment import train_alignment
 from raysum.train.fit import train
@@ -94,8 +94,8 @@ def test_no_targets_give_no_loss_and_zero_gradients():
 
 def batches_of(data, tokens: int, rows: range):
     """Batches of the rows of ``data``, cut at ``tokens``; and their targets' number."""
-    from raysum.sections import SourceConfig
-    from raysum.stream.collate import Summarization
+    from raysum.config.sections import SourceConfig
+    from raysum.stream.kinds.collate import Summarization
     from raysum.stream.loader import read_rows
     from raysum.stream.plan import cut
 
@@ -200,8 +200,8 @@ def test_the_loss_falls_and_everything_is_written(twelve_steps, data):
 
 
 def test_the_validation_loss_is_that_of_the_best_checkpoints_weights(twelve_steps, data):
-    from raysum.sections import SourceConfig
-    from raysum.stream.collate import Summarization
+    from raysum.config.sections import SourceConfig
+    from raysum.stream.kinds.collate import Summarization
 
     model = build(twelve_steps.config.model)
     model.load_state_dict(load_file(twelve_steps.checkpoint("12").weights))

@@ -7,11 +7,11 @@ import random
 import pytest
 import sentencepiece
 
+from raysum.data import vocabulary as module
+from raysum.data.clean import normalize
+from raysum.data.vocabulary import SPECIAL_PIECES, Vocabulary, sample_texts
 from raysum.errors import UserError
 from raysum.models import batch
-from raysum.prepare import vocabulary as module
-from raysum.prepare.clean import normalize
-from raysum.prepare.vocabulary import SPECIAL_PIECES, Vocabulary, sample_texts
 
 TEXT = "river mountain village opened Lisbon painter, (1923) engine of the and was designed by <T> /S>"
 HOSTILE = ["</S>", "a <T> b <Q><P>", "<s> </s> <unk> <PAD>", "x</S>y", "＜/S＞ ＜Q＞", "<<S>>", "<T", "</S> " * 50]

@@ -13,11 +13,11 @@ from raysum.bench.machine import Machine, measure
 from raysum.bench.plots import plot_curves
 from raysum.bench.ranked_format import as_dataset
 from raysum.bench.result import BenchResult
+from raysum.config.sections import Config, OptimConfig, Section, SourceConfig, TrainConfig
 from raysum.errors import UserError
 from raysum.models.specs import Seq2SeqSpec
-from raysum.progress import track
 from raysum.run import Run
-from raysum.sections import Config, OptimConfig, Section, SourceConfig, TrainConfig
+from raysum.runtime.progress import track
 
 _RATE = 195.0  # GFLOP/s of fp32 matrix products where the curve was recorded
 

@@ -11,12 +11,12 @@ from raysum.bench.machine import DTYPES, Machine, device, measure, timed
 from raysum.bench.operators import Costs
 from raysum.bench.peers import check, peer_row
 from raysum.bench.result import BenchResult
-from raysum.config import load_config
+from raysum.config.loading import load_config
+from raysum.config.sections import Config, Section
 from raysum.decode.beam import beam_search
 from raysum.models.build import build
-from raysum.models.quantized import check_int8, quantize
-from raysum.progress import track
-from raysum.sections import Config, Section
+from raysum.models.kernels.int8 import check_int8, quantize
+from raysum.runtime.progress import track
 
 
 class DecodeBench(Section):

@@ -10,12 +10,12 @@ from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import device, measure, timed
 from raysum.bench.result import BenchResult
 from raysum.bench.train import training_step
-from raysum.config import load_config
+from raysum.config.loading import load_config
+from raysum.config.sections import Config, Section
 from raysum.errors import UserError
 from raysum.models.build import build
 from raysum.models.parameters import PAPERS_MB, count_parameters, megabytes
-from raysum.progress import track
-from raysum.sections import Config, Section
+from raysum.runtime.progress import track
 from raysum.train.objectives import objective_of
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from raysum.config.sections import Config
 from raysum.models.batch import BOS, EOS, SENTENCE_END, Batch, Source
-from raysum.sections import Config
 
 
 def source(config: Config, examples: int, paragraphs: int | None = None, seed: int = 0) -> Source:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from raysum.allocator import keep_freed_memory
 from raysum.errors import UserError
+from raysum.runtime.allocator import keep_freed_memory
 
 Row = dict[str, Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from raysum.models.quantized import int8_linear
+from raysum.models.kernels.int8 import int8_linear
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _SIDE = 2048  # of the square matrices that are multiplied

@@ -14,9 +14,9 @@ import torch
 from raysum.bench.inputs import source
 from raysum.bench.isolate import Row
 from raysum.bench.machine import DTYPES, timed
+from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.models.batch import BOS, EOS, PAD
-from raysum.sections import Config
 
 
 def check(names: Iterable[str], config: Config) -> None:

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from raysum.data.dataset import FORMAT, MANIFEST, ROW_GROUP, SCHEMA, VOCABULARY, Dataset
+from raysum.data.recipe import Recipe
+from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
-from raysum.prepare.dataset import FORMAT, MANIFEST, ROW_GROUP, SCHEMA, VOCABULARY, Dataset
-from raysum.prepare.recipe import Recipe
-from raysum.prepare.vocabulary import Vocabulary
 from raysum.run import write_json
 
 _COLUMNS = ("id", "ids", "paragraph_offsets", "target_ids")

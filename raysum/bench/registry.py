@@ -8,9 +8,9 @@ from raysum.bench.decode import DecodeBench, bench_decode
 from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
 from raysum.bench.result import BenchResult
 from raysum.bench.train import TrainBench, bench_train
-from raysum.config import apply_override, validate
+from raysum.config.loading import apply_override, validate
+from raysum.config.sections import Section
 from raysum.errors import UserError
-from raysum.sections import Section
 
 BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {
     "curve": (CurveBench, bench_curve),

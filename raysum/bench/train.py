@@ -14,11 +14,11 @@ from raysum.bench.machine import DTYPES, Machine, device, measure, timed
 from raysum.bench.operators import Costs
 from raysum.bench.plots import plot_growth
 from raysum.bench.result import BenchResult
-from raysum.config import load_config
+from raysum.config.loading import load_config
+from raysum.config.sections import Config, Section
 from raysum.models.build import build
 from raysum.models.parameters import count_parameters
-from raysum.progress import track
-from raysum.sections import Config, Section
+from raysum.runtime.progress import track
 from raysum.train.objectives import objective_of
 
 

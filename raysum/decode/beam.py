@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from raysum.config.sections import DecodeConfig
 from raysum.decode.blocking import block_ngrams, block_recent
-from raysum.decode.finished import Finished, Hypothesis
+from raysum.decode.hypotheses import Finished, Hypothesis
 from raysum.decode.scores import History, Term, length_norm, watched
 from raysum.models.batch import BOS, EOS, SENTENCE_END
 from raysum.models.memory import Watch
-from raysum.sections import DecodeConfig
 
 CHUNK = 128  # candidates under one maximum; 64 measured alike
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from raysum.prepare.vocabulary import EOS, SENTENCE_END
+from raysum.data.vocabulary import EOS, SENTENCE_END
 
 MOST = 3  # paragraphs cited for a sentence: more than a reader would check
 SHARE = 0.9  # of a sentence's attention that its citations need not exceed

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raysum.decode.scores import shares
 from raysum.models.batch import EOS, PARAGRAPH_END, Source, scatter_padded
-from raysum.models.ranker import Ranker, Titles
+from raysum.models.systems.ranker import Ranker, Titles
 from raysum.stream.cut import split_title
 
 

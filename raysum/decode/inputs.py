@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.prepare.sources import Record, cluster_id
-from raysum.prepare.sources import read_clusters as read_sources
+from raysum.prepare.sources.files import Record, cluster_id
+from raysum.prepare.sources.files import read_clusters as read_sources
 
 DATA_FILES = (".jsonl", ".jsonl.gz", ".csv", ".parquet")
 STDIN = "-"
 
 
 def read_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]]:
-    """Raw clusters: those of data files and folders (see raysum.prepare.sources), in order; ``-`` is standard input,
-    JSON lines or one text. All other files are texts, the documents of one cluster about ``title``, which comes last.
+    """Raw clusters: those of data files and folders (see raysum.prepare.sources.files), in order; ``-`` is standard
+    input, JSON lines or one text. All other files are texts, the documents of one cluster about ``title``, which
+    comes last.
 
     Raises UserError where a file or line does not read, or a title is given without texts.
     """

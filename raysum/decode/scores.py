@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from raysum.config.sections import DecodeConfig
 from raysum.models.memory import Watch
-from raysum.sections import DecodeConfig
 
 FLOOR = 1e-6  # of an attention share, or sum: log 0 must not end a hypothesis
 

@@ -11,31 +11,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysum.allocator import keep_freed_memory
-from raysum.config import validate
+from raysum.config.loading import validate
+from raysum.config.sections import DecodeConfig, SourceConfig
+from raysum.data.recipe import Recipe, read_recipe
+from raysum.data.vocabulary import Vocabulary
 from raysum.decode import citations, extraction
 from raysum.decode.attention import paragraph_attention
+from raysum.decode.betas import search_betas
 from raysum.decode.compression import restrict, strongest
-from raysum.decode.finished import Hypothesis
-from raysum.decode.restore import restore_generator, restore_predictor, restore_ranker
+from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.scores import shares
-from raysum.decode.sharing import search_betas
 from raysum.decode.summary import Alternative, Citation, Sentence, Summary
 from raysum.errors import UserError
 from raysum.models.batch import Source
 from raysum.models.generator import Generator
+from raysum.models.kernels.int8 import quantize
 from raysum.models.memory import Memory
-from raysum.models.predictor import AttentionPredictor
-from raysum.models.quantized import quantize
-from raysum.models.ranker import Ranker
+from raysum.models.systems.predictor import AttentionPredictor
+from raysum.models.systems.ranker import Ranker
 from raysum.prepare.pipeline import Rejected, prepare_example
-from raysum.prepare.recipe import Recipe, read_recipe
-from raysum.prepare.vocabulary import Vocabulary
-from raysum.progress import bar
+from raysum.restore import restore_generator, restore_predictor, restore_ranker
 from raysum.run import Run
-from raysum.sections import DecodeConfig, SourceConfig
-from raysum.stream.collate import Summarization
+from raysum.runtime.allocator import keep_freed_memory
+from raysum.runtime.progress import bar
 from raysum.stream.cut import cut_graph
+from raysum.stream.kinds.collate import Summarization
 
 Row = dict[str, Any]
 DTYPES = ("fp32", "bf16", "int8")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
@@ -18,9 +19,8 @@ from raysum.evaluate.systems import EXTRACTIVE, Lead, LexRank, Swapped, System, 
 from raysum.evaluate.table import Evaluation
 from raysum.metrics import rouge
 from raysum.metrics.statistics import paired_difference
-from raysum.prepare.dataset import Dataset
-from raysum.progress import bar
 from raysum.run import Run, write_json
+from raysum.runtime.progress import bar
 
 _CHUNK = 128  # examples held in memory at once
 

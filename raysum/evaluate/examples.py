@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from raysum.data.dataset import Dataset
 from raysum.errors import UserError
-from raysum.prepare.dataset import Dataset
 from raysum.run import Run
-from raysum.stream.collate import kind_of
+from raysum.stream.kinds.collate import kind_of
 
 
 def check_readable(run: Run, dataset: Dataset) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from raysum.data.sentences import sentence_spans
 from raysum.decode.citations import cited, lexical
 from raysum.evaluate.output import Output, Row
 from raysum.metrics import rouge
 from raysum.metrics.attention import attention_similarity, gold_attention
 from raysum.metrics.statistics import mean_interval, ratio_interval
 from raysum.prepare.factbook import score_citations, score_facts
-from raysum.prepare.sentences import sentence_spans
 
 # Corpus figures as percentages of summed counts: figure -> counts above and below the line.
 RATIOS = {

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.systems import Trained
-from raysum.progress import say
+from raysum.runtime.progress import say
 
 PLAIN = "plain"
 # The rows after plain beam search, by the decoding key that weights their term.

@@ -8,12 +8,12 @@ from typing import Protocol
 
 import numpy as np
 
+from raysum.config.sections import DecodeConfig
+from raysum.data.sentences import sentence_spans
+from raysum.data.vocabulary import TITLE_END
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.output import Output, Row
 from raysum.prepare.ranking import lexrank
-from raysum.prepare.sentences import sentence_spans
-from raysum.prepare.vocabulary import TITLE_END
-from raysum.sections import DecodeConfig
 
 
 class System(Protocol):

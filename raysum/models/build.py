@@ -4,10 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from raysum.models.graphsum import GraphSum
-from raysum.models.predictor import AttentionPredictor
-from raysum.models.ranker import Ranker
-from raysum.models.seq2seq import Seq2Seq
+from raysum.models.family.model import Seq2Seq
 from raysum.models.specs import (
     GraphSumSpec,
     ModelSpec,
@@ -18,8 +15,11 @@ from raysum.models.specs import (
     TdmcaSpec,
     TxlSpec,
 )
-from raysum.models.tdmca import Tdmca
-from raysum.models.txl import TransformerXL
+from raysum.models.systems.graphsum import GraphSum
+from raysum.models.systems.predictor import AttentionPredictor
+from raysum.models.systems.ranker import Ranker
+from raysum.models.systems.tdmca import Tdmca
+from raysum.models.systems.txl import TransformerXL
 
 _MODELS: dict[type[Spec], Any] = {
     Seq2SeqSpec: Seq2Seq,

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysum.models.batch import Source
-from raysum.models.cache import State
-from raysum.models.dropout import Dropout
+from raysum.models.kernels.cache import State
+from raysum.models.kernels.dropout import Dropout
 from raysum.models.layers import EPSILON, xavier_linear
 from raysum.models.memory import Memory, Watch
 from raysum.models.specs import TransformerSpec

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysum.models.batch import scatter_padded
-from raysum.models.dropout import Dropout, dropped_relu
-from raysum.models.dropped import dropped_attention
+from raysum.models.kernels.attention import dropped_attention
+from raysum.models.kernels.dropout import Dropout, dropped_relu
 
 EPSILON = 1e-6  # of every LayerNorm, as in both published codes
 

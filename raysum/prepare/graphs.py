@@ -11,9 +11,9 @@ from itertools import chain, combinations, groupby
 
 import numpy as np
 
-from raysum.prepare.clean import words
+from raysum.data.clean import words
+from raysum.data.sentences import quick_sentence_spans
 from raysum.prepare.ranking import TfIdf
-from raysum.prepare.sentences import quick_sentence_spans
 
 Edges = tuple[np.ndarray, np.ndarray, np.ndarray]
 

@@ -5,18 +5,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from raysum.data.clean import normalize
+from raysum.data.dataset import REJECTED, VOCABULARY
+from raysum.data.recipe import Recipe, read_recipe
+from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.errors import UserError
-from raysum.prepare.clean import normalize
-from raysum.prepare.dataset import REJECTED, VOCABULARY
 from raysum.prepare.pipeline import Rejected, read_cluster
-from raysum.prepare.recipe import Recipe, read_recipe
 from raysum.prepare.shards import write_shards
-from raysum.prepare.sources import Source, cluster_id, find_sources
+from raysum.prepare.sources.files import Source, cluster_id, find_sources
 from raysum.prepare.splits import Splitting
-from raysum.prepare.vocabulary import Vocabulary, sample_texts
-from raysum.progress import say, track
 from raysum.run import new_folder
-from raysum.session import start_ray
+from raysum.runtime.progress import say, track
+from raysum.runtime.session import start_ray
 
 
 def prepare(
@@ -30,7 +30,7 @@ def prepare(
     address: str | None = None,
     **recipe: Any,
 ) -> dict[str, Any]:
-    """Make the dataset ``out`` of files and folders (see raysum.prepare.sources), through Ray at ``address``.
+    """Make the dataset ``out`` of files and folders (see raysum.prepare.sources.files), through Ray at ``address``.
 
     ``vocab`` is a SentencePiece model; without one, ``pieces`` pieces are trained on the train split
     (32,000 as in the HT paper, section 4). ``split`` puts all clusters into that split; ``hold_out`` gives shares of

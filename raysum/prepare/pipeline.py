@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from raysum.prepare.clean import bigrams, is_clone, normalize, paragraph_spans, words
+from raysum.data.clean import bigrams, is_clone, normalize, paragraph_spans, words
+from raysum.data.recipe import Recipe
+from raysum.data.sentences import quick_sentence_spans
+from raysum.data.vocabulary import TITLE_END, Vocabulary
 from raysum.prepare.graphs import discourse_graph, similarity_graph
 from raysum.prepare.ranking import best_first, rank_scores
-from raysum.prepare.recipe import Recipe
-from raysum.prepare.sentences import quick_sentence_spans
-from raysum.prepare.vocabulary import TITLE_END, Vocabulary
 
 Row = dict[str, Any]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysum.prepare.clean import words
-from raysum.prepare.recipe import Ranker
+from raysum.data.clean import words
+from raysum.data.recipe import Ranker
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysum.data.dataset import FORMAT, MANIFEST, REJECTED, ROW_GROUP, SCHEMA
+from raysum.data.recipe import Recipe
+from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
-from raysum.prepare.dataset import FORMAT, MANIFEST, REJECTED, ROW_GROUP, SCHEMA
 from raysum.prepare.pipeline import Rejected, Row, prepare_counted
-from raysum.prepare.recipe import Recipe
-from raysum.prepare.sources import Record, Source, cluster_id
+from raysum.prepare.sources.files import Record, Source, cluster_id
 from raysum.prepare.splits import SPLITS, Splitting
-from raysum.prepare.vocabulary import Vocabulary
-from raysum.progress import bar
 from raysum.run import write_json
+from raysum.runtime.progress import bar
 
 _CHUNK_ROWS = 16 * ROW_GROUP
 # Characters of raw clusters in a chunk, at most. The first chunks of a source are smaller, so that a small corpus gives

@@ -12,13 +12,13 @@ from typing import Any
 
 import httpx
 
-from raysum.config import validate
+from raysum.config.loading import validate
+from raysum.config.sections import DecodeConfig
 from raysum.errors import UserError
-from raysum.progress import say
 from raysum.run import Run
-from raysum.sections import DecodeConfig
+from raysum.runtime.progress import say
+from raysum.runtime.session import ray_session
 from raysum.serve.limits import MAX_BODY
-from raysum.session import ray_session
 
 _NAME = "raysum"
 _READY = 120  # seconds after the deployment is up until it must answer

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raysum.prepare.vocabulary import EOS, PARAGRAPH_END, TITLE_END
-from raysum.sections import SourceConfig
+from raysum.config.sections import SourceConfig
+from raysum.data.vocabulary import EOS, PARAGRAPH_END, TITLE_END
 
 Arrays = dict[str, np.ndarray]
 

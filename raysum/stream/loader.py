@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysum.prepare.dataset import Dataset, table_rows
-from raysum.sections import SourceConfig
-from raysum.stream.collate import Arrays, Kind, Summarization, digest
+from raysum.config.sections import SourceConfig
+from raysum.data.dataset import Dataset, table_rows
+from raysum.stream.kinds.collate import Arrays, Kind, Summarization, digest
 from raysum.stream.plan import Plan, PlanSettings
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
 """Training the attention predictor of a run, into the run's own folder ``alignment/``."""
 
+from raysum.config.sections import Config
+from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.models.specs import PredictorSpec, TransformerSpec
-from raysum.prepare.dataset import Dataset
 from raysum.run import Run
-from raysum.sections import Config
 from raysum.train.fit import train_on
 from raysum.train.labels import write_labels
 

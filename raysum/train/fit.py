@@ -8,14 +8,14 @@ from concurrent.futures import Future
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from raysum.config.sections import Config
+from raysum.data.dataset import Dataset
+from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.models.specs import PredictorSpec
-from raysum.prepare.dataset import Dataset
-from raysum.prepare.vocabulary import Vocabulary
-from raysum.progress import say
 from raysum.run import Run
-from raysum.sections import Config
-from raysum.session import quiet, ray_session
+from raysum.runtime.progress import say
+from raysum.runtime.session import quiet, ray_session
 from raysum.stream.loader import batches, ray_batches, ray_dataset
 from raysum.train import checkpoints
 from raysum.train.group import cpu_share, lone_group, settle, silence

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from raysum.allocator import keep_freed_memory
-from raysum.environment import environment
+from raysum.runtime.allocator import keep_freed_memory
+from raysum.runtime.environment import environment
 
 
 def settle(threads: int | None, neighbours: int) -> None:

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from raysum.config.sections import Config
+from raysum.data.dataset import Dataset
+from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
-from raysum.prepare.dataset import Dataset
-from raysum.prepare.vocabulary import Vocabulary
-from raysum.progress import say
 from raysum.run import Run
-from raysum.sections import Config
-from raysum.stream.collate import Kind, kind_of
+from raysum.runtime.progress import say
+from raysum.stream.kinds.collate import Kind, kind_of
 from raysum.stream.loader import Stream, plan_of
 from raysum.stream.plan import PlanSettings
 

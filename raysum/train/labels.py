@@ -17,16 +17,16 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
 
+from raysum.config.sections import Config
+from raysum.data.dataset import FORMAT, MANIFEST, ROW_GROUP, VOCABULARY, Dataset
 from raysum.errors import UserError
 from raysum.models.batch import PAD, Batch
 from raysum.models.build import build
 from raysum.models.generator import Generator
-from raysum.prepare.dataset import FORMAT, MANIFEST, ROW_GROUP, VOCABULARY, Dataset
-from raysum.progress import track
 from raysum.run import Run, write_json
-from raysum.sections import Config
-from raysum.session import ray_session
-from raysum.stream.collate import Summarization, kind_of, move
+from raysum.runtime.progress import track
+from raysum.runtime.session import ray_session
+from raysum.stream.kinds.collate import Summarization, kind_of, move
 from raysum.stream.loader import read_rows, spread
 from raysum.stream.plan import cut
 from raysum.train.group import cpu_share, settle

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from raysum.models.batch import BOS, PAD, Batch, Source
 from raysum.models.generator import Generator
-from raysum.models.ranker import Ranker, RankingBatch
-from raysum.stream.collate import AlignmentBatch
+from raysum.models.systems.ranker import Ranker, RankingBatch
+from raysum.stream.kinds.collate import AlignmentBatch
 
 _CHUNK = 256  # target positions whose [V] scores exist at one time: 256 x 32,000 in fp32 are 33 MB
 

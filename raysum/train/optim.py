@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from raysum.config import merge
+from raysum.config.loading import merge
+from raysum.config.sections import Config, OptimConfig
 from raysum.errors import UserError
-from raysum.sections import Config, OptimConfig
 
 _OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "scheduler", "checkpoint")
 _PRECISIONS = ("bf16", "fp16", "torch_autocast")

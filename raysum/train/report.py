@@ -15,8 +15,8 @@ from tensorboardX import SummaryWriter
 from torch import distributed
 
 from raysum.errors import UserError
-from raysum.progress import bar, say
 from raysum.run import Run
+from raysum.runtime.progress import bar, say
 
 _SUMS = ("loss", "source_tokens", "target_tokens", "digest")
 _POLL = 0.3  # seconds between looks at metrics.jsonl

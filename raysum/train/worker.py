@@ -9,7 +9,7 @@ from torch import distributed
 
 from raysum.models.build import build as build_model
 from raysum.run import Checkpoint, Run
-from raysum.stream.collate import move
+from raysum.stream.kinds.collate import move
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
 from raysum.train.job import Job

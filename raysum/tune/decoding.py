@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from raysum.data.dataset import Dataset
 from raysum.evaluate.examples import read_examples
 from raysum.evaluate.output import Output
-from raysum.prepare.dataset import Dataset
 from raysum.run import Run
 from raysum.tune.job import Job
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import yaml
 
-from raysum.config import load_config
+from raysum.config.loading import load_config
+from raysum.config.sections import Config
+from raysum.data.dataset import Dataset
+from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.models.specs import TransformerSpec
-from raysum.prepare.dataset import Dataset
-from raysum.prepare.vocabulary import Vocabulary
-from raysum.progress import say
 from raysum.run import Run, write_json, write_text
-from raysum.sections import Config
-from raysum.session import dashboard, ray_session
+from raysum.runtime.progress import say
+from raysum.runtime.session import dashboard, ray_session
 from raysum.tune.job import Job
 from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked

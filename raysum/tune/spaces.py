@@ -13,10 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from raysum.config import apply_override, assign, load_config, parse_yaml, presets, read_values, validate
+from raysum.config.loading import apply_override, assign, load_config, parse_yaml, presets, read_values, validate
+from raysum.config.sections import Config, DecodeConfig
 from raysum.errors import UserError
 from raysum.models.parameters import count_parameters
-from raysum.sections import Config, DecodeConfig
 from raysum.tune.schema import SpaceConfig
 
 _DRAWS = 1000  # that may exceed the budget one after the other

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from raysum.sections import Section
+from raysum.config.sections import Section
 
 
 class Mixes(Section):

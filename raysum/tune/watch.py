@@ -5,7 +5,7 @@ from typing import Any
 from ray import tune
 from ray.util.metrics import Gauge
 
-from raysum.progress import bar, say
+from raysum.runtime.progress import bar, say
 
 
 class Watch(tune.Callback):

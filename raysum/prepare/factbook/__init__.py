@@ -1,6 +1,6 @@
 """An invented encyclopedia made to order (``generate``, ``write``), and a reader of its facts that scores summaries."""
 
-from raysum.prepare.factbook.generator import generate, write
+from raysum.prepare.factbook.corpus import generate, write
 from raysum.prepare.factbook.reader import (
     CitationScore,
     FactScore,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from raysum.prepare.clean import words
+from raysum.data.clean import words
 from raysum.prepare.factbook.phrases import kinds
 
 

@@ -1,0 +1,160 @@
+"""A dataset: the folder that `prepare` writes and everything else reads. pyarrow and numpy only."""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysum.data.recipe import Recipe, read_recipe
+from raysum.errors import UserError
+
+MANIFEST = "manifest.json"
+VOCABULARY = "vocabulary.model"
+REJECTED = "rejected.jsonl"
+FORMAT = 1  # of the manifest and the columns
+ROW_GROUP = 64  # rows: what is read from a shard at once; every group of a shard but its last has so many
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("title", pa.string()),
+        ("ids", pa.list_(pa.int32())),  # kept paragraphs one after the other, best rank first
+        ("paragraph_offsets", pa.list_(pa.int32())),  # M + 1
+        ("sentence_offsets", pa.list_(pa.int32())),  # starts of the sentences, and the end
+        ("document", pa.list_(pa.int32())),  # M: which document
+        ("paragraph", pa.list_(pa.int32())),  # M: which paragraph of that document
+        ("char_start", pa.list_(pa.int32())),  # M: span in that document's raw text
+        ("char_end", pa.list_(pa.int32())),
+        ("text", pa.list_(pa.string())),  # M: raw text of the paragraphs
+        ("source", pa.list_(pa.string())),  # name of each document
+        ("rank_score", pa.list_(pa.float32())),  # M
+        ("target_ids", pa.list_(pa.int32())),  # BOS ... EOS, empty without summary
+        ("summary", pa.string()),
+        ("facts", pa.string()),  # JSON, or ""
+        ("graph_row", pa.list_(pa.int16())),
+        ("graph_col", pa.list_(pa.int16())),
+        ("graph_value", pa.list_(pa.float32())),
+    ]
+)
+
+
+class Dataset:
+    """Shards, lengths, vocabulary and manifest of one `raysum prepare`."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any]):
+        self.path = path
+        self.manifest = manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Dataset":
+        """Raises UserError where ``path`` is missing, is no dataset, or lacks files that its manifest names."""
+        folder = Path(path).expanduser().absolute()
+        if not folder.exists():
+            raise UserError(f"no dataset {path}; make one with `raysum prepare SOURCE --out {path}`")
+        if not (folder / MANIFEST).is_file():
+            raise UserError(f"{path} is not a dataset: it has no {MANIFEST}; make one with `raysum prepare`")
+        try:
+            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            version = manifest["format"]
+            named = [*(shard["file"] for split in manifest["splits"].values() for shard in split["shards"])]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{folder / MANIFEST} does not read ({error}); prepare the dataset again") from None
+        if version != FORMAT:
+            raise UserError(f"{path} has dataset format {version}, this raysum reads {FORMAT}; prepare it again")
+        lengths = [f"{split}.lengths.npy" for split in manifest["splits"]]
+        missing = [name for name in (VOCABULARY, *named, *lengths) if not (folder / name).is_file()]
+        if missing:
+            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:3])}; copy or prepare it again")
+        return cls(folder, manifest)
+
+    @property
+    def kind(self) -> str:
+        return self.manifest["kind"]
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return read_recipe(self.manifest["recipe"], str(self.path))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the recipe and of every row's tokens, in order."""
+        return self.manifest["fingerprint"]
+
+    @property
+    def vocabulary_path(self) -> Path:
+        return self.path / VOCABULARY
+
+    @property
+    def vocabulary_hash(self) -> str:
+        return self.recipe.vocabulary_sha256
+
+    @property
+    def splits(self) -> list[str]:
+        return list(self.manifest["splits"])
+
+    def split(self, name: str | None) -> str:
+        """``name`` if the dataset has it; without a name the only split. Raises UserError naming the splits."""
+        if name is None and len(self.splits) == 1:
+            return self.splits[0]
+        if name not in self.splits:
+            asked = "several splits, name one of them" if name is None else f"no split {name!r}"
+            raise UserError(f"{self.path} has {asked}: {', '.join(self.splits)}")
+        return name
+
+    def files(self, split: str) -> list[Path]:
+        return [self.path / shard["file"] for shard in self._shards(split)]
+
+    def rows(self, split: str) -> int:
+        return sum(shard["rows"] for shard in self._shards(split))
+
+    def lengths(self, split: str) -> np.ndarray:
+        """[rows, 3] int32 in file order: source tokens, paragraphs, target tokens (BOS and EOS counted)."""
+        return np.load(self.path / f"{self.split(split)}.lengths.npy")
+
+    def row_groups(self, split: str) -> list[tuple[int, int, int]]:
+        """File index, row group index and rows of each row group, in file order."""
+        return [
+            (file, group, min(ROW_GROUP, shard["rows"] - start))
+            for file, shard in enumerate(self._shards(split))
+            for group, start in enumerate(range(0, shard["rows"], ROW_GROUP))
+        ]
+
+    def read(
+        self, split: str, columns: Sequence[str] | None = None, start: int = 0, stop: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Rows ``start`` to ``stop`` in file order: number lists as numpy arrays, texts as str or lists of str.
+
+        Only ``columns`` are read, and one row group at a time.
+        """
+        stop = self.rows(split) if stop is None else stop
+        files = self.files(split)
+        opened, first = -1, 0
+        for file, group, rows in self.row_groups(split):
+            skip, take = max(start - first, 0), min(stop - first, rows)
+            first += rows
+            if skip < take:
+                if file != opened:
+                    shard, opened = pq.ParquetFile(files[file]), file
+                yield from table_rows(shard.read_row_group(group, columns=columns).slice(skip, take - skip))
+
+    def _shards(self, split: str) -> list[dict[str, Any]]:
+        return self.manifest["splits"][self.split(split)]["shards"]
+
+
+def table_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of a table with any of the columns of ``SCHEMA``."""
+    columns = {name: _column_values(table.column(name).combine_chunks()) for name in table.column_names}
+    for number in range(table.num_rows):
+        yield {name: values[number] for name, values in columns.items()}
+
+
+def _column_values(column: pa.Array) -> Sequence[Any]:
+    if not pa.types.is_list(column.type) or pa.types.is_string(column.type.value_type):
+        return column.to_pylist()
+    values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
+    return [values[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]

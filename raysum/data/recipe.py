@@ -1,0 +1,37 @@
+"""The recipe: every choice that turns a raw cluster into a dataset row, so that inference repeats exactly the same."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from raysum.data.clean import Normalization
+from raysum.errors import UserError
+
+Ranker = Literal["tfidf", "lexrank", "none"]
+Graph = Literal["none", "similarity", "discourse"]
+
+
+class Recipe(BaseModel):
+    """Stored in the manifest of a dataset and in the run trained on it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    normalize: Normalization = Field("none", description="what is done to text before the vocabulary sees it")
+    max_paragraphs: int = Field(40, gt=0, le=32767, description="L: best-ranked paragraphs kept (HT is tested on 40)")
+    paragraph_tokens: int = Field(100, ge=8, description="N: tokens kept of a paragraph (100 in the published shards)")
+    ranker: Ranker = Field("tfidf", description="order of the paragraphs; 'none' keeps document order")
+    clone_recall: float = Field(0.8, ge=0, le=1, description="bigram recall above which a paragraph is a clone (HT, 4)")
+    min_words: int = Field(6, ge=1, description="words of a paragraph, at least (tensor2tensor's WikiSum filter)")
+    graph: Graph = Field(
+        "none", description="edges between paragraphs: tf-idf 'similarity', or 'discourse' by entities and markers"
+    )
+    vocabulary_sha256: str = Field(description="hash of the vocabulary file")
+
+
+def read_recipe(values: Any, where: str) -> Recipe:
+    """``values`` as a Recipe. Raises UserError naming ``where`` and each wrong key."""
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise UserError(f"the recipe of {where} is not valid: {problems}") from None

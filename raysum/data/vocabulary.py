@@ -1,0 +1,172 @@
+"""SentencePiece vocabularies: load, train, encode without letting user text reach the special ids, decode."""
+
+import hashlib
+import heapq
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from raysum.data.clean import Normalization, normalize, paragraph_spans
+from raysum.data.sentences import sentence_spans
+from raysum.errors import UserError
+
+SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<T>", "<S>", "</S>", "<PAD>", "<P>", "<Q>")
+# The ids that raysum.models.batch names too; importing that would load torch into every preparing process.
+UNK, _, _, TITLE_END, BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END = range(len(SPECIAL_PIECES))
+_MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids that stand for no text
+
+_CAPITAL_SHARE, _COMMON_PIECES = 0.01, 100  # of the pieces; ids
+_SAMPLE_CHARACTERS = 1000  # of training text for each piece: 32,000 pieces train in some 5 s of one core
+_EXAMPLE_CHARACTERS = 20_000  # most of one example, so that a few huge clusters cannot fill the sample
+
+
+class Vocabulary:
+    """The pieces of a SentencePiece model whose first nine are ``SPECIAL_PIECES``."""
+
+    def __init__(self, model: bytes, name: str = "vocabulary"):
+        """``model`` is the content of a model file. Raises UserError where it is none, or lacks the special pieces."""
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError:
+            raise UserError(f"{name} is not a SentencePiece model; give a .model file made by SentencePiece") from None
+        first = tuple(self._processor.id_to_piece(i) for i in range(min(len(SPECIAL_PIECES), len(self))))
+        if first != SPECIAL_PIECES:
+            raise UserError(
+                f"{name} begins with the pieces {' '.join(first)}; ids 0 to 8 must be {' '.join(SPECIAL_PIECES)}. "
+                "Leave --vocab out to train such a vocabulary"
+            )
+        self.model = model
+        self.sha256 = hashlib.sha256(model).hexdigest()
+        self._escapes = {mark: self._spelled(SPECIAL_PIECES[mark]) for mark in _MARKS}
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Vocabulary":
+        """Raises UserError where ``path`` does not read or is no SentencePiece model with the special pieces."""
+        try:
+            return cls(Path(path).read_bytes(), str(path))
+        except OSError as error:
+            raise UserError(f"cannot read the vocabulary {path}: {error.strerror}") from None
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int, out: str | Path | None = None) -> "Vocabulary":
+        """A byte-pair vocabulary of at most ``size`` pieces, the special ones included, from lines of text.
+
+        Fewer pieces come out where ``texts`` hold no more (``len`` tells). Written to ``out`` when given.
+        Raises UserError where there is no text, or more different characters than pieces.
+        """
+        buffer = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(texts),
+                model_writer=buffer,
+                vocab_size=size,
+                hard_vocab_limit=False,
+                model_type="bpe",  # unigram proposes no piece that one character always follows, as in formulaic text
+                normalization_rule_name="nmt_nfkc",
+                byte_fallback=False,
+                character_coverage=0.9995,  # the trainer's default: rare characters become <unk>
+                pad_id=-1,
+                control_symbols=list(SPECIAL_PIECES[TITLE_END:]),  # control: no text ever encodes to them
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise UserError(f"cannot train a vocabulary of {size} pieces: {_cause(error)}") from None
+        vocabulary = cls(buffer.getvalue())
+        if out is not None:
+            Path(out).write_bytes(vocabulary.model)
+        return vocabulary
+
+    def __len__(self) -> int:
+        return self._processor.get_piece_size()
+
+    def __reduce__(self) -> tuple:
+        return Vocabulary, (self.model,)
+
+    def suggested_normalization(self) -> Normalization:
+        """How text must look for these pieces, judged by the pieces themselves.
+
+        With next to no capital Latin letters (0.01 % of the published pieces have one) the vocabulary was trained on
+        lower-cased text. If a comma as a word of its own is then one of the commonest pieces, which have the lowest
+        ids, punctuation was split off too (10 in the published WikiSum vocabulary; 886 in one of text left whole).
+        """
+        pieces = [self._processor.id_to_piece(i) for i in range(len(SPECIAL_PIECES), len(self))]
+        capital = sum(any("A" <= character <= "Z" for character in piece) for piece in pieces)
+        if capital > _CAPITAL_SHARE * len(pieces):
+            return "none"
+        comma = self._processor.piece_to_id("▁,")
+        return "lower-split" if UNK < comma < _COMMON_PIECES else "lower"
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of user text. None of them is 1 to 8: a literal ``</S>`` in the text is spelled by its characters."""
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` of each text, in one call of the library and one thread."""
+        encoded = self._processor.encode(list(texts), num_threads=1)
+        return [ids if _MARKS.isdisjoint(ids) else self._escaped(ids) for ids in encoded]
+
+    def encode_summary(self, text: str, how: Normalization = "none") -> list[int]:
+        """BOS, the sentences of ``text`` with ``<Q>`` between them, EOS; each sentence normalized as ``how`` says."""
+        lines = (text[start:end] for start, end in paragraph_spans(text))
+        sentences = [normalize(line[start:end], how) for line in lines for start, end in sentence_spans(line)]
+        ids = [BOS]
+        for sentence in filter(None, self.encode_all(sentences)):
+            ids += [*sentence, SENTENCE_END]
+        return [*(ids[:-1] if len(ids) > 1 else ids), EOS]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text up to the first EOS; special ids leave no text, sentence marks become spaces, unknown pieces ``⁇``."""
+        return " ".join(filter(None, (self._processor.decode(sentence).strip() for sentence in self.sentences(ids))))
+
+    def sentences(self, ids: Sequence[int]) -> list[list[int]]:
+        """The ids of each sentence: up to the first EOS, split at ``<Q>``, special ids left out, empty ones too."""
+        sentences: list[list[int]] = [[]]
+        for piece in map(int, ids):
+            if piece == EOS:
+                break
+            if piece == SENTENCE_END:
+                sentences.append([])
+            elif piece not in _MARKS:
+                sentences[-1].append(piece)
+        return [sentence for sentence in sentences if sentence]
+
+    def _escaped(self, ids: list[int]) -> list[int]:
+        return [part for piece in ids for part in self._escapes.get(piece, (piece,))]
+
+    def _spelled(self, piece: str) -> tuple[int, ...]:
+        """The ids of the single characters of a special piece; small letters where the vocabulary has no capitals."""
+        exact = (self._processor.piece_to_id(character) for character in piece)
+        small = (self._processor.piece_to_id(character) for character in piece.lower())
+        return tuple(first if first != UNK else second for first, second in zip(exact, small, strict=True))
+
+
+def sample_texts(examples: Iterable[tuple[str, list[str]]], size: int) -> list[str]:
+    """Lines to train ``size`` pieces from, out of (id, texts) of any number of examples, in bounded memory.
+
+    The examples whose ids have the smallest hashes are kept until they hold 1,000 characters for each piece: the same
+    sample for the same corpus in any order, spread evenly over it.
+    """
+    budget, held = size * _SAMPLE_CHARACTERS, 0
+    heap: list[tuple[int, str, str]] = []  # largest hash on top
+    for name, texts in examples:
+        text = "\n".join(texts)[:_EXAMPLE_CHARACTERS]
+        order = -int.from_bytes(hashlib.blake2b(name.encode(errors="replace"), digest_size=8).digest(), "big")
+        if held >= budget and heap and order < heap[0][0]:
+            continue
+        heapq.heappush(heap, (order, name, text))
+        held += len(text)
+        while held - len(heap[0][2]) >= budget:
+            held -= len(heapq.heappop(heap)[2])
+    chosen = (text for _, _, text in sorted(heap, reverse=True))
+    return [line for text in chosen for line in text.splitlines() if line.strip()]
+
+
+def _cause(error: RuntimeError) -> str:
+    text = str(error)
+    if "sentences_.empty()" in text:
+        return "the training split holds no text"
+    if "required_chars_" in text:
+        return "the text has more different characters than that; ask for more pieces"
+    return text.splitlines()[0]

@@ -1,0 +1,115 @@
+"""Searches of the same examples side by side: while they agree, the model runs once for all of them.
+
+Several betas of attention alignment make such searches. The source is encoded once; a step of the model is computed
+once for all searches of an example whose beams are the same so far, and they part where their beams do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raysum.config.sections import DecodeConfig
+from raysum.decode.beam import StepModel, StepState, beam_search, search
+from raysum.decode.hypotheses import Hypothesis
+from raysum.decode.scores import terms, watched
+from raysum.models.memory import Watch
+
+
+def search_betas(
+    model: StepModel,
+    memory: Any,
+    settings: DecodeConfig,
+    betas: Sequence[float],
+    predicted: Tensor | None = None,
+    extracted: Tensor | None = None,
+    *,
+    exempt: Sequence[int] = (),
+) -> list[list[list[Hypothesis]]]:
+    """For each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` would find with this beta.
+
+    ``predicted`` [B, M] is the predicted attention, None where all betas are 0; ``extracted`` [B, M] the extractive
+    probabilities, None where ``settings`` ask for none.
+    """
+    number = len(betas)
+    if number == 1 or settings.alignment_when == "final":
+        of_betas = [terms(settings, memory, predicted, extracted, beta) for beta in betas]
+        common = [term for term in of_betas[0] if not term.final]
+        watch = watched([term for some in of_betas for term in some])
+        found = search(model, memory, settings, common, exempt=exempt, attention=watch)
+        ranked = [found.best(settings.n_best, [term for term in some if term.final]) for some in of_betas]
+        return [list(example) for example in zip(*ranked, strict=True)]
+    repeated = Repeated(memory, number)
+    predicted, extracted = (
+        None if each is None else each.repeat_interleave(number, 0) for each in (predicted, extracted)
+    )
+    mask = memory.paragraph_mask
+    each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
+    chosen = terms(settings, repeated, predicted, extracted, each_beta)
+    best = beam_search(SharedSteps(model), repeated, settings, chosen, exempt=exempt)
+    return [best[start : start + number] for start in range(0, len(best), number)]
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The memory of B examples as one of B * V searches, those of an example one after the other."""
+
+    memory: Any
+    searches: int
+
+    @property
+    def paragraph_mask(self) -> Tensor:
+        return self.memory.paragraph_mask.repeat_interleave(self.searches, 0)
+
+    @property
+    def token_mask(self) -> Tensor:
+        return self.memory.token_mask.repeat_interleave(self.searches, 0)
+
+
+@dataclass
+class _State:
+    """The model's state has one row of beams for each group; search n belongs to ``group[n]``."""
+
+    shared: Any
+    groups: int
+    group: Tensor  # [N]
+    parent: Tensor  # [N, R] where the beams of each search come from, in its group
+
+    def reorder(self, parent: Tensor) -> None:
+        self.parent = parent
+
+    def keep(self, examples: Tensor) -> None:
+        self.group, self.parent = self.group[examples], self.parent[examples]
+
+
+class SharedSteps:
+    """A StepModel for the searches of :class:`Repeated`, over the StepModel of their examples."""
+
+    def __init__(self, model: StepModel):
+        self.model = model
+
+    def start(self, memory: Repeated, beams: int) -> StepState:
+        mask = memory.memory.paragraph_mask
+        group = torch.arange(len(mask), device=mask.device).repeat_interleave(memory.searches)
+        parent = torch.arange(beams, device=mask.device).expand(len(group), -1)
+        return _State(self.model.start(memory.memory, beams), len(mask), group, parent)
+
+    def step(self, tokens: Tensor, state: _State, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
+        beams = state.parent.shape[1]
+        tokens = tokens.view(-1, beams)
+        alike = torch.cat((state.group[:, None], state.parent, tokens), 1)
+        found, group = torch.unique(alike, dim=0, return_inverse=True)
+        former, parent, newest = found[:, 0], found[:, 1 : beams + 1], found[:, beams + 1 :]
+        if not torch.equal(former, torch.arange(state.groups, device=former.device)):
+            state.shared.keep(former)
+        state.shared.reorder(parent)
+        state.groups, state.group = len(found), group
+        logits, weights = self.model.step(newest.flatten(), state.shared, attention=attention)
+        return _of_searches(logits, group, beams), None if weights is None else _of_searches(weights, group, beams)
+
+
+def _of_searches(values: Tensor, group: Tensor, beams: int) -> Tensor:
+    """[G * R, ...] of the groups -> [N * R, ...] of the searches."""
+    return values.unflatten(0, (-1, beams)).index_select(0, group).flatten(0, 1)

@@ -1,0 +1,80 @@
+"""`raysum import`: a checkpoint of a published code as a run that `summarize`, `evaluate` and `serve` take."""
+
+from pathlib import Path
+from typing import Any
+
+from raysum.config.loading import load_config
+from raysum.config.sections import Config
+from raysum.data.recipe import Recipe
+from raysum.data.vocabulary import Vocabulary
+from raysum.errors import UserError
+from raysum.importing import hiersumm, wiki_sum
+from raysum.importing.mapping import Published
+from raysum.models.build import build
+from raysum.models.specs import Seq2SeqSpec
+from raysum.run import Run, new_folder
+from raysum.runtime.progress import say
+
+KINDS = ("hiersumm", "wiki_sum")
+_PRESETS = {"F": "ht", "P": "pht", "V": "vht"}  # by the letter of the decoder
+
+
+def import_checkpoint(
+    kind: str, file: str, out: str, vocab: str, heads: int | None = None, dropout: float | None = None
+) -> Run:
+    """Write the run ``out`` with the weights of ``file``, a checkpoint of the code ``kind``.
+
+    ``vocab`` is the SentencePiece model that it was trained with. ``heads`` and ``dropout`` are for ``wiki_sum``, whose
+    files do not tell them (by default the code's own). The recipe is that of the published data, the rest of the config
+    that of the paper's preset. The optimizer's state is not imported. ``out`` appears complete, by renaming.
+    Raises UserError for a mistake in any of these; nothing is then written.
+    """
+    if kind not in KINDS:
+        raise UserError(f"{kind!r} is no kind of checkpoint that is read; the kinds are {' and '.join(KINDS)}")
+    vocabulary = Vocabulary.load(vocab)
+    with new_folder(Path(out).expanduser().absolute()) as folder:
+        found = _load(kind, Path(file).expanduser(), heads, dropout)
+        if found.spec.vocabulary != len(vocabulary):
+            raise UserError(
+                f"{vocab} has {len(vocabulary)} pieces, the model of {file} {found.spec.vocabulary}; "
+                "give the vocabulary that it was trained with"
+            )
+        weights = _fitting(found, file)
+        # Published data: up to 40 paragraphs of up to 100 tokens; its ranker, a trained one, was never published.
+        how = vocabulary.suggested_normalization()
+        recipe = Recipe(normalize=how, max_paragraphs=40, paragraph_tokens=100, vocabulary_sha256=vocabulary.sha256)
+        run = Run(folder)
+        run.create(_config(found), recipe.model_dump(), Path(vocab))
+        run.add_weights(found.step, weights, {"imported": kind, "file": Path(file).name})
+    say("The optimizer's state is not imported: the run decodes, but cannot be trained further")
+    return Run(out)
+
+
+def _load(kind: str, file: Path, heads: int | None, dropout: float | None) -> Published:
+    if kind == "wiki_sum":
+        heads = wiki_sum.HEADS if heads is None else heads
+        return wiki_sum.load(file, heads, wiki_sum.DROPOUT if dropout is None else dropout)
+    if heads is not None or dropout is not None:
+        raise UserError("a hiersumm checkpoint tells its heads and dropout itself; leave --heads and --dropout out")
+    return hiersumm.load(file)
+
+
+def _fitting(found: Published, file: str) -> dict[str, Any]:
+    """The parameters of the model of ``found.spec`` with its weights in them."""
+    model = build(found.spec)
+    try:
+        model.load_state_dict(found.weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).splitlines()[-1].split())
+        raise UserError(f"the weights of {file} do not fit the architecture that it tells: {reason}") from None
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def _config(found: Published) -> Config:
+    preset = load_config(_preset(found.spec))
+    source = preset.source.model_copy(update=found.source)
+    return preset.model_copy(update={"model": found.spec, "source": source})
+
+
+def _preset(spec: Seq2SeqSpec) -> str:
+    return "ft" if spec.positions == "flat" else _PRESETS[spec.decoder[0]]

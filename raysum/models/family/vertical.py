@@ -1,0 +1,154 @@
+"""Letter V: paragraph attention over word contexts that change with the target position (VHT eq. 11-13).
+
+The word contexts [M, Q, D] of an example exist for a few examples at a time. Their keys and values are never made:
+scores are products of the contexts with queries folded through the key matrix, and the value matrix follows the
+weighting. Both are exact, and cost 2 H D in place of 2 D^2 products a context.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raysum.models.batch import scatter_padded
+from raysum.models.family.pooling import HeadValues
+from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.fusion import token_shares
+from raysum.models.kernels.pieces import pieces, recompute
+from raysum.models.layers import (
+    EPSILON,
+    Matrix,
+    Projection,
+    attend,
+    masked_softmax,
+    merge_heads,
+    sinusoids,
+    split_heads,
+)
+from raysum.models.memory import Memory, SourceKeys, Watch
+from raysum.models.specs import Seq2SeqSpec
+
+
+@dataclass(frozen=True)
+class VerticalKeys(SourceKeys):
+    key: Tensor  # [B, M, H, N, dh]
+    value: Tensor
+    mask: Tensor  # [B, M, N]
+
+
+class VerticalAttention(nn.Module):
+    """V: word attention inside each paragraph, then attention over the paragraphs' contexts."""
+
+    def __init__(self, spec: Seq2SeqSpec):
+        super().__init__()
+        self.heads = spec.heads
+        self.word_query = Projection(spec.width)
+        self.word_source = Projection(spec.width, 2)
+        self.contexts = DynamicParagraphs(spec)
+        self.query = Projection(spec.width)
+        self.key = FoldedKeys(spec.width, spec.heads)
+        self.value = HeadValues(spec.width, spec.heads)
+        self.out = Projection(spec.width)
+
+    def read(self, memory: Memory) -> VerticalKeys:
+        layout = memory.source.layout
+        examples, paragraphs, length = layout.grid_mask.shape
+        grid = scatter_padded(self.word_source(memory.tokens), layout.in_grid, examples, paragraphs * length)
+        split = grid.view(examples, paragraphs, length, 2, self.heads, -1).permute(3, 0, 1, 4, 2, 5)
+        return VerticalKeys(layout.counts, split[0], split[1], layout.grid_mask)
+
+    def forward(self, x: Tensor, keys: VerticalKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
+        (words,) = split_heads(self.word_query(x), self.heads, 1)
+        query = self.query(x).unflatten(-1, (self.heads, -1))
+        folded, constant = self.key(query * query.shape[-1] ** -0.5)
+        mixed, mass, share = self.contexts(words, folded, constant, keys)
+        if attention == "tokens":
+            share = token_shares(words, keys.key.transpose(1, 2).flatten(2, 3), share[:, None], keys.mask)
+        return self.out(self.value(mixed, mass).flatten(-2)), share if attention else None
+
+
+class FoldedKeys(Matrix):
+    """The key matrix applied to the queries: (W z + b) q = z (W^T q) + b q."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__(width)
+        self.heads = heads
+
+    def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, Q, H, dh] -> folded queries [B, Q, H, D] and the products with the bias [B, Q, H]."""
+        assert self.bias is not None
+        weight = self.weight.unflatten(0, (self.heads, -1)).to(query.dtype)
+        constant = (query.flatten(-2) * self.bias.to(query.dtype)).unflatten(-1, (self.heads, -1)).sum(-1)
+        return torch.einsum("bqhe,hed->bqhd", query, weight), constant
+
+
+class DynamicParagraphs(Matrix):
+    """The paragraphs as seen from a target position, and the sums that its queries draw from them.
+
+    Contexts of word attention go through its output projection (this matrix) and get their rank code (eq. 11).
+    The code then drops out and normalizes; the paper does not.
+    """
+
+    def __init__(self, spec: Seq2SeqSpec):
+        super().__init__(spec.width)
+        self.sinusoid = spec.sinusoid
+        paper = spec.form == "paper"
+        self.norm_weight = None if paper else nn.Parameter(torch.ones(spec.width))
+        self.norm_bias = None if paper else nn.Parameter(torch.zeros(spec.width))
+        self.dropout = Dropout(spec.dropout)
+        self.attention_dropout = Dropout(spec.attention_dropout)
+
+    def forward(
+        self, words: Tensor, folded: Tensor, constant: Tensor, keys: VerticalKeys
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """words [B, H, Q, dh] queries of the word attention, folded [B, Q, H, D], constant [B, Q, H].
+
+        Returns the weighted sums of paragraphs [B, Q, H, D], the sums of weights [B, Q, H], and the mean over heads
+        of the weights before dropout [B, Q, M].
+        """
+        random = bool(self.dropout.active or self.attention_dropout.active)
+        parts = []
+        for rows, most in pieces(keys.counts, words.shape[2] * folded.shape[3], words.device):
+            cut = (rows, slice(most))
+            parts.append(
+                recompute(
+                    self._summarize,
+                    *(words[rows], folded[rows], constant[rows]),
+                    *(keys.key[cut], keys.value[cut], keys.mask[cut]),
+                    *(self.weight, self.bias, self.norm_weight, self.norm_bias),
+                    random=random,
+                )
+            )
+        mixed, mass, shares = zip(*parts, strict=True)
+        widest = keys.mask.shape[1]
+        share = torch.cat([F.pad(share, (0, widest - share.shape[-1])) for share in shares])
+        return torch.cat(mixed), torch.cat(mass), share
+
+    def _summarize(
+        self,
+        words: Tensor,
+        folded: Tensor,
+        constant: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        norm_weight: Tensor | None,
+        norm_bias: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        examples, paragraphs = mask.shape[:2]
+        query = words[:, None].expand(-1, paragraphs, -1, -1, -1).flatten(0, 1)
+        key, value, flat_mask = key.flatten(0, 1), value.flatten(0, 1), mask.flatten(0, 1)[:, None, None, :]
+        contexts = attend(query, key, value, flat_mask, dropout=self.attention_dropout.active)
+        z = F.linear(merge_heads(contexts), weight, bias).unflatten(0, (examples, paragraphs))
+        ranks = torch.arange(paragraphs, device=z.device)
+        z = z + sinusoids(ranks, z.shape[-1], self.sinusoid).to(z.dtype)[:, None]
+        if norm_weight is not None:
+            z = F.layer_norm(self.dropout(z), z.shape[-1:], norm_weight, norm_bias, EPSILON)
+        z = z.transpose(1, 2).to(folded.dtype)  # [examples, Q, paragraphs, D]
+        scores = folded @ z.transpose(-1, -2) + constant[..., None]
+        weights = masked_softmax(scores, mask.any(-1)[:, None, None, :])
+        dropped = self.attention_dropout(weights).to(z.dtype)
+        return dropped @ z, dropped.sum(-1), weights.mean(2)

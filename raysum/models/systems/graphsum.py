@@ -1,0 +1,234 @@
+"""GraphSum (Li et al. 2020): a graph between paragraphs leads the encoder's and the decoder's attention.
+
+The encoder has local layers, one vector a paragraph by multi-head pooling, and layers between paragraphs whose scores
+carry a Gaussian bias: attention stays near the graph. In the decoder each head finds a central paragraph and attends to
+paragraphs near it in the graph (global); its attention to the words of each paragraph is scaled by that (local).
+
+Where paper and published code (PaddlePaddle/Research, ACL2020-GraphSum) differ, this is the code: layers are pre-norm,
+the centre is a place between two ranks whose rows of the graph are interpolated (the paper takes an integer), and
+``form`` chooses the bias. Paragraphs that are padding do not count in the centre's range, as they do in the code.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from raysum.errors import UserError
+from raysum.models.batch import Source, scatter_padded
+from raysum.models.family.decoder import DecoderLayer
+from raysum.models.family.model import EncoderDecoder, positions_2d
+from raysum.models.family.parallel import Attention
+from raysum.models.family.pooling import HeadValues, mix, pad_weights
+from raysum.models.generator import final_norm, output_layer
+from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.fusion import fuse, keys_and_values, token_shares
+from raysum.models.layers import (
+    EPSILON,
+    FeedForward,
+    Projection,
+    Residual,
+    TransformerBlock,
+    masked_softmax,
+    merge_heads,
+    split_heads,
+    xavier_linear,
+)
+from raysum.models.memory import Memory, SourceKeys, Watch
+from raysum.models.specs import GraphSumSpec
+
+
+class GraphSum(EncoderDecoder):
+    """The paragraph attention of a position, that of the global attention, sums to the number of decoder layers."""
+
+    def __init__(self, spec: GraphSumSpec):
+        super().__init__(spec)
+        rates = (spec.dropout, spec.attention_dropout, spec.ffn_dropout)
+        self.encoder = nn.ModuleList(
+            TransformerBlock(spec.width, spec.ffn, spec.heads, spec.norm, rates) for _ in range(spec.local_layers)
+        )
+        self.encoder_norm = final_norm(spec)
+        self.pooling = ParagraphVectors(spec)
+        self.graph = nn.ModuleList(GraphLayer(spec) for _ in range(spec.graph_layers))
+        self.graph_norm = final_norm(spec)
+        self.decoder = nn.ModuleList(DecoderLayer(spec, HierarchicalAttention) for _ in range(spec.decoder_layers))
+        self.decoder_norm = final_norm(spec)
+        self.output = output_layer(spec)
+        self.bias = GaussianBias(spec)
+
+    def read(self, source: Source) -> Memory:
+        """Raises UserError when the source has no graph."""
+        bias = self.bias(similarities(source))[:, None]
+        layout, width = source.layout, self.embedding.weight.shape[1]
+        x = self.embedding(source.ids)
+        x = self.dropout(x + torch.cat(positions_2d(source, width, self.sinusoid), -1).to(x.dtype))
+        for layer in self.encoder:
+            x = layer(x, layout.in_paragraphs, layout.token_mask)
+        vectors = self.pooling(x, source)
+        for layer in self.graph:
+            vectors = layer(vectors, bias, source)
+        phi = scatter_padded(self.graph_norm(vectors), layout.in_examples, *layout.paragraph_mask.shape)
+        return Memory(source, self.encoder_norm(x), phi)
+
+
+def similarities(source: Source) -> Tensor:
+    """[B, M, M]: the graph, in [0, 1], 1 between a paragraph and itself. Raises UserError when there is none."""
+    if source.graph is None:
+        raise UserError(
+            "GraphSum needs a graph between paragraphs, and the source has none; prepare the data with graphs"
+        )
+    graph = source.graph.float().clamp(0, 1)
+    return graph.masked_fill(torch.eye(graph.shape[1], dtype=torch.bool, device=graph.device), 1.0)
+
+
+class GaussianBias(nn.Module):
+    """What is added to a score for a paragraph of similarity g: 0 at g = 1, falling with it."""
+
+    def __init__(self, spec: GraphSumSpec):
+        super().__init__()
+        self.paper, self.sigma = spec.form == "paper", spec.sigma
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        if self.paper:
+            return (similarity.square() - 1) / (2 * self.sigma**2)
+        return -(1 - similarity).square() / (2 * (self.sigma / 2) ** 2)
+
+
+class ParagraphVectors(nn.Module):
+    """Multi-head pooling (HT eq. 13-15) of normed tokens; one matrix joins the heads."""
+
+    def __init__(self, spec: GraphSumSpec):
+        super().__init__()
+        self.norm = nn.LayerNorm(spec.width, EPSILON)
+        self.score = xavier_linear(spec.width, spec.heads)
+        self.value = HeadValues(spec.width, spec.heads)
+        self.out = Projection(spec.width)
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def forward(self, x: Tensor, source: Source) -> Tensor:
+        """x [S, D] -> [P, D]."""
+        x = self.norm(x)
+        weights = pad_weights(self.score(x), source.layout, self.dropout)
+        return self.dropout(self.out(self.value(mix(weights, x, source.layout), weights.sum(-1)).flatten(1)))
+
+
+class GraphLayer(nn.Module):
+    """Graph-informed self-attention between paragraphs, and a feed-forward network."""
+
+    def __init__(self, spec: GraphSumSpec):
+        super().__init__()
+        self.attention = GraphAttention(spec)
+        self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
+        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
+        self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
+
+    def forward(self, x: Tensor, bias: Tensor, source: Source) -> Tensor:
+        """x [P, D], bias [B, 1, M, M]."""
+        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), bias, source))
+        return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x)))
+
+
+class GraphAttention(nn.Module):
+    def __init__(self, spec: GraphSumSpec):
+        super().__init__()
+        self.heads = spec.heads
+        self.qkv = Projection(spec.width, 3)
+        self.out = Projection(spec.width)
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def forward(self, x: Tensor, bias: Tensor, source: Source) -> Tensor:
+        layout = source.layout
+        padded = scatter_padded(self.qkv(x), layout.in_examples, *layout.paragraph_mask.shape)
+        query, key, value = split_heads(padded, self.heads, 3)
+        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias
+        weights = masked_softmax(scores, layout.paragraph_mask[:, None, None, :])
+        context = merge_heads(self.dropout(weights).to(value.dtype) @ value)
+        return self.out(context.flatten(0, 1).index_select(0, layout.in_examples))
+
+
+@dataclass(frozen=True)
+class HierarchicalKeys(SourceKeys):
+    key: Tensor  # [B, H, dh, M * N], paragraph after paragraph
+    value: Tensor  # [B, H, M * N, dh]
+    mask: Tensor  # [B, M * N]
+    paragraph_key: Tensor  # [B, H, M, dh]
+    paragraph_value: Tensor
+    paragraph_mask: Tensor  # [B, M]
+    similarity: Tensor  # [B, M, M]
+
+
+class HierarchicalAttention(nn.Module):
+    """Global attention to paragraphs near a central one, local attention to words scaled by it, and both joined."""
+
+    def __init__(self, spec: GraphSumSpec):
+        super().__init__()
+        self.paragraphs = Attention(spec.width, spec.heads)
+        self.words = Attention(spec.width, spec.heads)
+        self.centre = Centre(spec.width // spec.heads)
+        self.bias = GaussianBias(spec)
+        self.merge = xavier_linear(2 * spec.width, spec.width)
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def read(self, memory: Memory) -> HierarchicalKeys:
+        layout, heads = memory.source.layout, self.words.heads
+        examples, paragraphs, length = layout.grid_mask.shape
+        grid = scatter_padded(self.words.source(memory.tokens), layout.in_grid, examples, paragraphs * length)
+        key, value = keys_and_values(grid, heads)
+        paragraph_key, paragraph_value = split_heads(self.paragraphs.source(memory.paragraphs()), heads, 2)
+        return HierarchicalKeys(
+            counts=layout.counts,
+            key=key,
+            value=value,
+            mask=layout.grid_mask.flatten(1),
+            paragraph_key=paragraph_key,
+            paragraph_value=paragraph_value,
+            paragraph_mask=layout.paragraph_mask,
+            similarity=similarities(memory.source),
+        )
+
+    def forward(self, x: Tensor, keys: HierarchicalKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
+        query, words = self.paragraphs.queries(x), self.words.queries(x)
+        query, key = query * query.shape[-1] ** -0.5, keys.key.transpose(-1, -2)
+        near = self.centre(query, keys.similarity, keys.paragraph_mask.sum(1))
+        scores = query @ keys.paragraph_key.transpose(-1, -2) + self.bias(near)
+        weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
+        dropped = self.dropout(weights)
+        over_paragraphs = dropped.to(query.dtype) @ keys.paragraph_value
+        heads = self.words.heads
+        over_words = fuse(  # heads have their own weights of paragraphs, so each is an example here
+            words.flatten(0, 1)[:, None],
+            key.flatten(0, 1)[:, None],
+            keys.value.flatten(0, 1)[:, None],
+            dropped.flatten(0, 1),
+            keys.mask.repeat_interleave(heads, 0),
+            tuple(count for count in keys.counts for _ in range(heads)),
+            self.dropout.active,
+        ).view_as(over_paragraphs)
+        both = torch.cat([self.paragraphs.merged(over_paragraphs), self.words.merged(over_words)], -1)
+        share = weights.mean(1)
+        if attention == "tokens":
+            share = token_shares(words, key, weights, keys.mask.unflatten(1, (share.shape[2], -1)))
+        return self.merge(both), share if attention else None
+
+
+class Centre(nn.Module):
+    """The central paragraph of each head: a place between the first and the last rank."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.hidden = xavier_linear(size, size)
+        self.score = xavier_linear(size, 1, bias=False)
+
+    def forward(self, query: Tensor, similarity: Tensor, counts: Tensor) -> Tensor:
+        """Queries [B, H, Q, dh], similarity [B, M, M], counts [B] -> similarities to the centre [B, H, Q, M]."""
+        last = (counts - 1)[:, None, None]
+        centre = last * self.score(self.hidden(query).tanh()).squeeze(-1).float().sigmoid()
+        below = centre.detach().floor().long()
+        part = (centre - below)[..., None]
+        return _rows(similarity, below) * (1 - part) + _rows(similarity, torch.minimum(below + 1, last)) * part
+
+
+def _rows(matrix: Tensor, index: Tensor) -> Tensor:
+    """Rows ``index`` [B, H, Q] of ``matrix`` [B, M, M] -> [B, H, Q, M]."""
+    flat = index.flatten(1)[..., None].expand(-1, -1, matrix.shape[2])
+    return matrix.gather(1, flat).view(*index.shape, -1)

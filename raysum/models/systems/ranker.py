@@ -1,0 +1,77 @@
+"""The paragraph ranker (HT, section 3.1): how much of a summary each paragraph holds, given the title.
+
+T title tokens in all, S source tokens in all, P paragraphs, B examples, E the width of embeddings and of hidden states.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from raysum.models.batch import Source, scatter_padded
+from raysum.models.kernels.dropout import Dropout
+from raysum.models.layers import xavier_linear
+from raysum.models.specs import RankerSpec
+
+
+@dataclass(frozen=True)
+class Titles:
+    """Titles without padding: ``ids`` [T], ``lengths`` [B], all >= 1."""
+
+    ids: Tensor
+    lengths: Tensor
+
+
+@dataclass(frozen=True)
+class RankingBatch:
+    """``recall`` [P]: ROUGE-2 recall of each paragraph against the summary, in [0, 1]."""
+
+    titles: Titles
+    source: Source
+    recall: Tensor
+
+
+class Ranker(nn.Module):
+    """HT eq. 1-6. Both linear transformations have a bias, which the equations leave out."""
+
+    def __init__(self, spec: RankerSpec):
+        super().__init__()
+        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
+        self.title = nn.LSTM(spec.width, spec.hidden, batch_first=True)
+        self.paragraph = nn.LSTM(spec.width, spec.hidden, batch_first=True)
+        self.match = xavier_linear(2 * spec.hidden, spec.hidden)
+        self.score = xavier_linear(spec.hidden, 1)
+        self.dropout = Dropout(spec.dropout)
+
+    def forward(self, titles: Titles, source: Source) -> Tensor:
+        """Logits [P]; their sigmoids are the scores s of eq. 6."""
+        layout = source.layout
+        title = self._pooled(self._states(self.title, titles.ids, titles.lengths), titles.lengths)  # eq. 1, 3
+        states = self._states(self.paragraph, source.ids, source.lengths)  # eq. 2
+        known = title[layout.token_example]
+        features = self.match(self.dropout(torch.cat([states, known], -1))).tanh()  # eq. 4
+        vectors = self._pooled(features, source.lengths)  # eq. 5
+        return self.score(self.dropout(vectors)).squeeze(-1)
+
+    def _states(self, lstm: nn.LSTM, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Hidden states [S, E] of sequences one after the other."""
+        index, longest = _in_rows(lengths)
+        padded = scatter_padded(self.dropout(self.embedding(ids)), index, len(lengths), longest)
+        packed: PackedSequence = pack_padded_sequence(padded, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=longest)
+        return states.flatten(0, 1).index_select(0, index)
+
+    def _pooled(self, states: Tensor, lengths: Tensor) -> Tensor:
+        """Maximum over each sequence: [S, E] -> [rows, E]."""
+        row = torch.repeat_interleave(torch.arange(len(lengths), device=states.device), lengths)
+        lowest = states.new_full((len(lengths), states.shape[1]), -torch.inf)
+        return lowest.scatter_reduce(0, row[:, None].expand_as(states), states, "amax")
+
+
+def _in_rows(lengths: Tensor) -> tuple[Tensor, int]:
+    """The places of packed tokens in rows padded to the longest, and that length."""
+    longest = int(lengths.max())
+    row = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+    first = lengths.cumsum(0) - lengths
+    return row * longest + torch.arange(len(row), device=lengths.device) - first[row], longest

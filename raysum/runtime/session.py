@@ -1,0 +1,144 @@
+"""Starting or joining Ray, quietly; stopping what was started."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from raysum.errors import UserError
+from raysum.runtime.environment import environment
+
+_OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each
+
+# Ray reads these when it is imported or started. Workers inherit them.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # Train runs in the dashboard
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon a lost worker is noticed, and how long a report waits
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TQDM": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a box whatever its verbosity
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune's returns as if the search had ended
+}
+
+
+def start_ray(address: str | None = None, cpus: float | None = None) -> None:
+    """Join the Ray cluster at ``address``, or start one on this machine; nothing if one is there already.
+
+    ``cpus`` is accounting only: at least so many are offered, so that workers never wait for cores that are not there.
+    Inside a submitted job (`ray job submit`) the job's cluster is the address.
+    Raises UserError where ``address`` does not answer.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    try:
+        if address == "local":
+            port = _free_port()
+            with _interrupt_held(), environment(_own(port)):
+                ray.init(
+                    address="local",
+                    num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
+                    object_store_memory=_OBJECT_STORE,
+                    include_dashboard=True,
+                    dashboard_port=port,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
+        else:
+            _knock(address)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"no Ray cluster answers at {address!r} ({first}); check the address, or leave it out"
+        ) from None
+    quiet()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nothing listens at ``host:port``: Ray would try for minutes. Other forms are left to Ray."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon and port.isdecimal():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
+            pass
+
+
+def _free_port(first: int = 8265) -> int:
+    """The first port of this machine that nothing listens on, from the dashboard's usual one on."""
+    for port in range(first, first + 1000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free for the dashboard")
+
+
+def _own(port: int) -> dict[str, str]:
+    """What the processes of a Ray of our own are told, whose dashboard is at ``port``.
+
+    Ray Train's clean-up asks an API server whether a training still runs; beside other Ray sessions of the machine it
+    asks the newest of them, dies, and never frees the CPUs of a trial that Tune stopped. And nobody takes this machine
+    back as a cloud does: without watching for that, a training starts a process less.
+    """
+    return {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+
+
+@contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block: Ray interrupted while it starts leaves processes behind for minutes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def quiet() -> None:
+    """Keep Ray Data's and Ray's own chatter out of the user's terminal."""
+    import ray.data
+
+    # Ray prints the deaths of workers to stdout, which belongs to results; what matters of them is raised as well.
+    ray._private.worker._worker_logs_enabled = False
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    for name in ("ray", "ray.data", "ray.train", "ray.tune", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextmanager
+def ray_session(address: str | None = None, cpus: float | None = None) -> Iterator[None]:
+    """Ray for the length of the block; a session that was there before stays."""
+    import ray
+
+    was_there = ray.is_initialized()
+    try:
+        start_ray(address, cpus)
+        yield
+    finally:
+        if not was_there:
+            ray.shutdown()
+
+
+def dashboard() -> str | None:
+    """Address of the dashboard of the Ray session, None where it has none."""
+    import ray
+
+    context = ray.worker.global_worker.node
+    address = context.address_info.get("webui_url") if context else None
+    return f"http://{address}" if address else None
