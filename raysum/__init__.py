@@ -1,25 +1,46 @@
 """raysum: train, tune and serve hierarchical multi-document summarizers on Ray.
 
 >>> import raysum
->>> summarizer = raysum.load("runs/pht")
->>> summarizer.summarize("Florence", ["text of a document", "text of another"]).summary
+>>> raysum.prepare(["clusters.jsonl"], "data", valid=0.05, test=0.05)
+>>> raysum.train("pht", data="data", out="runs/pht", train={"steps": 2000})
+>>> raysum.evaluate("runs/pht", "data", split="test").to_pandas()
+>>> raysum.load("runs/pht").summarize("Florence", ["text of a document", "text of another"]).summary
+
+Verbs have the names and settings of the command line; nothing heavy is imported before one is called.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
+    from raysum.evaluate.evaluation import evaluate as evaluate
+    from raysum.prepare.job import prepare as prepare
+    from raysum.serve.app import serve as serve
+    from raysum.serve.client import Client as Client
+    from raysum.train.fit import train as train
+    from raysum.tune.search import tune as tune
 
 __version__ = "0.1.0"
-__all__ = ["load"]
+__all__ = ["Client", "evaluate", "load", "prepare", "serve", "train", "tune"]
 
 
 def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer":
     """A trained run, ready to summarize raw text in this process, without Ray.
 
-    ``checkpoint`` is ``best``, ``latest`` or a step; ``decode`` overrides decoding settings (``num_beams=8``).
+    ``checkpoint`` is ``best``, ``latest`` or a step; ``decode`` overrides decoding settings (``num_beams=8``), and
+    ``device`` and ``dtype`` are as in :meth:`Summarizer.load`.
     Raises UserError where ``run`` is not a run folder with a complete checkpoint.
     """
     from raysum.decode.summarizer import Summarizer
 
     return Summarizer.load(run, checkpoint=checkpoint, **decode)
+
+
+def __getattr__(name: str) -> Any:
+    """The verbs, each a room of its own, and the client."""
+    if name == "Client":
+        return import_module("raysum.serve.client").Client
+    if name in __all__:
+        return import_module(f"raysum.{name}")
+    raise AttributeError(f"module 'raysum' has no attribute {name!r}")

@@ -6,21 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
-from raysum.evaluate.evaluation import Evaluation, compare
+from raysum.evaluate.config import EvaluateConfig
+from raysum.evaluate.evaluation import compare
 from raysum.evaluate.systems import Lead, LexRank, Swapped, System, Trained
+from raysum.evaluate.table import Evaluation
 from raysum.prepare import factbook
 from raysum.prepare.job import prepare
 from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
-from raysum.train.alignment import train_alignment
+from raysum.runtime.storage import check_vacant
 from raysum.train.fit import train
-from raysum.tune.search import search
+from raysum.tune.search import tune
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -66,7 +67,7 @@ class QuickstartResult:
             lines += [f"    [{document}.{n}] {paragraph}" for n, paragraph in enumerate(text.split("\n\n"))]
         lines.append(f"\n{self.seconds:.0f} s in all; the best beta was {self.beta:g}. Serve this model with")
         lines.append(f"  raysum serve {self.run.path}")
-        return Group(self.evaluation.table(), Text("\n".join(lines)))
+        return Group(self.evaluation.render(), Text("\n".join(lines)))
 
 
 def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) -> QuickstartResult:
@@ -83,15 +84,15 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
         factbook.write(corpus, train=clusters, valid=held_out, test=held_out)
         _step(2, "prepare: paragraphs ranked by tf-idf against the title, a vocabulary, shards")
         files = sorted(str(file) for file in corpus.iterdir())
-        prepare(files, str(data), pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40)
+        prepare(files, data, pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[factbook.KEPT])
         _step(3, f"train a PHT on {_WORKERS} workers with ZeRO-2")
-        length = [f"train.steps={steps}"] if steps else []
-        run = train(load_config(PRESET, [f"data={data}", f"out={run_path}", f"train.workers={_WORKERS}", *length]))
+        length = {"steps": steps} if steps else {}
+        run = train(PRESET, data=str(data), out=str(run_path), train={"workers": _WORKERS, **length}).run
         _step(4, "attention alignment: labels by the trained model, then the predictor")
         shorter = [f"train.steps={min(steps, 50)}"] if steps else []
-        train_alignment(load_config("alignment", [f"data={data}", f"run={run_path}", *_ALIGNMENT, *shorter]))
+        train("alignment", *_ALIGNMENT, *shorter, data=str(data), run=str(run_path))
         _step(5, "search the weight of attention alignment")
-        tuned = search("beta", [f"data={data}", f"out={found}", f"run={run_path}", f"examples={_BETA_EXAMPLES}"])
+        tuned = tune("beta", data=str(data), out=str(found), run=str(run_path), examples=_BETA_EXAMPLES)
         beta = float(tuned.best.config["decode.beta"])
         _step(6, "evaluate on the test split, whose names no training cluster has")
         evaluation = _evaluate(run, data, beta)
@@ -119,6 +120,7 @@ def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
     """The model with and without alignment, the control that reads another cluster's sources, and the baselines."""
     summarizer = Summarizer.load(run.path)
     plain = summarizer.choose({"beta": 0.0})
+    config = EvaluateConfig(data=str(data), split="test")
     systems: list[System] = [
         Trained("pht", summarizer, plain),
         Trained("pht+align", summarizer, summarizer.choose({"beta": beta})),
@@ -126,14 +128,13 @@ def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
         Lead(),
         LexRank(),
     ]
-    return compare(systems, Dataset.open(data), "test", out=run.evaluation / "test")
+    return compare(systems, Dataset.open(data), "test", config, out=run.evaluation / "test")
 
 
 def _claim(out: Path) -> None:
     """Make the folder, and leave no half of an older quickstart in it."""
+    check_vacant(out)
     try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(f"{out} is there already; remove it or choose another --out")
         out.mkdir(parents=True, exist_ok=True)
         (out / ".written").touch()
         (out / ".written").unlink()

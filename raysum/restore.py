@@ -1,41 +1,52 @@
-"""Models from run folders: the summarizing one, the attention predictor and the ranker beside it."""
+"""A run's models, ready: the one place where weights are put into a model."""
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors.torch import load_file
-
-from raysum.config.sections import Config
+from raysum import systems
 from raysum.errors import UserError
-from raysum.models.build import build
-from raysum.models.generator import Generator
-from raysum.models.specs import RankerSpec, TransformerSpec
-from raysum.models.systems.predictor import AttentionPredictor
-from raysum.models.systems.ranker import Ranker
 from raysum.run import Checkpoint, Run
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-def restore_generator(run: Run, checkpoint: str, device: torch.device) -> Generator:
-    """Raises UserError where the model of ``run`` writes no summaries, or there is no such checkpoint."""
+
+def restore(run: Run, checkpoint: str, device: "torch.device") -> Any:
+    """The model of ``run`` in evaluation mode, with the weights of a checkpoint (``best``, ``latest`` or a step).
+
+    Raises UserError where there is no such checkpoint, or its weights are of another model.
+    """
+    return _restored(run.config.model, run.checkpoint(checkpoint), device)
+
+
+def restore_generator(run: Run, checkpoint: str, device: "torch.device") -> Any:
+    """:func:`restore`; raises UserError where the model of ``run`` writes no summaries, too."""
     spec = run.config.model
-    if not isinstance(spec, TransformerSpec):
+    if not spec.summarizes:
         raise UserError(f"{run.path} writes no summaries: its model is a {spec.system}; name a summarizing run")
-    return _restored(run.config, run.checkpoint(checkpoint), device)
+    return restore(run, checkpoint, device)
 
 
-def restore_predictor(run: Run, device: torch.device) -> AttentionPredictor | None:
+def restore_predictor(run: Run, device: "torch.device") -> Any:
     """The attention predictor of ``run``, None where none was trained."""
     alignment = run.alignment
     if not (alignment.exists and alignment.checkpoints()):
         return None
-    return _restored(alignment.config, alignment.best(), device)
+    return restore(alignment, "best", device)
 
 
-def restore_ranker(path: str, vocabulary_sha256: str, device: torch.device) -> Ranker:
-    """The ranker trained into ``path``. Raises UserError where that is no ranker's run, or has another vocabulary."""
+def restore_ranker(path: str, vocabulary_sha256: str, device: "torch.device") -> Any:
+    """The ranker trained into ``path``.
+
+    Raises UserError where that is no ranker's run, or has another vocabulary.
+    """
     run = Run.open(path)
     spec = run.config.model
-    if not isinstance(spec, RankerSpec):
+    if not spec.ranks:
         raise UserError(
             f"{path} is no ranker: its model is a {spec.system}; "
             "train one with `raysum train ranker data=DATA out=RUN`, and name that"
@@ -44,15 +55,81 @@ def restore_ranker(path: str, vocabulary_sha256: str, device: torch.device) -> R
         raise UserError(
             f"the ranker {path} was trained with another vocabulary than the model; train one on the model's dataset"
         )
-    return _restored(run.config, run.best(), device)
+    return restore(run, "best", device)
 
 
-def _restored(config: Config, checkpoint: Checkpoint, device: torch.device) -> Any:
-    """The model of ``config`` with the weights of ``checkpoint``, in evaluation mode."""
-    model = build(config.model)
+def fill(model: Any, weights: Mapping[str, "Tensor"], origin: str | Path) -> Any:
+    """``model`` with all its ``weights``. Raises UserError naming ``origin`` where they are another model's."""
     try:
-        model.load_state_dict(load_file(checkpoint.weights))
+        model.load_state_dict(weights)
     except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"{checkpoint.weights} does not fit the run's config.yaml: {reason}") from None
+        reason = " ".join(str(error).splitlines()[-1].split())
+        raise UserError(f"{origin} does not fit the model that its config tells: {reason}") from None
+    return model
+
+
+@dataclass(frozen=True)
+class Start:
+    """The weights that a new training begins with: what its model takes over by name and shape from those of a run."""
+
+    run: Run
+    checkpoint: Checkpoint
+    taken: list[str]
+    fresh: list[str]  # parameters of the model that the run does not have, or in another shape
+    unused: list[str]  # parameters of the run that the model does not have
+
+    @classmethod
+    def of(cls, path: str, spec: systems.Spec, vocabulary_sha256: str) -> "Start":
+        """From the best checkpoint of the run ``path``, for the model of ``spec``.
+
+        Raises UserError where that is no run, is of another vocabulary, or has no parameter in common.
+        """
+        import torch
+        from safetensors import safe_open
+
+        run = Run.open(path)
+        checkpoint = run.best()
+        if run.recipe["vocabulary_sha256"] != vocabulary_sha256:
+            raise UserError(
+                f"{path} was trained with another vocabulary, so its weights are of no use here; "
+                f"prepare the data with --vocab {run.vocabulary}"
+            )
+        with torch.device("meta"):
+            wanted = {name: list(value.shape) for name, value in systems.build(spec).named_parameters()}
+        with safe_open(str(checkpoint.weights), "pt") as file:
+            found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        taken = [name for name, shape in wanted.items() if found.get(name) == shape]
+        if not any(len(wanted[name]) > 1 for name in taken):
+            raise UserError(f"no matrix of {path} has the name and shape of one of this model: train.start is useless")
+        unused = [name for name in found if name not in taken]
+        return cls(run, checkpoint, taken, [name for name in wanted if name not in taken], unused)
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.taken)} parameters begin as those of {self.run.path}, step {self.checkpoint.step}"]
+        parts += [f"new are {_listed(self.fresh, self.taken)}"] if self.fresh else []
+        parts += [f"left out are its {_listed(self.unused, self.taken)}"] if self.unused else []
+        return "; ".join(parts)
+
+    def apply(self, model: Any) -> None:
+        """Put the weights that are taken over into ``model``."""
+        from safetensors.torch import load_file
+
+        weights = load_file(self.checkpoint.weights)
+        model.load_state_dict({name: weights[name] for name in self.taken}, strict=False)
+
+
+def _listed(names: list[str], others: list[str]) -> str:
+    """The names, as ``module.*`` where a whole module is among them and nothing of it among ``others``."""
+    inside = {prefix for name in others for prefix in accumulate(name.split("."), "{}.{}".format)}
+    short = dict.fromkeys(
+        next((f"{p}.*" for p in accumulate(name.split("."), "{}.{}".format) if p not in inside and p != name), name)
+        for name in names
+    )
+    return ", ".join(short)
+
+
+def _restored(spec: systems.Spec, checkpoint: Checkpoint, device: "torch.device") -> Any:
+    from safetensors.torch import load_file
+
+    model = fill(systems.build(spec), load_file(checkpoint.weights), checkpoint.weights)
     return model.to(device).eval()

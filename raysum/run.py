@@ -1,10 +1,7 @@
 """The run folder: where the things of one training are, what is best, what is resumable."""
 
-import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from raysum.config.loading import dump, merge, parse_yaml, validate
+from raysum.config.loading import dump, merge, parse_yaml
+from raysum.config.problems import validate
 from raysum.config.sections import Config, DecodeConfig
 from raysum.errors import UserError
+from raysum.runtime.storage import read_json, read_lines, write_json, write_text
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from torch import Tensor
 
 _STEP = "step-"
@@ -82,7 +82,7 @@ class Run:
     def config(self) -> Config:
         file = self.path / "config.yaml"
         values, places = parse_yaml(file.read_text(encoding="utf-8"), str(file))
-        return validate(values, places)
+        return validate(values, places, Config)
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
@@ -195,55 +195,22 @@ class Run:
         write_text(self.path / "decode.yaml", yaml.safe_dump(settings, sort_keys=False))
 
 
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside ``out`` that takes its name when the block ends well, and vanishes when it does not.
+@dataclass(frozen=True)
+class RunResult:
+    """A run that was made."""
 
-    What a killed process left there is removed first. Raises UserError where ``out`` is taken or cannot be written.
-    """
-    folder = out.with_name(f".{out.name}.unfinished")
-    try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(f"{out} exists already; remove it or choose another --out")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write {out} ({error.strerror}); choose another --out") from None
-    try:
-        yield folder
-        folder.replace(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    run: Run
 
+    def to_dict(self) -> dict[str, Any]:
+        """``run`` (the path), and ``step`` and ``valid_loss`` of its best checkpoint."""
+        best = self.run.best()
+        return {"run": str(self.run.path), "step": best.step, "valid_loss": self.run.validations().get(best.step)}
 
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing: to a neighbour first, then renamed."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    def to_pandas(self) -> "DataFrame":
+        """The lines of metrics.jsonl."""
+        import pandas as pd
 
+        return pd.DataFrame(list(read_lines(self.run.metrics)))
 
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    """Raises UserError where the file is missing or broken."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; the folder is incomplete") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} does not read as JSON: {error}") from None
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file; nothing where it does not exist. A torn last line (a killed writer) is left out."""
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+    def render(self) -> str:
+        return "\n".join(f"{key}: {value}" for key, value in self.to_dict().items())

@@ -1,10 +1,13 @@
 """Small models and sources that the tests of models share."""
 
-import torch
-from torch import nn
+from collections.abc import Sequence
 
-from raysum.models.build import build
-from raysum.models.specs import Seq2SeqSpec, Spec
+import torch
+from torch import Tensor, nn
+
+from raysum.models.batch import Source
+from raysum.models.specs.family import FamilySpec
+from raysum.systems import Spec, build, objective
 
 SIZES = {"vocabulary": 40, "width": 16, "ffn": 24, "heads": 2, "pooling_heads": 4}
 DRY = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -12,9 +15,9 @@ MIXES = ["S/F", "L/F", "L/P", "L/V", "LG/FP", "SLG/FPV", "G/VP", "LLGLG/PPF"]
 EXAMPLES = [[[9, 11, 3, 12], [13, 14], [15, 16, 17]], [[20, 21, 3]], [[22, 3, 23], [24, 25, 26, 27, 28]]]
 
 
-def spec(mix: str, **options) -> Seq2SeqSpec:
+def spec(mix: str, **options) -> FamilySpec:
     encoder, decoder = mix.split("/")
-    return Seq2SeqSpec(encoder=encoder, decoder=decoder, **{**SIZES, **options})
+    return FamilySpec(encoder=encoder, decoder=decoder, **{**SIZES, **options})
 
 
 def model_of(mix: str, **options) -> nn.Module:
@@ -37,3 +40,23 @@ def shaken(model: nn.Module) -> nn.Module:
 
 def targets(rows: int, length: int = 6) -> torch.Tensor:
     return torch.randint(9, 40, (rows, length), generator=torch.Generator().manual_seed(3))
+
+
+def pack(examples: Sequence[Sequence[Sequence[int]]]) -> Source:
+    """From token ids by example and paragraph; empty paragraphs are left out, so they take no rank."""
+    kept = [[list(paragraph) for paragraph in example if len(paragraph)] for example in examples]
+    return Source(
+        ids=torch.tensor([token for example in kept for paragraph in example for token in paragraph]),
+        lengths=torch.tensor([len(paragraph) for example in kept for paragraph in example]),
+        counts=torch.tensor([len(example) for example in kept]),
+    )
+
+
+def objective_of(model: nn.Module, smoothing: float) -> nn.Module:
+    """What trains ``model``."""
+    return objective(model.spec, model, smoothing)
+
+
+def log_probs(model: nn.Module, hidden: Tensor) -> Tensor:
+    """[..., D] -> [..., V] in float32."""
+    return model.logits(hidden).log_softmax(-1, dtype=torch.float32)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_models import EXAMPLES, model_of
+from small_models import EXAMPLES, model_of, pack
 
 from raysum.config.sections import DecodeConfig
 from raysum.decode.beam import _best, beam_search
@@ -18,8 +18,9 @@ from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.scores import AttentionAlignment, GnmtCoverage, History, StructuralCoverage, length_norm, terms
 from raysum.importing.hiersumm import convert
-from raysum.models.batch import EOS, PAD, SENTENCE_END, Source
-from raysum.models.build import build
+from raysum.models.batch import Source
+from raysum.models.special_ids import EOS, PAD, SENTENCE_END
+from raysum.systems import build
 
 A, B, C = 9, 10, 11  # ordinary tokens; ids below are special
 VOCABULARY = 12
@@ -444,7 +445,7 @@ def published(path) -> tuple[torch.nn.Module, Source, dict]:
     model.load_state_dict(weights)
     ids = arrays["in/src"]
     rows = ids if ids.ndim == 3 else ids[:, None]
-    source = Source.pack([[row[row != PAD].tolist() for row in example] for example in rows])
+    source = pack([[row[row != PAD].tolist() for row in example] for example in rows])
     return model.eval(), source, arrays
 
 
@@ -466,7 +467,7 @@ def test_parity_holds_for_each_example_alone(shared):
     model, source, arrays = published(shared / "fixtures" / "hiersumm_ht.npz")
     chosen = DecodeConfig(num_beams=5, min_length=20, max_length=20, no_repeat_ngram_size=0)
     for example, row in enumerate(arrays["in/src"]):
-        alone = Source.pack([[paragraph[paragraph != PAD].tolist() for paragraph in row]])
+        alone = pack([[paragraph[paragraph != PAD].tolist() for paragraph in row]])
         with torch.inference_mode():
             best = beam_search(model, model.encode(alone), chosen)[0][0]
         assert best.ids == arrays["beam/min20_ids"][example, 0].tolist()
@@ -480,7 +481,7 @@ def test_finished_examples_leave_and_change_nothing(shared):
         together = beam_search(model, model.encode(source), chosen)
         alone = []
         for row in arrays["in/src"]:
-            packed = Source.pack([[paragraph[paragraph != PAD].tolist() for paragraph in row]])
+            packed = pack([[paragraph[paragraph != PAD].tolist() for paragraph in row]])
             alone += beam_search(model, model.encode(packed), chosen)
     assert [[h.ids for h in best] for best in together] == [[h.ids for h in best] for best in alone]
     assert len({max(len(h.ids) for h in best) for best in together}) > 1
@@ -512,7 +513,7 @@ OTHER_TERMS = {"gnmt_coverage": 0.1, "extractive": 0.2, "structural_coverage": 0
 @pytest.mark.parametrize("others", [{}, OTHER_TERMS, OTHER_TERMS | {"coverage_when": "step"}])
 def test_betas_together_give_what_each_gives_alone(mix, when, others):
     betas = [0.0, 0.3, 1.0, 1e3]
-    model, source = model_of(mix).eval(), Source.pack(EXAMPLES)
+    model, source = model_of(mix).eval(), pack(EXAMPLES)
     chosen = DecodeConfig(num_beams=4, n_best=4, max_length=12, alignment_when=when, **others)
     with torch.inference_mode():
         memory = model.encode(source)

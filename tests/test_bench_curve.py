@@ -9,7 +9,7 @@ from raysum.bench.curve import CurveBench, compared, config_of, read_curve
 from raysum.bench.ranked_format import as_dataset
 from raysum.bench.registry import bench
 from raysum.errors import UserError
-from raysum.models.parameters import count_parameters
+from raysum.systems import count_parameters
 
 
 def test_the_recorded_settings_give_the_published_model(shared):

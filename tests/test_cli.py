@@ -35,7 +35,7 @@ def raysum(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
         (["summarize", "none", "empty.jsonl"], "empty.jsonl"),
         (["serve", "none"], "no run folder none"),
         (["summarize", "none", "--set", "beta", "empty.jsonl"], "beta"),
-        (["quickstart", "--out", "file"], "file is there already"),
+        (["quickstart", "--out", "file"], "file exists already"),
         (["config", "show", "pht", "model.decoder=PQ"], "letters F, P, V"),
     ],
 )

@@ -6,7 +6,8 @@ import sys
 import pytest
 import yaml
 
-from raysum.config.loading import dump, keys, load_config, parse_yaml, presets, validate
+from raysum.config.loading import dump, load_config, parse_yaml, presets
+from raysum.config.problems import keys, validate
 from raysum.config.sections import Config
 from raysum.errors import UserError
 
@@ -77,7 +78,7 @@ def test_a_preset_of_another_system_inherits_all_but_the_model():
     first, second = str(error.value).splitlines()
     assert first.startswith("unknown key 'model.encoder'") and "model.decoder" not in first
     assert second.endswith("did you mean 'model.block'?")
-    with pytest.raises(UserError, match="'graphsum'"):
+    with pytest.raises(UserError, match="there are family.*graphsum"):
         load_config(None, ["model.system=graphsun"])
 
 
@@ -85,7 +86,7 @@ def test_a_preset_of_another_system_inherits_all_but_the_model():
 def test_every_preset_resolves_and_survives_its_own_dump(name):
     config = load_config(name)
     values, places = parse_yaml(dump(config), "dump")
-    assert validate(values, places) == config
+    assert validate(values, places, Config) == config
 
 
 def test_keys_lists_every_section():
@@ -95,10 +96,14 @@ def test_keys_lists_every_section():
 
 def test_light_commands_load_neither_torch_nor_ray():
     code = (
-        "import sys, raysum, raysum.cli.app, raysum.config.loading as c\n"
-        "from raysum.models.parameters import count_parameters\n"
-        "count_parameters(c.load_config(None).model)\n"
+        "import sys, raysum, raysum.cli.app, raysum.config.loading as c; c.load_config('pht');"
         "sys.exit(','.join(m for m in ('torch','ray','deepspeed','pandas','sklearn') if m in sys.modules) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+def test_configs_of_before_load_under_the_systems_new_name():
+    former = load_config(None, ["model.system=seq2seq", "model.encoder=LLG"]).model
+    assert (former.system, former.encoder) == ("family", "LLG")
+    assert former == load_config(None, ["model.encoder=LLG"]).model

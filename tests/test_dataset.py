@@ -4,13 +4,20 @@ import io
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from small_datasets import write_dataset
 
-from raysum.data.card import render, show
-from raysum.data.dataset import MANIFEST, Dataset
+from raysum.data.card import Card
+from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
+from raysum.data.recipe import Recipe
+from raysum.data.rows import table_of
+from raysum.data.vocabulary import Vocabulary
+from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
+from raysum.models.special_ids import TITLE_END
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +91,59 @@ def test_card_states_what_was_cut(folder):
     manifest["splits"]["train"]["counts"] = counts
     manifest["splits"]["valid"]["counts"] = {}
     (folder / MANIFEST).write_text(json.dumps(manifest))
-    card = show(str(folder))
+    shown = Card.of(str(folder))
+    card = shown.to_dict()
     assert card["splits"]["train"]["source_cut"] == 0.625  # half ranked out, a quarter of the rest beyond N
     assert card["splits"]["valid"]["source_cut"] == 0
     lengths = Dataset.open(folder).lengths("train")[:, 0]
     assert card["splits"]["train"]["lengths"]["source_tokens"][0] == lengths.min()
     assert card["splits"]["train"]["lengths"]["source_tokens"][-1] == lengths.max()
     console = Console(width=120, file=io.StringIO())
-    console.print(render(card))
+    console.print(shown.render())
     text = console.file.getvalue()
     assert "5 no documents" in text and "62.5 %" in text and "305 of 310" in text
+    frame = shown.to_pandas()
+    assert frame.shape == (6, 9) and frame["most"][0] == lengths.max() and set(frame["split"]) == {"train", "valid"}
+
+
+def test_format_1_is_read_with_titles_by_their_marks_and_facts_as_an_extra_field(tmp_path):
+    whole = write_dataset(tmp_path / "set", {"train": 70}, shards=1)
+    file = whole / "train-00000.parquet"
+    table = pq.read_table(file)
+    titled = [[9, 10, TITLE_END, *ids] if row % 2 else ids for row, ids in enumerate(table["ids"].to_pylist())]
+    facts = ['[{"value": "red"}]' if row % 3 else "" for row in range(70)]
+    former = table.drop_columns(["title_tokens", "extra", "ids"])
+    former = former.append_column("ids", pa.array(titled, pa.list_(pa.int32()))).append_column("facts", pa.array(facts))
+    pq.write_table(former, file, row_group_size=ROW_GROUP)
+    manifest = json.loads((whole / MANIFEST).read_text())
+    (whole / MANIFEST).write_text(json.dumps(manifest | {"format": 1}))
+    rows = list(Dataset.open(whole).read("train"))
+    assert [row["title_tokens"] for row in rows] == [3 * (row % 2) for row in range(70)]
+    assert [json.loads(row["extra"])["facts"][0]["value"] for row in rows if row["extra"]] == ["red"] * 46
+    (first,) = Dataset.open(whole).read("train", ["ids", "title_tokens"], 1, 2)
+    assert (
+        first["title_tokens"] == 3
+        and first["ids"][:3].tolist() == [9, 10, TITLE_END]
+        and set(first) == {"ids", "title_tokens"}
+    )
+
+
+def test_every_kind_of_dataset_is_shown(tmp_path):
+    vocabulary = Vocabulary.train(["a few words of text"] * 9, 30)
+    writer = DatasetWriter(tmp_path, "alignment", Recipe(vocabulary_sha256=vocabulary.sha256), vocabulary)
+    rows = [{"id": str(n), "embeddings": np.zeros(4 * n, np.float16), "label": np.ones(n) / n} for n in (1, 2, 5)]
+    dataset = writer.finish([writer.add("train", "train", table_of(rows, "alignment"))])
+    assert dataset.lengths("train")[:, 1].tolist() == [1, 2, 5]
+    card = Card.of(str(tmp_path)).to_dict()
+    assert (card["kind"], card["rows"], card["rows_in"]) == ("alignment", 3, 3)
+    console = Console(width=120, file=io.StringIO())
+    console.print(Card.of(str(tmp_path)).render())
+    assert "(alignment)" in console.file.getvalue()
+
+
+def test_a_fingerprint_tells_datasets_apart_and_not_how_they_were_written(tmp_path):
+    one, same, other = (
+        Dataset.open(write_dataset(tmp_path / name, {"train": 30}, shards=1, seed=seed)).fingerprint
+        for name, seed in (("one", 0), ("same", 0), ("other", 1))
+    )
+    assert one == same != other

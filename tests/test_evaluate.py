@@ -13,13 +13,13 @@ from factbook_data import write_factbook, write_ranker, write_run
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
-from raysum.decode.summary import Citation
+from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.errors import UserError
+from raysum.evaluate import scorers
 from raysum.evaluate.evaluation import evaluate
-from raysum.evaluate.output import Output
-from raysum.evaluate.scoring import means, score
+from raysum.evaluate.scorers import means
 from raysum.evaluate.systems import Lead, LexRank, Oracle, swap
-from raysum.models.batch import TITLE_END
+from raysum.models.special_ids import TITLE_END
 from raysum.run import Run
 
 
@@ -38,26 +38,39 @@ def rows(data) -> list[dict]:
     return list(data.read("test"))
 
 
+def score(rows: list[dict], summaries: list[Summary]) -> pd.DataFrame:
+    return scorers.score(rows, summaries, scorers.scorers_of(None, rows[0]))
+
+
+def said(*sentences: str, cited: tuple[Citation, ...] = (), attention: tuple[float, ...] = ()) -> Summary:
+    parts = [Sentence(text=text, citations=list(cited)) for text in sentences]
+    return Summary(id="x", summary=" ".join(sentences), sentences=parts, attention=list(attention), score=0.0)
+
+
+def texts(summary: Summary) -> list[str]:
+    return [sentence.text for sentence in summary.sentences]
+
+
 def plain_row(title: str, paragraphs: list[str], summary: str) -> dict:
-    return {"id": "x", "title": title, "text": paragraphs, "summary": summary, "facts": ""}
+    return {"id": "x", "title": title, "text": paragraphs, "summary": summary, "extra": ""}
 
 
 def test_lead_takes_title_and_best_paragraphs_up_to_the_length_of_the_reference():
     row = plain_row("The Mill", ["One two three. Four five.", "Six seven eight."], "a b c d e f g h")
     (output,) = Lead().summarize([row], [row])
-    assert output.sentences == ["The Mill", "One two three.", "Four five.", "Six"]
+    assert texts(output) == ["The Mill", "One two three.", "Four five.", "Six"]
 
 
 def test_lexrank_starts_with_the_most_central_paragraph():
-    texts = [
+    paragraphs = [
         "The dog sleeps.",
         "The red fox jumps over the river.",
         "A red fox jumps over it.",
         "The fox jumps and jumps.",
     ]
-    row = plain_row("Fox", texts, "one two three four")
+    row = plain_row("Fox", paragraphs, "one two three four")
     (output,) = LexRank().summarize([row], [row])
-    assert output.sentences[0].split() == texts[1].split()[:4]
+    assert texts(output)[0].split() == paragraphs[1].split()[:4]
 
 
 def test_oracle_is_the_best_of_the_extractive_systems(rows):
@@ -81,7 +94,7 @@ def test_swap_puts_another_clusters_paragraphs_behind_the_own_title(data, rows):
     other_first, *other_rest = paragraphs(other)
     assert vocabulary.decode(title) == row["title"] != other["title"]
     assert body == other_first[other_first.index(TITLE_END) :] and rest == other_rest
-    assert mixed["text"] == other["text"] and mixed["summary"] == row["summary"] and mixed["facts"] == row["facts"]
+    assert mixed["text"] == other["text"] and mixed["summary"] == row["summary"] and mixed["extra"] == row["extra"]
     starts = mixed["sentence_offsets"]
     assert starts[-1] == mixed["paragraph_offsets"][-1] == len(mixed["ids"]) and (np.diff(starts) > 0).all()
     again = swap(row, row)
@@ -89,21 +102,21 @@ def test_swap_puts_another_clusters_paragraphs_behind_the_own_title(data, rows):
 
 
 def test_the_reference_scores_everything_and_another_summary_no_fact(rows):
-    own = means(score(rows, [Output([row["summary"]]) for row in rows]))
+    own = means(score(rows, [said(row["summary"]) for row in rows]))
     assert own["rouge1"] == own["rouge2"] == own["facts_f1"] == 100
     assert own["facts_right"] == own["facts_total"] > 0 == own["facts_wrong"]
-    strange = means(score(rows, [Output([row["summary"]]) for row in (*rows[1:], rows[0])]))
+    strange = means(score(rows, [said(row["summary"]) for row in (*rows[1:], rows[0])]))
     assert strange["facts_right"] == 0 < strange["facts_wrong"] and strange["rouge2"] < 50
 
 
 def test_citations_are_scored_against_the_paragraphs_that_state_the_facts(rows):
     row = rows[0]
-    true = sorted({tuple(place) for fact in json.loads(row["facts"]) for place in fact["paragraphs"]})
+    true = sorted({tuple(place) for fact in json.loads(row["extra"])["facts"] for place in fact["paragraphs"]})
     others = sorted({*zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True)} - set(true))
 
     def figures(places: list[tuple[int, int]]) -> dict[str, float]:
-        cited = [Citation(document, paragraph, 1 / len(places)) for document, paragraph in places]
-        return means(score([row], [Output([row["summary"].replace("\n", " ")], [cited])]))
+        cited = [Citation(document=d, paragraph=p, weight=1 / len(places)) for d, p in places]
+        return means(score([row], [said(row["summary"].replace("\n", " "), cited=tuple(cited))]))
 
     right, wrong = figures(true), figures(others)
     assert (right["citation_precision"], right["citation_recall"]) == (100, 100)
@@ -119,10 +132,8 @@ def test_attention_like_the_references_words_is_most_similar(rows):
 
     row = rows[0]
     gold = gold_attention(row["summary"], row["text"])
-    (alike,) = score([row], [Output(["x"], attention=gold.tolist())])["attention_similarity"]
-    (least,) = score([row], [Output(["x"], attention=(gold == gold.min()).astype(float).tolist())])[
-        "attention_similarity"
-    ]
+    (alike,) = score([row], [said("x", attention=tuple(gold.tolist()))])["attention_similarity"]
+    (least,) = score([row], [said("x", attention=tuple((gold == gold.min()).astype(float)))])["attention_similarity"]
     assert alike == pytest.approx(1) and least < 0.7
 
 
@@ -144,7 +155,7 @@ def test_evaluating_a_run_saves_and_returns_the_same(run, data):
     rows = list(data.read("test", stop=5))
     assert [line["reference"] for line in lines] == [row["summary"] for row in rows]
     saved = pd.read_parquet(folder / "scores.parquet")
-    again = score(rows, [Output([line["pht"]]) for line in lines])  # one line a summary: only Lsum needs sentences
+    again = score(rows, [said(line["pht"]) for line in lines])  # one line a summary: only Lsum needs sentences
     for metric in ("rouge1", "rouge2", "rougeL"):
         assert saved[saved.system == "pht"][metric].tolist() == again[metric].tolist()
         assert result.systems["pht"][metric] == pytest.approx(again[metric].mean())
@@ -194,7 +205,7 @@ def test_table_shows_each_system_and_the_protocol(data):
 
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     result = evaluate("lexrank", data.path, split="valid", protocol="pht-paper")
-    console.print(result.table())
+    console.print(result.render())
     text = console.export_text()
     figures = result.systems["lexrank"]
     assert "pht-paper" in text and f"{figures['rouge2']:.2f} ±" in text and "facts right" in text
@@ -222,7 +233,7 @@ def test_mistakes_are_named(run, data, tmp_path):
 
 def test_a_trials_scorer_loads_neither_torch_nor_tune():
     code = (
-        "import sys, raysum.tune.decoding, raysum.evaluate.scoring, raysum.evaluate.examples;"
+        "import sys, raysum.tune.decoding, raysum.evaluate.scorers, raysum.evaluate.examples;"
         "print([m for m in ('torch', 'ray.tune', 'sklearn') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

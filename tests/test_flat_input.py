@@ -1,8 +1,12 @@
 """What the flat Transformer reads: paragraphs joined to one sequence, as the published code feeds it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from small_datasets import write_dataset
+from small_models import pack
 from test_summarizer import DOCUMENTS, write_run
 
 from raysum.config.loading import load_config
@@ -10,15 +14,14 @@ from raysum.config.sections import Config, SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary
-from raysum.decode.compression import restrict
 from raysum.decode.summarizer import Summarizer
-from raysum.models.batch import EOS, PAD, PARAGRAPH_END, Source
-from raysum.models.specs import Seq2SeqSpec
+from raysum.models.batch import Source
+from raysum.models.special_ids import EOS, PAD, PARAGRAPH_END
+from raysum.models.specs.family import FamilySpec
 from raysum.prepare.pipeline import prepare_example
-from raysum.stream.cut import cut_source
-from raysum.stream.kinds.collate import Summarization
+from raysum.stream.kinds.summarization import Summarization, cut_source
 from raysum.stream.loader import read_rows
-from raysum.train.fit import train
+from raysum.train.fit import fit
 
 SIZES = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2}
 
@@ -32,7 +35,8 @@ def published(paragraphs: list[list[int]], limit: int) -> list[int]:
 def cut(paragraphs: list[list[int]], **limits: int) -> list[list[int]]:
     ids = np.array([token for paragraph in paragraphs for token in paragraph])
     offsets = np.cumsum([0, *map(len, paragraphs)])
-    found, lengths = cut_source(ids, offsets, SourceConfig(**limits), joined=True)
+    row = {"ids": ids, "paragraph_offsets": offsets}
+    found, lengths = cut_source(row, SourceConfig(**limits), joined=True)
     assert len(found) == lengths.sum() and (lengths > 0).all()
     return [part.tolist() for part in np.split(found, np.cumsum(lengths)[:-1])]
 
@@ -78,10 +82,15 @@ def test_only_flat_models_read_joined_paragraphs():
 
 
 def test_compressed_input_still_ends_with_the_end():
-    paragraphs = cut([[10, 3, 11], [12], [13, 14]])
-    assert restrict(paragraphs, [0, 1]) == [[10, 3, 11, 7], [12, 5]]
-    assert restrict(paragraphs, [1]) == [[10, 3, 12, 5]]
-    assert restrict(paragraphs, [1, 2]) == [[10, 3, 12, 7], [13, 14, 5]]
+    whole = replace(pack([cut([[10, 3, 11], [12], [13, 14]])]), titles=torch.tensor([2]))
+
+    def restricted(*kept: int) -> list[list[int]]:
+        source = whole.restrict([kept])
+        return [part.tolist() for part in source.ids.split(source.lengths.tolist())]
+
+    assert restricted(0, 1) == [[10, 3, 11, 7], [12, 5]]
+    assert restricted(1) == [[10, 3, 12, 5]]
+    assert restricted(1, 2) == [[10, 3, 12, 7], [13, 14, 5]]
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +102,12 @@ def vocabulary(tmp_path_factory) -> Vocabulary:
 
 def test_raw_text_is_joined_and_cited_by_paragraph(tmp_path, vocabulary, monkeypatch):
     (tmp_path / "v.model").write_bytes(vocabulary.model)
-    spec = Seq2SeqSpec(encoder="SS", decoder="F", positions="flat", vocabulary=len(vocabulary), **SIZES)
+    spec = FamilySpec(encoder="SS", decoder="F", positions="flat", vocabulary=len(vocabulary), **SIZES)
     write_run(tmp_path / "run", tmp_path / "v.model", spec, seed=3)
     summarizer = Summarizer.load(tmp_path / "run")
     seen: list[Source] = []
-    encode = summarizer.model.encode
-    monkeypatch.setattr(summarizer.model, "encode", lambda source: seen.append(source) or encode(source))
+    encode = summarizer.searcher.model.encode
+    monkeypatch.setattr(summarizer.searcher.model, "encode", lambda source: seen.append(source) or encode(source))
     cluster = {"title": "The mill", "documents": DOCUMENTS}
     summary, row = summarizer.summarize_many([cluster])[0], summarizer.prepare(cluster)
     paragraphs = [part.tolist() for part in np.split(row["ids"], row["paragraph_offsets"][1:-1])]
@@ -107,22 +116,28 @@ def test_raw_text_is_joined_and_cited_by_paragraph(tmp_path, vocabulary, monkeyp
     assert len(summary.attention) == len(paragraphs) == 5 and sum(summary.attention) == pytest.approx(1, abs=1e-5)
 
 
-def test_training_reads_the_same_as_decoding(tmp_path):
+def test_training_reads_the_same_as_decoding(tmp_path, monkeypatch):
     data = write_dataset(tmp_path / "data", {"train": 30, "valid": 6})
     sections = {
         "model": {"encoder": "S", "decoder": "F", "positions": "flat", **SIZES},
         "source": {"max_tokens": 14},
         "train": {"steps": 2, "batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1},
     }
-    run = train(Config(**sections, data=str(data), out=str(tmp_path / "run")))
+    run = fit(Config(**sections, data=str(data), out=str(tmp_path / "run")))
     kind, source = Summarization.of(run.config.model), run.config.source
     rows = list(read_rows(str(data), "valid", np.arange(6), kind.columns).values())
     ids = kind.collate(kind.pack(rows, source)).source.ids.tolist()
     assert ids == [token for row in rows for token in published(_paragraphs(row), 13)]
     assert {PARAGRAPH_END, EOS} <= set(ids)
     summarizer = Summarizer.load(run.path)
-    for row in Dataset.open(data).read("valid"):
-        assert sum(summarizer._paragraphs(row, source), []) == published(_paragraphs(row), 13)
+    read = Dataset.open(data).read("valid")
+    seen: list[Source] = []
+    encode = summarizer.searcher.model.encode
+    monkeypatch.setattr(summarizer.searcher.model, "encode", lambda source: seen.append(source) or encode(source))
+    for row in read:
+        count = len(row["paragraph_offsets"]) - 1
+        summarizer.summarize_rows([row | {"document": np.zeros(count, int), "paragraph": np.arange(count)}])
+        assert seen[-1].ids.tolist() == published(_paragraphs(row), 13)
 
 
 def _paragraphs(row: dict) -> list[list[int]]:
@@ -140,7 +155,7 @@ def test_without_ranking_the_first_tokens_of_the_documents_are_read(vocabulary):
     lines = [line for d in DOCUMENTS for line in (d if isinstance(d, str) else d["text"]).splitlines() if line]
     assert plain["text"] == lines and ranked["text"] != lines
     source = load_config("ft", ["source.max_tokens=60"]).source
-    found, _ = cut_source(plain["ids"], plain["paragraph_offsets"], source, joined=True)
+    found, _ = cut_source(plain, source, joined=True)
     title = [*vocabulary.encode(cluster["title"]), 3]
     texts = [title + vocabulary.encode(lines[0]), *map(vocabulary.encode, lines[1:])]
     assert found.tolist() == published(texts, 59) and len(found) == 60

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from small_datasets import write_dataset
+from small_models import objective_of
 from test_summarizer import write_run
 
 from raysum.config.loading import load_config
@@ -17,14 +18,13 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable
 from raysum.models.batch import Source
-from raysum.models.specs import Seq2SeqSpec
+from raysum.models.specs.family import FamilySpec
 from raysum.prepare.graphs import discourse_graph
 from raysum.prepare.pipeline import prepare_example
 from raysum.run import Run
-from raysum.stream.cut import cut_graph, cut_source
-from raysum.stream.kinds.collate import Summarization, kind_of
-from raysum.train.fit import train
-from raysum.train.objectives import objective_of
+from raysum.stream.kinds.base import kind_of
+from raysum.stream.kinds.summarization import Summarization, cut_graph, cut_source
+from raysum.train.fit import fit
 
 TEXTS = [
     "The bridge of Old Arden was built by Mary Stone in 1820, and it stands today.",
@@ -97,6 +97,7 @@ def row_of(sizes: list[int], edges: dict[tuple[int, int], float]) -> dict[str, n
     pairs = np.array(list(edges)).reshape(-1, 2)
     return {
         "ids": np.arange(10, 10 + sum(sizes)),
+        "title_tokens": 0,
         "paragraph_offsets": np.cumsum([0, *sizes]),
         "target_ids": np.array([4, 9, 5]),
         "graph_row": pairs[:, 0].astype(np.int16),
@@ -114,7 +115,7 @@ def test_the_graph_is_cut_as_the_source_is():
         ({"max_tokens": 7}, {(0, 1): 0.1}),
         ({"max_tokens": 4}, {}),
     ]:
-        _, lengths = cut_source(row["ids"], row["paragraph_offsets"], SourceConfig(**limits))
+        _, lengths = cut_source(row, SourceConfig(**limits))
         found = cut_graph(row, len(lengths))
         pairs = list(zip(found[0].tolist(), found[1].tolist(), strict=True))
         assert dict(zip(pairs, found[2].tolist(), strict=True)) == pytest.approx(expected)
@@ -148,7 +149,7 @@ def run(data, tmp_path_factory) -> Run:
         "train": {"steps": 20, "batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1, "log_every": 1},
         "decode": {"num_beams": 2, "max_length": 8, "batch_examples": 4},
     }
-    return train(Config(**sections, data=str(data), out=str(out)))
+    return fit(Config(**sections, data=str(data), out=str(out)))
 
 
 def placed(row: dict) -> dict:
@@ -172,9 +173,9 @@ def test_a_model_with_graph_heads_trains_and_decodes(run, data):
 
 
 def test_the_loss_of_a_batch_is_that_of_its_examples_in_any_order(run, data):
-    kind = kind_of(Dataset.open(data), run.config.model)
+    kind = kind_of(run.config.model, Dataset.open(data))
     rows = list(Dataset.open(data).read("valid", kind.columns, 0, 9))
-    objective = objective_of(Summarizer.load(run.path).model, 0.0).eval()
+    objective = objective_of(Summarizer.load(run.path).searcher.model, 0.0).eval()
 
     def loss(of: list[dict]) -> float:
         return objective(kind.collate(kind.pack(of, run.config.source))).item()
@@ -190,16 +191,16 @@ def test_the_loss_of_a_batch_is_that_of_its_examples_in_any_order(run, data):
 def test_data_without_a_graph_is_refused(run, tmp_path):
     bare = Dataset.open(write_dataset(tmp_path / "bare", {"train": 8}))
     spec = load_config("ht-graph").model
-    assert isinstance(spec, Seq2SeqSpec) and (spec.graph_heads, spec.encoder) == (1, "LLLLLGG")
+    assert isinstance(spec, FamilySpec) and (spec.graph_heads, spec.encoder) == (1, "LLLLLGG")
     with pytest.raises(UserError, match="--graph similarity or --graph discourse"):
-        train(Config(model=SIZES, data=str(bare.path), out=str(tmp_path / "run")))
+        fit(Config(model=SIZES, data=str(bare.path), out=str(tmp_path / "run")))
     with pytest.raises(UserError, match="holds no graph"):
         check_readable(run, bare)
 
 
 def test_raw_text_gets_the_graph_of_the_recipe(tmp_path, monkeypatch):
     vocabulary = Vocabulary.train(TEXTS * 20, 120, tmp_path / "v.model")
-    spec = Seq2SeqSpec(vocabulary=len(vocabulary), **SIZES)
+    spec = FamilySpec(vocabulary=len(vocabulary), **SIZES)
     write_run(tmp_path / "run", tmp_path / "v.model", spec, seed=3)
     Run(tmp_path / "run").create(
         Run.open(tmp_path / "run").config,
@@ -208,8 +209,8 @@ def test_raw_text_gets_the_graph_of_the_recipe(tmp_path, monkeypatch):
     )
     summarizer = Summarizer.load(tmp_path / "run")
     seen: list[Source] = []
-    encode = summarizer.model.encode
-    monkeypatch.setattr(summarizer.model, "encode", lambda source: seen.append(source) or encode(source))
+    encode = summarizer.searcher.model.encode
+    monkeypatch.setattr(summarizer.searcher.model, "encode", lambda source: seen.append(source) or encode(source))
     summarizer.summarize_many([{"title": "x", "documents": ["Bread is cheap in Old Arden today."]}, cluster := raw()])
     row = summarizer.prepare(cluster)
     expected = discourse_graph(row["text"], list(zip(row["document"], row["paragraph"], strict=True)))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_models import log_probs, pack
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # an implementation of its own
 
 from raysum.config.loading import load_config
@@ -21,7 +22,6 @@ from raysum.errors import UserError
 from raysum.importing import hiersumm, wiki_sum
 from raysum.importing.checkpoint import import_checkpoint
 from raysum.importing.tensor_bundle import TensorBundle, crc32c
-from raysum.models.batch import Source
 from raysum.run import Run
 from raysum.train.fit import check_resumable
 
@@ -140,7 +140,7 @@ def test_hiersumm_becomes_a_run_that_summarizes(small, vocabulary, tmp_path, sha
         checkpoint = torch.load(packed, weights_only=True)
     arrays = {name: value.numpy() for name, value in checkpoint["model"].items()}
     _, expected = hiersumm.convert(arrays, vars(checkpoint["opt"]))
-    weights = summarizer.model.state_dict()
+    weights = summarizer.searcher.model.state_dict()
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], value) for name, value in expected.items())
     summary = summarizer.summarize("The mill", [TEXT, TEXT[20:]])
@@ -158,7 +158,7 @@ def test_architecture_and_step_come_from_the_file(plain, vocabulary, tmp_path):
     options = argparse.Namespace(**(vars(checkpoint["opt"]) | {"heads": 2, "trunc_src_nblock": 9}))
     file = tmp_path / "wikisum_model_step_320.pt"
     torch.save({"model": old, "opt": options}, file, _use_new_zipfile_serialization=False)
-    run = import_checkpoint("hiersumm", str(file), str(tmp_path / "run"), vocabulary)
+    run = import_checkpoint("hiersumm", str(file), str(tmp_path / "run"), vocabulary).run
     assert (run.config.model.encoder, run.config.model.decoder, run.config.model.heads) == ("LGG", "F", 2)
     assert run.config.source.max_paragraphs == 9 and run.best().step == 320
 
@@ -170,7 +170,9 @@ def test_a_flat_checkpoint_reads_as_many_tokens_as_it_was_trained_on(plain, voca
         model = {name[6:]: torch.from_numpy(arrays[name]) for name in arrays.files if name.startswith("param/")}
     changed = argparse.Namespace(**(options | {"hier": False, "trunc_src_ntoken": 800}))
     torch.save({"model": model, "opt": changed}, tmp_path / "model_step_7.pt")
-    config = import_checkpoint("hiersumm", str(tmp_path / "model_step_7.pt"), str(tmp_path / "run"), vocabulary).config
+    config = import_checkpoint(
+        "hiersumm", str(tmp_path / "model_step_7.pt"), str(tmp_path / "run"), vocabulary
+    ).run.config
     assert (config.model.encoder, config.model.positions, config.decode) == ("SSS", "flat", load_config("ft").decode)
     assert config.source.max_tokens == 801  # its loader adds EOS behind the cut; ours counts it
 
@@ -179,18 +181,18 @@ def test_a_flat_checkpoint_reads_as_many_tokens_as_it_was_trained_on(plain, voca
 def test_wiki_sum_computes_the_published_outputs(parameters, vocabulary, tmp_path, name):
     arrays = parameters[name]
     prefix = checkpoint_of(arrays, tmp_path / "ckpt-3")
-    run = import_checkpoint("wiki_sum", str(prefix), str(tmp_path / "run"), vocabulary)
+    run = import_checkpoint("wiki_sum", str(prefix), str(tmp_path / "run"), vocabulary).run
     assert run.best().step == 1200  # not 3: that counts the checkpoints
     assert run.config.decode == load_config(name).decode
     assert run.config.model.dropout == 0.3 and run.config.model.heads == 4
-    model = Summarizer.load(run.path).model
-    source = Source.pack([[[t for t in row if t] for row in example] for example in arrays["in/inp"].tolist()])
+    model = Summarizer.load(run.path).searcher.model
+    source = pack([[[t for t in row if t] for row in example] for example in arrays["in/inp"].tolist()])
     target = torch.from_numpy(arrays["in/tgt"]).long()
     with torch.no_grad():
         hidden, _ = model.decode(target[:, :-1], model.encode(source))
     real = target[:, :-1] != 0
     expected = torch.from_numpy(arrays["out/vocab_dists"])[real].log()
-    torch.testing.assert_close(model.log_probs(hidden)[real], expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(log_probs(model, hidden)[real], expected, atol=1e-5, rtol=0)
 
 
 def test_all_names_of_a_checkpoint_mean_the_same(parameters, tmp_path):
@@ -215,7 +217,7 @@ def test_an_imported_run_is_not_trained_over(plain, vocabulary, tmp_path):
     from raysum.data.dataset import Dataset
 
     dataset = Dataset.open(write_dataset(tmp_path / "data", {"train": 4}))
-    run = import_checkpoint("hiersumm", str(plain), str(tmp_path / "run"), vocabulary)
+    run = import_checkpoint("hiersumm", str(plain), str(tmp_path / "run"), vocabulary).run
     shutil.copyfile(dataset.vocabulary_path, run.vocabulary)
     with pytest.raises(UserError, match="holds weights alone"):
         check_resumable(run, run.config, dataset)
@@ -269,9 +271,9 @@ def test_damaged_and_wrong_pytorch_files(plain, vocabulary, tmp_path, change, me
     ("options", "model", "message"),
     [
         ({"heads": 5}, {}, "not a multiple of heads 5"),
-        ({"inter_heads": 8}, {}, "do not fit the architecture"),
+        ({"inter_heads": 8}, {}, "does not fit the model"),
         ({}, {"decoder.embeddings.weight": torch.zeros(100, 32)}, "embeddings of its own"),
-        ({}, {"encoder.layer_norm.bias": torch.zeros(3)}, "do not fit the architecture"),
+        ({}, {"encoder.layer_norm.bias": torch.zeros(3)}, "does not fit the model"),
     ],
 )
 def test_hiersumm_models_that_cannot_be_ours(plain, vocabulary, tmp_path, options, model, message):

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from small_models import EXAMPLES, MIXES, model_of, targets
+from small_models import EXAMPLES, MIXES, model_of, pack, targets
 
-from raysum.models.batch import Source
 from raysum.models.kernels.fusion import fuse, token_shares
 
-SOURCE = Source.pack(EXAMPLES)
+SOURCE = pack(EXAMPLES)
 
 
 @pytest.mark.parametrize("mix", MIXES)
@@ -31,7 +30,7 @@ def test_padding_and_neighbours_change_no_token(mix):
     with torch.no_grad():
         _, together = model.decode(tokens, model.encode(SOURCE), attention="tokens")
         for row, example in enumerate(EXAMPLES):
-            one = Source.pack([example])
+            one = pack([example])
             _, alone = model.decode(tokens[row : row + 1], model.encode(one), attention="tokens")
             paragraphs, length = alone.shape[2:]
             torch.testing.assert_close(alone[0], together[row, :, :paragraphs, :length], atol=1e-6, rtol=0)
@@ -41,7 +40,7 @@ def test_flat_attention_does_not_know_paragraphs():
     """The same tokens in one paragraph: the same weights, in the same order."""
     model = model_of("SS/FF", positions="flat").eval()
     tokens = targets(1)
-    cut, whole = Source.pack(EXAMPLES[:1]), Source.pack([[sum(EXAMPLES[0], [])]])
+    cut, whole = pack(EXAMPLES[:1]), pack([[sum(EXAMPLES[0], [])]])
     with torch.no_grad():
         weights = [model.decode(tokens, model.encode(source), attention="tokens")[1] for source in (cut, whole)]
     real = cut.layout.grid_mask[0]

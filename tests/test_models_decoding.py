@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from small_models import EXAMPLES, MIXES, model_of, targets
+from small_models import EXAMPLES, MIXES, log_probs, model_of, pack, targets
 
-from raysum.models.batch import Source
 from raysum.models.kernels import cache
 
 BEAMS = 2
@@ -22,20 +21,20 @@ def stepped(model, memory, tokens, attention=True):
 @pytest.mark.parametrize("watch", [True, "tokens"])
 def test_cached_equals_uncached(mix, norm, watch, monkeypatch):
     monkeypatch.setattr(cache, "_ROOM", 4)  # so that the cache grows on the way
-    model, source = model_of(mix, norm=norm).eval(), Source.pack(EXAMPLES)
+    model, source = model_of(mix, norm=norm).eval(), pack(EXAMPLES)
     tokens = targets(len(EXAMPLES) * BEAMS, length=9)
     with torch.no_grad():
         found, share = stepped(model, model.encode(source), tokens, watch)
-        repeated = Source.pack([example for example in EXAMPLES for _ in range(BEAMS)])
+        repeated = pack([example for example in EXAMPLES for _ in range(BEAMS)])
         hidden, attention = model.decode(tokens, model.encode(repeated), attention=watch)
-        expected = model.log_probs(hidden)
+        expected = log_probs(model, hidden)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(share, attention, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_examples_selected_from_a_memory_decode_as_before(mix):
-    model, source, tokens = model_of(mix).eval(), Source.pack(EXAMPLES), targets(3)
+    model, source, tokens = model_of(mix).eval(), pack(EXAMPLES), targets(3)
     with torch.no_grad():
         memory = model.encode(source)
         hidden, attention = model.decode(tokens, memory, attention=True)
@@ -49,7 +48,7 @@ def test_examples_selected_from_a_memory_decode_as_before(mix):
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_reordered_beams_continue_their_new_histories(mix):
-    model, source = model_of(mix).eval(), Source.pack(EXAMPLES)
+    model, source = model_of(mix).eval(), pack(EXAMPLES)
     tokens, parent = targets(6, length=5), torch.tensor([[1, 1], [1, 0], [0, 0]])
     with torch.no_grad():
         memory = model.encode(source)
@@ -67,7 +66,7 @@ def test_reordered_beams_continue_their_new_histories(mix):
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_examples_that_leave_change_nothing_for_those_that_stay(mix):
-    model, source = model_of(mix).eval(), Source.pack(EXAMPLES)
+    model, source = model_of(mix).eval(), pack(EXAMPLES)
     tokens, rows = targets(6, length=5), torch.tensor([0, 1, 4, 5])
     with torch.no_grad():
         memory = model.encode(source)
@@ -85,7 +84,7 @@ def test_examples_that_leave_change_nothing_for_those_that_stay(mix):
 def test_source_keys_are_not_repeated_for_beams_nor_touched_by_reordering():
     model = model_of("L/FPV").eval()
     with torch.no_grad():
-        memory = model.encode(Source.pack(EXAMPLES))
+        memory = model.encode(pack(EXAMPLES))
         few, many = model.start(memory, 1), model.start(memory, 50)
         for one, other in zip(few.keys, many.keys, strict=True):
             assert one.key.shape == other.key.shape

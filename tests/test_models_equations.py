@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from small_models import DRY, EXAMPLES, model_of, targets
+from small_models import DRY, EXAMPLES, model_of, pack, targets
 from torch import Tensor
 
 from raysum.models.batch import Source
@@ -15,7 +15,7 @@ EXAMPLE = EXAMPLES[0]
 
 @pytest.fixture
 def source() -> Source:
-    return Source.pack([EXAMPLE])
+    return pack([EXAMPLE])
 
 
 def linear(x: Tensor, layer) -> Tensor:
@@ -130,7 +130,7 @@ def test_parallel_attention_is_equations_7_to_9(source, form):
     x = torch.randn(1, 5, WIDTH)
     found, share = cross(x, cross.read(memory), attention=True)
     for position in range(5):
-        keys, values = linear(memory.paragraphs()[0], cross.paragraphs.source).split(WIDTH, -1)
+        keys, values = linear(memory.phi[0], cross.paragraphs.source).split(WIDTH, -1)
         context, weights = multi_head(linear(x[0, position], cross.paragraphs.query), keys, values)
         expected = linear(context, cross.paragraphs.out)  # eq. 7
         for paragraph, tokens in enumerate(paragraphs_of(memory.tokens)):

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from small_models import DRY, EXAMPLES, model_of, targets
+from small_models import DRY, EXAMPLES, model_of, pack, targets
 
-from raysum.models.batch import Source
 from raysum.models.kernels import pieces
+from raysum.models.kernels.attention import attend, masked_softmax
 from raysum.models.kernels.dropout import Dropout, draw_keep, drop, dropped_relu, rounded
 from raysum.models.kernels.fusion import _Fusion, fuse
-from raysum.models.layers import attend, masked_softmax
 
 B, H, Q, M, N, SIZE = 3, 2, 4, 3, 5, 4
 COUNTS = (3, 1, 2)
@@ -87,7 +86,7 @@ def test_pieces_cover_all_examples_within_the_budget(monkeypatch):
 def test_small_pieces_give_the_same_gradients(rate, monkeypatch):
     """Recomputed in backward piece by piece: with dropout it must draw the same numbers again."""
     options = {**DRY, "attention_dropout": rate, "dropout": rate}
-    model, source, tokens = model_of("L/PV", **options).train(), Source.pack(EXAMPLES), targets(3)
+    model, source, tokens = model_of("L/PV", **options).train(), pack(EXAMPLES), targets(3)
 
     def gradients():
         model.zero_grad()

@@ -1,15 +1,10 @@
-"""Parameter counts in closed form: equal to the built models, and to the published codes at their sizes."""
-
-import subprocess
-import sys
+"""Parameter counts, made without allocating: those of the published codes and of the papers."""
 
 import pytest
-from small_models import MIXES, spec
 
 from raysum.config.loading import load_config
-from raysum.models.build import build
-from raysum.models.parameters import PAPERS_MB, count_parameters, megabytes
-from raysum.models.specs import PredictorSpec
+from raysum.config.sizes import PAPERS_MB, megabytes
+from raysum.systems import build, count_parameters
 
 PRESETS = ["ft", "ht", "ht-code", "pht", "vht", "ft-3", "ht-3-3", "pht-1", "vht-1"]
 OTHERS = ["tdmca", "tdmca-3", "txl", "graphsum", "ranker"]
@@ -17,19 +12,6 @@ OTHERS = ["tdmca", "tdmca-3", "txl", "graphsum", "ranker"]
 
 def built(some_spec) -> int:
     return sum(value.numel() for value in build(some_spec).parameters())
-
-
-@pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("form", ["code", "paper"])
-@pytest.mark.parametrize(("norm", "tied"), [("pre", True), ("post", False)])
-def test_formula_equals_the_built_model(mix, form, norm, tied):
-    some_spec = spec(mix, form=form, norm=norm, tied_output=tied)
-    assert count_parameters(some_spec) == built(some_spec)
-
-
-def test_formula_equals_the_built_predictor():
-    some_spec = PredictorSpec(width=16, ffn=24, heads=2, layers=3)
-    assert count_parameters(some_spec) == built(some_spec)
 
 
 def test_counts_are_those_of_the_published_codes():
@@ -61,6 +43,6 @@ def test_presets_build(name):
     assert built(small) == count_parameters(small)
 
 
-def test_specs_and_counts_load_no_torch():
-    code = "import sys, raysum.models.parameters; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+def test_counting_allocates_nothing():
+    huge = load_config("pht", ["model.width=65536", "model.ffn=262144", "model.vocabulary=1000000"]).model
+    assert count_parameters(huge) > 3e11  # 1.2 TB in fp32

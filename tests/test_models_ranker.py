@@ -9,23 +9,20 @@ import torch
 import torch.nn.functional as F
 from factbook_data import write_factbook
 from rouge_score import rouge_scorer
-from small_models import EXAMPLES, build_seeded, shaken
+from small_models import EXAMPLES, build_seeded, objective_of, pack, shaken
 
 from raysum.config.loading import load_config
 from raysum.config.sections import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
-from raysum.decode.extraction import probabilities
 from raysum.errors import UserError
-from raysum.models.batch import TITLE_END, Source
-from raysum.models.parameters import count_parameters
-from raysum.models.specs import RankerSpec
+from raysum.models.special_ids import TITLE_END
+from raysum.models.specs.ranker import RankerSpec
 from raysum.models.systems.ranker import RankingBatch, Titles
 from raysum.restore import restore_ranker
-from raysum.stream.cut import split_title
-from raysum.stream.kinds.collate import Ranking
-from raysum.train.fit import train
-from raysum.train.objectives import objective_of
+from raysum.stream.kinds.ranking import Ranking
+from raysum.systems import count_parameters
+from raysum.train.fit import fit
 
 
 def ranking_batch(chosen: Sequence[int]) -> RankingBatch:
@@ -35,7 +32,7 @@ def ranking_batch(chosen: Sequence[int]) -> RankingBatch:
     flat = [token for n in chosen for token in titles[n]]
     lengths = torch.tensor([len(titles[n]) for n in chosen])
     return RankingBatch(
-        Titles(torch.tensor(flat), lengths), Source.pack([EXAMPLES[n] for n in chosen]), torch.tensor(sum(kept, []))
+        Titles(torch.tensor(flat), lengths), pack([EXAMPLES[n] for n in chosen]), torch.tensor(sum(kept, []))
     )
 
 
@@ -94,26 +91,33 @@ def test_a_batch_holds_titles_paragraphs_and_their_recall(data):
     assert kind.costs(np.array([[30, 2, 0]]), source)[1] == 0  # no summary, nothing to learn
 
 
-def test_a_title_alone_and_none_have_their_mark():
-    title, paragraphs = split_title([np.array([9, 10, TITLE_END]), np.array([11])])
-    assert (title.tolist(), [p.tolist() for p in paragraphs]) == ([9, 10, TITLE_END], [[TITLE_END], [11]])
-    title, paragraphs = split_title([np.array([9, 10])])
-    assert (title.tolist(), [p.tolist() for p in paragraphs]) == ([TITLE_END], [[9, 10]])
+@pytest.mark.parametrize(
+    ("title", "first"), [([9, 10, TITLE_END], [TITLE_END]), ([9, 10, TITLE_END], [12, 13]), ([], [9, 10])]
+)
+def test_a_title_alone_and_none_have_their_mark(title, first):
+    ids = [*title, *(first if first != [TITLE_END] else []), 11]
+    offsets = np.array([0, len(ids) - 1, len(ids)])
+    row = {"ids": np.array(ids), "title_tokens": len(title), "paragraph_offsets": offsets, "text": [], "summary": ""}
+    arrays = Ranking().pack([row], SourceConfig())
+    assert arrays["title"].tolist() == (title or [TITLE_END])
+    assert np.split(arrays["ids"], np.cumsum(arrays["lengths"])[:-1])[0].tolist() == first
+    assert arrays["counts"].tolist() == [2] and arrays["ids"][-1] == 11
 
 
 def test_a_ranker_is_trained_and_found_by_its_run(data, tmp_path):
     sizes = ["model.width=16", "model.hidden=16", "model.dropout=0", "optim.lr=0.01", "source.max_tokens=30"]
     settings = ["steps=30", "workers=0", "micro_batches=1", "batch_tokens=2000", "validate_every=10", "save_every=30"]
     folders = [f"data={data.path}", f"out={tmp_path / 'ranker'}"]
-    run = train(load_config("ranker", [*folders, *sizes, *(f"train.{setting}" for setting in settings)]))
+    run = fit(load_config("ranker", [*folders, *sizes, *(f"train.{setting}" for setting in settings)]))
     losses = run.validations()
     assert list(losses) == [10, 20, 30] and losses[30] < losses[10]
     ranker = restore_ranker(str(run.path), data.vocabulary_hash, torch.device("cpu"))
-    row = next(data.read("valid"))
-    paragraphs = [part.tolist() for part in np.split(row["ids"], row["paragraph_offsets"][1:-1])]
-    assert probabilities(ranker, [paragraphs], torch.device("cpu")).sum().item() == pytest.approx(1)
+    kind = Ranking()
+    batch = kind.collate(kind.pack(list(data.read("valid")), run.config.source))
+    found = torch.nn.functional.binary_cross_entropy_with_logits(ranker(batch.titles, batch.source), batch.recall)
+    assert found.item() == pytest.approx(losses[30], rel=1e-5)
 
 
 def test_an_attention_predictor_is_not_trained_on_a_dataset():
     with pytest.raises(UserError, match="raysum train alignment"):
-        train(load_config("alignment", ["data=somewhere", "out=elsewhere"]))
+        fit(load_config("alignment", ["data=somewhere", "out=elsewhere"]))

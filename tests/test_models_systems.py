@@ -6,19 +6,21 @@ import pytest
 import references
 import torch
 import torch.nn.functional as F
-from small_models import EXAMPLES, build_seeded, shaken, targets
+from small_models import EXAMPLES, build_seeded, log_probs, objective_of, pack, shaken, targets
 from torch import Tensor, nn
 
 from raysum.config.sections import DecodeConfig
-from raysum.decode.attention import paragraph_attention
+from raysum.decode.attention import attention_of
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import shares
 from raysum.errors import UserError
-from raysum.models.batch import BOS, EOS, PAD, Batch, Source
+from raysum.models.batch import Batch, Source
 from raysum.models.kernels import cache
-from raysum.models.parameters import count_parameters
-from raysum.models.specs import GraphSumSpec, Spec, TdmcaSpec, TxlSpec
-from raysum.train.objectives import objective_of
+from raysum.models.special_ids import BOS, EOS, PAD
+from raysum.models.specs.graphsum import GraphSumSpec
+from raysum.models.specs.tdmca import TdmcaSpec
+from raysum.models.specs.txl import TxlSpec
+from raysum.systems import Spec, count_parameters
 
 WET = {"vocabulary": 40, "width": 16, "ffn": 24, "heads": 2}
 SIZES = {**WET, "dropout": 0.0, "attention_dropout": 0.0}
@@ -52,7 +54,7 @@ def source_of(chosen: Sequence[int], empty: bool = False, wider: int = 0) -> Sou
     paragraphs = [EXAMPLES[n] for n in chosen]
     if empty:
         paragraphs = [[*example[:1], [], *example[1:], []] for example in paragraphs]
-    source = Source.pack(paragraphs)
+    source = pack(paragraphs)
     most = max(len(EXAMPLES[n]) for n in chosen)
     graph = torch.full((len(chosen), most, most), 0.37)
     for row, n in enumerate(chosen):
@@ -87,7 +89,7 @@ def test_equals_the_plain_reference(name):
     model, tokens = system(name), targets(3, LENGTH)
     with torch.no_grad():
         hidden, attention = model.decode(tokens, model.encode(source_of([0, 1, 2])), attention=True)
-        found = model.log_probs(hidden)
+        found = log_probs(model, hidden)
         for row, example in enumerate(EXAMPLES):
             expected, share = reference(name, model, row, tokens[row])
             torch.testing.assert_close(found[row], expected, atol=1e-5, rtol=0)
@@ -172,7 +174,7 @@ def test_cached_equals_teacher_forced(name, monkeypatch):
         found, share = stepped(model, state, tokens)
         repeated = model.encode(source_of([0, 0, 1, 1, 2, 2]))
         hidden, attention = model.decode(tokens, repeated, attention=True)
-    torch.testing.assert_close(found, model.log_probs(hidden), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, log_probs(model, hidden), atol=1e-5, rtol=0)
     torch.testing.assert_close(share, attention, atol=1e-5, rtol=0)
 
 
@@ -236,7 +238,7 @@ def test_learns_and_decodes(name):
         memory = model.encode(batch.source)
         greedy = beam_search(model, memory, DecodeConfig(num_beams=1, max_length=12))
         found = beam_search(model, memory, DecodeConfig(num_beams=3, max_length=12, n_best=3), attention=True)
-        weights = [one for (one,) in paragraph_attention(model, memory, [[example[0].ids] for example in found])]
+        weights = [one for (one,) in attention_of(model, memory, [[example[0].ids] for example in found])]
     for row, (example, attention) in enumerate(zip(found, weights, strict=True)):
         assert greedy[row][0].ids == [i for i in batch.target[row, 1:].tolist() if i != PAD]
         assert len(example[0].ids) == len(attention) and not attention[:, len(EXAMPLES[row]) :].any()
@@ -244,7 +246,7 @@ def test_learns_and_decodes(name):
             tokens = torch.tensor([[BOS, *hypothesis.ids]])
             with torch.no_grad():
                 hidden, share = model.decode(tokens[:, :-1], model.encode(source_of([row])), attention=True)
-            log_prob = model.log_probs(hidden)[0].gather(1, tokens[0, 1:, None]).sum()
+            log_prob = log_probs(model, hidden)[0].gather(1, tokens[0, 1:, None]).sum()
             assert hypothesis.log_prob == pytest.approx(log_prob.item(), abs=1e-4)
             expected = shares(shares(share[0]).sum(0)).tolist() + [0.0] * (3 - len(EXAMPLES[row]))
             assert hypothesis.attention.tolist() == pytest.approx(expected, abs=1e-4)
@@ -257,19 +259,19 @@ def test_source_tokens_are_predicted_in_training_only(name):
     objective = objective_of(model, 0.0)
     with torch.no_grad():
         both, target_only = objective.train()(batch), objective.eval()(batch)
-        log_probs, source_nll = model.log_probs(model.encode(batch.source).tokens), 0.0
+        likely, source_nll = log_probs(model, model.encode(batch.source).tokens), 0.0
         place = 0
         for example in EXAMPLES:
             following = [token for paragraph in example for token in paragraph][1:] + [BOS]
             for token in following:
-                source_nll -= log_probs[place, token].item()
+                source_nll -= likely[place, token].item()
                 place += 1
     assert both.item() == pytest.approx(target_only.item() + 0.5 * source_nll, rel=1e-5)
 
 
 def test_graphsum_misses_a_graph_with_one_clear_message():
     with pytest.raises(UserError, match="needs a graph"):
-        system("graphsum").encode(Source.pack(EXAMPLES))
+        system("graphsum").encode(pack(EXAMPLES))
 
 
 def test_graphsum_attends_along_the_graph():
@@ -277,11 +279,11 @@ def test_graphsum_attends_along_the_graph():
     model = system("graphsum").eval()
     near = torch.zeros(1, 3, 3)
     near[:, 0, 1] = near[:, 1, 0] = 1.0
-    parts = [Source.pack([[*EXAMPLES[0][:2], last]]) for last in ([15, 16, 17], [30, 31])]
+    parts = [pack([[*EXAMPLES[0][:2], last]]) for last in ([15, 16, 17], [30, 31])]
     for sigma, alike in ((0.05, True), (50.0, False)):
         narrow = build_seeded(SYSTEMS["graphsum"].model_copy(update={"sigma": sigma})).eval()
         narrow.load_state_dict(model.state_dict())
-        vectors = [narrow.encode(Source(s.ids, s.lengths, s.counts, near)).paragraphs()[0, :2] for s in parts]
+        vectors = [narrow.encode(Source(s.ids, s.lengths, s.counts, near)).phi[0, :2] for s in parts]
         assert torch.allclose(*vectors, atol=1e-5) == alike
 
 

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small_models import log_probs, pack
 from torch import Tensor
 
 from raysum.importing import hiersumm, wiki_sum
-from raysum.models.batch import PAD, Source
-from raysum.models.build import build
-from raysum.models.family.model import Seq2Seq
+from raysum.models.batch import Source
+from raysum.models.family.model import Family
+from raysum.models.special_ids import PAD
+from raysum.systems import build
 
 PUBLISHED = {"ht": hiersumm, "ft": hiersumm, "pht": wiki_sum, "vht": wiki_sum}
 OUTPUTS = 1e-5  # greatest absolute difference of an output
@@ -27,7 +29,7 @@ GRADIENTS = 1e-4  # relative to the largest element of its tensor
 class Fixture:
     arrays: dict[str, np.ndarray]
     options: dict[str, Any]
-    model: Seq2Seq
+    model: Family
     source: Source
     target: Tensor  # [B, K + 1]
 
@@ -64,7 +66,7 @@ def load(name: str, shared) -> Fixture:
     else:
         ids, pad, target = arrays["in/inp"], 0, arrays["in/tgt"]
     ids = ids.reshape(len(ids), -1, ids.shape[-1])
-    source = Source.pack([[[t for t in row if t != pad] for row in example.tolist()] for example in ids])
+    source = pack([[[t for t in row if t != pad] for row in example.tolist()] for example in ids])
     return Fixture(arrays, options, model.eval(), source, torch.from_numpy(target).long())
 
 
@@ -76,7 +78,7 @@ def assert_close(found: Tensor, expected: Tensor, tolerance: float = OUTPUTS) ->
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
 
 
-def layer_outputs(model: Seq2Seq, source: Source, tokens: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+def layer_outputs(model: Family, source: Source, tokens: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """What each encoder and decoder layer returned in a pass."""
     found: list[list[Tensor]] = [[], []]
     hooks = [layer.register_forward_hook(lambda _m, _i, out: found[0].append(out)) for layer in model.encoder]
@@ -90,9 +92,9 @@ def layer_outputs(model: Seq2Seq, source: Source, tokens: Tensor) -> tuple[list[
 def packed(padded: Tensor, source: Source) -> Tensor:
     """Published outputs [B * M, N, D] (or flat [B, S, D]) at the real tokens, example by example."""
     layout = source.layout
-    if len(padded) == source.num_examples:
+    if len(padded) == len(source.counts):
         return padded.flatten(0, 1)[layout.token_example * padded.shape[1] + layout.token_offset]
-    paragraphs = len(padded) // source.num_examples
+    paragraphs = len(padded) // len(source.counts)
     row = layout.token_example * paragraphs + layout.rank[layout.token_paragraph]
     return padded.flatten(0, 1)[row * padded.shape[1] + layout.token_position]
 
@@ -106,7 +108,7 @@ def test_parity_of_outputs(system):
         hidden, attention = model.decode(tokens, memory, attention=True)
         plain, _ = model.decode(tokens, memory)
         encoder, decoder = layer_outputs(model, source, tokens)
-    log_probs = model.log_probs(hidden)
+    likely = log_probs(model, hidden)
     torch.testing.assert_close(plain, hidden, atol=1e-6, rtol=0)
     assert torch.allclose(attention.sum(-1)[real], torch.tensor(float(len(model.decoder))), atol=1e-5)
     if PUBLISHED[name] is hiersumm:
@@ -118,9 +120,9 @@ def test_parity_of_outputs(system):
             assert_close(found[real], expected, max(OUTPUTS, RESIDUALS * expected.abs().max().item()))
         assert_close(memory.tokens, packed(fixture.expected("enc_features").transpose(0, 1), source))
         assert_close(hidden[real], fixture.expected("dec_hidden").transpose(0, 1)[real])
-        assert_close(log_probs[real], fixture.expected("log_probs").transpose(0, 1)[real])
+        assert_close(likely[real], fixture.expected("log_probs").transpose(0, 1)[real])
         labels = fixture.target[:, 1:]
-        hits = (log_probs.argmax(-1) == labels)[labels != PAD].sum()
+        hits = (likely.argmax(-1) == labels)[labels != PAD].sum()
         assert hits == fixture.expected("n_correct")
     else:
         assert_close(memory.tokens, packed(fixture.expected("context_words"), source))
@@ -128,25 +130,25 @@ def test_parity_of_outputs(system):
         assert_close(attention[real], fixture.expected("para_weights")[real])
         labels = fixture.target[:, 1:] != 0
         assert_close((attention * labels[..., None]).sum(1), fixture.expected("pw_sum_target_masked"))
-        assert_close(log_probs[real].exp(), fixture.expected("vocab_dists")[real])
+        assert_close(likely[real].exp(), fixture.expected("vocab_dists")[real])
         if name == "pht":
             mask = memory.paragraph_mask
-            assert_close(memory.paragraphs()[mask], fixture.expected("para_embeddings_with_rank")[mask])
+            assert_close(memory.phi[mask], fixture.expected("para_embeddings_with_rank")[mask])
 
 
 def test_parity_of_losses_and_gradients(system):
     name, fixture = system
     model, labels = fixture.model, fixture.target[:, 1:]
     hidden, _ = model.decode(fixture.target[:, :-1], model.encode(fixture.source))
-    log_probs, real = model.log_probs(hidden), labels != pad_of(name)
+    likely, real = log_probs(model, hidden), labels != pad_of(name)
     if PUBLISHED[name] is hiersumm:
-        nll = -log_probs.gather(-1, labels[..., None])[real].sum()
+        nll = -likely.gather(-1, labels[..., None])[real].sum()
         assert nll.item() == pytest.approx(fixture.expected("nll_sum").item(), rel=1e-5)
-        total = smoothed_divergence(log_probs[real], labels[real])
+        total = smoothed_divergence(likely[real], labels[real])
         assert total.item() == pytest.approx(fixture.expected("loss_label_smoothed_sum").item(), rel=GRADIENTS)
         loss = total / fixture.expected("n_tgt_tokens").item()
     else:
-        loss = F.nll_loss(log_probs[real], labels[real], reduction="sum") / labels.numel()
+        loss = F.nll_loss(likely[real], labels[real], reduction="sum") / labels.numel()
         assert loss.item() == pytest.approx(fixture.expected("loss_mean_over_all_positions").item(), rel=GRADIENTS)
     loss.backward()
     expected = fixture.gradients(PUBLISHED[name])
@@ -158,9 +160,9 @@ def test_parity_of_losses_and_gradients(system):
     assert ours.keys() == expected.keys() - {"pooling.pool.scorer"}
 
 
-def smoothed_divergence(log_probs: Tensor, labels: Tensor) -> Tensor:
+def smoothed_divergence(likely: Tensor, labels: Tensor) -> Tensor:
     """Sum of KL(q, p): q is 0.9 on the label, 0 on PAD, the rest even."""
-    q = torch.full_like(log_probs, 0.1 / (log_probs.shape[-1] - 2))
+    q = torch.full_like(likely, 0.1 / (likely.shape[-1] - 2))
     q[:, PAD] = 0
     q.scatter_(1, labels[:, None], 0.9)
-    return F.kl_div(log_probs, q, reduction="sum")
+    return F.kl_div(likely, q, reduction="sum")

@@ -7,8 +7,7 @@ import pytest
 from small_datasets import write_dataset
 
 from raysum.config.sections import SourceConfig
-from raysum.stream.cut import cut_source, cut_target
-from raysum.stream.kinds.collate import Summarization
+from raysum.stream.kinds.summarization import Summarization, cut_source, cut_target
 from raysum.stream.loader import Stream, batches, plan_of
 from raysum.stream.plan import Plan, PlanSettings, cut
 
@@ -27,7 +26,8 @@ def test_every_kept_row_comes_once_an_epoch(rows, window):
     made = plan(rows, window=window, drop=0)
     for epoch in (0, 1, 7):
         np.testing.assert_array_equal(np.sort(made.epoch(epoch).rows), np.arange(rows))
-    assert rows == 1 or not np.array_equal(made.epoch(0).rows, made.epoch(1).rows) or rows < 6
+    if rows > 5:
+        assert not np.array_equal(made.epoch(0).rows, made.epoch(1).rows)
 
 
 def test_rows_left_out_never_come():
@@ -96,10 +96,10 @@ def test_cut():
 
 
 def test_cut_source_takes_the_best_paragraphs_and_no_empty_ones():
-    ids, offsets = np.arange(10, 30), np.array([0, 8, 8, 13, 20])
-    cut_ids, lengths = cut_source(ids, offsets, SourceConfig(max_paragraphs=3, paragraph_tokens=6))
+    row = {"ids": np.arange(10, 30), "paragraph_offsets": np.array([0, 8, 8, 13, 20])}
+    cut_ids, lengths = cut_source(row, SourceConfig(max_paragraphs=3, paragraph_tokens=6))
     assert (cut_ids.tolist(), lengths.tolist()) == ([*range(10, 16), *range(18, 23)], [6, 5])
-    cut_ids, lengths = cut_source(ids, offsets, SourceConfig(max_paragraphs=4, paragraph_tokens=6, max_tokens=8))
+    cut_ids, lengths = cut_source(row, SourceConfig(max_paragraphs=4, paragraph_tokens=6, max_tokens=8))
     assert (cut_ids.tolist(), lengths.tolist()) == ([*range(10, 16), 18, 19], [6, 2])
 
 
@@ -147,11 +147,11 @@ def test_the_weight_of_a_step_is_what_its_batches_hold(stream):
 
 
 def test_collate_gives_the_rows_back(stream):
-    from raysum.models.batch import PAD
+    from raysum.models.special_ids import PAD
 
     batch = next(batches(stream, 0, 1, 0, 1))
     made = Summarization().collate(batch.arrays)
     assert made.source.ids.tolist() == batch.arrays["ids"].tolist()
     assert int(made.source.lengths.sum()) == len(made.source.ids)
     assert int((made.target != PAD).sum()) == len(batch.arrays["target"])
-    assert made.target.shape == (made.source.num_examples, batch.arrays["target_lengths"].max())
+    assert made.target.shape == (len(made.source.counts), batch.arrays["target_lengths"].max())

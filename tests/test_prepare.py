@@ -13,15 +13,19 @@ import syntok.segmenter
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
+from raysum.config.loading import section_of
 from raysum.data.clean import bigram_recall, bigrams, is_clone, normalize, paragraph_spans, words
 from raysum.data.recipe import Recipe
 from raysum.data.sentences import quick_sentence_spans, sentence_spans
-from raysum.data.vocabulary import BOS, EOS, SENTENCE_END, TITLE_END, Vocabulary
+from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
+from raysum.models.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
+from raysum.prepare.config import PrepareConfig
 from raysum.prepare.graphs import similarity_graph
 from raysum.prepare.pipeline import Rejected, prepare_counted, prepare_example
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
-from raysum.prepare.sources.files import cluster_id, find_sources, read_clusters
+from raysum.prepare.sources.find import find_sources
+from raysum.prepare.sources.record import Record, cluster_id
 from raysum.prepare.splits import Splitting
 
 CLUSTER = {
@@ -36,6 +40,10 @@ CLUSTER = {
     ],
     "summary": "The Lisbon bridge opened in 1966. It is a red bridge.",
 }
+
+
+def read_clusters(paths: list[Path]) -> list[Record]:
+    return [record for source in find_sources(paths) for record in source.records()]
 
 
 @pytest.fixture(scope="module")
@@ -184,10 +192,8 @@ def test_held_out_shares_are_stable_and_of_the_right_size():
     assert splits == [splitting.of(f"id{i}", None, None) for i in range(4000)]
     shares = [splits.count(split) / 4000 for split in ("train", "valid", "test")]
     assert shares == pytest.approx([0.7, 0.1, 0.2], abs=0.02)
-    with pytest.raises(UserError, match="no split 'dev'"):
-        Splitting(hold_out={"dev": 0.1})
-    with pytest.raises(UserError, match="at most 1"):
-        Splitting(hold_out={"valid": 0.6, "test": 0.6})
+    with pytest.raises(UserError, match="hold out more than there is"):
+        section_of(PrepareConfig, {"out": "x", "valid": 0.6, "test": 0.6})
 
 
 # Cleaning
@@ -315,7 +321,7 @@ def test_row_of_a_cluster(recipe, vocabulary):
     assert row["ids"].tolist() == sum([*sentences, encode(third)], [])
     ends = np.cumsum([len(sentence) for sentence in [*sentences, encode(third)]])
     assert row["sentence_offsets"].tolist() == [0, *ends]
-    assert row["paragraph_offsets"].tolist() == [0, *ends[2:]]
+    assert row["paragraph_offsets"].tolist() == [0, *ends[2:]] and row["title_tokens"] == len(head)
     assert row["target_ids"][0] == BOS and row["target_ids"][-1] == EOS
     assert row["target_ids"].tolist().count(SENTENCE_END) == 1
     assert row["rank_score"][0] > row["rank_score"][1] == row["rank_score"][2] == 0
@@ -360,6 +366,13 @@ def test_paragraphs_without_pieces_are_dropped_before_ranks(recipe, vocabulary):
     assert row["text"] == ["weather of that day"] and len(row["rank_score"]) == 1 and not len(row["target_ids"])
     with pytest.raises(Rejected, match="no text"):
         prepare_example({"title": "x", "documents": ["\u200b"]}, recipe, vocabulary)
+
+
+def test_other_fields_are_kept_where_the_recipe_says_so(recipe, vocabulary):
+    raw = CLUSTER | {"url": "https://lisbon", "facts": [{"attribute": "colour"}], "empty": ""}
+    kept = prepare_example(raw, recipe.model_copy(update={"keep": ["facts", "url", "empty", "absent"]}), vocabulary)
+    assert json.loads(kept["extra"]) == {"facts": raw["facts"], "url": raw["url"]}
+    assert prepare_example(raw, recipe, vocabulary)["extra"] == ""
 
 
 def test_graph_indices_are_ranks(recipe, vocabulary):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysum.data.card import show
+from raysum.data.card import Card
 from raysum.data.dataset import REJECTED, Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
@@ -82,7 +82,7 @@ def test_rows_keep_their_order_over_several_shards(ray_session, tmp_path, vocabu
     (tmp_path / ".data.unfinished").mkdir()  # what a killed prepare leaves
     (tmp_path / ".data.unfinished" / "junk.parquet").touch()
 
-    report = prepare([str(corpus)], str(tmp_path / "data"), vocab=vocabulary, min_words=4)
+    report = prepare(corpus, tmp_path / "data", vocab=vocabulary, min_words=4).to_dict()
 
     assert report["splits"] == {"train": 2400, "valid": 100} and report["rows_in"] == report["rows"] == 2500
     assert left_in(tmp_path) == {"corpus", "data"} and not list((tmp_path / "data").glob("junk*"))
@@ -99,18 +99,18 @@ def test_rows_keep_their_order_over_several_shards(ray_session, tmp_path, vocabu
     assert sum(rows for _, _, rows in dataset.row_groups("train")) == 2400
     assert dataset.vocabulary_path.read_bytes() == Path(vocabulary).read_bytes()
 
-    again = prepare([str(corpus)], str(tmp_path / "again"), vocab=vocabulary, min_words=4)
-    assert Dataset.open(again["data"]).fingerprint == dataset.fingerprint
-    other = prepare([str(corpus)], str(tmp_path / "other"), vocab=vocabulary, min_words=4, paragraph_tokens=9)
-    assert Dataset.open(other["data"]).fingerprint != dataset.fingerprint
-    assert show(other["data"])["splits"]["train"]["source_cut"] > 0.2
+    again = prepare([corpus], tmp_path / "again", vocab=vocabulary, min_words=4).dataset
+    assert again.fingerprint == dataset.fingerprint
+    other = prepare([corpus], tmp_path / "other", vocab=vocabulary, min_words=4, paragraph_tokens=9).dataset
+    assert other.fingerprint != dataset.fingerprint
+    assert Card.of(str(other.path)).figures["splits"]["train"]["source_cut"] > 0.2
 
 
 @pytest.mark.slow
 def test_bad_rows_are_set_aside_with_place_and_reason(ray_session, tmp_path, vocabulary):
     bad = ["{no json", json.dumps({"title": "x"}), json.dumps({"documents": ["a b"], "split": "fold1"})]
     corpus = write_lines(tmp_path / "corpus.jsonl", iter([*clusters(40), *bad]))
-    report = prepare([corpus], str(tmp_path / "data"), vocab=vocabulary, hold_out={"test": 0.25})
+    report = prepare([corpus], str(tmp_path / "data"), vocab=vocabulary, test=0.25).to_dict()
     assert report["rejected"] == {"not JSON": 1, "no documents": 1, "split is none of train, valid, test": 1}
     assert report["rows"] == 40 == sum(report["splits"].values()) and 0 < report["splits"]["test"] < 20
     rejected = [json.loads(line) for line in (tmp_path / "data" / REJECTED).read_text().splitlines()]
@@ -138,7 +138,7 @@ def test_vocabulary_is_trained_on_the_train_split_only(ray_session, tmp_path, ca
     write_lines(tmp_path / "train.jsonl", clusters(60))
     write_lines(tmp_path / "test.jsonl", iter([{"title": "Zürich", "documents": ["qqq ßß"], "summary": "qqq"}]))
     sources = [str(tmp_path / "train.jsonl"), str(tmp_path / "test.jsonl")]
-    report = prepare(sources, str(tmp_path / "data"), pieces=4000, normalize="lower")
+    report = prepare(sources, str(tmp_path / "data"), pieces=4000, normalize="lower").to_dict()
     assert 9 < report["pieces"] < 4000
     assert f"gives {report['pieces']} pieces, not 4000" in capsys.readouterr().err
     dataset = Dataset.open(tmp_path / "data")

@@ -2,17 +2,17 @@
 
 import pytest
 import torch
-from small_models import EXAMPLES, MIXES, build_seeded, model_of, shaken, targets
+from small_models import EXAMPLES, MIXES, build_seeded, model_of, pack, shaken, targets
 from torch import nn
 
 from raysum.config.sections import DecodeConfig
 from raysum.decode.beam import beam_search
 from raysum.errors import UserError
-from raysum.models.batch import Source
 from raysum.models.kernels.int8 import int8_linear, quantize
-from raysum.models.specs import TdmcaSpec, TxlSpec
+from raysum.models.specs.tdmca import TdmcaSpec
+from raysum.models.specs.txl import TxlSpec
 
-SOURCE = Source.pack(EXAMPLES)
+SOURCE = pack(EXAMPLES)
 SIZES = {"vocabulary": 40, "width": 32, "ffn": 48, "heads": 2}
 SYSTEMS = {"tdmca": TdmcaSpec(**SIZES, layers="LM", block=4), "txl": TxlSpec(**SIZES, layers=2, segment=4, memory=4)}
 TOLERANCE = 0.1  # of the deviation of the logits; measured: 0.01 to 0.05
@@ -67,7 +67,7 @@ def test_cached_decoding_is_near_teacher_forcing(name):
     with torch.no_grad():
         state = quantized.start(quantized.encode(SOURCE), 2)
         steps = [quantized.step(column, state, attention=True) for column in tokens.unbind(1)]
-        repeated = Source.pack([example for example in EXAMPLES for _ in range(2)])
+        repeated = pack([example for example in EXAMPLES for _ in range(2)])
         hidden, attention = quantized.decode(tokens, quantized.encode(repeated), attention=True)
         forced = quantized.logits(hidden)
     found = torch.stack([logits for logits, _ in steps], 1)

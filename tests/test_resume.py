@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file
 from small_datasets import write_dataset
 
-from raysum.run import Run, read_lines
+from raysum.run import Run
+from raysum.runtime.storage import read_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

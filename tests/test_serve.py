@@ -9,6 +9,7 @@ import pytest
 from raysum.errors import UserError
 from raysum.serve.api import build_api
 from raysum.serve.limits import Overloaded
+from raysum.serve.schema import Health
 
 LIMIT = 2000  # bytes
 
@@ -26,7 +27,7 @@ async def answer(cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str,
 
 def ask(method: str = "POST", path: str = "/v1/summarize", **request: Any) -> httpx.Response:
     async def send() -> httpx.Response:
-        api = build_api(answer, run="pht", step=7, max_body=LIMIT)
+        api = build_api(answer, Health(status="ok", run="pht", step=7), max_body=LIMIT)
         transport = httpx.ASGITransport(api, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
             return await http.request(method, path, **request)

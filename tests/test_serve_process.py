@@ -38,13 +38,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from raysum.data.recipe import Recipe
     from raysum.data.vocabulary import Vocabulary
-    from raysum.models.build import build
-    from raysum.models.specs import Seq2SeqSpec
+    from raysum.models.specs.family import FamilySpec
+    from raysum.systems import build
 
     folder = tmp_path_factory.mktemp("serve")
     vocabulary = Vocabulary.train(TEXTS, 100, folder / "vocabulary.model")
     sizes = {"width": 16, "heads": 2, "pooling_heads": 2, "ffn": 32, "vocabulary": len(vocabulary)}
-    spec = Seq2SeqSpec.model_validate({"encoder": "LL", "decoder": "P", **sizes})
+    spec = FamilySpec.model_validate({"encoder": "LL", "decoder": "P", **sizes})
     config = Config.model_validate({"model": spec, "decode": {"min_length": 20, "max_length": 30, "batch_examples": 4}})
     run = Run(folder / "tiny")
     recipe = Recipe(vocabulary_sha256=vocabulary.sha256)

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from raysum.config.loading import keys, load_config
+from raysum.config.loading import load_config
+from raysum.config.problems import keys
 from raysum.config.sections import DecodeConfig
 from raysum.errors import UserError
-from raysum.models.parameters import count_parameters
-from raysum.models.specs import SYSTEMS, TransformerSpec
+from raysum.systems import count_parameters, names, spec_class
 from raysum.tune.spaces import Space, label, load_space, spaces
 
 SPACE = """\
@@ -127,12 +127,13 @@ def parameters(space: Space, point: dict) -> int:
 
 
 def test_optuna_draws_again_what_exceeds_the_budget(space_file):
-    from raysum.tune.searchers import Drawn, domain
+    from raysum.tune.training import domain
+    from raysum.tune.tuner import Drawn
 
     space = load_space(mixes_file(space_file, "searcher: optuna\ntrials: 9\n"))
     smallest = parameters(space, {"model.encoder": "G", "model.decoder": "F"})
     space = load_space(space_file.path, [f"budget.parameters={smallest}"])
-    searcher = Drawn(space.fits, metric="valid_loss", mode="min", seed=0)
+    searcher = Drawn(space, metric="valid_loss", mode="min", seed=0)
     searcher.set_search_properties("valid_loss", "min", {k: domain(v) for k, v in space.config.search.items()})
     for number in range(3):
         assert searcher.suggest(f"t{number}") == {"model.encoder": "G", "model.decoder": "F"}
@@ -147,10 +148,10 @@ _INSTEAD_OF_NONE = {"source.max_tokens": 500, "train.label_examples": 9, "decode
 
 
 def test_every_config_key_can_be_searched_or_is_refused(space_file):
-    trained = {name: spec for name, spec in SYSTEMS.items() if issubclass(spec, TransformerSpec)}
+    trained = {name: spec_class(name) for name in names() if spec_class(name).summarizes}
     sections = ("source", "train", "optim", "decode")
     cases = [("pht", key) for key in keys() if key.count(".") == 1 and key.startswith(sections)]
-    presets = {"seq2seq": "pht"}
+    presets = {"family": "pht"}
     cases += [
         (presets.get(name, name), f"model.{field}") for name, spec in trained.items() for field in spec.model_fields
     ]
@@ -211,7 +212,7 @@ def test_a_space_goes_on_with_a_decode_space(space_file):
         (("grid: [1", "gird: [1"), [], r"unknown key 'search.decode.num_beams.gird' \(mine.yaml, line 5\)"),
         (("{grid: [1, 4]}", "{}"), [], "exactly one of grid, mixes, choice, uniform, loguniform"),
         (("decode.beta", "model.width"), [], "decode space changes decode"),
-        (("about", "metrik"), [], "(?s)about: Field required.*metrik"),
+        (("about", "metrik"), [], "(?s)about is missing.*metrik"),
         (("kind: decode", "kind: train"), [], "none of a train space: valid_loss"),
         (
             ("a test", "a test"),

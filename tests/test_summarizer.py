@@ -5,29 +5,37 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from small_models import pack
 
+from raysum import systems
+from raysum.cli.clusters import given_clusters
 from raysum.config.sections import Config, DecodeConfig
 from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary
-from raysum.decode import citations, extraction, summarizer
-from raysum.decode.attention import paragraph_attention
+from raysum.decode import searching
+from raysum.decode.attention import attention_of
 from raysum.decode.beam import beam_search
-from raysum.decode.compression import restrict, strongest
-from raysum.decode.inputs import read_clusters
 from raysum.decode.scores import terms
+from raysum.decode.searching import strongest
 from raysum.decode.summarizer import Summarizer
+from raysum.decode.writing import sentence_spans
 from raysum.errors import UserError
-from raysum.models.batch import EOS, PARAGRAPH_END, SENTENCE_END, TITLE_END, Source
-from raysum.models.build import build
-from raysum.models.specs import PredictorSpec, RankerSpec, Seq2SeqSpec, TdmcaSpec
+from raysum.metrics import citations
+from raysum.models.special_ids import EOS, SENTENCE_END, TITLE_END
+from raysum.models.specs.family import FamilySpec
+from raysum.models.specs.predictor import PredictorSpec
+from raysum.models.specs.ranker import RankerSpec
+from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.systems.ranker import Titles
 from raysum.run import Run
+from raysum.systems import build
 
 TOWNS = ["Arden", "Belfort", "Corvina", "Dunmore", "Elsinore", "Farrow"]
 DOCUMENTS = [
@@ -50,7 +58,7 @@ def clusters(count: int) -> list[dict]:
 
 
 def write_run(
-    path: Path, vocabulary: Path, spec: Seq2SeqSpec | PredictorSpec | RankerSpec | TdmcaSpec, seed: int
+    path: Path, vocabulary: Path, spec: FamilySpec | PredictorSpec | RankerSpec | TdmcaSpec, seed: int
 ) -> None:
     torch.manual_seed(seed)
     model = build(spec)
@@ -67,17 +75,19 @@ def write_run(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Runs `plain`, `aligned` (the same with a predictor) and `flat` (no paragraph layers in its decoder), a `ranker`,
-    and `tdmca`."""
+    """Runs `plain`, `aligned` (the same with a predictor) and `flat` (no paragraph layers in its decoder), `joined`
+    (reads one sequence), a `ranker`, and `tdmca`."""
     path = tmp_path_factory.mktemp("runs")
     texts = [line for d in DOCUMENTS for line in (d if isinstance(d, str) else d["text"]).splitlines()]
     Vocabulary.train(texts + [text for c in clusters(12) for text in c["documents"]], 150, path / "vocabulary.model")
     size = len(Vocabulary.load(path / "vocabulary.model"))
     sizes = {"vocabulary": size, "width": 32, "ffn": 64, "heads": 4, "pooling_heads": 4}
-    pht = Seq2SeqSpec(encoder="LL", decoder="PP", **sizes)
-    for name, spec in (("plain", pht), ("aligned", pht), ("flat", Seq2SeqSpec(encoder="LG", decoder="FF", **sizes))):
+    pht = FamilySpec(encoder="LL", decoder="PP", **sizes)
+    for name, spec in (("plain", pht), ("aligned", pht), ("flat", FamilySpec(encoder="LG", decoder="FF", **sizes))):
         write_run(path / name, path / "vocabulary.model", spec, seed=3)
     predictor = PredictorSpec(layers=1, width=32, ffn=64, heads=4)
+    joined = FamilySpec(encoder="SS", decoder="F", positions="flat", **sizes)
+    write_run(path / "joined", path / "vocabulary.model", joined, seed=3)
     write_run(path / "aligned" / "alignment", path / "vocabulary.model", predictor, seed=4)
     write_run(path / "ranker", path / "vocabulary.model", RankerSpec(vocabulary=size, width=16, hidden=16), seed=5)
     decoder_only = TdmcaSpec(vocabulary=size, width=32, ffn=64, heads=4, layers="LM", block=8)
@@ -134,9 +144,9 @@ def test_alone_or_together_in_input_order(folder, name):
 def test_the_search_attends_as_teacher_forcing_does(plain):
     """The running sums of the cached search equal one uncached pass over what it found."""
     rows = [plain.prepare(cluster) for cluster in clusters(5)]
-    memory = plain.model.encode(Source.pack([np.split(row["ids"], row["paragraph_offsets"][1:-1]) for row in rows]))
-    found = beam_search(plain.model, memory, plain.settings, attention=True)
-    forced = paragraph_attention(plain.model, memory, [[best[0].ids] for best in found])
+    memory = plain.searcher.model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1]) for row in rows]))
+    found = beam_search(plain.searcher.model, memory, plain.settings, attention=True)
+    forced = attention_of(plain.searcher.model, memory, [[best[0].ids] for best in found])
     for best, (weights,) in zip(found, forced, strict=True):
         assert weights.sum(1) == pytest.approx(np.ones(len(best[0].ids)), abs=1e-5)
         assert citations.overall(weights) == pytest.approx(best[0].attention, abs=1e-5)
@@ -144,10 +154,10 @@ def test_the_search_attends_as_teacher_forcing_does(plain):
 
 def test_alignment_changes_the_score_by_its_term(aligned):
     row = aligned.prepare({"title": "The mill", "documents": DOCUMENTS})
-    memory = aligned.model.encode(Source.pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
-    predicted = aligned.predictor(memory.paragraphs(), memory.paragraph_mask)
+    memory = aligned.searcher.model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
+    predicted = aligned.searcher.predictor(aligned.searcher.model.paragraphs(memory), memory.paragraph_mask)
     settings = aligned.choose({"beta": 0.5, "alignment_when": "final", "no_repeat_ngram_size": 2})
-    best = beam_search(aligned.model, memory, settings, terms(settings, memory, predicted))[0][0]
+    best = beam_search(aligned.searcher.model, memory, settings, terms(settings, memory, predicted))[0][0]
     eta, hat = torch.from_numpy(best.attention), predicted[0].detach()
     expected = 0.5 * torch.minimum(eta, hat).clamp_min(1e-6).log().sum().item()
     norm = ((5 + len(best.ids)) / 6) ** settings.length_penalty
@@ -156,25 +166,29 @@ def test_alignment_changes_the_score_by_its_term(aligned):
     assert summary.score < aligned.summarize_rows([row])[0].score  # the term is negative
 
 
-def test_extractive_probabilities_are_the_rankers_scores_as_shares(folder, aligned):
+def extracted(summarizer: Summarizer, rows: list[dict]) -> torch.Tensor:
+    """Extractive probabilities [B, M] of what the summarizer reads of ``rows``."""
+    searcher = summarizer.searcher
+    kind = systems.kind(searcher.model.spec)
+    memory = searcher.model.encode(kind.collate(kind.pack(rows, searcher.source)).source)
+    return searcher._extract(rows, searcher.source, memory).detach()
+
+
+@pytest.mark.parametrize("name", ["aligned", "joined"])
+def test_extractive_probabilities_are_the_rankers_scores_as_shares(folder, name):
     """Of titles and paragraphs as the ranker was trained on; alone or together, with padding paragraphs."""
-    summarizer = Summarizer.load(folder / "aligned", ranker=str(folder / "ranker"))
-    examples = [
-        [part.tolist() for part in np.split(row["ids"], row["paragraph_offsets"][1:-1])]
-        for row in map(summarizer.prepare, clusters(5))
-    ]
-    found = extraction.probabilities(summarizer.ranker, examples, torch.device("cpu")).detach()
+    summarizer = Summarizer.load(folder / name, ranker=str(folder / "ranker"))
+    rows = [summarizer.prepare(cluster) for cluster in clusters(5)]
+    found = extracted(summarizer, rows)
+    examples = [[part.tolist() for part in np.split(row["ids"], row["paragraph_offsets"][1:-1])] for row in rows]
     assert found.shape == (5, max(map(len, examples))) and len({*map(len, examples)}) > 1
-    for example, shares in zip(examples, found, strict=True):
-        end = example[0].index(TITLE_END) + 1
+    for row, example, shares in zip(rows, examples, found, strict=True):
+        end = row["title_tokens"]
         title = Titles(torch.tensor(example[0][:end]), torch.tensor([end]))
         alone = [example[0][end:], *example[1:]]
-        scores = torch.cat([summarizer.ranker(title, Source.pack([[one]])) for one in alone]).sigmoid().detach()
+        scores = torch.cat([summarizer.searcher.ranker(title, pack([[one]])) for one in alone]).sigmoid().detach()
         assert shares[: len(alone)].tolist() == pytest.approx((scores / scores.sum()).tolist(), abs=1e-6)
         assert not shares[len(alone) :].any()
-        joined = [[*ids, EOS if ids is example[-1] else PARAGRAPH_END] for ids in example]
-        marked = extraction.probabilities(summarizer.ranker, [joined], torch.device("cpu")).detach()
-        assert marked[0].tolist() == pytest.approx(shares[: len(alone)].tolist(), abs=1e-6)
 
 
 def test_extractive_probabilities_are_a_term_of_the_score(folder):
@@ -182,13 +196,15 @@ def test_extractive_probabilities_are_a_term_of_the_score(folder):
     row = summarizer.prepare({"title": "The mill", "documents": DOCUMENTS})
     paragraphs = [part.tolist() for part in np.split(row["ids"], row["paragraph_offsets"][1:-1])]
     summary = summarizer.summarize_rows([row])[0]
-    hat = extraction.probabilities(summarizer.ranker, [paragraphs], torch.device("cpu"))
-    memory = summarizer.model.encode(Source.pack([paragraphs]))
+    hat, model = extracted(summarizer, [row]), summarizer.searcher.model
+    memory = model.encode(pack([paragraphs]))
     chosen = terms(summarizer.settings, memory, None, hat)
-    best = beam_search(summarizer.model, memory, summarizer.settings, chosen)[0][0]
+    best = beam_search(model, memory, summarizer.settings, chosen)[0][0]
     assert summary.score == pytest.approx(best.score, abs=1e-4)
     norm = ((5 + len(best.ids)) / 6) ** summarizer.settings.length_penalty
-    expected = 0.5 * torch.minimum(torch.from_numpy(best.attention), hat[0]).clamp_min(1e-6).log().sum().item()
+    (weights,) = attention_of(model, memory, [[best.ids]])[0]
+    eta = torch.from_numpy(citations.overall(weights))
+    expected = 0.5 * torch.minimum(eta, hat[0]).clamp_min(1e-6).log().sum().item()
     assert best.score == pytest.approx(best.log_prob / norm + expected, abs=1e-4)
     one = summarizer.prepare({"title": "The mill", "documents": ["The only paragraph, on the old mill by the river."]})
     alone, plain = (summarizer.summarize_rows([one], summarizer.choose({"extractive": w}))[0] for w in (0.5, 0.0))
@@ -207,7 +223,7 @@ def test_all_terms_together_and_with_compression(folder):
 @pytest.mark.parametrize("when", ["step", "final"])
 def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch, when):
     rows, betas = [aligned.prepare(cluster) for cluster in clusters(6)], [0.0, 0.05, 1.0, 1e3]
-    decode, forced, asked = aligned.model.decode, [], []
+    decode, forced, asked = aligned.searcher.model.decode, [], []
 
     def counting(tokens, *arguments, **options):
         forced.append(len(tokens))
@@ -215,11 +231,11 @@ def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch
 
     def listening(model, memory, summaries):
         asked.extend((len(asked), example, tuple(ids)) for example, found in enumerate(summaries) for ids in found)
-        return paragraph_attention(model, memory, summaries)
+        return attention_of(model, memory, summaries)
 
     with monkeypatch.context() as patched:
-        patched.setattr(aligned.model, "decode", counting)
-        patched.setattr(summarizer, "paragraph_attention", listening)
+        patched.setattr(aligned.searcher.model, "decode", counting)
+        patched.setattr(searching, "attention_of", listening)
         together = aligned.summarize_betas(rows, aligned.choose({"alignment_when": when, "batch_examples": 6}), betas)
     different = {hypothesis[1:] for hypothesis in asked}
     assert sum(forced) == len(different)
@@ -235,8 +251,8 @@ def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch
 
 def test_compression_reads_the_strongest_paragraphs_only(aligned):
     row = aligned.prepare({"title": "The mill", "documents": DOCUMENTS})
-    memory = aligned.model.encode(Source.pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
-    predicted = aligned.predictor(memory.paragraphs(), memory.paragraph_mask)[0].detach().numpy()
+    memory = aligned.searcher.model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
+    predicted = aligned.searcher._predict(memory)[0].detach().numpy()
     summary = aligned.summarize_rows([row], aligned.choose({"keep_paragraphs": 2, "beta": 0.2}))[0]
     read = np.flatnonzero(summary.attention).tolist()
     assert read == strongest(predicted, 2) == sorted(np.argsort(-predicted)[:2].tolist())
@@ -252,24 +268,40 @@ def test_more_or_less_of_a_source_is_read_than_in_training(folder, plain):
     (cut,) = plain.summarize_rows([row], plain.choose({"source_tokens": 15}))
     assert np.count_nonzero(few.attention) == 2 and np.count_nonzero(cut.attention) < paragraphs > 2
     trained_on_few = Summarizer.load(folder / "plain")
-    trained_on_few.source = plain.source.model_copy(update={"max_tokens": 15})
+    source = plain.searcher.source.model_copy(update={"max_tokens": 15})
+    trained_on_few.searcher = replace(plain.searcher, source=source)
     assert trained_on_few.summarize_rows([row]) == [cut]
     assert trained_on_few.summarize_rows([row], whole) == plain.summarize_rows([row])
 
 
 def test_the_title_stays_when_its_paragraph_goes():
+    def restricted(examples: list, titles: list[int] | None, *kept: list[int]) -> list[list[int]]:
+        source = replace(pack(examples), titles=None if titles is None else torch.tensor(titles))
+        found = source.restrict(kept)
+        assert found.counts.tolist() == [len(places) for places in kept]
+        return [part.tolist() for part in found.ids.split(found.lengths.tolist())]
+
     paragraphs = [[20, 21, TITLE_END, 22], [23], [24, 25]]
-    assert restrict(paragraphs, [1, 2]) == [[20, 21, TITLE_END, 23], [24, 25]]
-    assert restrict(paragraphs, [0, 2]) == [[20, 21, TITLE_END, 22], [24, 25]]
-    assert restrict([[20], [23]], [1]) == [[23]]
-    assert paragraphs == [[20, 21, TITLE_END, 22], [23], [24, 25]]
+    assert restricted([paragraphs], [3], [1, 2]) == [[20, 21, TITLE_END, 23], [24, 25]]
+    assert restricted([paragraphs], [3], [0, 2]) == [[20, 21, TITLE_END, 22], [24, 25]]
+    assert restricted([[[20], [23]]], None, [1]) == [[23]]
+    both = restricted([paragraphs, [[30, TITLE_END, 31], [32]]], [3, 2], [2], [1])
+    assert both == [[20, 21, TITLE_END, 24, 25], [30, TITLE_END, 32]]
+
+
+def test_a_restricted_graph_is_that_of_its_paragraphs():
+    graph = torch.rand(2, 3, 3)
+    source = replace(pack([[[9], [10], [11]], [[12], [13]]]), graph=graph).restrict([[0, 2], [1]])
+    expected = torch.zeros(2, 2, 2)
+    expected[0], expected[1, 0, 0] = graph[0][[0, 2]][:, [0, 2]], graph[1, 1, 1]
+    assert torch.equal(source.graph, expected)
 
 
 def test_sentence_spans():
     q = SENTENCE_END
-    assert citations.sentence_spans([9, 10, q, 11, EOS]) == [(0, 2), (3, 4)]
-    assert citations.sentence_spans([q, 9, q, q, 10, q]) == [(1, 2), (4, 5)]
-    assert citations.sentence_spans([EOS]) == []
+    assert sentence_spans([9, 10, q, 11, EOS]) == [(0, 2), (3, 4)]
+    assert sentence_spans([q, 9, q, q, 10, q]) == [(1, 2), (4, 5)]
+    assert sentence_spans([EOS]) == []
 
 
 def test_cited_paragraphs():
@@ -341,7 +373,7 @@ def test_settings_are_checked(folder, plain):
 def test_what_the_ranker_must_be_is_said(folder, tmp_path, plain):
     with pytest.raises(UserError, match="extractive=0.4 needs a learned ranker.*raysum train ranker"):
         Summarizer.load(folder / "plain", extractive=0.4)
-    with pytest.raises(UserError, match="flat is no ranker.*seq2seq.*raysum train ranker"):
+    with pytest.raises(UserError, match="flat is no ranker.*family.*raysum train ranker"):
         Summarizer.load(folder / "plain", ranker=str(folder / "flat"))
     with pytest.raises(UserError, match="no run folder nothere"):
         Summarizer.load(folder / "plain", ranker="nothere")
@@ -360,7 +392,7 @@ def test_what_the_ranker_must_be_is_said(folder, tmp_path, plain):
 
 def test_a_decoder_only_system_has_no_coverage_of_tokens(folder):
     assert Summarizer.load(folder / "tdmca").summarize_many(clusters(2))
-    with pytest.raises(UserError, match="Tdmca does not attend to all source tokens.*gnmt_coverage"):
+    with pytest.raises(UserError, match="a tdmca does not attend to all source tokens.*gnmt_coverage"):
         Summarizer.load(folder / "tdmca", gnmt_coverage=0.1)
 
 
@@ -371,7 +403,7 @@ def test_weights_of_another_model_are_refused(folder, tmp_path):
     other.create(run.config.model_copy(update={"model": spec}), run.recipe, run.vocabulary)
     other.checkpoint_path(1).mkdir()
     (other.checkpoint_path(1) / "weights.safetensors").write_bytes(run.best().weights.read_bytes())
-    with pytest.raises(UserError, match="does not fit the run's config"):
+    with pytest.raises(UserError, match="does not fit the model"):
         Summarizer.load(other.path)
 
 
@@ -381,16 +413,16 @@ def test_clusters_from_files_and_standard_input(tmp_path, monkeypatch):
     (tmp_path / "one.txt").write_text("first text")
     (tmp_path / "two").write_text("second text")
     data, one, two = (str(tmp_path / name) for name in ("data.jsonl", "one.txt", "two"))
-    found = read_clusters([data, one, two], "Subject")
+    found = given_clusters([data, one, two], "Subject")
     assert [cluster["id"] for cluster in found] == ["x", "data.jsonl:2", "Subject"]
     assert found[2]["documents"] == [
         {"source": "one.txt", "text": "first text"},
         {"source": "two", "text": "second text"},
     ]
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"\n{line}\n\n"))
-    assert read_clusters(["-"]) == [{"id": "x", "title": "T", "documents": ["a\u2028b"]}]
+    assert given_clusters(["-"]) == [{"id": "x", "title": "T", "documents": ["a\u2028b"]}]
     monkeypatch.setattr(sys, "stdin", io.StringIO("a plain text"))
-    assert read_clusters(["-"], "T")[0]["documents"] == [{"source": "standard input", "text": "a plain text"}]
+    assert given_clusters(["-"], "T")[0]["documents"] == [{"source": "standard input", "text": "a plain text"}]
 
 
 @pytest.mark.parametrize(
@@ -404,9 +436,9 @@ def test_clusters_from_files_and_standard_input(tmp_path, monkeypatch):
 def test_unreadable_clusters_are_named(tmp_path, content, title, said):
     (tmp_path / "data.jsonl").write_text(content)
     with pytest.raises(UserError, match=said):
-        read_clusters([str(tmp_path / "data.jsonl")], title)
+        given_clusters([str(tmp_path / "data.jsonl")], title)
     with pytest.raises(UserError, match="nothere.txt"):
-        read_clusters([str(tmp_path / "nothere.txt")])
+        given_clusters([str(tmp_path / "nothere.txt")])
 
 
 def test_another_vocabulary_is_refused(folder, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small_datasets import write_dataset
+from small_models import objective_of, pack
 from torch.nn import functional
 
 from raysum.config.loading import load_config
@@ -15,13 +16,13 @@ from raysum.config.sections import Config, OptimConfig
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
-from raysum.models.batch import PAD
-from raysum.models.build import build
-from raysum.run import Run, read_lines
-from raysum.train import objectives
-from raysum.train.alignment import train_alignment
-from raysum.train.fit import train
-from raysum.train.objectives import objective_of, smoothed_cross_entropy, smoothing_entropy
+from raysum.models.kernels import cross_entropy
+from raysum.models.kernels.cross_entropy import smoothed_cross_entropy, smoothing_entropy
+from raysum.models.special_ids import PAD
+from raysum.run import Run
+from raysum.runtime.storage import read_lines
+from raysum.systems import build
+from raysum.train.fit import fit
 from raysum.train.optim import engine_config, learning_rate
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
@@ -42,7 +43,7 @@ def config(data, out, **sections) -> Config:
 
 @pytest.fixture(scope="module")
 def twelve_steps(data, tmp_path_factory) -> Run:
-    return train(config(data, tmp_path_factory.mktemp("runs") / "whole", train={"steps": 12, "validate_every": 6}))
+    return fit(config(data, tmp_path_factory.mktemp("runs") / "whole", train={"steps": 12, "validate_every": 6}))
 
 
 def losses(run: Run) -> dict[int, float]:
@@ -62,7 +63,7 @@ def scores(rows=70, width=8, vocabulary=30):
 
 @pytest.mark.parametrize("biased", [True, False])
 def test_smoothed_cross_entropy_is_the_formula(biased, monkeypatch):
-    monkeypatch.setattr(objectives, "_CHUNK", 32)
+    monkeypatch.setattr(cross_entropy, "_CHUNK", 32)
     hidden, weight, bias, gold = scores()
     inputs = [hidden, weight, bias] if biased else [hidden, weight]
     log_p = functional.linear(hidden, weight, bias if biased else None).log_softmax(-1)
@@ -95,7 +96,7 @@ def test_no_targets_give_no_loss_and_zero_gradients():
 def batches_of(data, tokens: int, rows: range):
     """Batches of the rows of ``data``, cut at ``tokens``; and their targets' number."""
     from raysum.config.sections import SourceConfig
-    from raysum.stream.kinds.collate import Summarization
+    from raysum.stream.kinds.summarization import Summarization
     from raysum.stream.loader import read_rows
     from raysum.stream.plan import cut
 
@@ -201,7 +202,7 @@ def test_the_loss_falls_and_everything_is_written(twelve_steps, data):
 
 def test_the_validation_loss_is_that_of_the_best_checkpoints_weights(twelve_steps, data):
     from raysum.config.sections import SourceConfig
-    from raysum.stream.kinds.collate import Summarization
+    from raysum.stream.kinds.summarization import Summarization
 
     model = build(twelve_steps.config.model)
     model.load_state_dict(load_file(twelve_steps.checkpoint("12").weights))
@@ -213,8 +214,8 @@ def test_the_validation_loss_is_that_of_the_best_checkpoints_weights(twelve_step
 
 
 def test_five_and_seven_steps_are_twelve_bit_for_bit(twelve_steps, data, tmp_path):
-    train(config(data, tmp_path / "run", train={"steps": 5}))
-    run = train(config(data, tmp_path / "run", train={"steps": 12}))
+    fit(config(data, tmp_path / "run", train={"steps": 5}))
+    run = fit(config(data, tmp_path / "run", train={"steps": 12}))
     assert losses(run) == losses(twelve_steps)
     ours, theirs = (load_file(each.checkpoint("12").weights) for each in (run, twelve_steps))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -222,18 +223,18 @@ def test_five_and_seven_steps_are_twelve_bit_for_bit(twelve_steps, data, tmp_pat
 
 def test_a_finished_run_is_left_alone(twelve_steps, capsys):
     before = (twelve_steps.path / "metrics.jsonl").read_text()
-    train(twelve_steps.config)
+    fit(twelve_steps.config)
     assert "is trained: 12 steps are done" in capsys.readouterr().err
     assert (twelve_steps.path / "metrics.jsonl").read_text() == before
 
 
 def test_old_checkpoints_go_but_the_best_and_the_newest(data, tmp_path):
     settings = {"steps": 10, "save_every": 2, "validate_every": 100, "keep": 2}
-    run = train(config(data, tmp_path / "run", train=settings))
+    run = fit(config(data, tmp_path / "run", train=settings))
     assert [(c.step, c.resumable) for c in run.checkpoints()] == [(8, True), (10, True)]
     with run.metrics.open("a") as metrics:
         metrics.write(json.dumps({"step": 8, "valid_loss": 0.0}) + "\n" + '{"step": 9, "los')
-    run = train(config(data, tmp_path / "run", train=settings | {"steps": 16}))
+    run = fit(config(data, tmp_path / "run", train=settings | {"steps": 16}))
     assert [(c.step, c.resumable) for c in run.checkpoints()] == [(8, False), (14, True), (16, True)]
     assert sorted(losses(run)) == list(range(1, 17)), "a torn line harms no other"
 
@@ -241,10 +242,10 @@ def test_old_checkpoints_go_but_the_best_and_the_newest(data, tmp_path):
 def test_a_run_goes_on_only_as_it_began(twelve_steps, data, tmp_path):
     changed = config(data, twelve_steps.path, train={"steps": 20, "seed": 1}, optim={"lr": 0.5})
     with pytest.raises(UserError, match=r"other values of train\.seed, optim\.lr"):
-        train(changed)
+        fit(changed)
     other = write_dataset(tmp_path / "other", {"train": 30}, seed=9)
     with pytest.raises(UserError, match="another vocabulary"):
-        train(config(other, twelve_steps.path))
+        fit(config(other, twelve_steps.path))
 
 
 @pytest.mark.parametrize(
@@ -259,20 +260,20 @@ def test_a_run_goes_on_only_as_it_began(twelve_steps, data, tmp_path):
 )
 def test_mistakes_are_named(changes, message, data, tmp_path):
     with pytest.raises(UserError, match=message):
-        train(config(data, tmp_path / "run").model_copy(update=changes))
+        fit(config(data, tmp_path / "run").model_copy(update=changes))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_an_unwritable_folder_is_named(data, tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match="cannot write the run folder"):
-        train(config(data, tmp_path / "run"))
+        fit(config(data, tmp_path / "run"))
 
 
 def test_a_file_in_the_way_of_the_run_is_named(data, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write the run folder"):
-        train(config(data, tmp_path / "file" / "run"))
+        fit(config(data, tmp_path / "file" / "run"))
 
 
 def test_a_dataset_without_summaries_is_refused(data, tmp_path):
@@ -281,12 +282,12 @@ def test_a_dataset_without_summaries_is_refused(data, tmp_path):
     lengths[:, 2] = 0
     np.save(bare / "train.lengths.npy", lengths)
     with pytest.raises(UserError, match="no row of .* has a summary"):
-        train(config(bare, tmp_path / "run"))
+        fit(config(bare, tmp_path / "run"))
 
 
 def test_a_loss_that_is_no_number_is_the_users_to_mend(data, tmp_path):
     with pytest.raises(UserError, match="lower optim.lr"):
-        train(config(data, tmp_path / "run", optim={"lr": 1e30}, train={"steps": 8}))
+        fit(config(data, tmp_path / "run", optim={"lr": 1e30}, train={"steps": 8}))
 
 
 # The attention predictor
@@ -302,11 +303,10 @@ def alignment(twelve_steps, data) -> Run:
         "model.heads=2",
         "train.log_every=1",
     ]
-    return train_alignment(load_config("alignment", overrides + ["model.dropout=0"]))
+    return fit(load_config("alignment", overrides + ["model.dropout=0"]))
 
 
 def test_labels_are_the_models_attention(alignment, twelve_steps, data):
-    from raysum.models.batch import Source
 
     labels = Dataset.open(alignment.path / "labels")
     assert (labels.kind, labels.rows("train"), labels.rows("valid")) == ("alignment", 300, 40)
@@ -316,30 +316,30 @@ def test_labels_are_the_models_attention(alignment, twelve_steps, data):
     model.load_state_dict(load_file(twelve_steps.best().weights))
     paragraphs = np.split(raw["ids"], raw["paragraph_offsets"][1:-1])
     with torch.no_grad():
-        memory = model.encode(Source.pack([paragraphs]))
+        memory = model.encode(pack([paragraphs]))
         _, attention = model.decode(torch.tensor(raw["target_ids"][None, :-1]), memory, attention=True)
     eta = attention[0].sum(0) / attention.sum()
     np.testing.assert_allclose(row["label"], eta, rtol=1e-4, atol=1e-6)
     phi = row["embeddings"].reshape(len(paragraphs), -1).astype(np.float32)
-    np.testing.assert_allclose(phi, memory.paragraphs()[0], atol=0.01)
+    np.testing.assert_allclose(phi, model.paragraphs(memory)[0], atol=0.01)
 
 
 def test_the_predictor_learns_and_resumes(alignment, twelve_steps, data, capsys):
     found = losses(alignment)
     assert np.mean([found[step] for step in range(36, 41)]) < 0.9 * np.mean([found[step] for step in range(1, 6)])
     assert alignment.path == twelve_steps.alignment.path and alignment.config.model.width == 16
-    train_alignment(alignment.config.model_copy(update={"run": str(twelve_steps.path), "data": str(data)}))
+    fit(alignment.config.model_copy(update={"run": str(twelve_steps.path), "data": str(data)}))
     assert "is trained" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("model", [{"decoder": "F"}, {"decoder": "V"}])
 def test_models_without_paragraph_embeddings_are_aligned_by_means(data, tmp_path, model):
-    run = train(config(data, tmp_path / "run", model=model, train={"steps": 1}))
+    run = fit(config(data, tmp_path / "run", model=model, train={"steps": 1}))
     short = ["train.steps=2", "train.workers=0", "train.label_examples=8", "train.validate_examples=8", "model.heads=2"]
-    train_alignment(load_config("alignment", [f"run={run.path}", f"data={data}", *short]))
+    fit(load_config("alignment", [f"run={run.path}", f"data={data}", *short]))
     labels = Dataset.open(run.alignment.path / "labels")
     row = next(labels.read("train"))
-    predictor = Summarizer.load(run.path, beta=0.5).predictor
+    predictor = Summarizer.load(run.path, beta=0.5).searcher.predictor
     embeddings = torch.tensor(row["embeddings"].reshape(1, len(row["label"]), -1), dtype=torch.float32)
     predicted = predictor(embeddings, torch.ones(1, len(row["label"]), dtype=torch.bool))
     assert predicted.sum().item() == pytest.approx(1) and embeddings.abs().sum() > 0

@@ -16,11 +16,12 @@ from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
-from raysum.models.parameters import count_parameters
-from raysum.run import Run, read_lines
+from raysum.run import Run
+from raysum.runtime.storage import read_lines
+from raysum.systems import count_parameters
 from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked
-from raysum.tune.search import search
+from raysum.tune.search import tune
 from raysum.tune.spaces import load_space
 
 
@@ -75,7 +76,7 @@ def test_result_as_json_table_and_figure(tmp_path, name):
     assert values["best"] == {"config": trials[0].config, "metrics": trials[0].metrics, "run": str(tmp_path / "run")}
     assert len(values["trials"]) == len(trials) and values["seconds"] == 12.3
     console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(result.table())
+    console.print(result.render())
     text = console.export_text()
     assert (
         ("6.50 ±1.50" in text and "out of memory" in text)
@@ -105,7 +106,7 @@ def test_mistakes_are_found_before_ray_starts(tmp_path, data, run):
     ]
     for name, overrides, words in cases:
         with pytest.raises(UserError, match=words):
-            search(name, overrides)
+            tune(name, *overrides)
     assert not (tmp_path / "search").exists()
 
 
@@ -123,7 +124,7 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
 
     space = betas(tmp_path, [0.0, 0.4, 0.8])
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=6"]
-    result = search(space, command)
+    result = tune(space, *command)
     best = result.best.config["decode.beta"]
     top = max(t.metrics["rouge2"] for t in result.trials)
     assert len(result.trials) == 3 and all(t.error is None and t.metrics["examples"] == 6 for t in result.trials)
@@ -141,10 +142,10 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
     assert hparams(tmp_path / "search" / "tune" / "beta=0.8") == {"decode.beta": 0.8}
 
     started = time.monotonic()
-    again = search(space, command)
+    again = tune(space, *command)
     assert again.trials == result.trials and time.monotonic() - started < 30
     with pytest.raises(UserError, match="another search"):
-        search(space, [*command[:3], "examples=5"])
+        tune(space, *command[:3], "examples=5")
 
 
 @pytest.mark.slow
@@ -156,10 +157,10 @@ def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_ses
     )
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}"]
     for _ in range(2):
-        result = search(str(space), command)
+        result = tune(str(space), *command)
         good, bad = result.trials
         assert good.config == {"decode.max_length": 5} and good.error is None
-        assert bad.metrics == {} and bad.error and "memory" in result.table().columns[0]._cells[1]
+        assert bad.metrics == {} and bad.error and "memory" in result.render().columns[0]._cells[1]
     assert run.decode.max_length == 5
 
 
@@ -167,7 +168,7 @@ def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_ses
 def test_a_killed_search_goes_on_where_it_stopped(tmp_path, data, run):
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=4"]
     space = betas(tmp_path, [0.0, 0.2, 0.4, 0.6])
-    code = f"from raysum.tune.search import search; search({space!r}, {command!r})"
+    code = f"from raysum.tune.search import tune; tune({space!r}, *{command!r})"
     driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     saved = tmp_path / "search" / "trials"
     deadline = time.monotonic() + 200
@@ -200,7 +201,7 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
     ]
     most = count_parameters(load_config("pht", sizes).model)
     command = [f"data={data.path}", f"out={tmp_path / 'search'}", f"budget.parameters={most}"]
-    result = search(space, command)
+    result = tune(space, *command)
     assert sorted(t.name for t in result.trials) == ["encoder=G,decoder=P", "encoder=L,decoder=P"]
     for found in result.trials:
         trained = Run(tmp_path / "search" / "trials" / found.name)
@@ -218,7 +219,7 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
 
     (tmp_path / "search" / "best.json").unlink()  # as if it had been killed at its end
     weights = best.alignment.best().weights.stat().st_mtime_ns
-    again = search(space, command)
+    again = tune(space, *command)
     assert (again.trials, again.then.trials) == (result.trials, result.then.trials)
     assert best.alignment.best().weights.stat().st_mtime_ns == weights
     assert Run.resolve(tmp_path / "search").decode == best.decode
@@ -229,7 +230,7 @@ def test_optimizer_search_ends(tmp_path, data, ray_session):
     sizes = [f"model.{key}={value}" for key, value in {**TINY, "encoder": "L", "decoder": "P"}.items()]
     training = ["train.steps=8", "train.validate_every=2", "train.save_every=2", "train.batch_tokens=600"]
     command = [f"data={data.path}", f"out={tmp_path / 'search'}", "trials=4", *sizes, *training]
-    result = search("optimizer", command)
+    result = tune("optimizer", *command)
     assert len(result.trials) == 4 and all(t.error is None and t.metrics["step"] >= 2 for t in result.trials)
 
 
@@ -240,7 +241,7 @@ def test_a_trial_that_falls_behind_goes_on_from_the_weights_of_the_other(tmp_pat
         "search: {optim.lr: {loguniform: [0.00001, 0.01]}}\nscheduler: pbt\nsearcher: random\ntrials: 2\n",
         "train.steps: 4, optim.schedule: constant, optim.warmup_steps: 0",
     )
-    result = search(space, [f"data={data.path}", f"out={tmp_path / 'search'}"])
+    result = tune(space, data=str(data.path), out=str(tmp_path / "search"))
     assert [(t.error, t.metrics["step"]) for t in result.trials] == [(None, 4)] * 2
     runs = [Run(tmp_path / "search" / "trials" / t.name) for t in result.trials]
     lines = [{line["step"]: line for line in read_lines(run.metrics) if "lr" in line} for run in runs]

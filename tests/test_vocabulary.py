@@ -7,11 +7,10 @@ import random
 import pytest
 import sentencepiece
 
-from raysum.data import vocabulary as module
 from raysum.data.clean import normalize
-from raysum.data.vocabulary import SPECIAL_PIECES, Vocabulary, sample_texts
+from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.errors import UserError
-from raysum.models import batch
+from raysum.models.special_ids import BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END, TITLE_END
 
 TEXT = "river mountain village opened Lisbon painter, (1923) engine of the and was designed by <T> /S>"
 HOSTILE = ["</S>", "a <T> b <Q><P>", "<s> </s> <unk> <PAD>", "x</S>y", "＜/S＞ ＜Q＞", "<<S>>", "<T", "</S> " * 50]
@@ -32,10 +31,10 @@ def published(shared) -> Vocabulary:
     return Vocabulary.load(shared / "data/wikisum_vocab/spm9998_3.model")
 
 
-def test_special_ids_are_those_of_batches():
-    names = ("TITLE_END", "BOS", "EOS", "PAD", "PARAGRAPH_END", "SENTENCE_END")
-    assert [getattr(module, name) for name in names] == [getattr(batch, name) for name in names] == [3, 4, 5, 6, 7, 8]
-    assert SPECIAL_PIECES[3:] == ("<T>", "<S>", "</S>", "<PAD>", "<P>", "<Q>")
+def test_special_ids_are_those_of_the_published_pieces(published):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=published.model)
+    pieces = {"<T>": TITLE_END, "<S>": BOS, "</S>": EOS, "<PAD>": PAD, "<P>": PARAGRAPH_END, "<Q>": SENTENCE_END}
+    assert {piece: processor.piece_to_id(piece) for piece in pieces} == pieces
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -53,23 +52,23 @@ def test_special_spellings_come_back_from_the_published_vocabulary(published):
 
 def test_decode_stops_at_eos_and_joins_sentences(trained):
     first, second = trained.encode("river opened"), trained.encode("the village")
-    ids = [batch.BOS, *first, batch.SENTENCE_END, batch.SENTENCE_END, *second, batch.EOS, *first]
+    ids = [BOS, *first, SENTENCE_END, SENTENCE_END, *second, EOS, *first]
     assert trained.decode(ids) == "river opened the village"
     assert trained.sentences(ids) == [first, second]
-    assert trained.decode([batch.BOS, batch.EOS]) == "" and trained.sentences([]) == []
+    assert trained.decode([BOS, EOS]) == "" and trained.sentences([]) == []
 
 
 def test_summary_has_marks_between_sentences(trained):
     ids = trained.encode_summary("The river opened. The village was designed.\nThe engine")
-    assert ids[0] == batch.BOS and ids[-1] == batch.EOS and ids.count(batch.SENTENCE_END) == 2
+    assert ids[0] == BOS and ids[-1] == EOS and ids.count(SENTENCE_END) == 2
     assert ids[1:-1] == [
         *trained.encode("The river opened."),
-        batch.SENTENCE_END,
+        SENTENCE_END,
         *trained.encode("The village was designed."),
-        batch.SENTENCE_END,
+        SENTENCE_END,
         *trained.encode("The engine"),
     ]
-    assert trained.encode_summary(" \n") == [batch.BOS, batch.EOS]
+    assert trained.encode_summary(" \n") == [BOS, EOS]
     assert trained.encode_summary("THE river", "lower") == trained.encode_summary("the river")
 
 

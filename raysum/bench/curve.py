@@ -15,7 +15,7 @@ from raysum.bench.ranked_format import as_dataset
 from raysum.bench.result import BenchResult
 from raysum.config.sections import Config, OptimConfig, Section, SourceConfig, TrainConfig
 from raysum.errors import UserError
-from raysum.models.specs import Seq2SeqSpec
+from raysum.models.specs.family import FamilySpec
 from raysum.run import Run
 from raysum.runtime.progress import track
 
@@ -70,7 +70,7 @@ def read_curve(file: Path) -> tuple[dict[str, Any], dict[int, dict[str, float]]]
 def config_of(recorded: dict[str, Any], settings: CurveBench, data: str) -> Config:
     """The recorded settings, under our names."""
     layers, rate = range(recorded["enc_layers"]), recorded["enc_dropout"]
-    model = Seq2SeqSpec(
+    model = FamilySpec(
         encoder="".join("G" if layer in recorded["inter_layers"] else "L" for layer in layers),
         decoder="F" * recorded["dec_layers"],
         width=recorded["enc_hidden_size"],
@@ -102,11 +102,11 @@ def config_of(recorded: dict[str, Any], settings: CurveBench, data: str) -> Conf
 
 def train_seed(config: Config, threads: int, folder: Path, seed: int) -> Row:
     """One training, in this process: ``losses`` and scaled ``seconds`` by step, ``clusters`` it read a step."""
-    from raysum.train.fit import train
+    from raysum.train.fit import fit
 
     before = measure(threads, ["fp32"])
     seeded = config.train.model_copy(update={"seed": seed})
-    run = train(config.model_copy(update={"train": seeded, "out": str(folder)}))
+    run = fit(config.model_copy(update={"train": seeded, "out": str(folder)}))
     scale = mean(_rate(machine) for machine in (before, measure(threads, ["fp32"]))) / _RATE
     return {"losses": run.validations(), "seconds": {step: scale * spent for step, spent in _seconds(run).items()}}
 

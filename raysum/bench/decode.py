@@ -5,17 +5,19 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from raysum.bench.inputs import source
+from raysum import systems
+from raysum.bench.inputs import batch as random_batch
 from raysum.bench.isolate import Row, alone
-from raysum.bench.machine import DTYPES, Machine, device, measure, timed
+from raysum.bench.machine import DTYPES, Machine, measure, timed
 from raysum.bench.operators import Costs
 from raysum.bench.peers import check, peer_row
 from raysum.bench.result import BenchResult
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, Section
 from raysum.decode.beam import beam_search
-from raysum.models.build import build
+from raysum.models.batch import move
 from raysum.models.kernels.int8 import check_int8, quantize
+from raysum.runtime.placement import device
 from raysum.runtime.progress import track
 
 
@@ -68,10 +70,10 @@ def decode_row(settings: DecodeBench, machine: Machine, preset: str, config: Con
     """The figures of one model, in this process, encoding included."""
     torch.set_num_threads(machine.threads)
     torch.manual_seed(0)
-    model: Any = build(config.model).to(device(), DTYPES.get(dtype, torch.float32)).eval()
+    model: Any = systems.build(config.model).to(device(), DTYPES.get(dtype, torch.float32)).eval()
     if dtype == "int8":
         quantize(model)
-    inputs = source(config, batch).to(device())
+    inputs = move(random_batch(config, batch, settings.length).source, device())
     forced = {"num_beams": settings.beams, "min_length": settings.length, "max_length": settings.length}
     decode = config.decode.model_copy(update=forced)
 

@@ -5,18 +5,19 @@ from typing import Any
 import torch
 from pydantic import Field
 
+from raysum import systems
 from raysum.bench.inputs import batch
 from raysum.bench.isolate import Row, alone
-from raysum.bench.machine import device, measure, timed
+from raysum.bench.machine import measure, timed
 from raysum.bench.result import BenchResult
 from raysum.bench.train import training_step
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, Section
+from raysum.config.sizes import PAPERS_MB, megabytes
 from raysum.errors import UserError
-from raysum.models.build import build
-from raysum.models.parameters import PAPERS_MB, count_parameters, megabytes
+from raysum.models.batch import move
+from raysum.runtime.placement import device
 from raysum.runtime.progress import track
-from raysum.train.objectives import objective_of
 
 
 class EfficiencyBench(Section):
@@ -40,7 +41,7 @@ def bench_efficiency(settings: EfficiencyBench) -> BenchResult:
     for preset, config in track(list(configs.items()), label="bench efficiency", unit="preset"):
         largest, used = _largest_batch(settings, config)
         row: Row = {"preset": preset, "dtype": "fp32", "threads": settings.threads}
-        row |= {"largest_batch": largest, "memory_mb": used, "parameters": count_parameters(config.model)}
+        row |= {"largest_batch": largest, "memory_mb": used, "parameters": systems.count_parameters(config.model)}
         row |= {"parameters_mb": megabytes(config.model), "paper_mb": PAPERS_MB.get(preset)}
         rows.append(row | alone(validation_row, settings, config))
     return BenchResult("efficiency", machine, rows)
@@ -67,7 +68,7 @@ def _largest_batch(settings: EfficiencyBench, config: Config) -> tuple[int, floa
 def training_row(settings: EfficiencyBench, config: Config, examples: int) -> Row:
     """Two training steps, in this process: their peak is its figure."""
     torch.set_num_threads(settings.threads)
-    step, _ = training_step(config, batch(config, examples, settings.target_tokens).to(device()), "fp32")
+    step, _ = training_step(config, move(batch(config, examples, settings.target_tokens), device()), "fp32")
     for _ in range(2):
         step()
     return {}
@@ -76,12 +77,12 @@ def training_row(settings: EfficiencyBench, config: Config, examples: int) -> Ro
 def validation_row(settings: EfficiencyBench, config: Config) -> Row:
     """Seconds to compute the validation loss of the fixed set, in batches of four, in this process."""
     torch.set_num_threads(settings.threads)
-    objective = objective_of(build(config.model), 0.0).to(device()).eval()
+    objective = systems.objective(config.model, systems.build(config.model), 0.0).to(device()).eval()
     batches = [batch(config, 4, settings.target_tokens, seed=seed) for seed in range(-(-settings.examples // 4))]
 
     def validate() -> Any:
         with torch.inference_mode():
-            return [float(objective(inputs.to(device()))) for inputs in batches]
+            return [float(objective(move(inputs, device()))) for inputs in batches]
 
     validate()
     return {"validation_s": timed(validate)}

@@ -5,15 +5,14 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.runtime.allocator import keep_freed_memory
+from raysum.runtime.processes import keep_freed_memory
 
 Row = dict[str, Any]
 
@@ -45,19 +44,6 @@ def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
     keep_freed_memory()
     row = work(*arguments)
     return {**row, "peak_rss_mb": round(row.get("peak_rss_mb", peak_rss_mb()), 1)}
-
-
-@contextmanager
-def hushed() -> Iterator[None]:
-    """Nothing reaches stderr in the block, from C++ either: torch's profiler says each start and stop there."""
-    before = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
 
 
 def peak_rss_mb() -> float:

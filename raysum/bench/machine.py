@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from raysum.models.kernels.int8 import int8_linear
+from raysum.runtime.placement import device
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _SIDE = 2048  # of the square matrices that are multiplied
@@ -41,10 +42,6 @@ class Machine:
             f"{self.processor}, {self.cores} cores, {self.threads} threads, {self.device}, torch {self.torch}; "
             f"matrix products {rates}; reads {self.read_gb_per_s:.0f} GB/s"
         )
-
-
-def device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def measure(threads: int, dtypes: list[str]) -> Machine:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysum.bench.inputs import source
+from raysum.bench.inputs import batch as random_batch
 from raysum.bench.isolate import Row
 from raysum.bench.machine import DTYPES, timed
 from raysum.config.sections import Config
 from raysum.errors import UserError
-from raysum.models.batch import BOS, EOS, PAD
+from raysum.models.special_ids import BOS, EOS, PAD
 
 
 def check(names: Iterable[str], config: Config) -> None:
@@ -33,7 +33,7 @@ def check(names: Iterable[str], config: Config) -> None:
 def peer_row(name: str, config: Config, dtype: str, batch: int, beams: int, length: int, threads: int) -> Row:
     """The figures of the tool ``name`` in this process; the faster of two searches counts."""
     torch.set_num_threads(threads)
-    ids = source(config, batch).ids.view(batch, -1)
+    ids = random_batch(config, batch, length).source.ids.view(batch, -1)
     run = PEERS[name](config, ids, dtype, beams, length, threads)
     seconds = min(timed(run) for _ in range(2))
     return {

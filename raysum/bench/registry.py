@@ -1,14 +1,14 @@
 """The benchmarks by name, each with the settings that it takes."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from raysum.bench.curve import CurveBench, bench_curve
 from raysum.bench.decode import DecodeBench, bench_decode
 from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
 from raysum.bench.result import BenchResult
 from raysum.bench.train import TrainBench, bench_train
-from raysum.config.loading import apply_override, validate
+from raysum.config.loading import section_of
+from raysum.config.problems import did_you_mean
 from raysum.config.sections import Section
 from raysum.errors import UserError
 
@@ -26,12 +26,6 @@ def bench(name: str, overrides: list[str] | None = None) -> BenchResult:
     Raises UserError for an unknown name, key, value or preset, or sizes that do not fit in memory.
     """
     if name not in BENCHES:
-        near = get_close_matches(name, BENCHES, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(f"no benchmark {name!r}; {hint}there are {', '.join(BENCHES)}")
+        raise UserError(f"no benchmark {name!r}; {did_you_mean(name, list(BENCHES))}there are {', '.join(BENCHES)}")
     kind, run = BENCHES[name]
-    values: dict = {}
-    places: dict[str, str] = {}
-    for override in overrides or []:
-        apply_override(values, places, override)
-    return run(validate(values, places, kind))
+    return run(section_of(kind, {}, overrides or []))

@@ -23,7 +23,7 @@ class BenchResult:
     def to_dict(self) -> dict[str, Any]:
         return {"bench": self.bench, "machine": self.machine.to_dict(), "rows": self.rows}
 
-    def table(self) -> "Group":
+    def render(self) -> "Group":
         """A line a figure, a column a row; a few columns beside each other, so that they fit a terminal."""
         from rich import box
         from rich.console import Group

@@ -8,18 +8,19 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
+from raysum import systems
 from raysum.bench.inputs import batch
-from raysum.bench.isolate import Row, alone, hushed, peak_rss_mb
-from raysum.bench.machine import DTYPES, Machine, device, measure, timed
+from raysum.bench.isolate import Row, alone, peak_rss_mb
+from raysum.bench.machine import DTYPES, Machine, measure, timed
 from raysum.bench.operators import Costs
 from raysum.bench.plots import plot_growth
 from raysum.bench.result import BenchResult
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, Section
-from raysum.models.build import build
-from raysum.models.parameters import count_parameters
+from raysum.models.batch import move
+from raysum.runtime.placement import device
 from raysum.runtime.progress import track
-from raysum.train.objectives import objective_of
+from raysum.runtime.silence import hushed
 
 
 class TrainBench(Section):
@@ -60,7 +61,7 @@ def train_row(
     """The figures of one model, in this process; the median step counts."""
     torch.set_num_threads(settings.threads)
     inputs = batch(config, settings.examples, settings.target_tokens, paragraphs)
-    step, costs = training_step(config, inputs.to(device()), dtype)
+    step, costs = training_step(config, move(inputs, device()), dtype)
     for _ in range(2):
         step()
     seconds = median(timed(step) for _ in range(settings.steps))
@@ -81,7 +82,7 @@ def train_row(
         "matmul_fraction": flops / seconds / (1e9 * machine.gflops[dtype]),
         "matmul_time_share": share,
         "mflop_per_source_token": flops / source_tokens / 1e6,
-        "parameters": count_parameters(config.model),
+        "parameters": systems.count_parameters(config.model),
         "peak_rss_mb": peak,
     } | _gpu_memory()
 
@@ -89,7 +90,8 @@ def train_row(
 def training_step(config: Config, inputs: Any, dtype: str) -> tuple[Callable[[], None], Costs]:
     """A training step on ``inputs``, and what its forward pass costs in matrix products."""
     torch.manual_seed(0)
-    objective = objective_of(build(config.model), config.train.label_smoothing).to(device())
+    objective = systems.objective(config.model, systems.build(config.model), config.train.label_smoothing)
+    objective.to(device())
     optimizer = torch.optim.Adam(objective.parameters(), lr=1e-6, fused=True)
     autocast = torch.autocast(device().type, DTYPES[dtype], enabled=dtype != "fp32")
 

@@ -1,44 +1,112 @@
-"""What the verbs of the command line share: options, settings and printing."""
+"""Commands whose options are the fields of a config section: names, defaults and help stand there alone.
 
+Each setting may also be given as ``key=value``, and decoding settings by ``--set key=value``.
+"""
+
+import inspect
 import json
-from typing import Annotated, Any
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, get_args
 
 import typer
+from pydantic.fields import FieldInfo
 
-from raysum.errors import UserError
+from raysum.config.loading import apply_override
+from raysum.config.problems import validate
+from raysum.config.sections import DECODE_ALIASES, DecodeConfig, Section
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as train.steps=2000.")
 ]
-Decode = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decode key, such as beta=0.4.")]
-Checkpoint = Annotated[str, typer.Option(help="best, latest, or a step.")]
-Dtype = Annotated[str, typer.Option(help="What matrices are multiplied in: fp32, bf16, or int8 (on CPUs).")]
+_Pairs = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, as the options below.")]
+_Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decoding setting, such as beta=0.4.")
+]
+
+_PAIR = re.compile(r"[A-Za-z_][\w.]*=")
+_DECODE = {*DecodeConfig.model_fields, *DECODE_ALIASES}
 
 
-def settings_of(pairs: list[str] | None) -> dict[str, Any]:
-    """`--set key=value` pairs as decode settings."""
-    import yaml
+def verb(app: typer.Typer, section: type[Section]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as a command of ``app``.
 
-    settings = {}
-    for pair in pairs or []:
-        key, equals, text = pair.partition("=")
-        if not equals:
-            raise UserError(f"{pair!r} is not KEY=VALUE; write for example --set num_beams=8")
-        settings[key.removeprefix("decode.")] = yaml.safe_load(text)
-    return settings
+    Its last parameter, ``settings``, becomes an option for each field of ``section`` that it has no argument for, and
+    ``key=value`` arguments, which may stand among the items of a list argument. What it returns is printed.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        own = list(inspect.signature(function).parameters.values())[:-1]
+        items = next((parameter.name for parameter in own if _is_list(parameter)), None)
+        fields = {name: field for name, field in section.model_fields.items() if name not in {p.name for p in own}}
+
+        def command(*, as_json: bool, **given: Any) -> None:
+            pairs = given.pop("pairs", None) or []
+            if items is not None:
+                pairs = [item for item in given[items] or [] if _is_pair(item)]
+                given[items] = [item for item in given[items] or [] if not _is_pair(item)]
+            chosen = {name: value for name in fields if (value := given.pop(name, None)) not in (None, [])}
+            told = {p.name: given[p.name] for p in own if p.name in section.model_fields}
+            pairs += [f"decode.{pair.removeprefix('decode.')}" for pair in given.pop("set_", None) or []]
+            print_result(function(**given, settings=_settings(section, chosen | told, pairs)), as_json)
+
+        parameters = [*own, *([] if items else [_parameter("pairs", _Pairs, None)])]
+        parameters += [_option(name, field) for name, field in fields.items() if name != "decode"]
+        parameters += [_parameter("set_", _Set, None)] if "decode" in fields else []
+        parameters.append(_parameter("as_json", Json, False))
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        signature = inspect.Signature([parameter.replace(kind=keyword) for parameter in parameters])
+        command.__signature__ = signature  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        app.command()(command)
+        return function
+
+    return register
 
 
 def print_result(result: Any, as_json: bool) -> None:
-    """A result on stdout: one line of JSON, or for people."""
-    if as_json:
-        print(json.dumps(result, ensure_ascii=False))
-        return
-    from rich.console import Console
+    """Results on stdout, each as one line of JSON or for people; a result has ``to_dict()`` and ``render()``."""
+    for one in result if isinstance(result, list) else [result]:
+        if one is None:
+            continue
+        if as_json:
+            print(json.dumps(one.to_dict(), ensure_ascii=False))
+        else:
+            from rich.console import Console
 
-    console = Console(soft_wrap=True)
-    if isinstance(result, dict):
-        for key, value in result.items():
-            console.print(f"{key}: {value}", markup=False, highlight=False)
-    else:
-        console.print(result, markup=False, highlight=False)
+            Console(soft_wrap=True).print(one.render(), markup=False, highlight=False)
+
+
+def _settings(section: type[Section], values: dict[str, Any], pairs: list[str]) -> Section:
+    places: dict[str, str] = {}
+    for pair in pairs:
+        key = pair.partition("=")[0].partition(".")[0]
+        decodes = "decode" in section.model_fields and key in _DECODE and key not in section.model_fields
+        apply_override(values, places, f"decode.{pair}" if decodes else pair)
+    return validate(values, places, section)
+
+
+def _is_list(parameter: inspect.Parameter) -> bool:
+    return "list[" in str(parameter.annotation)
+
+
+def _is_pair(item: str) -> bool:
+    return bool(_PAIR.match(item)) and not Path(item).exists()
+
+
+def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+    """An option that is None, or an empty list, where it is not given."""
+    kinds = get_args(field.annotation) if isinstance(field.annotation, UnionType) else (field.annotation,)
+    kind: Any = next((kind for kind in kinds if kind in (bool, int, float, list[str])), str)
+    default = "" if field.is_required() or not field.default else f" [default: {field.default}]"
+    flag = f"--{name.replace('_', '-')}"
+    option = typer.Option(flag, help=f"{field.description or ''}{default}", show_default=False)
+    return _parameter(name, Annotated[kind | None, option], None)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,17 +1,16 @@
-"""Configuration: presets and YAML files, `key=value` overrides, errors that name the nearest key."""
+"""Configuration from presets and YAML files, changed by `key=value` overrides."""
 
-from collections.abc import Iterator
-from difflib import get_close_matches
+import json
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
+from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config, Section
 from raysum.errors import UserError
-from raysum.models.specs import SYSTEMS, Seq2SeqSpec
 
 
 def presets() -> list[str]:
@@ -20,44 +19,29 @@ def presets() -> list[str]:
     return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
-def load_config(name: str | None, overrides: list[str] | None = None) -> Config:
-    """The config of a preset or YAML file, changed by dotted ``key=value`` overrides.
+def load_config(name: str | None, overrides: Iterable[str] = (), values: dict[str, Any] | None = None) -> Config:
+    """The config of a preset or YAML file, changed by ``values`` and then by dotted ``key=value`` overrides.
 
     Raises UserError that lists every problem with its file, line and the nearest valid key.
     """
-    values, places = read_values(name) if name else ({}, {})
-    for override in overrides or []:
-        apply_override(values, places, override)
-    return validate(values, places)
+    base, places = read_values(name) if name else ({}, {})
+    merged = merge(base, values or {})
+    for override in overrides:
+        apply_override(merged, places, override)
+    return validate(merged, places, Config)
 
 
-def validate(values: dict[str, Any], places: dict[str, str] | None = None, root: type[Section] = Config) -> Any:
-    """``values`` as a ``root`` section; ``places`` says where each dotted key was written, for the messages."""
-    try:
-        return root.model_validate(values)
-    except ValidationError as error:
-        problems = [_explain(problem, places or {}, root) for problem in error.errors()]
-        raise UserError("\n".join(problems)) from None
+def section_of(root: type[AnySection], values: dict[str, Any], overrides: Iterable[str] = ()) -> AnySection:
+    """``values`` changed by ``key=value`` overrides as a ``root`` section. Raises UserError as :func:`load_config`."""
+    changed, places = dict(values), dict[str, str]()
+    for override in overrides:
+        apply_override(changed, places, override)
+    return validate(changed, places, root)
 
 
 def dump(config: Section) -> str:
     """The fully resolved config as YAML."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-
-
-def keys(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    """Every valid dotted key."""
-    for name, field in section.model_fields.items():
-        parts = _sections(field.annotation)
-        yield prefix + name
-        for part in parts:
-            yield from keys(part, f"{prefix}{name}.")
-
-
-def _sections(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [part for argument in get_args(annotation) for part in _sections(argument)]
 
 
 def read_values(name: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -67,9 +51,8 @@ def read_values(name: str) -> tuple[dict[str, Any], dict[str, str]]:
     elif Path(name).is_file():
         label, text = name, _decode(Path(name))
     else:
-        near = get_close_matches(name, presets(), 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(f"no preset or file {name!r}; {hint}the presets are {', '.join(presets())}")
+        near = did_you_mean(name, presets())
+        raise UserError(f"no preset or file {name!r}; {near}the presets are {', '.join(presets())}")
     values, places = parse_yaml(text, label)
     base = values.pop("extends", None)
     if base is None:
@@ -144,36 +127,10 @@ def assign(values: dict[str, Any], places: dict[str, str], dotted: str, value: A
     places[dotted] = place
 
 
-def _explain(problem: Any, places: dict[str, str], root: type[Section]) -> str:
-    """One line for one problem that pydantic found."""
-    dotted = ".".join(str(part) for part in problem["loc"] if part not in SYSTEMS)
-    place = next((places[key] for key in _ancestors(dotted) if key in places), "")
-    where = f" ({place})" if place else ""
-    if problem["type"] == "extra_forbidden":
-        spec = next((SYSTEMS[part] for part in problem["loc"] if part in SYSTEMS), Seq2SeqSpec)
-        other = {f"model.{name}" for one in SYSTEMS.values() for name in set(one.model_fields) - set(spec.model_fields)}
-        near = _nearest(dotted, [key for key in keys(root) if key not in other])
-        return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
-    message = problem["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(problem["input"], dict | BaseModel) else f" (got {problem['input']!r})"
-    subject = f"{dotted}: " if dotted else ""
-    return f"{subject}{message}{given}{where}"
-
-
-def _ancestors(dotted: str) -> Iterator[str]:
-    while dotted:
-        yield dotted
-        dotted = dotted.rpartition(".")[0]
-
-
-def _nearest(dotted: str, valid: list[str]) -> str | None:
-    """The valid key most like ``dotted``: the same last word in another section first, then close spellings."""
-    last = dotted.rpartition(".")[2]
-    same = [key for key in valid if key.rpartition(".")[2] == last]
-    if same:
-        return same[0]
-    close = get_close_matches(dotted, valid, 1, cutoff=0.75)
-    if close:
-        return close[0]
-    words = get_close_matches(last, [key.rpartition(".")[2] for key in valid], 1, cutoff=0.6)
-    return next((key for key in valid if key.rpartition(".")[2] == words[0]), None) if words else None
+def pairs(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Nested ``values`` as dotted ``key=value`` overrides."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from pairs(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={json.dumps(value, default=str)}"

@@ -1,10 +1,10 @@
 """The sections of a configuration: strict, frozen pydantic models. No torch."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAny, model_validator
 
-from raysum.models.specs import ModelSpec, Seq2SeqSpec
+from raysum import systems
 
 
 class Section(BaseModel):
@@ -37,6 +37,7 @@ class TrainConfig(Section):
     save_every: int = Field(500, gt=0, description="steps between checkpoints")
     keep: int = Field(3, gt=0, description="newest checkpoints kept, besides the best")
     log_every: int = Field(10, gt=0, description="steps between lines of metrics.jsonl")
+    start: str | None = Field(None, description="run whose best weights a new training begins with, by name")
     window: int = Field(64, gt=0, description="row groups whose rows are bucketed by length together")
 
     @model_validator(mode="after")
@@ -62,7 +63,8 @@ class OptimConfig(Section):
     weight_decay: float = Field(0.0, ge=0)
 
 
-_OTHER_NAMES = {
+# Decoding settings by the names that other toolkits have for them.
+DECODE_ALIASES = {
     "beam_size": "num_beams",
     "block_ngram_repeat": "no_repeat_ngram_size",
     "num_return_sequences": "n_best",
@@ -85,15 +87,15 @@ class DecodeConfig(Section):
     n_best: int = Field(1, gt=0, description="summaries returned, best first; at most num_beams")
     beta: float = Field(0.0, ge=0, description="weight of attention alignment (PHT eq. 17)")
     alignment_reduction: Literal["sum", "mean"] = Field("sum", description="over paragraphs: eq. 18, or its mean")
-    alignment_when: Literal["step", "final"] = Field("step", description="at every step, or when ranking finished ones")
+    alignment_when: Literal["step", "final"] = Field("step", description="at every step, or in the final ranking")
     extractive: float = Field(
         0.0, ge=0, description="weight of eq. 18 with a ranker's scores (extProb); alignment_* hold here"
     )
     ranker: str | None = Field(None, description="run of that ranker, trained with the preset ranker")
     structural_coverage: float = Field(0.0, ge=0, description="gamma of eq. 13")
-    structural_when: Literal["step", "final"] = Field("step", description="that one, as alignment_when")
+    structural_when: Literal["step", "final"] = Field("step", description="at every step, or in the final ranking")
     gnmt_coverage: float = Field(0.0, ge=0, description="weight of GNMT's coverage of source tokens (eq. 11)")
-    coverage_when: Literal["step", "final"] = Field("final", description="that one, as alignment_when; GNMT: final")
+    coverage_when: Literal["step", "final"] = Field("final", description="likewise; GNMT has it there")
     keep_paragraphs: int | None = Field(None, gt=0, description="compression: read those of most predicted attention")
     source_paragraphs: int | None = Field(None, gt=0, description="paragraphs read in place of source.max_paragraphs")
     source_tokens: int | None = Field(
@@ -110,7 +112,7 @@ class DecodeConfig(Section):
         """Other toolkits' names become ours; the later of two names for one setting counts."""
         if not isinstance(values, dict):
             return values
-        return {_OTHER_NAMES.get(key, key): value for key, value in values.items()}
+        return {DECODE_ALIASES.get(key, key): value for key, value in values.items()}
 
     @model_validator(mode="after")
     def _check(self) -> "DecodeConfig":
@@ -126,10 +128,41 @@ class DecodeConfig(Section):
         return trained.model_copy(update={name: most for name, most in own.items() if most is not None})
 
 
+class LoadConfig(Section):
+    """How a run is made ready to write summaries."""
+
+    checkpoint: str = Field("best", description="best, latest, or a step")
+    dtype: Literal["fp32", "bf16", "int8"] = Field(
+        "fp32", description="what matrices are multiplied in: fp32, bf16, or int8 (on CPUs)"
+    )
+    decode: dict[str, Any] = Field(default_factory=dict, description="decoding settings in place of the run's")
+
+
+def _spec(value: Any) -> systems.Spec:
+    """A spec as it is; a mapping by the spec of its ``system``."""
+    if isinstance(value, systems.Spec):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("must be a section with keys such as system, width and heads")
+    name = systems.current(value.get("system", systems.DEFAULT))
+    return systems.spec_class(name).model_validate(value | {"system": name})
+
+
+class _AnySystem:
+    """The JSON schema of a model: that of any system."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [handler(spec.__pydantic_core_schema__) for spec in systems.spec_classes()]}
+
+
+ModelSpec = Annotated[SerializeAsAny[systems.Spec], PlainValidator(_spec), _AnySystem]
+
+
 class Config(Section):
     """Everything of one training, decoding or search; written to the run folder before the first step."""
 
-    model: ModelSpec = Field(default_factory=Seq2SeqSpec)
+    model: ModelSpec = Field(default_factory=lambda: _spec({}))
     source: SourceConfig = Field(default_factory=SourceConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)

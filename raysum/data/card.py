@@ -1,6 +1,7 @@
 """`raysum data show`: what a dataset holds, what was left out of it and why."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group
@@ -8,36 +9,67 @@ from rich.table import Table
 
 from raysum.data.dataset import Dataset
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 _PERCENTILES = (0, 10, 50, 90, 99, 100)
 _LENGTHS = ("source_tokens", "paragraphs", "target_tokens")  # columns of Dataset.lengths
 
 
-def show(path: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Card:
     """All figures of a dataset: rows, rejections, recipe and, by split, lengths and what was cut.
 
     Percentiles are 0, 10, 50, 90, 99 and 100. ``source_cut`` is the share of the source lost to the limits L and N: of
     the words of all clean paragraphs those in paragraphs ranked below L, of the tokens of the others those beyond N.
-    Raises UserError where ``path`` is no dataset.
     """
-    dataset = Dataset.open(path)
-    manifest = dataset.manifest
-    return {
-        "data": str(path),
-        "kind": dataset.kind,
-        "fingerprint": dataset.fingerprint,
-        "rows_in": manifest["rows_in"],
-        "rows": manifest["rows"],
-        "rejected": manifest["rejected"],
-        "pieces": manifest["pieces"],
-        "recipe": dataset.recipe.model_dump(),
-        "splits": {split: _split(dataset, split) for split in dataset.splits},
-    }
+
+    figures: dict[str, Any]
+
+    @classmethod
+    def of(cls, path: str) -> "Card":
+        """Raises UserError where ``path`` is no dataset."""
+        dataset = Dataset.open(path)
+        manifest = dataset.manifest
+        splits = {split: _split(dataset, split) for split in dataset.splits}
+        rows = sum(split["rows"] for split in splits.values())
+        figures = {
+            "data": str(path),
+            "kind": dataset.kind,
+            "fingerprint": dataset.fingerprint,
+            "rows_in": manifest.get("rows_in", rows),
+            "rows": rows,
+            "rejected": manifest.get("rejected", {}),
+            "pieces": manifest.get("pieces"),
+            "recipe": dataset.recipe.model_dump(),
+            "splits": splits,
+        }
+        return cls(figures)
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.figures
+
+    def to_pandas(self) -> "DataFrame":
+        """A line a split and kind of length: its rows and percentiles."""
+        import pandas as pd
+
+        names = [_percentile_name(percentile) for percentile in _PERCENTILES]
+        lines = [
+            {"split": name, "of": kind, "rows": split["rows"], **dict(zip(names, values, strict=True))}
+            for name, split in self.figures["splits"].items()
+            for kind, values in split["lengths"].items()
+        ]
+        return pd.DataFrame(lines)
+
+    def render(self) -> Group:
+        """Tables for the terminal."""
+        return Group(_overview(self.figures), _splits(self.figures), _lengths(self.figures))
 
 
 def _split(dataset: Dataset, split: str) -> dict[str, Any]:
     lengths = dataset.lengths(split)
     percentiles = np.percentile(lengths, _PERCENTILES, axis=0, method="nearest").T
-    counts = dataset.manifest["splits"][split]["counts"]
+    counts = dataset.manifest["splits"][split].get("counts", {})
     ranked_out = _share(counts, "words_ranked_out", "words")
     cut = _share(counts, "tokens_cut", "tokens")
     return {
@@ -53,11 +85,6 @@ def _split(dataset: Dataset, split: str) -> dict[str, Any]:
 
 def _share(counts: dict[str, int], part: str, whole: str) -> float:
     return round(counts.get(part, 0) / max(counts.get(whole, 0), 1), 4)
-
-
-def render(card: dict[str, Any]) -> Group:
-    """The figures of ``show`` as tables for the terminal."""
-    return Group(_overview(card), _splits(card), _lengths(card))
 
 
 def _overview(card: dict[str, Any]) -> Table:
@@ -91,8 +118,12 @@ def _lengths(card: dict[str, Any]) -> Table:
     table.add_column("split")
     table.add_column("of")
     for percentile in _PERCENTILES:
-        table.add_column({0: "least", 100: "most"}.get(percentile, f"{percentile} %"), justify="right")
+        table.add_column(_percentile_name(percentile), justify="right")
     for name, split in card["splits"].items():
         for kind, values in split["lengths"].items():
             table.add_row(name, kind.replace("_", " "), *map(str, values))
     return table
+
+
+def _percentile_name(percentile: int) -> str:
+    return {0: "least", 100: "most"}.get(percentile, f"{percentile} %")

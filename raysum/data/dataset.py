@@ -7,40 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysum.data.recipe import Recipe, read_recipe
+from raysum.data.rows import read_group, table_rows
 from raysum.errors import UserError
 
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.model"
 REJECTED = "rejected.jsonl"
-FORMAT = 1  # of the manifest and the columns
+FORMAT = 2  # of the manifest and the columns; 1 had titles told by their mark alone, and facts among the columns
 ROW_GROUP = 64  # rows: what is read from a shard at once; every group of a shard but its last has so many
-
-SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("title", pa.string()),
-        ("ids", pa.list_(pa.int32())),  # kept paragraphs one after the other, best rank first
-        ("paragraph_offsets", pa.list_(pa.int32())),  # M + 1
-        ("sentence_offsets", pa.list_(pa.int32())),  # starts of the sentences, and the end
-        ("document", pa.list_(pa.int32())),  # M: which document
-        ("paragraph", pa.list_(pa.int32())),  # M: which paragraph of that document
-        ("char_start", pa.list_(pa.int32())),  # M: span in that document's raw text
-        ("char_end", pa.list_(pa.int32())),
-        ("text", pa.list_(pa.string())),  # M: raw text of the paragraphs
-        ("source", pa.list_(pa.string())),  # name of each document
-        ("rank_score", pa.list_(pa.float32())),  # M
-        ("target_ids", pa.list_(pa.int32())),  # BOS ... EOS, empty without summary
-        ("summary", pa.string()),
-        ("facts", pa.string()),  # JSON, or ""
-        ("graph_row", pa.list_(pa.int16())),
-        ("graph_col", pa.list_(pa.int16())),
-        ("graph_value", pa.list_(pa.float32())),
-    ]
-)
 
 
 class Dataset:
@@ -64,7 +41,7 @@ class Dataset:
             named = [*(shard["file"] for split in manifest["splits"].values() for shard in split["shards"])]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{folder / MANIFEST} does not read ({error}); prepare the dataset again") from None
-        if version != FORMAT:
+        if version not in (1, FORMAT):
             raise UserError(f"{path} has dataset format {version}, this raysum reads {FORMAT}; prepare it again")
         lengths = [f"{split}.lengths.npy" for split in manifest["splits"]]
         missing = [name for name in (VOCABULARY, *named, *lengths) if not (folder / name).is_file()]
@@ -126,8 +103,8 @@ class Dataset:
 
     def read(
         self, split: str, columns: Sequence[str] | None = None, start: int = 0, stop: int | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """Rows ``start`` to ``stop`` in file order: number lists as numpy arrays, texts as str or lists of str.
+    ) -> Iterator[Any]:
+        """Rows ``start`` to ``stop`` in file order (see raysum.data.rows).
 
         Only ``columns`` are read, and one row group at a time.
         """
@@ -140,21 +117,7 @@ class Dataset:
             if skip < take:
                 if file != opened:
                     shard, opened = pq.ParquetFile(files[file]), file
-                yield from table_rows(shard.read_row_group(group, columns=columns).slice(skip, take - skip))
+                yield from table_rows(read_group(shard, group, columns).slice(skip, take - skip))
 
     def _shards(self, split: str) -> list[dict[str, Any]]:
         return self.manifest["splits"][self.split(split)]["shards"]
-
-
-def table_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows of a table with any of the columns of ``SCHEMA``."""
-    columns = {name: _column_values(table.column(name).combine_chunks()) for name in table.column_names}
-    for number in range(table.num_rows):
-        yield {name: values[number] for name, values in columns.items()}
-
-
-def _column_values(column: pa.Array) -> Sequence[Any]:
-    if not pa.types.is_list(column.type) or pa.types.is_string(column.type.value_type):
-        return column.to_pylist()
-    values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
-    return [values[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]

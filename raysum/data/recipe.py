@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
+from raysum.config.sections import Section
 from raysum.data.clean import Normalization
 from raysum.errors import UserError
 
@@ -11,12 +12,11 @@ Ranker = Literal["tfidf", "lexrank", "none"]
 Graph = Literal["none", "similarity", "discourse"]
 
 
-class Recipe(BaseModel):
-    """Stored in the manifest of a dataset and in the run trained on it."""
+class Choices(Section):
+    """Those that a user makes; what is left open follows from the vocabulary."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(strict=True)
 
-    normalize: Normalization = Field("none", description="what is done to text before the vocabulary sees it")
     max_paragraphs: int = Field(40, gt=0, le=32767, description="L: best-ranked paragraphs kept (HT is tested on 40)")
     paragraph_tokens: int = Field(100, ge=8, description="N: tokens kept of a paragraph (100 in the published shards)")
     ranker: Ranker = Field("tfidf", description="order of the paragraphs; 'none' keeps document order")
@@ -25,6 +25,13 @@ class Recipe(BaseModel):
     graph: Graph = Field(
         "none", description="edges between paragraphs: tf-idf 'similarity', or 'discourse' by entities and markers"
     )
+    keep: list[str] = Field([], description="other fields of a raw cluster that are kept beside it, as JSON")
+
+
+class Recipe(Choices):
+    """Stored in the manifest of a dataset and in the run trained on it."""
+
+    normalize: Normalization = Field("none", description="what is done to text before the vocabulary sees it")
     vocabulary_sha256: str = Field(description="hash of the vocabulary file")
 
 

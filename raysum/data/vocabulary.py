@@ -11,10 +11,8 @@ import sentencepiece
 from raysum.data.clean import Normalization, normalize, paragraph_spans
 from raysum.data.sentences import sentence_spans
 from raysum.errors import UserError
+from raysum.models.special_ids import BOS, EOS, SENTENCE_END, SPECIAL_PIECES, TITLE_END, UNK
 
-SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<T>", "<S>", "</S>", "<PAD>", "<P>", "<Q>")
-# The ids that raysum.models.batch names too; importing that would load torch into every preparing process.
-UNK, _, _, TITLE_END, BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END = range(len(SPECIAL_PIECES))
 _MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids that stand for no text
 
 _CAPITAL_SHARE, _COMMON_PIECES = 0.01, 100  # of the pieces; ids

@@ -8,13 +8,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from raysum.decode.scores import shares
-from raysum.models.batch import BOS, PAD
+from raysum.models.special_ids import BOS, PAD
 
 
 @torch.inference_mode()
-def paragraph_attention(
-    model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[int]]]
-) -> list[list[np.ndarray]]:
+def attention_of(model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[int]]]) -> list[list[np.ndarray]]:
     """The attention of each token of a summary, a [K, M] for each summary, rows summing to one.
 
     ``summaries`` are, for each example of ``memory``, the ids of some hypotheses, as many for each. Teacher-forced

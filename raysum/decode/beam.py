@@ -14,8 +14,8 @@ from raysum.config.sections import DecodeConfig
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.hypotheses import Finished, Hypothesis
 from raysum.decode.scores import History, Term, length_norm, watched
-from raysum.models.batch import BOS, EOS, SENTENCE_END
-from raysum.models.memory import Watch
+from raysum.models.batch import Asked
+from raysum.models.special_ids import BOS, EOS, SENTENCE_END
 
 CHUNK = 128  # candidates under one maximum; 64 measured alike
 
@@ -33,7 +33,7 @@ class StepModel(Protocol):
 
     def start(self, memory: Any, beams: int) -> StepState: ...
 
-    def step(self, tokens: Tensor, state: Any, attention: Watch = False) -> tuple[Tensor, Tensor | None]: ...
+    def step(self, tokens: Tensor, state: Any, attention: Asked = False) -> tuple[Tensor, Tensor | None]: ...
 
 
 def beam_search(
@@ -62,7 +62,7 @@ def search(
     steering: Sequence[Term] = (),
     *,
     exempt: Sequence[int] = (),
-    attention: Watch = False,
+    attention: Asked = False,
 ) -> Finished:
     """All hypotheses that finish, scored by log-probability and the terms ``steering``.
 

@@ -15,7 +15,7 @@ from raysum.config.sections import DecodeConfig
 from raysum.decode.beam import StepModel, StepState, beam_search, search
 from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.scores import terms, watched
-from raysum.models.memory import Watch
+from raysum.models.batch import Asked
 
 
 def search_betas(
@@ -96,7 +96,7 @@ class SharedSteps:
         parent = torch.arange(beams, device=mask.device).expand(len(group), -1)
         return _State(self.model.start(memory.memory, beams), len(mask), group, parent)
 
-    def step(self, tokens: Tensor, state: _State, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
+    def step(self, tokens: Tensor, state: _State, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
         beams = state.parent.shape[1]
         tokens = tokens.view(-1, beams)
         alike = torch.cat((state.group[:, None], state.parent, tokens), 1)

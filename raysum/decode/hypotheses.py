@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from raysum.decode.scores import History, Term, shares
-from raysum.models.batch import EOS, PAD
+from raysum.models.special_ids import EOS, PAD
 
 
 @dataclass(frozen=True)

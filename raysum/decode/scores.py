@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from raysum.config.sections import DecodeConfig
-from raysum.models.memory import Watch
+from raysum.models.batch import Asked
 
 FLOOR = 1e-6  # of an attention share, or sum: log 0 must not end a hypothesis
 
@@ -187,7 +187,7 @@ def terms(
     return found
 
 
-def watched(terms: Sequence[Term], attention: Watch = False) -> Watch:
+def watched(terms: Sequence[Term], attention: Asked = False) -> Asked:
     """The attention that a search watches for ``terms``, and at least ``attention``."""
     if attention == "tokens" or any(term.by_token for term in terms):
         return "tokens"

@@ -1,53 +1,47 @@
-"""What a summarizer returns: the text, its sentences, and the paragraphs that each of them cites."""
+"""What a summarizer returns, also over HTTP: the text, its sentences, the paragraphs that each of them cites."""
 
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Citation:
-    """A paragraph by the number of its document and its own number there, both from 0."""
-
-    document: int
-    paragraph: int
-    weight: float
+from pydantic import BaseModel, ConfigDict, Field
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """``citations`` in falling weight; the weights sum to one."""
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
 
+
+class Citation(_Part):
+    document: int = Field(description="the number of the document in the cluster, from 0")
+    paragraph: int = Field(description="the number of the paragraph in that document, from 0")
+    weight: float = Field(description="its share of the sentence; the shares of a sentence sum to 1")
+
+
+class Sentence(_Part):
     text: str
-    citations: list[Citation]
+    citations: list[Citation] = Field(description="in falling weight")
 
     def render(self) -> str:
         """The text, then each citation as ``[document.paragraph] weight``."""
         return "  ".join((self.text, *(f"[{c.document}.{c.paragraph}] {c.weight:.2f}" for c in self.citations)))
 
 
-@dataclass(frozen=True)
-class Alternative:
-    """Another summary that the search found, with its score."""
+class Alternative(_Part):
+    """Another summary that the search found."""
 
     summary: str
     score: float
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A generated summary.
-
-    ``attention`` is the share of every paragraph of the row, best rank first, 0 for those that were not read;
-    ``score`` is the one that ranked it (log-probability normalized by length, plus the terms); ``alternatives`` are the
-    next best, where ``n_best`` asks for more than one.
-    """
+class Summary(_Part):
+    """A generated summary."""
 
     id: str
     summary: str
     sentences: list[Sentence]
-    attention: list[float]
-    score: float
-    alternatives: list[Alternative] = field(default_factory=list)
+    attention: list[float] = Field(
+        description="share of the attention of each ranked paragraph, best rank first; 0 for those that were not read"
+    )
+    score: float = Field(description="what ranked the summary: log-probability normalized by length, plus the terms")
+    alternatives: list[Alternative] = Field([], description="the next best, where n_best asks for more than one")
 
     def render(self) -> str:
         """For people: the id, then a sentence a line with its citations."""
@@ -55,5 +49,4 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """As ``raysum summarize`` prints it: ``alternatives`` only where there are any."""
-        values = asdict(self)
-        return values if self.alternatives else {k: v for k, v in values.items() if k != "alternatives"}
+        return self.model_dump(exclude=None if self.alternatives else {"alternatives"})

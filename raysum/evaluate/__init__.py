@@ -1,0 +1,8 @@
+"""Comparing systems: scorers, tables.
+
+The room is its verb, too: ``raysum.evaluate(target, data, **settings)`` is ``raysum.evaluate.evaluation.evaluate``.
+"""
+
+from raysum.verbs import make_verb
+
+make_verb(__name__, "raysum.evaluate.evaluation:evaluate")

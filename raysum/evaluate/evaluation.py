@@ -2,101 +2,100 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from raysum.config.loading import section_of
 from raysum.data.dataset import Dataset
+from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
+from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples
-from raysum.evaluate.output import Row
-from raysum.evaluate.scoring import means, score
+from raysum.evaluate.scorers import means, score, scorers_of
 from raysum.evaluate.strategies import strategies
 from raysum.evaluate.systems import EXTRACTIVE, Lead, LexRank, Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.metrics import rouge
 from raysum.metrics.statistics import paired_difference
-from raysum.run import Run, write_json
+from raysum.run import Run
 from raysum.runtime.progress import bar
+from raysum.runtime.storage import write_json
 
 _CHUNK = 128  # examples held in memory at once
 
 
-def evaluate(
-    target: str,
-    data: str | Path,
-    *,
-    split: str | None = None,
-    limit: int | None = None,
-    protocol: str = "google",
-    swapped: bool = False,
-    terms: bool = False,
-    checkpoint: str = "best",
-    dtype: str = "fp32",
-    decode: dict[str, Any] | None = None,
-    out: str | Path | None = None,
-) -> Evaluation:
+def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluation:
     """Score a run (or a search's best) beside Lead and LexRank, or an extractive system alone, on a split of ``data``.
 
-    ``limit``: only the first so many examples. ``swapped``: also the control that reads another cluster's sources.
-    ``terms``: the run by each decoding strategy of the PHT paper's Table 2. ``decode`` changes decoding settings.
-    Outputs go to ``out``, for a run by default to RUN/evaluation/SPLIT, or SPLIT-terms.
-    Raises UserError for no such run, split or protocol, another vocabulary, or a split without references.
+    ``settings`` are those of :class:`EvaluateConfig`. Outputs go to ``out``, for a run by default to
+    RUN/evaluation/SPLIT, or SPLIT-terms.
+    Raises UserError for no such run, split, scorer or protocol, another vocabulary, or a split without references.
+
+    >>> raysum.evaluate("runs/pht", "data", split="test").to_pandas()
     """
-    dataset = Dataset.open(data)
-    split = dataset.split(split)
+    return run_evaluation(str(target), section_of(EvaluateConfig, {**settings, "data": str(data)}))
+
+
+def run_evaluation(target: str, config: EvaluateConfig) -> Evaluation:
+    """:func:`evaluate` with checked settings."""
+    dataset = Dataset.open(config.data)
+    split = dataset.split(config.split)
     if target in EXTRACTIVE and not Path(target).exists():
-        return compare([EXTRACTIVE[target]()], dataset, split, limit=limit, protocol=protocol, out=out)
+        return compare([EXTRACTIVE[target]()], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
-    summarizer = Summarizer.load(run.path, checkpoint=checkpoint, dtype=dtype, **(decode or {}))
+    summarizer = Summarizer.load(run.path, checkpoint=config.checkpoint, dtype=config.dtype, **config.decode)
     name = run.path.name + ("+align" if summarizer.settings.beta else "")
-    rows = list(strategies(summarizer)) if terms else [(Trained(name, summarizer, summarizer.settings), {})]
+    rows = list(strategies(summarizer)) if config.terms else [(Trained(name, summarizer, summarizer.settings), {})]
     systems: list[System] = [system for system, _ in rows]
-    if swapped:
+    if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [Lead(), LexRank()]
-    folder = out or run.evaluation / (f"{split}-terms" if terms else split)
+    folder = config.out or run.evaluation / (f"{split}-terms" if config.terms else split)
     weights = {system.name: weight for system, weight in rows if weight}
-    return compare(systems, dataset, split, limit=limit, protocol=protocol, weights=weights, out=folder)
+    return compare(systems, dataset, split, config, weights=weights, out=folder)
 
 
 def compare(
     systems: Sequence[System],
     dataset: Dataset,
     split: str,
+    config: EvaluateConfig,
     *,
-    limit: int | None = None,
-    protocol: str = "google",
     weights: dict[str, dict[str, float]] | None = None,
     out: str | Path | None = None,
 ) -> Evaluation:
-    """Run ``systems`` (of different names) over the first ``limit`` examples of a split and score them.
+    """Run ``systems`` (of different names) over a split and score them, as ``config`` says which examples and how.
 
     ``weights`` are those of score terms by system, to be shown beside the figures. With ``out``: outputs.jsonl (a
     summary of each system for each example), scores.parquet (a line for each system and example) and table.json.
     """
-    rouge.find_protocol(protocol)
-    total = min(limit or dataset.rows(split), dataset.rows(split))
+    rouge.find_protocol(config.protocol)
+    examples = read_examples(dataset, split, config.limit)
+    first = next(examples)
+    scorers = scorers_of(config.scorers, first, config.protocol)
+    total = min(config.limit or dataset.rows(split), dataset.rows(split))
     if any(isinstance(system, Swapped) for system in systems) and total < 2:
         raise UserError("the swapped control needs two examples at least: it reads another one's sources")
     scored: list[pd.DataFrame] = []
     written: list[dict[str, Any]] = []
     with bar(total=total * len(systems), label=f"evaluate {split}", unit="summary") as shown:
-        for rows, others in _chunks(_neighbours(read_examples(dataset, split, limit))):
-            lines = [{"id": row["id"], "reference": row["summary"]} for row in rows]
+        for rows, others in _chunks(_neighbours(chain([first], examples))):
+            lines: list[dict[str, Any]] = [{"id": row["id"], "reference": row["summary"]} for row in rows]
             for system in systems:
-                outputs = system.summarize(rows, others)
-                scored.append(score(rows, outputs, protocol).assign(system=system.name))
-                for line, output in zip(lines, outputs, strict=True):
-                    line[system.name] = " ".join(output.sentences)
+                summaries = system.summarize(rows, others)
+                scored.append(score(rows, summaries, scorers).assign(system=system.name))
+                for line, summary in zip(lines, summaries, strict=True):
+                    line[system.name] = summary.summary
                 shown.update(len(rows))
             written += lines
     scores = pd.concat(scored, ignore_index=True)
-    result = _evaluation(scores, [line[systems[0].name] for line in written], protocol, weights or {})
+    texts = [line[systems[0].name] for line in written]
+    result = _evaluation(scores, rouge.signature(texts, config.protocol), weights or {})
     if out is not None:
         _save(Path(out), result, written)
     return result
@@ -117,19 +116,17 @@ def _chunks(pairs: Iterator[tuple[Row, Row]]) -> Iterator[tuple[list[Row], list[
         yield list(rows), list(others)
 
 
-def _evaluation(
-    scores: pd.DataFrame, first_texts: Sequence[str], protocol: str, weights: dict[str, dict[str, float]]
-) -> Evaluation:
+def _evaluation(scores: pd.DataFrame, protocol: str, weights: dict[str, dict[str, float]]) -> Evaluation:
     by_system = {str(name): part for name, part in scores.groupby("system", sort=False)}
     first, *others = by_system
     differences = {}
-    for name in others:
+    for name in others if "rouge2" in scores else []:
         value, low, high = paired_difference(by_system[first]["rouge2"], by_system[name]["rouge2"])
         differences[f"{first} - {name}"] = {"rouge2": value, "rouge2_low": low, "rouge2_high": high}
     return Evaluation(
         systems={name: means(part.dropna(axis=1, how="all")) for name, part in by_system.items()},
         differences=differences,
-        protocol=rouge.signature(first_texts, protocol),
+        protocol=protocol,
         examples=len(by_system[first]),
         scores=scores,
         weights=weights,

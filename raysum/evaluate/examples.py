@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from raysum.data.dataset import Dataset
+from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.run import Run
-from raysum.stream.kinds.collate import kind_of
+from raysum.stream.kinds.base import kind_of
 
 
 def check_readable(run: Run, dataset: Dataset) -> None:
@@ -17,10 +17,10 @@ def check_readable(run: Run, dataset: Dataset) -> None:
             f"{dataset.path} is written in another vocabulary than {run.path} was trained with; "
             f"prepare it with --vocab {run.vocabulary}"
         )
-    kind_of(dataset, run.config.model)
+    kind_of(run.config.model, dataset)
 
 
-def read_examples(dataset: Dataset, split: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
+def read_examples(dataset: Dataset, split: str, limit: int | None = None) -> Iterator[Row]:
     """The first ``limit`` rows of a split that have a reference summary, in file order.
 
     Raises UserError where there is none.

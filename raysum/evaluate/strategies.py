@@ -39,8 +39,8 @@ def strategies(summarizer: Summarizer) -> Iterator[tuple[Trained, dict[str, floa
 
 def _missing(summarizer: Summarizer, key: str) -> str:
     """What the term of ``key`` needs and is not there."""
-    if key == "extractive" and summarizer.ranker is None:
+    if key == "extractive" and summarizer.searcher.ranker is None:
         return "it needs a learned ranker (`raysum train ranker data=DATA out=RANKER`, then --set ranker=RANKER)"
-    if key == "beta" and summarizer.predictor is None:
+    if key == "beta" and summarizer.searcher.predictor is None:
         return f"it needs an attention predictor (`raysum train alignment run={summarizer.name} data=DATA`)"
     return ""

@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from raysum.config.sections import DecodeConfig
+from raysum.data.rows import Row
 from raysum.data.sentences import sentence_spans
-from raysum.data.vocabulary import TITLE_END
 from raysum.decode.summarizer import Summarizer
-from raysum.evaluate.output import Output, Row
+from raysum.decode.summary import Sentence, Summary
 from raysum.prepare.ranking import lexrank
 
 
@@ -20,8 +20,8 @@ class System(Protocol):
     @property
     def name(self) -> str: ...
 
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Output]:
-        """One output for each row; ``others`` are rows of other clusters, one for each row."""
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        """One summary for each row; ``others`` are rows of other clusters, one for each row."""
         ...
 
 
@@ -33,8 +33,8 @@ class Trained:
     summarizer: Summarizer
     settings: DecodeConfig
 
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Output]:
-        return [Output.of(summary) for summary in self.summarizer.summarize_rows(rows, self.settings)]
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        return self.summarizer.summarize_rows(rows, self.settings)
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,11 @@ class Swapped:
     summarizer: Summarizer
     settings: DecodeConfig
 
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Output]:
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         mixed = [swap(row, other) for row, other in zip(rows, others, strict=True)]
-        summaries = self.summarizer.summarize_rows(mixed, self.settings)
-        return [Output([sentence.text for sentence in summary.sentences]) for summary in summaries]
+        found = self.summarizer.summarize_rows(mixed, self.settings)
+        texts = [[sentence.text for sentence in summary.sentences] for summary in found]
+        return [_uncited(row, sentences) for row, sentences in zip(rows, texts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Lead:
 
     name: str = "lead"
 
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Output]:
-        return [_extract([row["title"], *row["text"]], row["summary"]) for row in rows]
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        return [_extract(row, [row["title"], *row["text"]]) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,11 @@ class LexRank:
 
     name: str = "lexrank"
 
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Output]:
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         outputs = []
         for row in rows:
             order = np.argsort(-lexrank(row["text"]), kind="stable")
-            outputs.append(_extract([row["text"][index] for index in order], row["summary"]))
+            outputs.append(_extract(row, [row["text"][index] for index in order]))
         return outputs
 
 
@@ -84,8 +85,8 @@ class Oracle:
 
     name: str = "oracle"
 
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Output]:
-        return [_extract(_covering(row["text"], row["summary"]), row["summary"]) for row in rows]
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        return [_extract(row, _covering(row["text"], row["summary"])) for row in rows]
 
 
 EXTRACTIVE: dict[str, type[Lead] | type[LexRank] | type[Oracle]] = {"lead": Lead, "lexrank": LexRank, "oracle": Oracle}
@@ -93,26 +94,28 @@ EXTRACTIVE: dict[str, type[Lead] | type[LexRank] | type[Oracle]] = {"lead": Lead
 
 def swap(row: Row, other: Row) -> Row:
     """``row`` with the paragraphs of ``other``, before which the title pieces of ``row`` stand."""
-    own, foreign = _title_length(row["ids"]), _title_length(other["ids"])
+    own, foreign = row["title_tokens"], other["title_tokens"]
     shift = own - foreign
     paragraphs = other["paragraph_offsets"].copy()
     paragraphs[1:] += shift
     sentences = other["sentence_offsets"].copy()
     sentences[1:] += shift
-    kept = {key: row[key] for key in ("id", "title", "summary", "target_ids", "facts")}
     ids = np.concatenate((row["ids"][:own], other["ids"][foreign:]))
-    return other | kept | {"ids": ids, "paragraph_offsets": paragraphs, "sentence_offsets": sentences}
+    foreign_parts: Row = {"ids": ids, "paragraph_offsets": paragraphs, "sentence_offsets": sentences}
+    kept: Row = {
+        "id": row["id"],
+        "title": row["title"],
+        "title_tokens": own,
+        "summary": row["summary"],
+        "target_ids": row["target_ids"],
+        "extra": row["extra"],
+    }
+    return other | kept | foreign_parts
 
 
-def _title_length(ids: np.ndarray) -> int:
-    """Tokens of the title and its end mark at the start of paragraph 0; 0 without a title."""
-    ends = np.flatnonzero(ids == TITLE_END)
-    return int(ends[0]) + 1 if len(ends) else 0
-
-
-def _extract(texts: Sequence[str], reference: str) -> Output:
+def _extract(row: Row, texts: Sequence[str]) -> Summary:
     """The first words of ``texts``, as many as the reference has, in sentences; every text starts a new one."""
-    left = len(reference.split())
+    left = len(row["summary"].split())
     sentences = []
     for text in texts:
         for start, end in sentence_spans(text):
@@ -120,7 +123,13 @@ def _extract(texts: Sequence[str], reference: str) -> Output:
             left -= len(words)
             if words:
                 sentences.append(" ".join(words))
-    return Output(sentences)
+    return _uncited(row, sentences)
+
+
+def _uncited(row: Row, texts: Sequence[str]) -> Summary:
+    """A summary without attention and citations."""
+    sentences = [Sentence(text=text, citations=[]) for text in texts]
+    return Summary(id=row["id"], summary=" ".join(texts), sentences=sentences, attention=[], score=0.0)
 
 
 def _covering(texts: Sequence[str], reference: str) -> list[str]:

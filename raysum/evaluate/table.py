@@ -3,35 +3,17 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from raysum.evaluate.scorers import FIGURES
+from raysum.metrics.statistics import Figure
+
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.table import Table
 
-# What a figure is called in tables, and its digits after the point; the order of the rows.
-FIGURES = {
-    "rouge1": ("ROUGE-1", 2),
-    "rouge2": ("ROUGE-2", 2),
-    "rougeL": ("ROUGE-L", 2),
-    "rougeLsum": ("ROUGE-Lsum", 2),
-    "facts_f1": ("facts F1", 1),
-    "facts_right": ("facts right", 0),
-    "facts_wrong": ("facts wrong", 0),
-    "citation_precision": ("citations P", 1),
-    "citation_recall": ("citations R", 1),
-    "lexical_precision": ("  by words P", 1),
-    "lexical_recall": ("  by words R", 1),
-    "random_precision": ("  at random P", 1),
-    "random_recall": ("  at random R", 1),
-    "attention_similarity": ("attention", 3),
-    "words": ("words", 1),
-    "valid_loss": ("valid loss", 4),
-    "step": ("step", 0),
-}
-
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The figures of each system (see ``scoring.means``), how ROUGE was counted, and the ``scores`` of each example.
+    """The figures of each system (see ``scorers.means``), how ROUGE was counted, and the ``scores`` of each example.
 
     ``differences`` of the first system to each other one in ROUGE-2, with the bounds of the paired bootstrap interval.
     ``weights``: of the score terms by which systems differ, where they are one model decoded in several ways.
@@ -53,7 +35,13 @@ class Evaluation:
             **({"weights": self.weights} if self.weights else {}),
         }
 
-    def table(self) -> "Table":
+    def to_pandas(self) -> "DataFrame":
+        """A line a system, a column a figure; the examples' own scores are in ``scores``."""
+        import pandas as pd
+
+        return pd.DataFrame.from_dict(self.systems, orient="index").rename_axis("system")
+
+    def render(self) -> "Table":
         """A column a system, a line a figure with half of its 95 % interval."""
         from rich import box
         from rich.table import Table
@@ -75,18 +63,17 @@ class Evaluation:
         table.add_column("", no_wrap=True)
         for system in self.systems:
             table.add_column(system, justify="right", no_wrap=len(self.systems) < 6)
-        for name, (label, _) in FIGURES.items():
+        for name, figure in FIGURES.items():
             if any(name in figures for figures in self.systems.values()):
-                table.add_row(label, *(cell(figures, name) for figures in self.systems.values()))
+                table.add_row(figure.label, *(cell(figures, name, figure) for figures in self.systems.values()))
         return table
 
 
-def cell(figures: dict[str, float], name: str, interval: bool = True) -> str:
+def cell(figures: dict[str, float], name: str, figure: Figure, interval: bool = True) -> str:
     """A figure, with half of its 95 % ``interval``; empty where it is not known."""
-    digits = FIGURES[name][1]
     if name not in figures:
         return ""
     if not interval or f"{name}_low" not in figures:
-        return f"{figures[name]:.{digits}f}"
+        return f"{figures[name]:.{figure.digits}f}"
     half = (figures[f"{name}_high"] - figures[f"{name}_low"]) / 2
-    return f"{figures[name]:.{digits}f} ±{half:.{digits}f}"
+    return f"{figures[name]:.{figure.digits}f} ±{half:.{figure.digits}f}"

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from raysum import systems
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.data.recipe import Recipe
@@ -10,10 +11,11 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.importing import hiersumm, wiki_sum
 from raysum.importing.mapping import Published
-from raysum.models.build import build
-from raysum.models.specs import Seq2SeqSpec
-from raysum.run import Run, new_folder
+from raysum.models.specs.family import FamilySpec
+from raysum.restore import fill
+from raysum.run import Run, RunResult
 from raysum.runtime.progress import say
+from raysum.runtime.storage import new_folder
 
 KINDS = ("hiersumm", "wiki_sum")
 _PRESETS = {"F": "ht", "P": "pht", "V": "vht"}  # by the letter of the decoder
@@ -21,7 +23,7 @@ _PRESETS = {"F": "ht", "P": "pht", "V": "vht"}  # by the letter of the decoder
 
 def import_checkpoint(
     kind: str, file: str, out: str, vocab: str, heads: int | None = None, dropout: float | None = None
-) -> Run:
+) -> RunResult:
     """Write the run ``out`` with the weights of ``file``, a checkpoint of the code ``kind``.
 
     ``vocab`` is the SentencePiece model that it was trained with. ``heads`` and ``dropout`` are for ``wiki_sum``, whose
@@ -46,8 +48,8 @@ def import_checkpoint(
         run = Run(folder)
         run.create(_config(found), recipe.model_dump(), Path(vocab))
         run.add_weights(found.step, weights, {"imported": kind, "file": Path(file).name})
-    say("The optimizer's state is not imported: the run decodes, but cannot be trained further")
-    return Run(out)
+    say("The optimizer's state is not imported: train.start=RUN begins a new training with these weights")
+    return RunResult(Run(out))
 
 
 def _load(kind: str, file: Path, heads: int | None, dropout: float | None) -> Published:
@@ -61,12 +63,7 @@ def _load(kind: str, file: Path, heads: int | None, dropout: float | None) -> Pu
 
 def _fitting(found: Published, file: str) -> dict[str, Any]:
     """The parameters of the model of ``found.spec`` with its weights in them."""
-    model = build(found.spec)
-    try:
-        model.load_state_dict(found.weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).splitlines()[-1].split())
-        raise UserError(f"the weights of {file} do not fit the architecture that it tells: {reason}") from None
+    model = fill(systems.build(found.spec), found.weights, file)
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
@@ -76,5 +73,5 @@ def _config(found: Published) -> Config:
     return preset.model_copy(update={"model": found.spec, "source": source})
 
 
-def _preset(spec: Seq2SeqSpec) -> str:
+def _preset(spec: FamilySpec) -> str:
     return "ft" if spec.positions == "flat" else _PRESETS[spec.decoder[0]]

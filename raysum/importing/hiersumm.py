@@ -10,7 +10,7 @@ from torch import Tensor
 from raysum.errors import UserError
 from raysum.importing.mapping import Arrays, Names, Published, count_layers, misfit, read, step_in_name
 from raysum.importing.torch_file import read_checkpoint
-from raysum.models.specs import Seq2SeqSpec
+from raysum.models.specs.family import FamilySpec
 
 _BUFFERS = (".pe", ".mask")  # sinusoids, and 25 MB of causal mask a decoder layer
 _SHARED = ("decoder.embeddings.weight", "generator.0.weight")  # with the encoder's embedding, as ours are
@@ -37,14 +37,14 @@ def load(path: Path) -> Published:
     return Published(spec, weights, step_in_name(path, r"step_(\d+)"), limits)
 
 
-def spec_of(arrays: Arrays, options: Mapping[str, Any]) -> Seq2SeqSpec:
+def spec_of(arrays: Arrays, options: Mapping[str, Any]) -> FamilySpec:
     """The architecture that ``arrays`` have; ``options`` (the checkpoint's ``opt``) give what no shape tells."""
     flat = "encoder.transformer_local.0.layer_norm.weight" in arrays
     layers = _encoder(arrays)
     count = count_layers(arrays, layers)
     pooled = [f"{layers}{layer}.pooling.linear_keys.weight" in arrays for layer in range(count)]
     vocabulary, width = arrays["encoder.embeddings.weight"].shape
-    return Seq2SeqSpec(
+    return FamilySpec(
         encoder="S" * count if flat else "".join("G" if pool else "L" for pool in pooled),
         decoder="F" * count_layers(arrays, "decoder.transformer_layers."),
         vocabulary=vocabulary,
@@ -64,7 +64,7 @@ def spec_of(arrays: Arrays, options: Mapping[str, Any]) -> Seq2SeqSpec:
     )
 
 
-def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[Seq2SeqSpec, dict[str, Tensor]]:
+def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[FamilySpec, dict[str, Tensor]]:
     """The spec and state dict of a hiersumm model.
 
     ``arrays``: parameters by hiersumm's names (buffers are ignored), ``options``: its ``opt`` as a mapping.

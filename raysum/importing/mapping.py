@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from raysum.errors import UserError
-from raysum.models.specs import Seq2SeqSpec
+from raysum.models.specs.family import FamilySpec
 
 Arrays = Mapping[str, np.ndarray]
 Names = dict[str, list[str]]
@@ -24,7 +24,7 @@ class Published:
     ``source`` are the keys of a config's section of that name which the checkpoint tells.
     """
 
-    spec: Seq2SeqSpec
+    spec: FamilySpec
     weights: dict[str, Tensor]
     step: int
     source: dict[str, int]

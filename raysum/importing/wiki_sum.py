@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raysum.importing.mapping import Arrays, Names, Published, count_layers, misfit, read, step_in_name
 from raysum.importing.tensor_bundle import TensorBundle
-from raysum.models.specs import Seq2SeqSpec
+from raysum.models.specs.family import FamilySpec
 
 HEADS, DROPOUT = 4, 0.3  # the code's defaults, -num_headers and -drop_rate; also PHT/VHT paper section 4.2
 
@@ -36,11 +36,11 @@ def load(prefix: Path, heads: int = HEADS, dropout: float = DROPOUT) -> Publishe
     return Published(spec, weights, step, {})
 
 
-def spec_of(arrays: Arrays, options: Mapping[str, Any]) -> Seq2SeqSpec:
+def spec_of(arrays: Arrays, options: Mapping[str, Any]) -> FamilySpec:
     """The architecture that ``arrays`` have; ``options`` give ``num_heads`` and ``drop_rate``, which no shape tells."""
     vocabulary, width = arrays[_EMBEDDING].shape
     letter = "P" if f"{_POOLING}/weight" in arrays else "V"
-    return Seq2SeqSpec(
+    return FamilySpec(
         encoder="L" * count_layers(arrays, _ENCODER),
         decoder=letter * count_layers(arrays, _DECODER),
         vocabulary=vocabulary,
@@ -60,7 +60,7 @@ def spec_of(arrays: Arrays, options: Mapping[str, Any]) -> Seq2SeqSpec:
     )
 
 
-def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[Seq2SeqSpec, dict[str, Tensor]]:
+def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[FamilySpec, dict[str, Tensor]]:
     """The spec and state dict of a wiki_sum model.
 
     ``arrays``: weights by their TensorFlow object path (behind ``model/``), ``options``: see ``spec_of``.

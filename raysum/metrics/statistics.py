@@ -1,12 +1,16 @@
-"""Seeded bootstrap intervals: of a mean, of a ratio of sums, and of the difference between two systems.
+"""Figures with seeded bootstrap intervals: a mean, a ratio of sums, the difference between two systems.
 
 The resamples depend on the seed and the number of examples alone, so equal lists give equal intervals anywhere.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 RESAMPLES = 1000  # as the papers' ROUGE script: -r 1000
 CONFIDENCE = 0.95  # likewise: -c 95
@@ -79,3 +83,32 @@ def _resampled_sums(values: np.ndarray, resamples: int, seed: int) -> np.ndarray
 def _ratio(sums: np.ndarray) -> np.ndarray:
     """[..., 2] -> [...]"""
     return np.divide(sums[..., 0], sums[..., 1], out=np.zeros(sums.shape[:-1]), where=sums[..., 1] != 0)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a system, and how it comes of the columns of its examples.
+
+    The mean of the column of its name; or with ``above`` the sum of these columns; or with ``below`` 100 times the
+    former sum by that one. ``label`` and ``digits`` after the point are for tables.
+    """
+
+    label: str
+    digits: int
+    above: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+
+
+def figure_of(name: str, figure: Figure, scores: "DataFrame") -> dict[str, float]:
+    """The value of a figure, of means and ratios also ``_low`` and ``_high``; nothing where no example has it."""
+    columns = {*figure.above, *figure.below} or {name}
+    if not columns <= {*scores.columns} or not scores[[*columns]].notna().any(axis=None):
+        return {}
+    top = sum(scores[column].fillna(0).to_numpy() for column in figure.above)
+    if figure.above and not figure.below:
+        return {name: int(np.sum(top))}
+    if figure.below:
+        found = 100 * np.array(ratio_interval(top, sum(scores[column].fillna(0).to_numpy() for column in figure.below)))
+    else:
+        found = np.array(mean_interval(scores[name].dropna().to_numpy()))
+    return {name: float(found[0]), f"{name}_low": float(found[1]), f"{name}_high": float(found[2])}

@@ -1,19 +1,27 @@
-"""A batch of examples: packed source paragraphs and padded targets, and the special ids they use.
+"""A batch of examples: packed source paragraphs, padded targets, and what is encoded and kept of the source.
 
 S tokens of all paragraphs, P paragraphs, B examples, M most paragraphs of an example, N most tokens of a paragraph,
-K target length.
+K target length, D width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import accumulate
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-# Special ids of the published WikiSum vocabulary; vocabularies trained by raysum have the same.
-TITLE_END, BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END = 3, 4, 5, 6, 7, 8
+from raysum.models.kernels.packing import scatter_padded
+from raysum.models.special_ids import EOS
+
+Keys = TypeVar("Keys", bound="SourceKeys")
+AnyMemory = TypeVar("AnyMemory", bound="Memory")
+
+# Which attention to the source is wanted beside the result: none, by paragraph [..., M] (true), by token [..., M, N].
+Asked = bool | Literal["tokens"]
 
 
 @dataclass(frozen=True)
@@ -42,13 +50,15 @@ class Source:
     """Paragraphs of B examples without padding: best rank first, example by example.
 
     ``ids`` [S], ``lengths`` [P] tokens of each paragraph (all >= 1), ``counts`` [B] paragraphs of each example
-    (all >= 1), ``graph`` [B, M, M] edge weights between paragraphs or None.
+    (all >= 1), ``graph`` [B, M, M] edge weights between paragraphs or None, ``titles`` [B] tokens of the title, its
+    mark included, that open the first paragraph; None where no example has one.
     """
 
     ids: Tensor
     lengths: Tensor
     counts: Tensor
     graph: Tensor | None = None
+    titles: Tensor | None = None
 
     @classmethod
     def pack(cls, examples: Sequence[Sequence[Sequence[int]]]) -> "Source":
@@ -59,10 +69,6 @@ class Source:
             lengths=torch.tensor([len(paragraph) for example in kept for paragraph in example]),
             counts=torch.tensor([len(example) for example in kept]),
         )
-
-    @property
-    def num_examples(self) -> int:
-        return len(self.counts)
 
     @cached_property
     def layout(self) -> Layout:
@@ -106,7 +112,35 @@ class Source:
             lengths=self.lengths[torch.isin(layout.paragraph_example, chosen)],
             counts=self.counts[chosen],
             graph=None if self.graph is None else self.graph[chosen, :most, :most],
+            titles=None if self.titles is None else self.titles[chosen],
         )
+
+    def restrict(self, kept: Sequence[Sequence[int]]) -> "Source":
+        """Only the paragraphs ``kept`` (ascending) of each example.
+
+        A title stays: it opens the first paragraph that is kept. So does the EOS behind joined paragraphs, in place of
+        the mark that ends the last of them.
+        """
+        ends = [0, *accumulate(self.lengths.tolist())]
+        titles = [0] * len(self.counts) if self.titles is None else self.titles.tolist()
+        ids, lengths, before = [], [], 0
+        for places, count, title in zip(kept, self.layout.counts, titles, strict=True):
+            paragraphs = [self.ids[ends[before + place] : ends[before + place + 1]] for place in places]
+            if places[0] != 0 and title:
+                paragraphs[0] = torch.cat([self.ids[ends[before] : ends[before] + title], paragraphs[0]])
+            before += count
+            if self.ids[ends[before] - 1] == EOS:
+                paragraphs[-1] = torch.cat([paragraphs[-1][:-1], paragraphs[-1].new_tensor([EOS])])
+            ids += paragraphs
+            lengths += [len(paragraph) for paragraph in paragraphs]
+        counts = self.counts.new_tensor([len(places) for places in kept])
+        graph = None
+        if self.graph is not None:
+            graph = self.graph.new_zeros(len(kept), *[int(counts.max())] * 2)
+            for mine, whole, places in zip(graph, self.graph, kept, strict=True):
+                chosen = torch.tensor(places, device=whole.device)
+                mine[: len(places), : len(places)] = whole[chosen[:, None], chosen]
+        return Source(torch.cat(ids), self.lengths.new_tensor(lengths), counts, graph, self.titles)
 
     def parts(self, tokens: int) -> list["Source"]:
         """Neighbouring examples together, a part of at most ``tokens`` tokens, or of one example that has more."""
@@ -120,12 +154,6 @@ class Source:
             room -= size
         return [self.select(examples) for examples in found]
 
-    def to(self, device: torch.device | str) -> "Source":
-        graph = None if self.graph is None else self.graph.to(device)
-        return replace(
-            self, ids=self.ids.to(device), lengths=self.lengths.to(device), counts=self.counts.to(device), graph=graph
-        )
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -134,24 +162,61 @@ class Batch:
     source: Source
     target: Tensor
 
-    def to(self, device: torch.device | str) -> "Batch":
-        return Batch(self.source.to(device), self.target.to(device))
+
+@dataclass(frozen=True)
+class Memory:
+    """``tokens`` [S, D] are the encoder's output, ``phi`` [B, M, D] there where the model pools paragraphs itself."""
+
+    source: Source
+    tokens: Tensor
+    phi: Tensor | None
+
+    @classmethod
+    def joined(cls, source: Source, parts: Sequence["Memory"]) -> "Memory":
+        """That of ``source``, encoded in parts."""
+        widest = source.layout.paragraph_mask.shape[1]
+        phi = [pad(part.phi, (0, 0, 0, widest - part.phi.shape[1])) for part in parts if part.phi is not None]
+        return cls(source, torch.cat([part.tokens for part in parts]), torch.cat(phi) if phi else None)
+
+    @property
+    def paragraph_mask(self) -> Tensor:
+        """[B, M], true = a real paragraph."""
+        return self.source.layout.paragraph_mask
+
+    @property
+    def token_mask(self) -> Tensor:
+        """[B, M, N], true = a real token."""
+        return self.source.layout.grid_mask
+
+    def select(self: "AnyMemory", examples: Sequence[int]) -> "AnyMemory":
+        """That of ``examples`` only, ascending."""
+        source = self.source.select(examples)
+        chosen = torch.tensor(examples, device=self.tokens.device)
+        tokens = self.tokens[torch.isin(self.source.layout.token_example, chosen)]
+        phi = None if self.phi is None else self.phi[chosen, : int(source.counts.max())]
+        return replace(self, source=source, tokens=tokens, phi=phi)
 
 
-def scatter_padded(values: Tensor, index: Tensor, rows: int, columns: int) -> Tensor:
-    """[S, ...] -> [rows, columns, ...]: packed values put at ``index`` of the flat array, zeros elsewhere."""
-    return _Scattered.apply(values, index, rows * columns).view(rows, columns, *values.shape[1:])
+@dataclass(frozen=True)
+class SourceKeys:
+    """Keys, values and masks of a decoder layer: tensors whose first axis is the example."""
+
+    counts: tuple[int, ...]  # paragraphs of each example
+
+    def keep(self: Keys, index: Tensor) -> Keys:
+        """Those of the examples ``index`` [B'] only."""
+        kept = {
+            field.name: value.index_select(0, index)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, counts=tuple(self.counts[example] for example in index.tolist()), **kept)
 
 
-class _Scattered(torch.autograd.Function):
-    """``index_copy`` into zeros; that of torch keeps ``values`` for backward, which needs none of them."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, index: Tensor, size: int) -> Tensor:
-        ctx.save_for_backward(index)
-        return values.new_zeros(size, *values.shape[1:]).index_copy_(0, index, values)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (index,) = ctx.saved_tensors
-        return gradient.index_select(0, index), None, None
+def move(batch: Any, device: torch.device) -> Any:
+    """A dataclass of tensors, or of such dataclasses, on ``device``; to CUDA through pinned memory, without waiting."""
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return replace(batch, **{field.name: move(getattr(batch, field.name), device) for field in fields(batch)})
+    if batch is None or device.type == "cpu":
+        return batch
+    return batch.pin_memory().to(device, non_blocking=True)

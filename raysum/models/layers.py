@@ -1,16 +1,22 @@
 """Blocks shared by the models. B examples, S tokens in all, T tokens in a row, H heads, D width, dh = D / H."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import scatter_padded
-from raysum.models.kernels.attention import dropped_attention
+from raysum.models.batch import Asked, Layout, Memory, SourceKeys
+from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.dropout import Dropout, dropped_relu
+from raysum.models.kernels.packing import scatter_padded
+from raysum.models.specs.family import TransformerSpec
 
 EPSILON = 1e-6  # of every LayerNorm, as in both published codes
+
+# Adds one step's keys and values [B, H, R, dh] to a cache; returns all so far and the mask of a beam's own past.
+Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 def sinusoids(positions: Tensor, width: int, form: str) -> Tensor:
@@ -19,6 +25,18 @@ def sinusoids(positions: Tensor, width: int, form: str) -> Tensor:
     angles = positions[..., None].float() * torch.exp(steps * (-math.log(10000.0) / width))
     waves = angles.sin(), angles.cos()
     return torch.stack(waves, -1).flatten(-2) if form == "interleaved" else torch.cat(waves, -1)
+
+
+def position_codes(positions: Tensor, length: int, width: int, form: str) -> Tensor:
+    """:func:`sinusoids` of many positions [S] below ``length``, each different one computed once."""
+    return sinusoids(torch.arange(length, device=positions.device), width, form)[positions]
+
+
+def positions_2d(layout: Layout, width: int, form: str) -> tuple[Tensor, Tensor]:
+    """The codes of each token's place in its paragraph and of its paragraph's rank, [S, width / 2] each."""
+    longest, most, ranks = layout.token_mask.shape[1], layout.paragraph_mask.shape[1], layout.rank
+    token = position_codes(layout.token_position, longest, width // 2, form)
+    return token, position_codes(ranks[layout.token_paragraph], most, width // 2, form)
 
 
 class Projection(nn.Linear):
@@ -109,36 +127,111 @@ class PackedSelfAttention(nn.Module):
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, index))
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Scaled dot-product attention, [B, H, Q, dh] over [B, H, T, dh]; a row without keys gives zeros."""
-    if dropout and query.device.type == "cpu":
-        return dropped_attention(query, key, value, mask, causal, dropout)
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
+class Attention(nn.Module):
+    """The projections of a multi-head attention from one sequence to another."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.query = Projection(width)
+        self.source = Projection(width, 2)
+        self.out = Projection(width)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """[B, Q, D] -> [B, H, Q, dh]."""
+        return split_heads(self.query(x), self.heads, 1)[0]
+
+    def merged(self, context: Tensor) -> Tensor:
+        """[B, H, Q, dh] -> [B, Q, D]."""
+        return self.out(merge_heads(context))
 
 
-def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Softmax of the last axis in float32 where ``mask`` is true, 0 elsewhere and in rows without a true one."""
-    if mask is None:
-        return scores.softmax(-1, dtype=torch.float32)
-    weights = scores.float().masked_fill(~mask, torch.finfo(torch.float32).min).softmax(-1)
-    return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+class DecoderLayer(nn.Module):
+    """Self-attention over the target so far, a letter's attention to the source, feed-forward network."""
+
+    def __init__(self, spec: TransformerSpec, cross: Callable[[Any], Any]):
+        """``cross(spec)`` is the attention to the source, with ``read`` and ``forward`` as in models.family.model."""
+        super().__init__()
+        self.attention = CausalSelfAttention(spec)
+        self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
+        self.cross = cross(spec)
+        self.around_cross = Residual(spec.width, spec.norm, spec.dropout)
+        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
+        self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
+
+    def read(self, memory: Memory) -> SourceKeys:
+        """What this layer keeps of the source."""
+        return self.cross.read(memory)
+
+    def forward(
+        self, x: Tensor, keys: SourceKeys, attention: Asked, extend: Extend | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """x [B, K, D] all target positions, or with ``extend`` the newest token of each beam, [B, R, D].
+
+        Returns the new x and, if asked for, the attention to paragraphs [B, K or R, M] or tokens [B, K or R, M, N].
+        """
+        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), extend))
+        read, share = self.cross(self.around_cross.enter(x), keys, attention)
+        x = self.around_cross.leave(x, read)
+        return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x))), share
 
 
-def split_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
-    """[B, T, parts * D] -> ``parts`` views [B, H, T, dh]."""
-    return x.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+class CausalSelfAttention(nn.Module):
+    """Each target position attends to itself and those before it."""
+
+    def __init__(self, spec: TransformerSpec):
+        super().__init__()
+        self.heads = spec.heads
+        self.qkv = Projection(spec.width, 3)
+        self.out = Projection(spec.width)
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def forward(self, x: Tensor, extend: Extend | None = None) -> Tensor:
+        query, key, value = split_heads(self.qkv(x), self.heads, 3)
+        if extend is None:
+            return self.out(merge_heads(attend(query, key, value, causal=True, dropout=self.dropout.active)))
+        return self.out(merge_heads(attend(query, *extend(key, value), dropout=self.dropout.active)))
 
 
-def merge_heads(x: Tensor) -> Tensor:
-    """[B, H, T, dh] -> [B, T, D]."""
-    return x.transpose(1, 2).flatten(2)
+class HeadValues(Matrix):
+    """The values of an attention, projected after the weighting: head h takes its rows of the matrix."""
+
+    def __init__(self, width: int, heads: int, bias: bool = True):
+        super().__init__(width, bias)
+        self.heads = heads
+
+    def forward(self, mixed: Tensor, mass: Tensor) -> Tensor:
+        """mixed [..., H, D] = weights @ inputs, mass [..., H] = sums of weights -> [..., H, dh]."""
+        weight = self.weight.unflatten(0, (self.heads, -1))
+        values = torch.einsum("...hd,hed->...he", mixed, weight.to(mixed.dtype))
+        if self.bias is None:
+            return values
+        return values + mass[..., None].to(values.dtype) * self.bias.unflatten(0, (self.heads, -1))
+
+
+class HeadLinear(nn.Module):
+    """A matrix of its own for each head: [..., H, inputs] -> [..., H, outputs]."""
+
+    def __init__(self, heads: int, inputs: int, outputs: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, outputs, inputs))
+        for head in self.weight.detach():
+            for part in head.split(inputs):
+                nn.init.xavier_uniform_(part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("...hd,hed->...he", x, self.weight.to(x.dtype))
+
+
+def pad_weights(scores: Tensor, layout: Layout, dropout: Dropout) -> Tensor:
+    """[S, H] -> [P, H, N]: softmax over the tokens of each paragraph."""
+    padded = scatter_padded(scores, layout.in_paragraphs, *layout.token_mask.shape).transpose(1, 2)
+    return dropout(masked_softmax(padded, layout.token_mask[:, None, :]))
+
+
+def mix(weights: Tensor, x: Tensor, layout: Layout) -> Tensor:
+    """[P, H, N] weights and packed x [S, D] -> weighted sums [P, H, D]."""
+    return weights.to(x.dtype) @ scatter_padded(x, layout.in_paragraphs, *layout.token_mask.shape)
 
 
 def xavier_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:

@@ -1,0 +1,8 @@
+"""Raw clusters to datasets.
+
+The room is its verb, too: ``raysum.prepare(sources, out, **settings)`` is ``raysum.prepare.job.prepare``.
+"""
+
+from raysum.verbs import make_verb
+
+make_verb(__name__, "raysum.prepare.job:prepare")

@@ -1,69 +1,78 @@
 """`raysum prepare`: sources and choices in, a complete dataset folder out, or nothing."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raysum.config.loading import section_of
 from raysum.data.clean import normalize
-from raysum.data.dataset import REJECTED, VOCABULARY
-from raysum.data.recipe import Recipe, read_recipe
+from raysum.data.dataset import REJECTED, Dataset
 from raysum.data.vocabulary import Vocabulary, sample_texts
+from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
+from raysum.prepare.config import PrepareConfig
 from raysum.prepare.pipeline import Rejected, read_cluster
-from raysum.prepare.shards import write_shards
-from raysum.prepare.sources.files import Source, cluster_id, find_sources
+from raysum.prepare.shards import Rejects, write_shards
+from raysum.prepare.sources.find import Source, find_sources
+from raysum.prepare.sources.record import cluster_id
 from raysum.prepare.splits import Splitting
-from raysum.run import new_folder
 from raysum.runtime.progress import say, track
 from raysum.runtime.session import start_ray
+from raysum.runtime.storage import new_folder
 
 
-def prepare(
-    sources: list[str],
-    out: str,
-    vocab: str | None = None,
-    pieces: int = 32000,
-    split: str | None = None,
-    hold_out: Mapping[str, float] | None = None,
-    max_rejected: float = 0.1,
-    address: str | None = None,
-    **recipe: Any,
-) -> dict[str, Any]:
-    """Make the dataset ``out`` of files and folders (see raysum.prepare.sources.files), through Ray at ``address``.
+@dataclass(frozen=True)
+class PrepareResult:
+    """The dataset that was made, and how long it took."""
 
-    ``vocab`` is a SentencePiece model; without one, ``pieces`` pieces are trained on the train split
-    (32,000 as in the HT paper, section 4). ``split`` puts all clusters into that split; ``hold_out`` gives shares of
-    those whose split nothing tells, e.g. {"valid": 0.05}. ``recipe`` are fields of Recipe; ``normalize`` is by default
-    what the vocabulary needs. Returns ``data`` (the path), ``seconds``, ``rows_in``, ``rows``, ``rejected`` by reason,
-    ``splits`` (rows of each) and ``pieces``.
+    dataset: Dataset
+    seconds: float
 
-    ``out`` appears complete, by renaming. Raises UserError for a mistake in sources or choices; it is then not made.
+    def to_dict(self) -> dict[str, Any]:
+        """``data`` (the path), ``seconds``, ``rows_in``, ``rows``, ``rejected`` by reason, ``splits``, ``pieces``."""
+        manifest = self.dataset.manifest
+        return {
+            "data": str(self.dataset.path),
+            "seconds": round(self.seconds, 2),
+            **{name: manifest[name] for name in ("rows_in", "rows", "rejected")},
+            "splits": {split: self.dataset.rows(split) for split in self.dataset.splits},
+            "pieces": manifest["pieces"],
+        }
+
+    def render(self) -> str:
+        return "\n".join(f"{key}: {value}" for key, value in self.to_dict().items())
+
+
+def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **settings: Any) -> PrepareResult:
+    """Make the dataset ``out`` of files and folders of raw clusters, through Ray.
+
+    ``settings`` are those of :class:`PrepareConfig`: without ``vocab`` one is trained on the train split, ``normalize``
+    is by default what the vocabulary needs, ``valid`` and ``test`` are the shares of clusters of no named split that
+    are held out. ``out`` appears complete, by renaming.
+    Raises UserError for a mistake in sources or settings; nothing is then made.
+
+    >>> raysum.prepare(["clusters.jsonl"], "data", max_paragraphs=10).dataset.rows("train")
     """
+    paths = [sources] if isinstance(sources, str | Path) else list(sources)
+    return make_dataset(paths, section_of(PrepareConfig, {**settings, "out": str(out)}))
+
+
+def make_dataset(paths: Sequence[str | Path], config: PrepareConfig) -> PrepareResult:
+    """:func:`prepare` with checked settings."""
     began = time.monotonic()
-    splitting = Splitting(split, hold_out or {})
-    chosen = {key: value for key, value in recipe.items() if value is not None}
-    read_recipe(chosen | {"vocabulary_sha256": ""}, "this call")
-    given = Vocabulary.load(vocab) if vocab else None
-    found = find_sources(sources)
-    whole = Path(out).expanduser().absolute()
-    with new_folder(whole) as folder:
-        how = chosen.setdefault("normalize", given.suggested_normalization() if given else "none")
-        vocabulary = given or _train_vocabulary(found, splitting, pieces, how)
-        (folder / VOCABULARY).write_bytes(vocabulary.model)
-        complete = Recipe(**chosen, vocabulary_sha256=vocabulary.sha256)
-        start_ray(address)
-        kept = whole.with_name(f"{whole.name}.{REJECTED}")
-        manifest = write_shards(found, folder, complete, vocabulary, splitting, max_rejected, kept)
-    return {
-        "data": out,
-        "seconds": round(time.monotonic() - began, 2),
-        "rows_in": manifest["rows_in"],
-        "rows": manifest["rows"],
-        "rejected": manifest["rejected"],
-        "splits": {name: entry["rows"] for name, entry in manifest["splits"].items()},
-        "pieces": manifest["pieces"],
-    }
+    splitting = Splitting(config.split, {"valid": config.valid, "test": config.test})
+    given = Vocabulary.load(config.vocab) if config.vocab else None
+    found = find_sources(paths)
+    out = Path(config.out).expanduser().absolute()
+    with new_folder(out) as folder:
+        how = config.normalize or (given.suggested_normalization() if given else "none")
+        vocabulary = given or _train_vocabulary(found, splitting, config.pieces, how)
+        writer = DatasetWriter(folder, "summarization", config.recipe(vocabulary.sha256, how), vocabulary)
+        start_ray(config.address)
+        write_shards(found, writer, splitting, Rejects(config.max_rejected, out.with_name(f"{out.name}.{REJECTED}")))
+    return PrepareResult(Dataset.open(out), time.monotonic() - began)
 
 
 def _train_vocabulary(sources: list[Source], splitting: Splitting, pieces: int, how: Any) -> Vocabulary:

@@ -13,12 +13,12 @@ import numpy as np
 
 from raysum.data.clean import bigrams, is_clone, normalize, paragraph_spans, words
 from raysum.data.recipe import Recipe
+from raysum.data.rows import Row
 from raysum.data.sentences import quick_sentence_spans
-from raysum.data.vocabulary import TITLE_END, Vocabulary
+from raysum.data.vocabulary import Vocabulary
+from raysum.models.special_ids import TITLE_END
 from raysum.prepare.graphs import discourse_graph, similarity_graph
 from raysum.prepare.ranking import best_first, rank_scores
-
-Row = dict[str, Any]
 
 
 class Rejected(Exception):
@@ -39,7 +39,7 @@ class Cluster:
     documents: list[tuple[str, str]]  # name and text
     cut_into_paragraphs: bool  # each document is one paragraph already
     summary: str
-    facts: str  # JSON, or ""
+    raw: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
         documents=named,
         cut_into_paragraphs=not documents,
         summary=summary,
-        facts=json.dumps(raw["facts"]) if raw.get("facts") else "",
+        raw=raw,
     )
 
 
@@ -165,10 +165,11 @@ def _encode(
     tokenized[0] = [[*title[: recipe.paragraph_tokens // 2], TITLE_END], *tokenized[0]]
     ids, paragraph_offsets, sentence_offsets = _flatten(tokenized, recipe.paragraph_tokens)
     graph = _graph(paragraphs, recipe)
-    row = {
+    row: Row = {
         "id": cluster.id,
         "title": cluster.title,
         "ids": ids,
+        "title_tokens": len(tokenized[0][0]),
         "paragraph_offsets": paragraph_offsets,
         "sentence_offsets": sentence_offsets,
         "document": np.array([p.document for p in paragraphs], np.int32),
@@ -180,7 +181,7 @@ def _encode(
         "rank_score": scores[real].astype(np.float32),
         "target_ids": np.array(_target(cluster.summary, recipe, vocabulary), np.int32),
         "summary": cluster.summary,
-        "facts": cluster.facts,
+        "extra": _extra(cluster.raw, recipe),
         "graph_row": np.asarray(graph[0], np.int16),
         "graph_col": np.asarray(graph[1], np.int16),
         "graph_value": np.asarray(graph[2], np.float32),
@@ -195,6 +196,11 @@ def _graph(paragraphs: list[Paragraph], recipe: Recipe) -> tuple[Any, Any, Any]:
     if recipe.graph == "discourse":
         return discourse_graph([p.text for p in paragraphs], [(p.document, p.number) for p in paragraphs])
     return (), (), ()
+
+
+def _extra(raw: Mapping[str, Any], recipe: Recipe) -> str:
+    kept = {name: raw[name] for name in recipe.keep if raw.get(name)}
+    return json.dumps(kept) if kept else ""
 
 
 def _target(summary: str, recipe: Recipe, vocabulary: Vocabulary) -> list[int]:

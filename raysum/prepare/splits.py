@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raysum.errors import UserError
-
 SPLITS = ("train", "valid", "test")
 _NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
     ("valid", "val", "dev", "validation", "development"), "valid"
@@ -24,14 +22,6 @@ class Splitting:
 
     forced: str | None = None
     hold_out: Mapping[str, float] = field(default_factory=dict)  # share of the clusters by split, at most 1 in all
-
-    def __post_init__(self) -> None:
-        """Raises UserError for names that are no splits and for impossible shares."""
-        for name in filter(None, (self.forced, *self.hold_out)):
-            if name not in SPLITS:
-                raise UserError(f"no split {name!r}; the splits are {', '.join(SPLITS)}")
-        if any(share < 0 for share in self.hold_out.values()) or sum(self.hold_out.values()) > 1:
-            raise UserError(f"held-out shares must be at least 0 and at most 1 in all, not {dict(self.hold_out)}")
 
     def of(self, name: str, told: Any, by_file: str | None) -> str | None:
         """The split of the cluster called ``name``; None where ``told``, its own field, is no split.

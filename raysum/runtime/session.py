@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from raysum.errors import UserError
-from raysum.runtime.environment import environment
+from raysum.runtime.private import dashboard_address
+from raysum.runtime.processes import environment
+from raysum.runtime.silence import quiet_ray
 
 _OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each
 
@@ -62,7 +64,7 @@ def start_ray(address: str | None = None, cpus: float | None = None) -> None:
         raise UserError(
             f"no Ray cluster answers at {address!r} ({first}); check the address, or leave it out"
         ) from None
-    quiet()
+    quiet_ray()
 
 
 def _knock(address: str) -> None:
@@ -108,19 +110,6 @@ def _interrupt_held() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def quiet() -> None:
-    """Keep Ray Data's and Ray's own chatter out of the user's terminal."""
-    import ray.data
-
-    # Ray prints the deaths of workers to stdout, which belongs to results; what matters of them is raised as well.
-    ray._private.worker._worker_logs_enabled = False
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    for name in ("ray", "ray.data", "ray.train", "ray.tune", "ray.serve"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-
-
 @contextmanager
 def ray_session(address: str | None = None, cpus: float | None = None) -> Iterator[None]:
     """Ray for the length of the block; a session that was there before stays."""
@@ -137,8 +126,5 @@ def ray_session(address: str | None = None, cpus: float | None = None) -> Iterat
 
 def dashboard() -> str | None:
     """Address of the dashboard of the Ray session, None where it has none."""
-    import ray
-
-    context = ray.worker.global_worker.node
-    address = context.address_info.get("webui_url") if context else None
+    address = dashboard_address()
     return f"http://{address}" if address else None

@@ -9,10 +9,11 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 import raysum
+from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.serve import docs
-from raysum.serve.limits import MAX_BODY, RETRY_AFTER, BodyLimit, Overloaded
-from raysum.serve.schema import Health, Problem, SummarizeReply, SummarizeRequest
+from raysum.serve.limits import RETRY_AFTER, BodyLimit, Overloaded
+from raysum.serve.schema import Health, Problem, SummarizeRequest
 
 Answer = Callable[[dict[str, Any], dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -24,28 +25,29 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def build_api(answer: Answer, run: str, step: int, max_body: int = MAX_BODY) -> FastAPI:
+def build_api(answer: Answer, health: Health, max_body: int) -> FastAPI:
     """The web application. ``answer(cluster, settings)`` summarizes one raw cluster with the decode settings given;
-    it raises UserError (answered 400) or Overloaded (503)."""
+    it raises UserError (answered 400) or Overloaded (503). ``health`` says what is served, ``max_body`` the most bytes
+    of a request."""
     api = FastAPI(
         title="raysum",
         version=raysum.__version__,
-        description=f"Summaries with citations of document clusters, by the run {run}, step {step}.",
+        description=f"Summaries with citations of document clusters, by the run {health.run}, step {health.step}.",
         docs_url=None,
         redoc_url=None,
     )
     api.add_middleware(BodyLimit, limit=max_body)
     _answer_errors(api)
 
-    @api.post("/v1/summarize", responses={200: {"model": SummarizeReply}, **_PROBLEMS})
+    @api.post("/v1/summarize", responses={200: {"model": Summary}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:
         """The summary of a cluster of documents, each sentence with the paragraphs that it rests on."""
         return JSONResponse(await answer(request.cluster(), request.settings()))
 
     @api.get("/healthz")
-    async def health() -> Health:
+    async def show_health() -> Health:
         """Whether the server answers, and what it serves."""
-        return Health(status="ok", run=run, step=step)
+        return health
 
     @api.get("/docs", include_in_schema=False)
     async def show_docs(request: Request) -> HTMLResponse:

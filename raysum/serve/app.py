@@ -1,6 +1,5 @@
 """`raysum serve`: host a run over HTTP until stopped, and leave nothing running."""
 
-import logging
 import os
 import signal
 import socket
@@ -12,98 +11,78 @@ from typing import Any
 
 import httpx
 
-from raysum.config.loading import validate
+from raysum.config.loading import section_of
+from raysum.config.problems import validate
 from raysum.config.sections import DecodeConfig
 from raysum.errors import UserError
 from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
-from raysum.serve.limits import MAX_BODY
+from raysum.runtime.silence import muted
+from raysum.serve.config import ServeConfig
 
 _NAME = "raysum"
 _READY = 120  # seconds after the deployment is up until it must answer
 
 
-def serve(
-    run_path: str | os.PathLike[str],
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    replicas: int = 1,
-    checkpoint: str = "best",
-    dtype: str = "fp32",
-    decode: dict[str, Any] | None = None,
-    address: str | None = None,
-) -> None:
+def serve(run: str | os.PathLike[str], **settings: Any) -> None:
     """Host a run, or the best of a search, at ``http://host:port`` until SIGINT or SIGTERM.
 
-    ``replicas`` copies of the model share the cores; ``dtype`` is as in ``raysum.load``; ``decode`` overrides the run's
-    decode settings; ``address`` names a running Ray cluster to use instead of one of its own.
+    ``settings`` are those of :class:`ServeConfig`.
     Raises UserError for a wrong run, setting or address, and where the port is taken.
+
+    >>> raysum.serve("runs/pht", port=8000, replicas=2, decode={"num_beams": 8})
     """
+    host(section_of(ServeConfig, {**settings, "run": os.fspath(run)}))
+
+
+def host(config: ServeConfig) -> None:
+    """:func:`serve` with checked settings."""
     from raysum.serve.api import curl_example
 
-    with serving(run_path, host, port, replicas, checkpoint, dtype, decode, address) as url:
-        say(f"serving {run_path} at {url}\n  the interface: {url}/docs\n  try: {curl_example(url)}")
-        if host not in ("127.0.0.1", "localhost"):
-            say(f"warning: whoever reaches {host} can use it; 127.0.0.1 keeps it to this machine")
+    with serving(config) as url:
+        say(f"serving {config.run} at {url}\n  the interface: {url}/docs\n  try: {curl_example(url)}")
+        if config.host not in ("127.0.0.1", "localhost"):
+            say(f"warning: whoever reaches {config.host} can use it; 127.0.0.1 keeps it to this machine")
         say("Ctrl-C stops it")
         _wait_for_signal()
         say("stopping")
 
 
 @contextmanager
-def serving(
-    run_path: str | os.PathLike[str],
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    replicas: int = 1,
-    checkpoint: str = "best",
-    dtype: str = "fp32",
-    decode: dict[str, Any] | None = None,
-    address: str | None = None,
-    max_body: int = MAX_BODY,
-) -> Iterator[str]:
-    """The server for the length of the block, as its address; ``port`` 0 takes a free one. Raises as `serve` does."""
-    if replicas < 1:
-        raise UserError(f"replicas must be at least 1 (got {replicas})")
-    run = Run.resolve(run_path)
-    found = run.checkpoint(checkpoint)
-    settings = validate(run.decode.model_dump() | (decode or {}), root=DecodeConfig)
-    port = _free_port(host, port)
-    with ray_session(address, cpus=replicas):
+def serving(config: ServeConfig) -> Iterator[str]:
+    """The server for the length of the block, as its address. Raises as :func:`serve` does."""
+    run = Run.resolve(config.run)
+    found = run.checkpoint(config.checkpoint)
+    settings = validate(run.decode.model_dump() | config.decode, None, DecodeConfig)
+    port = _free_port(config.host, config.port)
+    with ray_session(config.address, cpus=config.replicas):
         from ray import serve as ray_serve
 
         from raysum.serve.replicas import application
+        from raysum.serve.schema import Health
 
         if ray_serve.status().proxies:
             raise UserError("this Ray cluster runs Ray Serve already; stop that first, or leave the address out")
-        deployments = application(
-            str(run.path),
-            str(found.step),
-            dtype,
-            decode or {},
-            replicas,
-            settings.batch_examples,
-            run.path.name,
-            found.step,
-            max_body,
-        )
+        exact = config.model_copy(update={"run": str(run.path), "checkpoint": str(found.step)})
+        health = Health(status="ok", run=run.path.name, step=found.step)
+        deployments = application(exact, health, settings.batch_examples)
         logs = {"log_level": "ERROR", "enable_access_log": False}
-        logging.getLogger("ray.serve").setLevel(logging.CRITICAL)  # in this process; what fails is raised, too
         try:
-            ray_serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=logs)
-            _run(deployments, logs)
-            url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+            with muted("ray.serve"):  # in this process; what fails is raised, too
+                place = {"host": config.host, "port": port}
+                ray_serve.start(proxy_location="HeadOnly", http_options=place, logging_config=logs)
+                _run(deployments, logs)
+            url = f"http://{'127.0.0.1' if config.host == '0.0.0.0' else config.host}:{port}"
             _wait_until_ready(url)
             yield url
         finally:
-            ray_serve.shutdown()
+            with muted("ray.serve"):
+                ray_serve.shutdown()
 
 
 def _free_port(host: str, port: int) -> int:
     """``port`` if it can be bound here, any free one for 0. Asked before Ray starts, which would say it late."""
-    if not 0 <= port <= 65535:
-        raise UserError(f"port {port} is not between 0 and 65535")
     try:
         with socket.create_server((host, port)) as listener:
             return listener.getsockname()[1]

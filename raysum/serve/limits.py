@@ -5,7 +5,6 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-MAX_BODY = 8 << 20  # bytes of a request; a cluster of 40 long articles is about 2 MiB
 RETRY_AFTER = 2  # seconds a refused client is told to wait: about one batch of decoding on a CPU
 
 Message = MutableMapping[str, Any]

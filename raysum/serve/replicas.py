@@ -1,7 +1,6 @@
 """The two Serve deployments: the front, which speaks HTTP and holds no model, and the model's replicas behind it."""
 
 import asyncio
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,10 +10,15 @@ from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
 
+from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
+from raysum.runtime.placement import share
+from raysum.runtime.processes import cores
 from raysum.serve.api import build_api
+from raysum.serve.config import ServeConfig
 from raysum.serve.limits import Overloaded
+from raysum.serve.schema import Health
 
 BATCH_WAIT = 0.02  # seconds a request waits for company; decoding one takes many times as long
 _TRIES = 2  # of a request whose replica dies under it; more would let a deadly request kill all replicas in turn
@@ -24,12 +28,12 @@ _DRAIN = 10.0  # seconds that requests under way may take once the server is tol
 class Model:
     """One replica of the summarizer. Requests that come together and want the same settings are decoded together."""
 
-    def __init__(self, run: str, checkpoint: str, dtype: str, decode: dict[str, Any], replicas: int):
+    def __init__(self, config: ServeConfig):
         import torch
 
-        self._summarizer = Summarizer.load(run, checkpoint=checkpoint, dtype=dtype, **decode)
+        self._summarizer = Summarizer.load(config.run, config.checkpoint, dtype=config.dtype, **config.decode)
         self._decode.set_max_batch_size(self._summarizer.settings.batch_examples)  # type: ignore[attr-defined]
-        threads = max(1, (os.cpu_count() or 1) // replicas)
+        threads = max(1, cores() // config.replicas)
         # One thread decodes, so that the event loop stays free to collect the next batch meanwhile.
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
 
@@ -43,10 +47,10 @@ class Model:
         return await self._decode((row, chosen))
 
     @serve.batch(batch_wait_timeout_s=BATCH_WAIT)
-    async def _decode(self, requests: list[tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
+    async def _decode(self, requests: list[tuple[Row, Any]]) -> list[dict[str, Any]]:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._decode_now, requests)
 
-    def _decode_now(self, requests: list[tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
+    def _decode_now(self, requests: list[tuple[Row, Any]]) -> list[dict[str, Any]]:
         answers: dict[int, dict[str, Any]] = {}
         for settings in dict.fromkeys(settings for _, settings in requests):
             places = [place for place, request in enumerate(requests) if request[1] == settings]
@@ -58,12 +62,12 @@ class Model:
 class Front:
     """The HTTP interface before the replicas. It checks requests, so that a bad one never takes a replica's time."""
 
-    def __init__(self, model: DeploymentHandle, run: str, step: int, max_body: int):
+    def __init__(self, model: DeploymentHandle, health: Health, max_body: int):
         self._model = model
-        self._about = (run, step, max_body)
+        self._health, self._max_body = health, max_body
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(self._answer, *self._about)
+        return build_api(self._answer, self._health, self._max_body)
 
     async def _answer(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         for _ in range(_TRIES):
@@ -79,34 +83,25 @@ class Front:
         raise Overloaded("the model's replicas stopped while they worked on this request; come again later")
 
 
-def application(
-    run: str,
-    checkpoint: str,
-    dtype: str,
-    decode: dict[str, Any],
-    replicas: int,
-    batch: int,
-    name: str,
-    step: int,
-    max_body: int,
-) -> serve.Application:
+def application(config: ServeConfig, health: Health, batch: int) -> serve.Application:
     """Both deployments, bound. A replica works on ``batch`` requests while the next ``batch`` of them gather; twice as
     many wait for each replica; what comes beyond that is refused."""
+    each = share("replica", config.replicas)
     model = serve.deployment(
         name="model",
-        num_replicas=replicas,
+        num_replicas=config.replicas,
         max_ongoing_requests=2 * batch,
-        max_queued_requests=2 * batch * replicas,
+        max_queued_requests=2 * batch * config.replicas,
         max_constructor_retry_count=1,
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.1,
-        ray_actor_options={"num_cpus": 1},
+        ray_actor_options={"num_cpus": each.cpus, "num_gpus": each.gpus},
     )(Model)
     front = serve.deployment(
         name="front",
-        max_ongoing_requests=8 * batch * replicas + 100,  # more than the model takes: it refuses, never lets wait
+        max_ongoing_requests=8 * batch * config.replicas + 100,  # more than the model takes: it refuses, never waits
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress()(Front))
-    return front.bind(model.bind(run, checkpoint, dtype, decode, replicas), name, step, max_body)
+    return front.bind(model.bind(config), health, config.max_body)

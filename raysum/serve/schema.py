@@ -1,8 +1,10 @@
-"""What the HTTP interface takes and answers, as strict pydantic models: an unknown or mistyped field is an error."""
+"""What the HTTP interface takes, strictly: an unknown or mistyped field is an error. It answers with a ``Summary``."""
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model
+
+from raysum.config.sections import DecodeConfig
 
 
 class Strict(BaseModel):
@@ -24,15 +26,26 @@ def _form(document: Any) -> str:
 TextOrDocument = Annotated[Annotated[str, Tag("str")] | Annotated[Document, Tag("Document")], Discriminator(_form)]
 
 
-class Options(Strict):
-    """Decoding settings of one request; those left out are the run's. The upper bounds keep a request affordable."""
+# Decoding settings that a request may give, and the most it may ask for, so that it stays affordable.
+_MOST: dict[str, int] = {
+    "num_beams": 16,
+    "max_length": 1000,
+    "min_length": 1000,
+    "length_penalty": 10,
+    "no_repeat_ngram_size": 20,
+    "n_best": 16,
+}
 
-    num_beams: int | None = Field(None, ge=1, le=16)
-    max_length: int | None = Field(None, ge=1, le=1000, description="tokens of the summary, at most")
-    min_length: int | None = Field(None, ge=0, le=1000, description="tokens of the summary, at least")
-    length_penalty: float | None = Field(None, ge=0, le=10)
-    no_repeat_ngram_size: int | None = Field(None, ge=0, le=20, description="0 = off")
-    n_best: int | None = Field(None, ge=1, le=16, description="summaries answered, the others as alternatives")
+
+def _option(name: str, most: int) -> Any:
+    """The field of DecodeConfig, bounded, and None where the run's setting holds."""
+    field = DecodeConfig.model_fields[name]
+    bounded: Any = Annotated.__class_getitem__((field.annotation, *field.metadata, Field(le=most)))  # type: ignore
+    return bounded | None, Field(None, description=field.description)
+
+
+_OPTIONS: Any = {name: _option(name, most) for name, most in _MOST.items()}
+Options = create_model("Options", __base__=Strict, __doc__="Decoding settings of one request.", **_OPTIONS)
 
 
 class SummarizeRequest(Strict):
@@ -50,31 +63,6 @@ class SummarizeRequest(Strict):
     def settings(self) -> dict[str, Any]:
         """The decoding settings that the request gives."""
         return self.options.model_dump(exclude_none=True)
-
-
-class Citation(BaseModel):
-    document: int = Field(description="the number of the document in the request, from 0")
-    paragraph: int = Field(description="the number of the paragraph in that document, from 0")
-    weight: float = Field(description="its share of the sentence; the shares of a sentence sum to 1")
-
-
-class Sentence(BaseModel):
-    text: str
-    citations: list[Citation]
-
-
-class Alternative(BaseModel):
-    summary: str
-    score: float
-
-
-class SummarizeReply(BaseModel):
-    id: str
-    summary: str
-    sentences: list[Sentence]
-    attention: list[float] = Field(description="share of the attention of each ranked paragraph, best rank first")
-    score: float = Field(description="what ranked the summary: log-probability normalized by length, plus the terms")
-    alternatives: list[Alternative] = Field([], description="the next best, where n_best asks for more than one")
 
 
 class Health(BaseModel):

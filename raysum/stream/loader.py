@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysum.config.sections import SourceConfig
-from raysum.data.dataset import Dataset, table_rows
-from raysum.stream.kinds.collate import Arrays, Kind, Summarization, digest
+from raysum.data.dataset import Dataset
+from raysum.data.rows import read_group, table_rows
+from raysum.stream.kinds.base import Arrays, Kind, digest
+from raysum.stream.kinds.summarization import Summarization
 from raysum.stream.plan import Plan, PlanSettings
 
 if TYPE_CHECKING:
@@ -138,7 +140,7 @@ def read_rows(path: str, split: str, rows: np.ndarray, columns: tuple[str, ...])
     for group, members in _runs(np.searchsorted(ends, rows, side="right"), rows):
         file, number, size = groups[group]
         with pq.ParquetFile(files[file], metadata=_metadata(files[file]), memory_map=True) as reader:
-            table = reader.read_row_group(number, columns=list(columns))
+            table = read_group(reader, number, columns)
         table = table.take(pa.array(members - (ends[group] - size)))
         found.update(zip(members.tolist(), table_rows(table), strict=True))
     return found

@@ -15,7 +15,9 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor, distributed
 
-from raysum.run import Checkpoint, Run, write_json
+from raysum.run import Checkpoint, Run
+from raysum.runtime.private import full_precision_copies
+from raysum.runtime.storage import write_json
 
 _ENGINE, _CONVERTED = "engine", "engine-converted"
 _PARTIAL = ".partial-"
@@ -97,11 +99,7 @@ def full_weights(engine: Any) -> dict[str, Tensor]:
     """All parameters of the trained model in fp32 on the CPU, tied ones once. Every rank calls it."""
     from deepspeed.utils import safe_get_full_fp32_param
 
-    # Without ZeRO a low-precision optimizer holds its fp32 copies in lists beside the parameters.
-    pairs = zip(
-        getattr(engine.optimizer, "fp16_groups", []), getattr(engine.optimizer, "fp32_groups", []), strict=False
-    )
-    copies = {id(p): copy for group, copied in pairs for p, copy in zip(group, copied, strict=True)}
+    copies = full_precision_copies(engine.optimizer)
     weights = {}
     for name, parameter in engine.module.model.named_parameters():
         full = safe_get_full_fp32_param(parameter)

@@ -8,18 +8,22 @@ from concurrent.futures import Future
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
-from raysum.models.specs import PredictorSpec
-from raysum.run import Run
+from raysum.run import Run, RunResult
+from raysum.runtime.placement import share
+from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
-from raysum.runtime.session import quiet, ray_session
+from raysum.runtime.session import ray_session
+from raysum.runtime.silence import quiet_data, quiet_ray, quiet_training
 from raysum.stream.loader import batches, ray_batches, ray_dataset
 from raysum.train import checkpoints
-from raysum.train.group import cpu_share, lone_group, settle, silence
-from raysum.train.job import Job, fitted, job_of
+from raysum.train.brief import Brief, brief_of
+from raysum.train.group import lone_group
+from raysum.train.labels import labelled
 from raysum.train.optim import check_engine_config
 from raysum.train.report import Reporter, followed
 from raysum.train.worker import work
@@ -37,49 +41,57 @@ _CHANGEABLE_TRAIN = {
 }  # fmt: skip
 
 
-def train(config: Config, callbacks: Sequence[Any] = ()) -> Run:
-    """Train ``config`` on the dataset ``config.data`` into ``config.out``, or go on with the run that is there.
+def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
+    """Train a preset or YAML file on ``data`` into ``out``, or go on with the run that is there.
 
-    ``callbacks``: Ray Train ``UserCallback`` objects. Raises UserError for a wrong config, dataset or run folder.
+    ``values`` are sections and keys of the config, ``overrides`` dotted ``key=value`` pairs. A system that predicts
+    attention is trained on what ``run`` attends to, into that run. Raises UserError for a wrong config, dataset or run.
+
+    >>> raysum.train("pht", data="data", out="runs/pht", train={"steps": 2000}, model={"encoder": "LLG"})
     """
-    if config.data is None or config.out is None:
-        missing = "data=DATA" if config.data is None else "out=RUN"
-        raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
-    if isinstance(config.model, PredictorSpec):
-        raise UserError(
-            f"the attention predictor learns from a run, not from {config.data} alone; "
-            "write `raysum train alignment run=RUN data=DATA`"
-        )
-    dataset = Dataset.open(config.data)
-    if dataset.kind != "summarization":
-        raise UserError(
-            f"{config.data} is a dataset of kind {dataset.kind!r}; training needs one made by `raysum prepare`"
-        )
-    return train_on(dataset, fitted(config, dataset), Run(config.out), callbacks)
+    return RunResult(fit(load_config(preset, overrides, values)))
 
 
-def train_on(dataset: Dataset, config: Config, run: Run, callbacks: Sequence[Any] = ()) -> Run:
-    """:func:`train` with an opened dataset of any kind, a model that fits it, and the run to write."""
-    silence()
+def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
+    """:func:`train` with a checked config; ``callbacks`` are Ray Train ``UserCallback`` objects."""
+    if config.model.predicts_attention:
+        dataset, config = labelled(config)
+    else:
+        dataset, config = _given(config)
+    assert config.out is not None, "there is a place for the run"
+    run = Run(config.out)
+    quiet_training()
     check_engine_config(config)
     check_resumable(run, config, dataset)
     newest = run.latest()
-    start = newest.step if newest else 0
-    job = job_of(dataset, config, run, start)
-    if start >= config.train.steps and (job.valid is None or start in run.validations()):
-        say(f"{run.path} is trained: {start} steps are done; raise train.steps to go on")
+    done = newest.step if newest else 0
+    brief = brief_of(dataset, config, run, done)
+    if done >= config.train.steps and (brief.valid is None or done in run.validations()):
+        say(f"{run.path} is trained: {done} steps are done; raise train.steps to go on")
         return run
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
+    if brief.start:
+        say(str(brief.start))
     if newest:
-        say(f"{run.path} goes on from step {start}")
+        say(f"{run.path} goes on from step {done}")
         if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):
             checkpoints.convert(newest)
-    with followed(run, config.train.steps, start, f"training {run.path.name}"):
+    with followed(run, config.train.steps, done, f"training {run.path.name}"):
         if config.train.workers:
-            _train_on_ray(job, callbacks)
+            _train_on_ray(brief, callbacks)
         else:
-            _train_here(job)
+            _train_here(brief)
     return run
+
+
+def _given(config: Config) -> tuple[Dataset, Config]:
+    """The dataset that the config names, and the config with its vocabulary's size, whatever the preset says."""
+    if config.data is None or config.out is None:
+        missing = "data=DATA" if config.data is None else "out=RUN"
+        raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
+    dataset = Dataset.open(config.data)
+    model = config.model.fitted(len(Vocabulary.load(dataset.vocabulary_path)))
+    return dataset, config.model_copy(update={"model": model})
 
 
 def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
@@ -96,38 +108,39 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
         )
     newest = run.latest()
     if newest is None and run.checkpoints():
-        raise UserError(f"{run.path} holds weights alone, which cannot be trained further; choose another out=")
+        raise UserError(
+            f"{run.path} holds weights alone; begin a new training with them: train.start={run.path} and another out="
+        )
     if newest and newest.state["data"] != dataset.fingerprint:
         raise UserError(f"{run.path} was trained on another dataset than {dataset.path}; choose another out=")
 
 
-def _train_here(job: Job) -> None:
-    settle(job.config.train.threads, neighbours=1)
-    with lone_group(), closing(Reporter(Run(job.out), first=True)) as reporter:
-        work(job, lambda start: batches(job.train, 0, 1, start, job.config.train.steps), reporter)
+def _train_here(brief: Brief) -> None:
+    settle(brief.config.train.threads, neighbours=1)
+    with lone_group(), closing(Reporter(Run(brief.out), first=True)) as reporter:
+        work(brief, lambda start: batches(brief.train, 0, 1, start, brief.config.train.steps), reporter)
 
 
-def _train_on_ray(job: Job, callbacks: Sequence[Any]) -> None:
+def _train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
     from ray.data import ExecutionOptions
     from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    workers, folder = job.config.train.workers, Run(job.out).path / "ray"
-    with ray_session(job.config.train.address, cpus=workers + 1):
-        import ray
-
-        cuda = ray.cluster_resources().get("GPU", 0) >= workers
-        each = {"CPU": cpu_share(workers)} | ({"GPU": 1.0} if cuda else {})
+    workers, folder = brief.config.train.workers, Run(brief.out).path / "ray"
+    with ray_session(brief.config.train.address, cpus=workers + 1):
+        each = share("worker", workers)
         trainer = TorchTrainer(
             _ray_worker,  # type: ignore[arg-type]
-            train_loop_config={"job": job},
-            scaling_config=ScalingConfig(num_workers=workers, use_gpu=cuda, resources_per_worker=each),
-            datasets={"train": lambda: _remaining(job)},
+            train_loop_config={"brief": brief},
+            scaling_config=ScalingConfig(
+                num_workers=workers, use_gpu=bool(each.gpus), resources_per_worker=each.bundle
+            ),
+            datasets={"train": lambda: _remaining(brief)},
             dataset_config=DataConfig(
                 execution_options=ExecutionOptions(preserve_order=True), enable_shard_locality=False
             ),
             run_config=RunConfig(
-                name=f"{Run(job.out).path.name}-{secrets.token_hex(3)}",
+                name=f"{Run(brief.out).path.name}-{secrets.token_hex(3)}",
                 storage_path=str(folder),
                 failure_config=FailureConfig(max_failures=_FAILURES, controller_failure_limit=_STARTS),  # type: ignore[call-arg]
                 callbacks=list(callbacks),
@@ -145,25 +158,25 @@ def _ray_worker(settings: dict[str, Any]) -> str | None:
     """One worker under Ray Train; returns the message of a UserError, which another attempt would only repeat."""
     import ray.train
 
-    job, context = settings["job"], ray.train.get_context()
-    settle(job.config.train.threads, neighbours=context.get_local_world_size())
-    quiet()
+    brief, context = settings["brief"], ray.train.get_context()
+    settle(brief.config.train.threads, neighbours=context.get_local_world_size())
+    quiet_ray()
     shard = ray.train.get_dataset_shard("train")
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
-    reporter = Reporter(Run(job.out), context.get_world_rank() == 0, hand_on=ray.train.report)
+    reporter = Reporter(Run(brief.out), context.get_world_rank() == 0, hand_on=ray.train.report)
     try:
         with closing(reporter):
-            work(job, lambda start: ray_batches(tables), reporter)
+            work(brief, lambda start: ray_batches(tables), reporter)
     except UserError as error:
         return str(error)
     return None
 
 
-def _remaining(job: Job) -> "ray.data.Dataset":
+def _remaining(brief: Brief) -> "ray.data.Dataset":
     """The batches after the newest checkpoint: evaluated by Ray Train at every start of the workers."""
-    quiet()
-    newest = Run(job.out).latest()
-    return ray_dataset(job.train, job.config.train.workers, newest.step if newest else 0, job.config.train.steps)
+    quiet_data()
+    newest = Run(brief.out).latest()
+    return ray_dataset(brief.train, brief.config.train.workers, newest.step if newest else 0, brief.config.train.steps)
 
 
 def _interruptible(work: Callable[[], Any]) -> Any:

@@ -4,34 +4,59 @@ The dataset of kind ``alignment`` has the rows ``id``, ``embeddings`` (Memory.pa
 ``label`` (eta of eq. 15, [M], summing to 1).
 """
 
-import hashlib
-import json
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
-from safetensors.torch import load_file
 
+from raysum.config.problems import validate
 from raysum.config.sections import Config
-from raysum.data.dataset import FORMAT, MANIFEST, ROW_GROUP, VOCABULARY, Dataset
+from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
+from raysum.data.rows import table_of
+from raysum.data.vocabulary import Vocabulary
+from raysum.data.writer import DatasetWriter, Shard, ShardWriter
 from raysum.errors import UserError
-from raysum.models.batch import PAD, Batch
-from raysum.models.build import build
+from raysum.models.batch import Batch, move
 from raysum.models.generator import Generator
-from raysum.run import Run, write_json
+from raysum.models.special_ids import PAD
+from raysum.restore import restore
+from raysum.run import Run
+from raysum.runtime.placement import device, share
+from raysum.runtime.processes import settle
 from raysum.runtime.progress import track
 from raysum.runtime.session import ray_session
-from raysum.stream.kinds.collate import Summarization, kind_of, move
+from raysum.runtime.silence import quiet_data
+from raysum.stream.kinds.base import kind_of
 from raysum.stream.loader import read_rows, spread
 from raysum.stream.plan import cut
-from raysum.train.group import cpu_share, settle
 
-_SCHEMA = pa.schema([("id", pa.string()), ("embeddings", pa.list_(pa.float16())), ("label", pa.list_(pa.float32()))])
+
+def labelled(config: Config) -> tuple[Dataset, Config]:
+    """What the predictor of ``config`` learns from, labels of ``config.data`` by the best checkpoint of ``config.run``;
+    and the config with the width of that run's paragraph embeddings, and the place inside the run.
+
+    Labels are written once. Raises UserError for a wrong config, run or dataset, and for a model without attention to
+    paragraphs.
+    """
+    if config.run is None or config.data is None:
+        missing = "run=RUN" if config.run is None else "data=DATA"
+        raise UserError(
+            f"{missing} is missing: the attention predictor learns from a run and its data; "
+            "write `raysum train alignment run=RUN data=DATA`"
+        )
+    run, dataset = Run.open(config.run), Dataset.open(config.data)
+    trained = run.config.model
+    if not trained.attends_to_paragraphs:
+        raise UserError(f"{run.path} is no summarizing model, so there is no attention to predict")
+    if dataset.vocabulary_hash != run.recipe["vocabulary_sha256"]:
+        raise UserError(
+            f"{config.data} has another vocabulary than {run.path}; prepare it with --vocab {run.vocabulary}"
+        )
+    inside = {"model": config.model.model_dump() | {"width": trained.width}, "out": str(run.alignment.path)}
+    fitted = validate(config.model_dump() | inside, None, Config)
+    return write_labels(run, dataset, fitted), fitted
 
 
 class Labeler:
@@ -41,27 +66,24 @@ class Labeler:
         settle(threads, neighbours)
         opened = Run.open(run)
         self.source, self.budget = opened.config.source, opened.config.train.batch_tokens
-        self.data, self.kind = data, Summarization.of(opened.config.model)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        model = build(opened.config.model)
-        assert isinstance(model, Generator)
-        self.model = model
-        self.model.load_state_dict(load_file(opened.best().weights))
-        self.model.eval().to(self.device)
+        self.data, self.kind = data, kind_of(opened.config.model, Dataset.open(data))
+        self.device = device()
+        self.model = restore(opened, "best", self.device)
 
     def label(self, split: str, rows: np.ndarray) -> pa.Table:
-        """A table of ``_SCHEMA`` for the ascending ``rows`` of the dataset's ``split``."""
+        """A table of labels for the ascending ``rows`` of the dataset's ``split``."""
         found = read_rows(self.data, split, rows, ("id", *self.kind.columns))
         examples = [found[row] for row in rows.tolist()]
         costs = np.array([len(example["ids"]) + len(example["target_ids"]) for example in examples])
-        columns: dict[str, list[np.ndarray]] = {"embeddings": [], "label": []}
+        labels: list[dict[str, np.ndarray]] = []
         for part in np.split(np.arange(len(rows)), np.cumsum(cut(costs, self.budget))[:-1]):
             batch = self.kind.collate(self.kind.pack([examples[i] for i in part.tolist()], self.source))
-            phi, eta = paragraph_attention(self.model, move(batch, self.device))
+            phi, eta = attention_labels(self.model, move(batch, self.device))
             for counted, embeddings, label in zip(batch.source.counts.tolist(), phi.cpu(), eta.cpu(), strict=True):
-                columns["embeddings"].append(embeddings[:counted].flatten().half().numpy())
-                columns["label"].append(label[:counted].numpy())
-        return pa.table({"id": [example["id"] for example in examples], **columns}, _SCHEMA)
+                flat = embeddings[:counted].flatten().half().numpy()
+                labels.append({"embeddings": flat, "label": label[:counted].numpy()})
+        named = [{"id": example["id"], **label} for example, label in zip(examples, labels, strict=True)]
+        return table_of(named, "alignment")
 
     def __call__(self, block: pa.Table) -> pa.Table:
         """:meth:`label` for a Ray Data block with the columns ``split`` and ``row``."""
@@ -69,7 +91,7 @@ class Labeler:
 
 
 @torch.no_grad()
-def paragraph_attention(model: Generator, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def attention_labels(model: Generator, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Phi [B, M, D] and eta [B, M] in fp32 of a teacher-forced model in evaluation mode.
 
     Eta (PHT eq. 15): attention to each paragraph, summed over the predicted tokens and over layers, as a share.
@@ -79,7 +101,7 @@ def paragraph_attention(model: Generator, batch: Batch) -> tuple[torch.Tensor, t
     assert attention is not None, "it was asked for"
     predicted = (batch.target[:, 1:] != PAD)[..., None]
     total = (attention.float() * predicted).sum(1)
-    return memory.paragraphs().float(), total / total.sum(-1, keepdim=True)
+    return model.paragraphs(memory).float(), total / total.sum(-1, keepdim=True)
 
 
 def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
@@ -99,34 +121,40 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
         return labels
     partial = folder.with_name(".partial-labels")
     shutil.rmtree(partial, ignore_errors=True)
-    manifest = {"format": FORMAT, "kind": "alignment", "recipe": dataset.manifest["recipe"], "origin": origin}
-    digest = hashlib.sha256(json.dumps(manifest).encode())
+    examples = {"train": config.train.label_examples, "valid": config.train.validate_examples}
     try:
         partial.mkdir(parents=True)
-        shutil.copyfile(dataset.vocabulary_path, partial / VOCABULARY)
-        splits = {}
-        for split, most in (("train", config.train.label_examples), ("valid", config.train.validate_examples)):
-            chunks = _chunks(run, dataset, split, most) if split in dataset.splits else []
-            if chunks:
-                splits[split] = _write_split(partial, split, _labelled(run, dataset, split, chunks, config), digest)
-        write_json(partial / MANIFEST, manifest | {"splits": splits, "fingerprint": digest.hexdigest()})
+        writer = DatasetWriter(partial, "alignment", dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
+        shards = [
+            _shard(writer, run, dataset, split, config, most)
+            for split, most in examples.items()
+            if split in dataset.splits
+        ]
+        writer.finish(shards, origin=origin)
         partial.rename(folder)
     except OSError as error:
         raise UserError(f"cannot write {partial}: {error.strerror}; free space there, or change its rights") from None
     return Dataset.open(folder)
 
 
-def _chunks(run: Run, dataset: Dataset, split: str, most: int | None) -> list[np.ndarray]:
-    """Row numbers that are labelled, a row group's worth each."""
-    _, weights = kind_of(dataset, run.config.model).costs(dataset.lengths(split), run.config.source)
+def _shard(writer: DatasetWriter, run: Run, dataset: Dataset, split: str, config: Config, most: int | None) -> Shard:
+    """The labels of ``most`` examples of a split, a row group at a time."""
+    kind = kind_of(run.config.model, dataset)
+    _, weights = kind.costs(dataset.lengths(split), run.config.source)
     rows = spread(np.flatnonzero(weights > 0), most)
-    return [rows[start : start + ROW_GROUP] for start in range(0, len(rows), ROW_GROUP)]
+    chunks = [rows[start : start + ROW_GROUP] for start in range(0, len(rows), ROW_GROUP)]
+    shard = ShardWriter(writer.folder, writer.kind, split, split)
+    for table in _labelled(run, dataset, split, chunks, config):
+        shard.write(table)
+    return shard.close()
 
 
 def _labelled(run: Run, dataset: Dataset, split: str, chunks: list[np.ndarray], config: Config) -> Iterator[pa.Table]:
     """A labelled table for each chunk, in order: by this process without workers, else by actors in Ray Data."""
     label = f"labelling {split}"
     workers, settings = config.train.workers, (str(run.path), str(dataset.path), config.train.threads)
+    if not chunks:
+        return
     if not workers:
         labeler = Labeler(*settings, 1)
         yield from track((labeler.label(split, rows) for rows in chunks), len(chunks), label, unit="chunk")
@@ -134,31 +162,17 @@ def _labelled(run: Run, dataset: Dataset, split: str, chunks: list[np.ndarray], 
     with ray_session(config.train.address, cpus=workers + 1):
         import ray.data
 
+        quiet_data()
+        each = share("labeller", workers)
         tables = [pa.table({"split": [split] * len(rows), "row": rows}) for rows in chunks]
-        labelled = ray.data.from_arrow(tables).map_batches(
+        found = ray.data.from_arrow(tables).map_batches(
             Labeler,
             fn_constructor_args=(*settings, workers),
             batch_size=None,
             batch_format="pyarrow",
             concurrency=min(workers, len(chunks)),
-            num_cpus=cpu_share(workers),
-            num_gpus=1 if torch.cuda.is_available() else 0,
+            num_cpus=each.cpus,
+            num_gpus=each.gpus,
         )
-        labelled.context.execution_options.preserve_order = True
-        yield from track(
-            labelled.iter_batches(batch_size=None, batch_format="pyarrow"), len(chunks), label, unit="chunk"
-        )
-
-
-def _write_split(folder: Path, split: str, tables: Iterator[pa.Table], digest: Any) -> dict[str, Any]:
-    """Write one shard and its lengths; the split's entry of the manifest."""
-    name, counts = f"{split}-00000.parquet", []
-    with pq.ParquetWriter(folder / name, _SCHEMA, compression="zstd") as writer:
-        for table in tables:
-            writer.write_table(table)  # a row group: ROW_GROUP rows, but for the last
-            counts += [len(label) for label in table["label"]]
-            for column in ("embeddings", "label"):
-                digest.update(table[column].combine_chunks().values.to_numpy())
-    paragraphs = np.array(counts, np.int32)
-    np.save(folder / f"{split}.lengths.npy", np.stack([paragraphs, paragraphs, paragraphs], 1))
-    return {"rows": len(counts), "shards": [{"file": name, "rows": len(counts)}]}
+        found.context.execution_options.preserve_order = True
+        yield from track(found.iter_batches(batch_size=None, batch_format="pyarrow"), len(chunks), label, unit="chunk")

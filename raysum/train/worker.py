@@ -7,66 +7,69 @@ import numpy as np
 import torch
 from torch import distributed
 
-from raysum.models.build import build as build_model
+from raysum import systems
+from raysum.models.batch import move
 from raysum.run import Checkpoint, Run
-from raysum.stream.kinds.collate import move
+from raysum.runtime.private import compile_nothing
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
-from raysum.train.job import Job
-from raysum.train.objectives import objective_of
+from raysum.train.brief import Brief
 from raysum.train.optim import engine_config, learning_rate, precision
 from raysum.train.report import Meter, Reporter
 
 
-def work(job: Job, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
+def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
     """Train until ``config.train.steps`` are done, in an initialized process group, as one of its ranks.
 
     ``load(step)`` gives this rank's micro-batches from step ``step`` (counted from 0) on.
     """
-    settings, run = job.config.train, Run(job.out)
+    settings, run = brief.config.train, Run(brief.out)
     checkpoint = run.latest()
-    engine = build(job, checkpoint)
-    state = restore(engine, job, checkpoint)
+    engine = build(brief, checkpoint)
+    state = restore(engine, brief, checkpoint)
     coming, meter = load(state["step"]), Meter(engine.device, state)
-    if state["step"] and job.judges(state["step"]) and state["step"] not in run.validations():
-        reporter.write({"step": state["step"], "valid_loss": validate(engine, job)})
+    if state["step"] and brief.judges(state["step"]) and state["step"] not in run.validations():
+        reporter.write({"step": state["step"], "valid_loss": validate(engine, brief)})
     for done in range(state["step"] + 1, settings.steps + 1):
-        rate = step(engine, job, done - 1, coming, meter)
+        rate = step(engine, brief, done - 1, coming, meter)
         last = done == settings.steps
         if last or done % settings.log_every == 0:
             reporter.write(meter.line(done, rate, engine.get_global_grad_norm()))
-        if last or done % settings.save_every == 0 or job.judges(done):
+        if last or done % settings.save_every == 0 or brief.judges(done):
             with meter.paused():
                 checkpoints.save(engine, run, state | meter.state() | {"step": done})
-                if job.judges(done):
-                    reporter.write({"step": done, "valid_loss": validate(engine, job)})
+                if brief.judges(done):
+                    reporter.write({"step": done, "valid_loss": validate(engine, brief)})
                 reporter.share()
                 if distributed.get_rank() == 0:
                     checkpoints.prune(run, settings.keep)
 
 
-def build(job: Job, checkpoint: Checkpoint | None) -> Any:
+def build(brief: Brief, checkpoint: Checkpoint | None) -> Any:
     """The DeepSpeed engine around the objective around the model, with the same weights on every rank."""
     import deepspeed
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it is compiled at first use, for minutes
+    compile_nothing()
     world = distributed.get_world_size()
     universal = checkpoint is not None and checkpoints.needs_conversion(checkpoint, world)
-    torch.manual_seed(job.config.train.seed)
-    objective = objective_of(build_model(job.config.model), job.config.train.label_smoothing)
-    config = engine_config(job.config, world, torch.cuda.is_available(), universal)
+    torch.manual_seed(brief.config.train.seed)
+    model = systems.build(brief.config.model)
+    if brief.start and checkpoint is None:
+        brief.start.apply(model)
+    objective = systems.objective(brief.config.model, model, brief.config.train.label_smoothing)
+    config = engine_config(brief.config, world, torch.cuda.is_available(), universal)
     engine, *_ = deepspeed.initialize(model=objective, model_parameters=objective.parameters(), config=config)
     return engine
 
 
-def restore(engine: Any, job: Job, checkpoint: Checkpoint | None) -> dict[str, Any]:
+def restore(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str, Any]:
     """The state to go on from: that of ``checkpoint``, which is loaded, or of a new run."""
     state = {
         "step": 0,
         "workers": distributed.get_world_size(),
         "stage": engine.zero_optimization_stage(),
-        "dtype": precision(job.config, torch.cuda.is_available()),
-        "data": job.fingerprint,
+        "dtype": precision(brief.config, torch.cuda.is_available()),
+        "data": brief.fingerprint,
     }
     if checkpoint is None:
         return state
@@ -74,15 +77,15 @@ def restore(engine: Any, job: Job, checkpoint: Checkpoint | None) -> dict[str, A
     return checkpoint.state | {"workers": state["workers"]}
 
 
-def step(engine: Any, job: Job, number: int, coming: Iterator[MicroBatch], meter: Meter) -> float:
+def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], meter: Meter) -> float:
     """One update by this rank's share of the plan's step ``number`` (counted from 0); returns its learning rate.
 
     The gradient is that of the summed loss over all ranks and micro-batches, divided once by the step's target count:
     DeepSpeed divides by the accumulation and averages over ranks, so both are multiplied back in.
     """
-    settings, kind = job.config.train, job.train.kind
+    settings, kind = brief.config.train, brief.train.kind
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    rate = learning_rate(job.config.optim, job.config.model.width, number + 1, settings.steps)
+    rate = learning_rate(brief.config.optim, brief.config.model.width, number + 1, settings.steps)
     for group in engine.optimizer.param_groups:
         group["lr"] = rate
     for index in range(rank, settings.micro_batches, world):
@@ -100,13 +103,13 @@ def step(engine: Any, job: Job, number: int, coming: Iterator[MicroBatch], meter
 
 
 @torch.no_grad()
-def validate(engine: Any, job: Job) -> float:
+def validate(engine: Any, brief: Brief) -> float:
     """The loss of the valid split: summed over all ranks, divided once by the number of targets."""
-    assert job.valid, "there is a valid split"
-    kind, epoch = job.valid.kind, plan_of(job.valid).epoch(0)
+    assert brief.valid, "there is a valid split"
+    kind, epoch = brief.valid.kind, plan_of(brief.valid).epoch(0)
     total = torch.zeros((), dtype=torch.float64, device=engine.device)
     engine.eval()
-    for batch in batches(job.valid, distributed.get_rank(), distributed.get_world_size(), 0, epoch.num_steps):
+    for batch in batches(brief.valid, distributed.get_rank(), distributed.get_world_size(), 0, epoch.num_steps):
         total += engine(move(kind.collate(batch.arrays), engine.device)) * batch.real
     engine.train()
     distributed.all_reduce(total)

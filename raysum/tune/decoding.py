@@ -1,4 +1,4 @@
-"""The actors of a decode search: one decodes a split, others score what it gives. They load no more than they use."""
+"""What a trial of a decode space does: actors decode the split and score it; none loads more than it uses."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,15 +7,32 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from raysum.data.dataset import Dataset
+from raysum.data.rows import Row
+from raysum.decode.summary import Summary
 from raysum.evaluate.examples import read_examples
-from raysum.evaluate.output import Output
 from raysum.run import Run
-from raysum.tune.job import Job
+from raysum.runtime.placement import share
+from raysum.tune.spaces import Job
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BETA = "decode.beta"
+_CHUNK = 64  # examples between two reports
+
+
+def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
+    """Scores the split chunk by chunk, in an actor that the dashboard shows under the trial's name."""
+    from ray import tune
+
+    name = tune.get_context().get_trial_name()
+    beta = values[BETA] if decoder else None
+    own = {"num_cpus": 0, "num_gpus": share("decoder", job.at_once).gpus}
+    decoder = decoder or ray.remote(Decoder).options(**own).remote(job, values)
+    scorer: Any = ray.remote(TrialScorer).options(name=name, num_cpus=1).remote(job, name)
+    for start in range(0, job.length, _CHUNK):
+        stop = min(start + _CHUNK, job.length)
+        tune.report(ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, beta))))
 
 
 class Decoder:
@@ -35,17 +52,16 @@ class Decoder:
         self.summarizer = Summarizer.load(run.path, **self.settings.model_dump())
         self.betas = list(betas or [self.settings.beta])
         self.rows = read_rows(job)
-        self.done: dict[int, list[list[Output]]] = {}
+        self.done: dict[int, list[list[Summary]]] = {}
 
-    def decode(self, start: int, stop: int, beta: float | None = None) -> list[Output]:
+    def decode(self, start: int, stop: int, beta: float | None = None) -> list[Summary]:
         """What the rows ``start`` to ``stop`` give with ``beta``, one of ``betas``."""
         if start not in self.done:
-            found = self.summarizer.summarize_betas(self.rows[start:stop], self.settings, self.betas)
-            self.done[start] = [[Output.of(summary) for summary in summaries] for summaries in found]
+            self.done[start] = self.summarizer.summarize_betas(self.rows[start:stop], self.settings, self.betas)
         return self.done[start][0 if beta is None else self.betas.index(beta)]
 
 
-class Scorer:
+class TrialScorer:
     """The actor of one decode trial, named like the trial: it scores what the decoder gives."""
 
     def __init__(self, job: Job, name: str):
@@ -53,13 +69,13 @@ class Scorer:
         self.folder, self.metric = job.folder(name), job.space.config.metric
         self.parts: list[pd.DataFrame] = []
 
-    def score(self, start: int, stop: int, outputs: list[Output]) -> dict[str, Any]:
+    def score(self, start: int, stop: int, summaries: list[Summary]) -> dict[str, Any]:
         """The means so far. After the last rows, the scores of each example are saved."""
         import pandas as pd
 
-        from raysum.evaluate.scoring import means, score
+        from raysum.evaluate.scorers import means, score, scorers_of
 
-        self.parts.append(score(self.rows[start:stop], outputs))
+        self.parts.append(score(self.rows[start:stop], summaries, scorers_of(None, self.rows[0])))
         scores = pd.concat(self.parts, ignore_index=True)
         if len(scores) == len(self.rows):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +87,7 @@ class Scorer:
         return not figure.endswith(("_low", "_high")) or figure.rpartition("_")[0] == self.metric
 
 
-def read_rows(job: Job) -> list[dict[str, Any]]:
+def read_rows(job: Job) -> list[Row]:
     """The rows that a decode search scores."""
     return list(read_examples(Dataset.open(job.data), job.space.config.split, job.length))
 
@@ -87,8 +103,8 @@ def shared_decoder(job: Job) -> Iterator[Any]:
         yield None
         return
     first = next(job.space.samples())
-    restarts = {"max_restarts": 1, "max_task_retries": 1}
-    decoder: Any = ray.remote(Decoder).options(num_cpus=1, **restarts).remote(job, first, search[BETA].grid)
+    place = {"num_cpus": 1, "num_gpus": share("decoder", 1).gpus, "max_restarts": 1, "max_task_retries": 1}
+    decoder: Any = ray.remote(Decoder).options(**place).remote(job, first, search[BETA].grid)
     try:
         yield decoder
     finally:

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from raysum.tune.results import Trial
 from raysum.tune.schema import SpaceConfig
@@ -17,12 +15,7 @@ _BEST, _OTHER = "C3", "C0"
 _DPI = 120
 _COSTS = {"parameters": "parameters", "train_seconds": "seconds of training"}
 
-# Where the near end of a label may be, in points of length from its dot; the nearest first.
-_PLACES = [
-    (x * far, y * far)
-    for far in (1, 2, 3.5, 5, 7)
-    for x, y in ((6, 0), (-6, 0), (0, 7), (0, -7), (5, 6), (-5, 6), (5, -6), (-5, -6))
-]
+_NAMED = 5  # the best so many dots have their names beside them; the table has all
 
 
 def plot(space: SpaceConfig, trials: list[Trial], file: Path) -> None:
@@ -47,10 +40,6 @@ def plot(space: SpaceConfig, trials: list[Trial], file: Path) -> None:
     figure.suptitle(f"{space.about} (red: the best)", fontsize="medium")
     for axes in figure.axes:
         axes.grid(alpha=0.3)
-    if space.kind == "train":
-        figure.draw_without_rendering()  # labels are placed around what stands where
-        for axes in figure.axes:
-            _label(axes, [_name(trial) for trial in trials])
     figure.savefig(file, dpi=_DPI)
 
 
@@ -85,40 +74,13 @@ def _costs(space: SpaceConfig, trials: list[Trial], panels: Sequence["Axes"]) ->
     quality = [trial.metrics[space.metric] for trial in trials]
     for axes, (cost, label) in zip(panels, _COSTS.items(), strict=True):
         axes.scatter([trial.metrics[cost] for trial in trials], quality, c=[_color(t, trials) for t in trials], s=22)
-        axes.margins(x=0.16, y=0.1)  # for the labels
+        for trial in trials[:_NAMED]:
+            place = trial.metrics[cost], trial.metrics[space.metric]
+            axes.annotate(_name(trial), place, xytext=(4, 3), textcoords="offset points", fontsize=8, color="0.3")
+        axes.margins(x=0.12, y=0.1)
         axes.set(xlabel=label)
     panels[0].xaxis.set_major_formatter(EngFormatter(sep=""))
     panels[0].set(ylabel=space.metric)
-
-
-def _label(axes: "Axes", names: list[str]) -> None:
-    """Names beside the dots of a scatter, each where it covers no dot, no label and no edge, if there is room.
-
-    All is in pixels, so the figure must have its final size.
-    """
-    from matplotlib.transforms import Bbox, IdentityTransform
-
-    (dots,) = axes.collections
-    style: dict[str, Any] = {"transform": IdentityTransform(), "color": "0.3"}
-    point = axes.figure.dpi / 72
-    spots = axes.transData.transform(dots.get_offsets())
-    taken = [Bbox.from_extents(*(spot - 4 * point), *(spot + 4 * point)) for spot in spots]
-    inside = axes.get_window_extent()
-    for name, spot in zip(names, spots, strict=True):
-        text = axes.text(0, 0, name, fontsize=8, ha="center", va="center", **style)
-        text.set_in_layout(False)
-        size = np.array(text.get_window_extent().size)
-        boxes = []
-        for place in _PLACES:
-            middle = spot + point * np.array(place) + np.sign(place) * size / 2
-            boxes.append(Bbox.from_extents(*(middle - size / 2), *(middle + size / 2)))
-        outside = [not (inside.contains(*box.p0) and inside.contains(*box.p1)) for box in boxes]
-        covered = [out + sum(map(box.overlaps, taken)) for out, box in zip(outside, boxes, strict=True)]
-        best = covered.index(min(covered))
-        text.set_position((boxes[best].p0 + boxes[best].p1) / 2)
-        if best >= 8:  # too far to be seen as its dot's
-            axes.plot(*zip(spot, spot + point * np.array(_PLACES[best]), strict=True), linewidth=0.5, **style)
-        taken.append(boxes[best])
 
 
 def _name(trial: Trial) -> str:

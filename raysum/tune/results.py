@@ -4,17 +4,24 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from raysum.evaluate.table import FIGURES, cell
+from raysum.evaluate.scorers import FIGURES
+from raysum.evaluate.table import cell
+from raysum.metrics.statistics import Figure
 from raysum.run import Run
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from rich.console import Group
     from rich.table import Table
 
 
-_SHOWN = ("rouge1", "rouge2", "rougeL", "facts_f1", "attention_similarity", "valid_loss", "step")
+_LOSS = {"valid_loss": Figure("valid loss", 4), "step": Figure("step", 0)}
+_SHOWN = {
+    name: (FIGURES | _LOSS)[name]
+    for name in ("rouge1", "rouge2", "rougeL", "facts_f1", "attention_similarity", "valid_loss", "step")
+}
 _COSTS = {"parameters": "parameters", "train_seconds": "training s"}
 
 
@@ -52,10 +59,20 @@ class SearchResult:
         found = {"best": best, "trials": [asdict(trial) for trial in self.trials], "seconds": round(self.seconds, 1)}
         return found | ({"then": self.then.to_dict()} if self.then else {})
 
-    def table(self) -> "Table | Group":
+    def to_pandas(self) -> "DataFrame":
+        """A line a trial, best first: its name, the keys it tried, its metrics, its seconds, its error."""
+        import pandas as pd
+
+        lines = [
+            {"trial": trial.name, **trial.config, **trial.metrics, "seconds": trial.seconds, "error": trial.error}
+            for trial in self.trials
+        ]
+        return pd.DataFrame(lines)
+
+    def render(self) -> "Table | Group":
         from rich.console import Group
 
-        return Group(self._trials(), "", self.then.table()) if self.then else self._trials()
+        return Group(self._trials(), "", self.then.render()) if self.then else self._trials()
 
     @property
     def _best(self) -> str:
@@ -73,11 +90,11 @@ class SearchResult:
             caption=f"best: {self._best}, now used by {self.run.path} ({self.seconds:.0f} s)",
         )
         table.add_column("trial", min_width=max(len(trial.name) for trial in self.trials))
-        for heading in (*(FIGURES[name][0] for name in shown), *(_COSTS[name] for name in costs), "seconds"):
+        for heading in (*(_SHOWN[name].label for name in shown), *(_COSTS[name] for name in costs), "seconds"):
             table.add_column(heading, justify="right")
         for trial in self.trials:
             named = f"{trial.name}: {label(trial.config)}" if self.space.scheduler == "pbt" else trial.name
-            cells = [cell(trial.metrics, name, interval=name == self.space.metric) for name in shown]
+            cells = [cell(trial.metrics, name, _SHOWN[name], interval=name == self.space.metric) for name in shown]
             cells += [f"{trial.metrics[name]:,.0f}" if name in trial.metrics else "" for name in costs]
             table.add_row(f"{named} failed: {trial.error}" if trial.error else named, *cells, f"{trial.seconds:.0f}")
         return table

@@ -4,38 +4,44 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from raysum.config.loading import load_config
+from raysum.config.loading import load_config, pairs
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
-from raysum.models.specs import TransformerSpec
-from raysum.run import Run, write_json, write_text
+from raysum.run import Run
+from raysum.runtime.placement import trainings_at_once
+from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
 from raysum.runtime.session import dashboard, ray_session
-from raysum.tune.job import Job
+from raysum.runtime.storage import write_json, write_text
 from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked
-from raysum.tune.spaces import Space, load_space
+from raysum.tune.spaces import Job, Space, load_space
 
 _CLAIM = "search.yaml"  # says which search a folder belongs to
+_FORMAT = 2  # of that file and of what Tune keeps beside it
 
 
-def search(name: str, overrides: list[str] | None = None) -> SearchResult:
-    """Search the space ``name`` (of the package, or a file) on ``data=DATA`` into ``out=SEARCH``.
+def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
+    """Search the space ``name`` (of the package, or a file) on ``data`` into ``out``.
 
-    ``overrides`` also hold ``run=RUN`` for a decode space, config keys for all trials, and keys of the space itself.
-    The same search on the same folder goes on where it stopped; failed trials are tried again. The settings of the best
-    trial become the run's (RUN/decode.yaml), or its run the search's; SEARCH/best.json says which. On equal metrics the
-    smaller values win. A space with ``then`` goes on with the attention predictor and the decoding of the best run.
+    ``values`` and ``key=value`` ``overrides`` also hold ``run`` for a decode space, config keys for all trials, and
+    keys of the space itself. The same search on the same folder goes on where it stopped; failed trials are tried
+    again. The settings of the best trial become the run's (RUN/decode.yaml), or its run the search's; SEARCH/best.json
+    says which. On equal metrics the smaller values win. A space with ``then`` goes on with the attention predictor and
+    the decoding of the best run.
     Raises UserError for a wrong space, key, run or dataset, and where every trial failed.
+
+    >>> raysum.tune("beta", run="runs/pht", data="data", out="runs/beta", examples=50).to_pandas()
     """
     started = time.monotonic()
-    job = _check(load_space(name, overrides))
+    job = _check(load_space(name, [*pairs(values), *overrides]))
     space, config = job.space, job.space.resolve(next(job.space.samples()))
     _claim(Path(job.out), space, config)
     with ray_session(config.train.address, cpus=job.at_once * (config.train.workers + 2)):
@@ -63,35 +69,26 @@ def _check(space: Space) -> Job:
     if not config.data or not config.out:
         raise UserError(f"a search needs a dataset and a folder: `raysum tune {space.name} data=DATA out=SEARCH`")
     dataset = Dataset.open(config.data)
-    cores = os.cpu_count() or 1
     if space.config.kind == "decode":
         _check_run(space, config, dataset)
         rows = dataset.rows(space.config.split)
-        length, at_once = min(rows, space.config.examples or rows), cores
+        length, at_once = min(rows, space.config.examples or rows), cores()
     else:
         space = _check_training(space, config, dataset)
         length = max(space.resolve(sample).train.steps for sample in space.samples())
-        at_once = _places(cores, max(1, config.train.workers))
+        at_once = trainings_at_once(max(1, config.train.workers))
         if space.config.scheduler == "pbt":
             at_once = space.num_trials
     at_once = max(1, min(at_once, space.num_trials))
     data, out, run = (_absolute(path) if path else "" for path in (config.data, config.out, config.run))
-    return Job(space, data, out, run, length, at_once, threads=max(1, cores // at_once))
-
-
-def _places(cores: int, workers: int) -> int:
-    """How many trainings run side by side: each of ``workers`` takes a GPU, or a core where there are too few."""
-    import torch
-
-    gpus = torch.cuda.device_count()
-    return (gpus if gpus >= workers else cores) // workers
+    return Job(space, data, out, run, length, at_once, threads=max(1, cores() // at_once))
 
 
 def _check_training(space: Space, config: Config, dataset: Dataset) -> Space:
     """The train space for models of the dataset's vocabulary, once it is known that something of it can be trained."""
     if config.run:
         raise UserError(f"the space {space.name} trains a run for each trial; leave run= out")
-    if not isinstance(config.model, TransformerSpec):
+    if not config.model.summarizes:
         raise UserError(f"model.system={config.model.system} writes no summaries; a search trains models that do")
     if space.config.scheduler == "pbt" and config.optim.schedule == "linear":
         raise UserError(
@@ -129,13 +126,17 @@ def _check_run(space: Space, config: Config, dataset: Dataset) -> None:
 
 def _claim(out: Path, space: Space, config: Config) -> None:
     """Write what is searched into the folder, or find the same search there."""
-    wanted = yaml.safe_dump(
-        {"name": space.name, "space": space.config.model_dump(mode="json"), "config": config.model_dump(mode="json")},
-        sort_keys=False,
-    )
+    values = {"space": space.config.model_dump(mode="json"), "config": config.model_dump(mode="json")}
+    wanted = yaml.safe_dump({"format": _FORMAT, "name": space.name, **values}, sort_keys=False)
     file = out / _CLAIM
     if file.is_file():
-        if file.read_text(encoding="utf-8") != wanted:
+        found = file.read_text(encoding="utf-8")
+        if not found.startswith(f"format: {_FORMAT}\n"):
+            raise UserError(
+                f"{out} was searched by another version of raysum, whose trials cannot go on; choose another out= "
+                "(serve, evaluate and summarize still take it where it has ended)"
+            )
+        if found != wanted:
             raise UserError(f"{out} holds another search (see {file}); repeat its command, or choose another out=")
         return
     if out.exists() and any(out.iterdir()):
@@ -155,15 +156,15 @@ def _followed(job: Job) -> Path:
 
 def _follow(job: Job, run: Run) -> SearchResult:
     """Train the attention predictor of the best ``run``, then search its decoding: each goes on where it was."""
-    from raysum.train.alignment import train_alignment
+    from raysum.train.fit import fit
 
     space, out = job.space.config, _followed(job)
     assert space.then
     say(f"the best run is {run.path}; its attention predictor is trained next")
     predictor = load_config("alignment", job.space.of_alignment)
-    train_alignment(predictor.model_copy(update={"data": job.data, "run": str(run.path)}))
+    fit(predictor.model_copy(update={"data": job.data, "run": str(run.path)}))
     say(f"{space.then} is searched next, into {out}")
-    return search(space.then, [f"data={job.data}", f"run={run.path}", f"out={out}", *job.space.passed_on])
+    return tune(space.then, *job.space.passed_on, data=job.data, run=str(run.path), out=str(out))
 
 
 def _adopt(job: Job, best: Trial, run: Run) -> None:

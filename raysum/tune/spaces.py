@@ -1,4 +1,4 @@
-"""Search spaces: a YAML that says what is searched, how, and by which metric."""
+"""Search spaces, found and resolved: the config of each trial, and what all trials of a search share."""
 
 import json
 import random
@@ -6,20 +6,20 @@ import re
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from raysum.config.loading import apply_override, assign, load_config, parse_yaml, presets, read_values, validate
+from raysum.config.loading import apply_override, assign, load_config, parse_yaml, presets, read_values
+from raysum.config.problems import did_you_mean, validate
 from raysum.config.sections import Config, DecodeConfig
 from raysum.errors import UserError
-from raysum.models.parameters import count_parameters
+from raysum.systems import count_parameters
 from raysum.tune.schema import SpaceConfig
 
-_DRAWS = 1000  # that may exceed the budget one after the other
+DRAWS = 1000  # that may exceed the budget one after the other
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Space:
             apply_override(resolved, places, override)
         for key, value in values.items():
             assign(resolved, places, key, value, self.places.get(f"search.{key}", f"space {self.name}"))
-        return validate(resolved, places)
+        return validate(resolved, places, Config)
 
     @property
     def of_alignment(self) -> list[str]:
@@ -94,11 +94,15 @@ class Space:
         return [self._drawn(rng) for _ in range(self.config.trials or 0)]
 
     def _drawn(self, rng: random.Random) -> dict[str, Any]:
-        for _ in range(_DRAWS):
+        for _ in range(DRAWS):
             point = {key: values.draw(rng) for key, values in self.config.search.items()}
             if self.fits(point):
                 return point
-        raise UserError(f"of {_DRAWS} draws of the space {self.name} none fits its budget.parameters; raise it")
+        raise self.no_fit()
+
+    def no_fit(self) -> UserError:
+        """What to say where draws do not come within the budget."""
+        return UserError(f"of {DRAWS} draws of the space {self.name} none fits its budget.parameters; raise it")
 
     def check_budget(self) -> None:
         """Raises UserError where no trial fits the budget."""
@@ -113,6 +117,29 @@ class Space:
     @property
     def num_trials(self) -> int:
         return self.config.trials or len(self.points)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Paths are absolute: Tune runs each trial in a folder of its own."""
+
+    space: Space
+    data: str
+    out: str  # the search folder; a trial's own files go to out/trials/NAME
+    run: str  # the run whose decoding is searched; "" where trials train their own
+    length: int  # examples scored, or steps trained, in a whole trial
+    at_once: int  # trials that run side by side
+    threads: int  # of each of them
+
+    def name(self, trial: Any) -> str:
+        """What Tune's ``trial``, its actor and its folder are called: ``beta=0.8``."""
+        if self.space.config.scheduler == "pbt":  # settings change
+            return trial.trial_id
+        named = label(trial.config)
+        return named if self.space.config.searcher == "grid" else f"{named},{trial.trial_id}"  # draws may repeat
+
+    def folder(self, name: str) -> Path:
+        return Path(self.out) / "trials" / name
 
 
 def spaces() -> list[str]:
@@ -151,9 +178,8 @@ def load_space(name: str, overrides: list[str] | None = None) -> Space:
 def _read(name: str) -> tuple[str, str]:
     path = _folder() / f"{name}.yaml" if name in spaces() else Path(name)
     if not path.is_file():
-        near = get_close_matches(name, spaces(), 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(f"no search space or file {name!r}; {hint}the spaces are {', '.join(spaces())}")
+        near = did_you_mean(name, spaces())
+        raise UserError(f"no search space or file {name!r}; {near}the spaces are {', '.join(spaces())}")
     try:
         return path.name, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,9 +1,7 @@
 """Running the trials of a search by Ray Tune: what is new, unfinished or failed in its folder."""
 
-import logging
+import pickle
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +10,21 @@ from ray.tune import Result
 from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchAlgorithm, Searcher
+from ray.tune.search.optuna import OptunaSearch
+from ray.util.metrics import Gauge
 
-from raysum.tune.decoding import shared_decoder
-from raysum.tune.job import Job
-from raysum.tune.population import population
+from raysum.runtime.placement import share
+from raysum.runtime.progress import bar, say
+from raysum.runtime.silence import muted
+from raysum.tune.decoding import decode_trial, shared_decoder
 from raysum.tune.results import Trial
-from raysum.tune.searchers import Drawn, Listed, domain
-from raysum.tune.training import train_trial
-from raysum.tune.trials import decode_trial
-from raysum.tune.watch import Watch
+from raysum.tune.spaces import DRAWS, Job, Space
+from raysum.tune.training import domain, population, train_trial
 
 
 def run_trials(job: Job, again: bool = True) -> list[Trial]:
     """Run the trials that have not ended yet, failed ones ``again``; what all trials of the search gave."""
-    with _silence(), shared_decoder(job) as decoder:
+    with muted("ray.tune"), shared_decoder(job) as decoder:
         grid = _tuner(job, decoder, again).fit()
     for leftover in Path(job.out).glob("trials/*/ray"):  # Ray Train's own files, of trials that were stopped
         shutil.rmtree(leftover, ignore_errors=True)
@@ -38,7 +37,8 @@ def _tuner(job: Job, decoder: Any, again: bool) -> tune.Tuner:
     folder = Path(job.out) / "tune"
     decode = space.kind == "decode"
     # A trial holds almost no CPU itself (0 is refused): its actor does, or its worker group, which Tune does not count.
-    resources = tune.PlacementGroupFactory([{"CPU": 0.01}, {"CPU": 1}] if decode else [{"CPU": 0.01}])
+    actors = [share("decoder", job.at_once).bundle] if decode else []
+    resources = tune.PlacementGroupFactory([{"CPU": 0.01}, *actors])
     with_job = (
         tune.with_parameters(decode_trial, job=job, decoder=decoder)
         if decode
@@ -68,7 +68,7 @@ def _tuner(job: Job, decoder: Any, again: bool) -> tune.Tuner:
             storage_path=job.out,
             verbose=0,
             stop=_ends(job),
-            callbacks=[Watch(space.metric, job.space.num_trials)],
+            callbacks=[TrialProgress(space.metric, job.space.num_trials)],
         ),
     )
 
@@ -78,7 +78,7 @@ def _searcher(job: Job) -> SearchAlgorithm | Searcher:
     if space.scheduler == "pbt":  # takes no other, and needs all trials at once
         return BasicVariantGenerator(random_state=space.seed)
     if space.searcher == "optuna":
-        optuna = Drawn(job.space.fits, metric=space.metric, mode=space.mode, seed=space.seed)
+        optuna = Drawn(job.space, metric=space.metric, mode=space.mode, seed=space.seed)
         return ConcurrencyLimiter(optuna, max_concurrent=job.at_once)
     return ConcurrencyLimiter(Listed(job.space.points), max_concurrent=job.at_once)
 
@@ -116,13 +116,80 @@ def _trial(result: Result) -> Trial:
     return Trial(name, config, metrics, found["time_total_s"])
 
 
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Without Tune's own log lines, such as the traceback of a failed trial: `SearchResult` says what failed."""
-    logger = logging.getLogger("ray.tune")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+class Listed(Searcher):
+    """The ``points`` of a grid or a random search, one after the other."""
+
+    def __init__(self, points: list[dict[str, Any]]):
+        super().__init__()
+        self.points, self.given = points, 0
+
+    def suggest(self, trial_id: str) -> Any:
+        if self.given == len(self.points):
+            return Searcher.FINISHED
+        self.given += 1
+        return self.points[self.given - 1]
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """The list does not depend on results."""
+
+    def save(self, checkpoint_path: str) -> None:
+        with open(checkpoint_path, "wb") as file:  # Tune names it .pkl and looks for the newest such file
+            pickle.dump(self.given, file)
+
+    def restore(self, checkpoint_path: str) -> None:
+        with open(checkpoint_path, "rb") as file:
+            self.given = pickle.load(file)
+
+
+class Drawn(OptunaSearch):
+    """Optuna's draws; those that do not ``fit`` the budget are told to it as failed, and drawn again."""
+
+    def __init__(self, space: Space, **settings: Any):
+        super().__init__(**settings)
+        self.space = space
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        for number in range(DRAWS):
+            drawn = f"{trial_id}-{number}"
+            values = super().suggest(drawn)
+            if values is None:
+                return None
+            if self.space.fits(values):
+                self._ot_trials[trial_id] = self._ot_trials.pop(drawn)
+                return values
+            self.on_trial_complete(drawn, error=True)
+        raise self.space.no_fit()
+
+
+class TrialProgress(tune.Callback):
+    """Shows each trial as it ends, and each of its results as the gauge ``raysum_trial_METRIC{trial="beta=0.8"}``."""
+
+    def __init__(self, metric: str, total: int):
+        self.metric, self.total = metric, total
+
+    def setup(self, *args: Any, **info: Any) -> None:
+        description = f"{self.metric} of each trial of the search, as far as it has come"
+        self.gauge = Gauge(f"raysum_trial_{self.metric}", description, tag_keys=("trial",))
+        self.bar = bar(total=self.total, label="search", unit="trial")
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        if self.metric in result:
+            self.gauge.set(result[self.metric], tags={"trial": str(trial)})
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        say(f"{trial}: {self.metric} {trial.last_result.get(self.metric, float('nan')):.4g}")
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        say(f"{trial} failed; the others go on")
+
+    def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
+        ended = sum(trial.is_finished() for trial in trials)
+        self.bar.update(ended - self.bar.n)
+
+    def on_experiment_end(self, trials: list, **info: Any) -> None:
+        self.on_step_begin(0, trials)
+        self.bar.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune writes its callbacks to disk: without the bar and the gauge."""
+        return {"metric": self.metric, "total": self.total}

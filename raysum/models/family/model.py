@@ -1,92 +1,39 @@
-"""The encoder-decoder family: a model is two strings of layer letters."""
+"""The encoder-decoder family: a model is two strings of layer letters. Here S, L and F; G, P and V have a file each.
 
-from abc import abstractmethod
-from collections.abc import Iterable
-from functools import partial
-from typing import cast
+An encoder letter maps packed tokens [S, D] of a Source to new ones. A decoder letter has ``read(memory)``, its keys and
+values of the source, made once an example, and ``forward``, which attends to them with queries [B, Q, D]: the target
+positions of an example in training, its beams in decoding. It returns what it read [B, Q, D] and, only when asked for,
+its attention in float32: the mean over its heads, before dropout, by paragraph [B, Q, M] or by token [B, Q, M, N]; the
+former is the latter summed over the paragraph's tokens.
+"""
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import Source
-from raysum.models.family.decoder import DECODER_LETTERS, DecoderLayer
-from raysum.models.family.encoder import ENCODER_LAYERS
-from raysum.models.family.pooling import ParagraphPooling
-from raysum.models.generator import Generator, final_norm, output_layer
-from raysum.models.kernels.cache import Cache, State
-from raysum.models.layers import sinusoids
-from raysum.models.memory import Memory, Watch
-from raysum.models.specs import Seq2SeqSpec, TransformerSpec
-
-_PART = 4096  # source tokens encoded together on a CPU when nothing is kept for backward
-
-
-class EncoderDecoder(Generator):
-    """What models with an encoder share: they ``read`` a source, and decode by layers around attention to it."""
-
-    decoder: nn.ModuleList
-    decoder_norm: nn.Module
-
-    def __init__(self, spec: TransformerSpec):
-        super().__init__(spec)
-        self.sinusoid = spec.sinusoid
-
-    @abstractmethod
-    def read(self, source: Source) -> Memory:
-        """The encoder. Raises UserError where the source lacks what the model needs (a graph)."""
-
-    def encode(self, source: Source) -> Memory:
-        """:meth:`read`; without gradients on a CPU a few examples at a time, whose arrays stay near the processor.
-
-        Measured on 16 examples of 24 paragraphs of 100 tokens, HT, 2 threads: 3.9 s against 6.2 s all at once.
-        """
-        if torch.is_grad_enabled() or source.ids.device.type != "cpu":
-            return self.read(source)
-        return Memory.joined(source, [self.read(part) for part in source.parts(_PART)])
-
-    def decode(self, tokens: Tensor, memory: Memory, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.dropout(self._target(tokens, positions))
-        total = None
-        for layer in self._layers():
-            x, share = layer(x, layer.read(memory), attention)
-            total = share if total is None else total + share
-        return self.decoder_norm(x), total
-
-    def start(self, memory: Memory, beams: int) -> State:
-        keys = [layer.read(memory) for layer in self._layers()]
-        return State(keys, beams, Cache(len(keys), memory.paragraph_mask, beams), self.scorer())
-
-    def step(self, tokens: Tensor, state: State, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
-        cache = state.cache
-        position = torch.tensor(cache.length, device=tokens.device)
-        x = self._target(tokens.view(-1, state.beams), position)
-        cache.advance()
-        total = None
-        for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
-            x, share = layer(x, keys, attention, partial(cache.append, index))
-            total = share if total is None else total + share
-        logits = state.logits(self.decoder_norm(x).flatten(0, 1))
-        return logits, None if total is None else total.flatten(0, 1)
-
-    def _layers(self) -> Iterable[DecoderLayer]:
-        return cast(Iterable[DecoderLayer], self.decoder)
-
-    def _target(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        return x + sinusoids(positions, x.shape[-1], self.sinusoid).to(x.dtype)
+from raysum.models.batch import Asked, Memory, Source, SourceKeys
+from raysum.models.family.interparagraph import GlobalLayer
+from raysum.models.family.parallel import ParagraphPooling, ParallelAttention
+from raysum.models.family.vertical import VerticalAttention
+from raysum.models.generator import EncoderDecoder, final_norm, output_layer
+from raysum.models.kernels.attention import attend, masked_softmax, split_heads
+from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.packing import scatter_padded
+from raysum.models.layers import Attention, DecoderLayer, TransformerBlock, position_codes, positions_2d
+from raysum.models.specs.family import FamilySpec
 
 
-class Seq2Seq(EncoderDecoder):
+class Family(EncoderDecoder):
     """HT, PHT, VHT, the flat Transformer and every mixture of their layers.
 
     The paragraph attention of a position sums to the number of decoder layers.
     """
 
-    def __init__(self, spec: Seq2SeqSpec):
+    def __init__(self, spec: FamilySpec):
         super().__init__(spec)
-        self.spec = spec
-        self.encoder = nn.ModuleList(ENCODER_LAYERS[letter](spec) for letter in spec.encoder)
+        self.encoder = nn.ModuleList(ENCODER_LETTERS[letter](spec) for letter in spec.encoder)
         self.decoder = nn.ModuleList(DecoderLayer(spec, DECODER_LETTERS[letter]) for letter in spec.decoder)
         self.encoder_norm = final_norm(spec)
         self.decoder_norm = final_norm(spec)
@@ -106,21 +53,85 @@ class Seq2Seq(EncoderDecoder):
         """[S, D]: the position of each token (HT eq. 7-9)."""
         layout, spec = source.layout, self.spec
         if spec.positions == "flat":
-            table = _table(layout.source_mask.shape[1], spec.width, spec.sinusoid, source.ids.device)
-            return table[layout.token_offset]
+            return position_codes(layout.token_offset, layout.source_mask.shape[1], spec.width, spec.sinusoid)
         if spec.positions == "paragraph":
-            table = _table(layout.token_mask.shape[1], spec.width, spec.sinusoid, source.ids.device)
-            return table[layout.token_position]
-        token, rank = positions_2d(source, spec.width, spec.sinusoid)
+            return position_codes(layout.token_position, layout.token_mask.shape[1], spec.width, spec.sinusoid)
+        token, rank = positions_2d(layout, spec.width, spec.sinusoid)
         return torch.cat([token, rank] if spec.form == "code" else [rank, token], -1)
 
 
-def positions_2d(source: Source, width: int, form: str) -> tuple[Tensor, Tensor]:
-    """The codes of each token's place in its paragraph and of its paragraph's rank, [S, width / 2] each."""
-    layout, table = source.layout, partial(_table, width=width // 2, form=form, device=source.ids.device)
-    token = table(layout.token_mask.shape[1])[layout.token_position]
-    return token, table(layout.paragraph_mask.shape[1])[layout.rank[layout.token_paragraph]]
+def _block(spec: FamilySpec) -> TransformerBlock:
+    rates = (spec.dropout, spec.attention_dropout, spec.ffn_dropout)
+    return TransformerBlock(spec.width, spec.ffn, spec.heads, spec.norm, rates)
 
 
-def _table(length: int, width: int, form: str, device: torch.device) -> Tensor:
-    return sinusoids(torch.arange(length, device=device), width, form)
+class FlatLayer(nn.Module):
+    """S: self-attention over all tokens of an example."""
+
+    def __init__(self, spec: FamilySpec):
+        super().__init__()
+        self.block = _block(spec)
+
+    def forward(self, x: Tensor, source: Source) -> Tensor:
+        return self.block(x, source.layout.in_source, source.layout.source_mask)
+
+
+class LocalLayer(nn.Module):
+    """L: self-attention inside each paragraph (HT eq. 11-12, PHT eq. 1)."""
+
+    def __init__(self, spec: FamilySpec):
+        super().__init__()
+        self.block = _block(spec)
+
+    def forward(self, x: Tensor, source: Source) -> Tensor:
+        return self.block(x, source.layout.in_paragraphs, source.layout.token_mask)
+
+
+@dataclass(frozen=True)
+class FlatKeys(SourceKeys):
+    key: Tensor  # [B, H, S, dh], S the most tokens of an example
+    value: Tensor
+    mask: Tensor  # [B, S]
+    place: Tensor  # [B, S] of each token in the flat [M * N]
+    grid_mask: Tensor  # [B, M, N]
+
+
+class FlatAttention(nn.Module):
+    """F: cross-attention over all source tokens of an example; its paragraph attention is summed over their tokens."""
+
+    def __init__(self, spec: FamilySpec):
+        super().__init__()
+        self.words = Attention(spec.width, spec.heads)
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def read(self, memory: Memory) -> FlatKeys:
+        layout = memory.source.layout
+        padded = scatter_padded(self.words.source(memory.tokens), layout.in_source, *layout.source_mask.shape)
+        key, value = (part.contiguous() for part in split_heads(padded, self.words.heads, 2))
+        in_example = layout.in_grid % layout.grid_mask[0].numel()
+        place = scatter_padded(in_example, layout.in_source, *layout.source_mask.shape)
+        return FlatKeys(layout.counts, key, value, layout.source_mask, place, layout.grid_mask)
+
+    def forward(self, x: Tensor, keys: FlatKeys, attention: Asked) -> tuple[Tensor, Tensor | None]:
+        query, mask = self.words.queries(x), keys.mask[:, None, None, :]
+        share = _share(query, keys, attention == "tokens") if attention else None
+        return self.words.merged(attend(query, keys.key, keys.value, mask, dropout=self.dropout.active)), share
+
+
+def _share(query: Tensor, keys: FlatKeys, by_token: bool) -> Tensor:
+    """Mean over heads of the token weights: as they are [B, Q, M, N], or summed by paragraph [B, Q, M].
+
+    One example at a time to bound memory.
+    """
+    paragraphs, length = keys.grid_mask.shape[1:]
+    columns, place = (paragraphs * length, keys.place) if by_token else (paragraphs, keys.place // length)
+    shares = []
+    for q, key, mask, column in zip(query, keys.key, keys.mask, place, strict=True):
+        weights = masked_softmax(q @ key.transpose(-1, -2) * q.shape[-1] ** -0.5, mask).mean(0)
+        shares.append(weights.new_zeros(len(weights), columns).index_add(1, column, weights))
+    share = torch.stack(shares)
+    return share.unflatten(-1, (paragraphs, length)) if by_token else share
+
+
+ENCODER_LETTERS = {"S": FlatLayer, "L": LocalLayer, "G": GlobalLayer}
+DECODER_LETTERS: dict[str, Any] = {"F": FlatAttention, "P": ParallelAttention, "V": VerticalAttention}

@@ -1,9 +1,7 @@
-"""What a decoder layer reads from the source: letters F and P (V has a file of its own).
+"""Letter P: paragraph attention beside the word attention that it weights (PHT eq. 7-9), and the embeddings Phi of the
+paragraphs that it attends to (eq. 2-6).
 
-Each letter has ``read(memory)``, its keys and values of the source, made once an example, and ``forward``, which
-attends to them with queries [B, Q, D]: the target positions of an example in training, its beams in decoding.
-It returns what it read [B, Q, D] and, only when asked for, its attention in float32: the mean over its heads, before
-dropout, by paragraph [B, Q, M] or by token [B, Q, M, N]; the former is the latter summed over the paragraph's tokens.
+B examples, Q queries, M paragraphs, N tokens of a paragraph, P paragraphs in all, S tokens in all, H heads, D width.
 """
 
 from dataclasses import dataclass
@@ -11,77 +9,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import scatter_padded
+from raysum.models.batch import Asked, Layout, Memory, Source, SourceKeys
+from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import fuse, keys_and_values, token_shares
-from raysum.models.layers import Projection, attend, masked_softmax, merge_heads, split_heads
-from raysum.models.memory import Memory, SourceKeys, Watch
-from raysum.models.specs import Seq2SeqSpec
-
-
-class Attention(nn.Module):
-    """The projections of a multi-head attention from one sequence to another."""
-
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.heads = heads
-        self.query = Projection(width)
-        self.source = Projection(width, 2)
-        self.out = Projection(width)
-
-    def queries(self, x: Tensor) -> Tensor:
-        """[B, Q, D] -> [B, H, Q, dh]."""
-        return split_heads(self.query(x), self.heads, 1)[0]
-
-    def merged(self, context: Tensor) -> Tensor:
-        """[B, H, Q, dh] -> [B, Q, D]."""
-        return self.out(merge_heads(context))
-
-
-@dataclass(frozen=True)
-class FlatKeys(SourceKeys):
-    key: Tensor  # [B, H, S, dh], S the most tokens of an example
-    value: Tensor
-    mask: Tensor  # [B, S]
-    place: Tensor  # [B, S] of each token in the flat [M * N]
-    grid_mask: Tensor  # [B, M, N]
-
-
-class FlatAttention(nn.Module):
-    """F: cross-attention over all source tokens of an example; its paragraph attention is summed over their tokens."""
-
-    def __init__(self, spec: Seq2SeqSpec):
-        super().__init__()
-        self.words = Attention(spec.width, spec.heads)
-        self.dropout = Dropout(spec.attention_dropout)
-
-    def read(self, memory: Memory) -> FlatKeys:
-        layout = memory.source.layout
-        padded = scatter_padded(self.words.source(memory.tokens), layout.in_source, *layout.source_mask.shape)
-        key, value = (part.contiguous() for part in split_heads(padded, self.words.heads, 2))
-        in_example = layout.in_grid % layout.grid_mask[0].numel()
-        place = scatter_padded(in_example, layout.in_source, *layout.source_mask.shape)
-        return FlatKeys(layout.counts, key, value, layout.source_mask, place, layout.grid_mask)
-
-    def forward(self, x: Tensor, keys: FlatKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
-        query, mask = self.words.queries(x), keys.mask[:, None, None, :]
-        share = _share(query, keys, attention == "tokens") if attention else None
-        return self.words.merged(attend(query, keys.key, keys.value, mask, dropout=self.dropout.active)), share
-
-
-def _share(query: Tensor, keys: FlatKeys, by_token: bool) -> Tensor:
-    """Mean over heads of the token weights: as they are [B, Q, M, N], or summed by paragraph [B, Q, M].
-
-    One example at a time to bound memory.
-    """
-    paragraphs, length = keys.grid_mask.shape[1:]
-    columns, place = (paragraphs * length, keys.place) if by_token else (paragraphs, keys.place // length)
-    shares = []
-    for q, key, mask, column in zip(query, keys.key, keys.mask, place, strict=True):
-        weights = masked_softmax(q @ key.transpose(-1, -2) * q.shape[-1] ** -0.5, mask).mean(0)
-        shares.append(weights.new_zeros(len(weights), columns).index_add(1, column, weights))
-    share = torch.stack(shares)
-    return share.unflatten(-1, (paragraphs, length)) if by_token else share
+from raysum.models.kernels.packing import scatter_padded
+from raysum.models.layers import (
+    EPSILON,
+    Attention,
+    FeedForward,
+    Matrix,
+    Projection,
+    Residual,
+    mix,
+    pad_weights,
+    sinusoids,
+)
+from raysum.models.specs.family import FamilySpec
 
 
 @dataclass(frozen=True)
@@ -97,24 +41,23 @@ class ParallelKeys(SourceKeys):
 class ParallelAttention(nn.Module):
     """P: attention to paragraph embeddings beside word attention that it weights (PHT eq. 7-9); the sum of both."""
 
-    def __init__(self, spec: Seq2SeqSpec):
+    def __init__(self, spec: FamilySpec):
         super().__init__()
         self.paragraphs = Attention(spec.width, spec.heads)
         self.words = Attention(spec.width, spec.heads)
         self.dropout = Dropout(spec.attention_dropout)
 
     def read(self, memory: Memory) -> ParallelKeys:
+        assert memory.phi is not None, "a model with P layers pools paragraphs"
         layout = memory.source.layout
         examples, paragraphs, length = layout.grid_mask.shape
         grid = scatter_padded(self.words.source(memory.tokens), layout.in_grid, examples, paragraphs * length)
         key, value = keys_and_values(grid, self.words.heads)
-        paragraph_key, paragraph_value = split_heads(
-            self.paragraphs.source(memory.paragraphs()), self.paragraphs.heads, 2
-        )
+        paragraph_key, paragraph_value = split_heads(self.paragraphs.source(memory.phi), self.paragraphs.heads, 2)
         mask = layout.grid_mask.flatten(1)
         return ParallelKeys(layout.counts, key, value, mask, paragraph_key, paragraph_value, layout.paragraph_mask)
 
-    def forward(self, x: Tensor, keys: ParallelKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: ParallelKeys, attention: Asked) -> tuple[Tensor, Tensor | None]:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         scores = query @ keys.paragraph_key.transpose(-1, -2) * query.shape[-1] ** -0.5
         weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
@@ -126,3 +69,59 @@ class ParallelAttention(nn.Module):
             share = token_shares(words, key, share[:, None], keys.mask.unflatten(1, (share.shape[2], -1)))
         # the weights of a position sum to one, so the output projection may follow their sum
         return self.paragraphs.merged(over_paragraphs) + self.words.merged(over_words), share if attention else None
+
+
+class ParagraphPooling(nn.Module):
+    """The paragraph embeddings Phi of PHT with their rank code (eq. 2-6), for decoders with P layers.
+
+    Its norms stand after the sums whatever ``spec.norm`` is; the code has one more after W3 (before eq. 5).
+    """
+
+    def __init__(self, spec: FamilySpec):
+        super().__init__()
+        paper = spec.form == "paper"
+        self.sinusoid = spec.sinusoid
+        self.pool = ScoredHeads(spec)
+        self.merge = Projection(spec.width, bias=not paper)
+        self.dropout = Dropout(spec.dropout)
+        self.norm = nn.Identity() if paper else nn.LayerNorm(spec.width, EPSILON)
+        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
+        self.around_ffn = Residual(spec.width, "post", spec.dropout)
+
+    def forward(self, x: Tensor, source: Source) -> Tensor:
+        """x [S, D] -> Phi [B, M, D]; rows of padding paragraphs hold their rank code alone."""
+        layout = source.layout
+        phi = self.norm(self.dropout(self.merge(self.pool(x, layout))))
+        phi = self.around_ffn.leave(phi, self.ffn(phi))
+        padded = scatter_padded(phi, layout.in_examples, *layout.paragraph_mask.shape)
+        ranks = torch.arange(padded.shape[1], device=padded.device)
+        return padded + sinusoids(ranks, padded.shape[2], self.sinusoid).to(padded.dtype)
+
+
+class ScoredHeads(Matrix):
+    """PHT eq. 2-3: heads of W1 x, weighted by their own product with a vector W2.
+
+    The code scales the products by dh^-0.5 and has one W2 a head, the paper one W2 for all heads and no scale.
+    """
+
+    def __init__(self, spec: FamilySpec):
+        super().__init__(spec.width, bias=spec.form == "code")
+        self.paper, self.heads = spec.form == "paper", spec.pooling_heads
+        size = spec.width // self.heads
+        self.scorer = nn.Parameter(torch.empty(1 if self.paper else self.heads, size))
+        nn.init.normal_(self.scorer, std=0.05)  # the code's; it never trains it, here it is trained
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """x [S, D] -> [P, D]."""
+        weight = self.weight.unflatten(0, (self.heads, -1))
+        scale = 1.0 if self.paper else weight.shape[1] ** -0.5
+        # W2 (W1 x + b) = (W2 W1) x + a constant that the softmax cancels
+        folded = torch.einsum("he,hed->hd", self.scorer.expand(self.heads, -1), weight) * scale
+        weights = pad_weights(nn.functional.linear(x, folded), layout, self.dropout)
+        mixed = mix(weights, x, layout)
+        values = torch.einsum("phd,hed->phe", mixed, weight.to(mixed.dtype)).flatten(1)
+        if self.bias is None:
+            return values
+        mass = weights.sum(-1).to(values.dtype).repeat_interleave(weight.shape[1], 1)
+        return values + mass * self.bias

@@ -11,23 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import scatter_padded
-from raysum.models.family.pooling import HeadValues
+from raysum.models.batch import Asked, Memory, SourceKeys
+from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import token_shares
+from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
-from raysum.models.layers import (
-    EPSILON,
-    Matrix,
-    Projection,
-    attend,
-    masked_softmax,
-    merge_heads,
-    sinusoids,
-    split_heads,
-)
-from raysum.models.memory import Memory, SourceKeys, Watch
-from raysum.models.specs import Seq2SeqSpec
+from raysum.models.layers import EPSILON, HeadValues, Matrix, Projection, sinusoids
+from raysum.models.specs.family import FamilySpec
 
 
 @dataclass(frozen=True)
@@ -40,7 +31,7 @@ class VerticalKeys(SourceKeys):
 class VerticalAttention(nn.Module):
     """V: word attention inside each paragraph, then attention over the paragraphs' contexts."""
 
-    def __init__(self, spec: Seq2SeqSpec):
+    def __init__(self, spec: FamilySpec):
         super().__init__()
         self.heads = spec.heads
         self.word_query = Projection(spec.width)
@@ -58,7 +49,7 @@ class VerticalAttention(nn.Module):
         split = grid.view(examples, paragraphs, length, 2, self.heads, -1).permute(3, 0, 1, 4, 2, 5)
         return VerticalKeys(layout.counts, split[0], split[1], layout.grid_mask)
 
-    def forward(self, x: Tensor, keys: VerticalKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: VerticalKeys, attention: Asked) -> tuple[Tensor, Tensor | None]:
         (words,) = split_heads(self.word_query(x), self.heads, 1)
         query = self.query(x).unflatten(-1, (self.heads, -1))
         folded, constant = self.key(query * query.shape[-1] ** -0.5)
@@ -90,7 +81,7 @@ class DynamicParagraphs(Matrix):
     The code then drops out and normalizes; the paper does not.
     """
 
-    def __init__(self, spec: Seq2SeqSpec):
+    def __init__(self, spec: FamilySpec):
         super().__init__(spec.width)
         self.sinusoid = spec.sinusoid
         paper = spec.form == "paper"

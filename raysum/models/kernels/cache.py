@@ -1,12 +1,7 @@
-"""What incremental decoding remembers: source keys of each layer, and the target's own keys and values."""
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+"""What incremental decoding remembers of the target: keys and values of all tokens that the beams wrote."""
 
 import torch
 from torch import Tensor
-
-from raysum.models.memory import SourceKeys
 
 _ROOM = 32  # positions that are written before tokens without use are dropped
 
@@ -76,22 +71,3 @@ class Cache:
         for example, tokens in enumerate(order):
             smaller[:, :, example, :, :kept] = store[:, :, example].index_select(3, tokens)
         return smaller
-
-
-@dataclass
-class State:
-    """A batch in decoding: B examples with R beams each; row b * R + r is beam r of example b."""
-
-    keys: Sequence[SourceKeys]  # one a layer
-    beams: int
-    cache: Cache = field(repr=False)
-    logits: Callable[[Tensor], Tensor] = field(repr=False)  # [..., D] -> [..., V]
-
-    def reorder(self, parent: Tensor) -> None:
-        """Beams go on from beams ``parent`` [B, R] of their example; source keys are shared, so they stay."""
-        self.cache.reorder(parent)
-
-    def keep(self, examples: Tensor) -> None:
-        """Only the examples ``examples`` [B'] go on."""
-        self.keys = [keys.keep(examples) for keys in self.keys]
-        self.cache.keep(examples)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.dropout import draw_keep, draw_seed, rounded
 from raysum.models.kernels.pieces import pieces
-from raysum.models.layers import masked_softmax, split_heads
 
 
 def fuse(

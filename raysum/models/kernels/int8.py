@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from raysum.errors import UserError
-from raysum.models.generator import Generator
 
 
-def quantize(model: Generator) -> None:
+def quantize(model: Any) -> None:
     """Put int8 layers in place of all linear layers of ``model``, the tied output included; embeddings stay.
 
     Raises UserError where the model is not on a CPU, or torch has no int8 engine for it.

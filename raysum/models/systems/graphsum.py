@@ -15,27 +15,27 @@ import torch
 from torch import Tensor, nn
 
 from raysum.errors import UserError
-from raysum.models.batch import Source, scatter_padded
-from raysum.models.family.decoder import DecoderLayer
-from raysum.models.family.model import EncoderDecoder, positions_2d
-from raysum.models.family.parallel import Attention
-from raysum.models.family.pooling import HeadValues, mix, pad_weights
-from raysum.models.generator import final_norm, output_layer
+from raysum.models.batch import Asked, Memory, Source, SourceKeys
+from raysum.models.generator import EncoderDecoder, final_norm, output_layer
+from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import fuse, keys_and_values, token_shares
+from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import (
     EPSILON,
+    Attention,
+    DecoderLayer,
     FeedForward,
+    HeadValues,
     Projection,
     Residual,
     TransformerBlock,
-    masked_softmax,
-    merge_heads,
-    split_heads,
+    mix,
+    pad_weights,
+    positions_2d,
     xavier_linear,
 )
-from raysum.models.memory import Memory, SourceKeys, Watch
-from raysum.models.specs import GraphSumSpec
+from raysum.models.specs.graphsum import GraphSumSpec
 
 
 class GraphSum(EncoderDecoder):
@@ -59,9 +59,9 @@ class GraphSum(EncoderDecoder):
     def read(self, source: Source) -> Memory:
         """Raises UserError when the source has no graph."""
         bias = self.bias(similarities(source))[:, None]
-        layout, width = source.layout, self.embedding.weight.shape[1]
+        layout, spec = source.layout, self.spec
         x = self.embedding(source.ids)
-        x = self.dropout(x + torch.cat(positions_2d(source, width, self.sinusoid), -1).to(x.dtype))
+        x = self.dropout(x + torch.cat(positions_2d(layout, spec.width, spec.sinusoid), -1).to(x.dtype))
         for layer in self.encoder:
             x = layer(x, layout.in_paragraphs, layout.token_mask)
         vectors = self.pooling(x, source)
@@ -170,11 +170,12 @@ class HierarchicalAttention(nn.Module):
         self.dropout = Dropout(spec.attention_dropout)
 
     def read(self, memory: Memory) -> HierarchicalKeys:
+        assert memory.phi is not None, "GraphSum pools paragraphs"
         layout, heads = memory.source.layout, self.words.heads
         examples, paragraphs, length = layout.grid_mask.shape
         grid = scatter_padded(self.words.source(memory.tokens), layout.in_grid, examples, paragraphs * length)
         key, value = keys_and_values(grid, heads)
-        paragraph_key, paragraph_value = split_heads(self.paragraphs.source(memory.paragraphs()), heads, 2)
+        paragraph_key, paragraph_value = split_heads(self.paragraphs.source(memory.phi), heads, 2)
         return HierarchicalKeys(
             counts=layout.counts,
             key=key,
@@ -186,7 +187,7 @@ class HierarchicalAttention(nn.Module):
             similarity=similarities(memory.source),
         )
 
-    def forward(self, x: Tensor, keys: HierarchicalKeys, attention: Watch) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: HierarchicalKeys, attention: Asked) -> tuple[Tensor, Tensor | None]:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         query, key = query * query.shape[-1] ** -0.5, keys.key.transpose(-1, -2)
         near = self.centre(query, keys.similarity, keys.paragraph_mask.sum(1))

@@ -1,10 +1,22 @@
 """The attention predictor (PHT paper, section 4.2): how much attention each paragraph will get in all."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
-from raysum.models.layers import TransformerBlock, masked_softmax, xavier_linear
-from raysum.models.specs import PredictorSpec
+from raysum.models.kernels.attention import masked_softmax
+from raysum.models.layers import TransformerBlock, xavier_linear
+from raysum.models.specs.predictor import PredictorSpec
+
+
+@dataclass(frozen=True)
+class AlignmentBatch:
+    """``embeddings`` [B, M, D] fp32, ``mask`` [B, M] true = a real paragraph, ``label`` [B, M] summing to 1."""
+
+    embeddings: Tensor
+    mask: Tensor
+    label: Tensor
 
 
 class AttentionPredictor(nn.Module):
@@ -28,3 +40,17 @@ class AttentionPredictor(nn.Module):
         for layer in self.layers:
             x = layer(x, index, mask)
         return masked_softmax(self.score(x).view(mask.shape), mask)
+
+
+class AttentionPrediction(nn.Module):
+    """Squared error of predicted against true paragraph attention, over real paragraphs (PHT paper, section 4.2.1)."""
+
+    def __init__(self, model: nn.Module, smoothing: float = 0.0):
+        """Labels are not smoothed."""
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: AlignmentBatch) -> Tensor:
+        """The sum over real paragraphs, a scalar in fp32."""
+        predicted = self.model(batch.embeddings.to(next(self.parameters()).dtype), batch.mask)
+        return (predicted.float() - batch.label).square()[batch.mask].sum()

@@ -11,13 +11,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import Layout, Source
-from raysum.models.generator import Generator, final_norm, output_layer
-from raysum.models.kernels.cache import Cache, State
+from raysum.models.batch import Asked, Layout, Memory, Source, SourceKeys
+from raysum.models.generator import Generator, State, final_norm, output_layer
+from raysum.models.kernels.attention import masked_softmax, split_heads
+from raysum.models.kernels.cache import Cache
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.layers import FeedForward, Residual, masked_softmax, split_heads
-from raysum.models.memory import Memory, SourceKeys, Watch
-from raysum.models.specs import TdmcaSpec, TxlSpec
+from raysum.models.layers import FeedForward, Residual
+from raysum.models.specs.family import TransformerSpec
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class PrefixLayer(nn.Module):
     ``attention(x [B, Q, D], keys, attention, turn)`` its output for target tokens and their paragraph attention.
     """
 
-    def __init__(self, spec: TdmcaSpec | TxlSpec, attention: nn.Module):
+    def __init__(self, spec: TransformerSpec, attention: nn.Module):
         super().__init__()
         self.attention: Any = attention
         self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
@@ -116,11 +116,9 @@ class PrefixModel(Generator):
     A layer reaches a part of the source only, or groups of tokens, so attention is by paragraph.
     """
 
-    attends_to_tokens = False
-
-    def __init__(self, spec: TdmcaSpec | TxlSpec, attentions: Iterable[Callable[[], nn.Module]]):
+    def __init__(self, spec: TransformerSpec, attentions: Iterable[Callable[[], nn.Module]], source_loss: float):
         super().__init__(spec)
-        self.source_loss = spec.source_loss
+        self.source_loss = source_loss
         self.layers = nn.ModuleList(PrefixLayer(spec, attention()) for attention in attentions)
         self.norm = final_norm(spec)
         self.output = output_layer(spec)
@@ -133,7 +131,7 @@ class PrefixModel(Generator):
             kept.append(keys)
         return PrefixMemory(source, self.norm(x), None, tuple(kept))
 
-    def decode(self, tokens: Tensor, memory: PrefixMemory, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
+    def decode(self, tokens: Tensor, memory: PrefixMemory, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
         places = lengths(memory.source.layout)[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
         x, total = self.dropout(self._embed(tokens, places)), None
         for layer, keys in zip(self._layers(), memory.keys, strict=True):
@@ -146,7 +144,7 @@ class PrefixModel(Generator):
         cache, sizes = Cache(len(newest), memory.paragraph_mask, beams), lengths(memory.source.layout)
         return PrefixState(memory.keys, beams, cache, self.scorer(), sizes, newest)
 
-    def step(self, tokens: Tensor, state: PrefixState, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
+    def step(self, tokens: Tensor, state: PrefixState, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
         x = self._embed(tokens.view(-1, state.beams), state.lengths[:, None] + state.cache.length)
         state.cache.advance()
         total = None

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from raysum.models.batch import Source, scatter_padded
+from raysum.models.batch import Source
 from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import xavier_linear
-from raysum.models.specs import RankerSpec
+from raysum.models.specs.ranker import RankerSpec
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Ranker(nn.Module):
 
     def __init__(self, spec: RankerSpec):
         super().__init__()
+        self.spec = spec
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.title = nn.LSTM(spec.width, spec.hidden, batch_first=True)
         self.paragraph = nn.LSTM(spec.width, spec.hidden, batch_first=True)
@@ -67,6 +70,20 @@ class Ranker(nn.Module):
         row = torch.repeat_interleave(torch.arange(len(lengths), device=states.device), lengths)
         lowest = states.new_full((len(lengths), states.shape[1]), -torch.inf)
         return lowest.scatter_reduce(0, row[:, None].expand_as(states), states, "amax")
+
+
+class ParagraphRanking(nn.Module):
+    """Cross entropy between predicted scores and ROUGE-2 recall of paragraphs (HT, section 3.1)."""
+
+    def __init__(self, model: Ranker, smoothing: float = 0.0):
+        """Recalls are not smoothed."""
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: RankingBatch) -> Tensor:
+        """The sum over paragraphs, a scalar in fp32."""
+        scores = self.model(batch.titles, batch.source).float()
+        return functional.binary_cross_entropy_with_logits(scores, batch.recall, reduction="sum")
 
 
 def _in_rows(lengths: Tensor) -> tuple[Tensor, int]:

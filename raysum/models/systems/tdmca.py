@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Layout, scatter_padded
+from raysum.models.batch import Layout, SourceKeys
+from raysum.models.kernels.attention import attend, merge_heads, split_heads
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.layers import Projection, attend, merge_heads, sinusoids, split_heads, xavier_linear
-from raysum.models.memory import SourceKeys
-from raysum.models.specs import TdmcaSpec
+from raysum.models.kernels.packing import scatter_padded
+from raysum.models.layers import Projection, sinusoids, xavier_linear
+from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.systems.prefix import (
     Own,
     PrefixModel,
@@ -36,12 +37,11 @@ class Tdmca(PrefixModel):
     """Positions count through source and target."""
 
     def __init__(self, spec: TdmcaSpec):
-        super().__init__(spec, [partial(ATTENTIONS[letter], spec) for letter in spec.layers])
-        self.sinusoid = spec.sinusoid
+        super().__init__(spec, [partial(ATTENTIONS[letter], spec) for letter in spec.layers], spec.source_loss)
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        return x + sinusoids(places, x.shape[-1], self.sinusoid).to(x.dtype)
+        return x + sinusoids(places, x.shape[-1], self.spec.sinusoid).to(x.dtype)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Layout, scatter_padded
+from raysum.models.batch import Asked, Layout, SourceKeys
+from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
-from raysum.models.layers import Projection, masked_softmax, merge_heads, sinusoids, split_heads
-from raysum.models.memory import SourceKeys, Watch
-from raysum.models.specs import TxlSpec
+from raysum.models.layers import Projection, sinusoids
+from raysum.models.specs.txl import TxlSpec
 from raysum.models.systems.prefix import (
     Own,
     PrefixMemory,
@@ -40,11 +41,11 @@ class TransformerXL(PrefixModel):
 
     def __init__(self, spec: TxlSpec):
         bias = PositionBias(spec)
-        super().__init__(spec, [lambda: RelativeAttention(spec, bias)] * spec.layers)
+        super().__init__(spec, [lambda: RelativeAttention(spec, bias)] * spec.layers, spec.source_loss)
         self.bias = bias
         self.segment = spec.segment
 
-    def decode(self, tokens: Tensor, memory: PrefixMemory, attention: Watch = False) -> tuple[Tensor, Tensor | None]:
+    def decode(self, tokens: Tensor, memory: PrefixMemory, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
         part, rest = tokens[:, : self.segment], tokens[:, self.segment :]
         x, kept, total = self.dropout(self.embedding(part)), [], None
         for layer, keys in zip(self._layers(), memory.keys, strict=True):

@@ -10,8 +10,10 @@ from raysum.prepare.factbook.reader import (
     score_citations,
     score_facts,
 )
+from raysum.prepare.factbook.scorer import KEPT
 
 __all__ = [
+    "KEPT",
     "CitationScore",
     "FactScore",
     "Statement",

@@ -1,0 +1,57 @@
+"""What the command line is asked to summarize: data files of clusters, texts that form one cluster, standard input."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from raysum.errors import UserError
+from raysum.prepare.sources.find import SUFFIXES, find_sources
+from raysum.prepare.sources.jsonl import json_records
+from raysum.prepare.sources.record import Record, cluster_id
+
+_STDIN = "-"
+
+
+def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]]:
+    """Raw clusters: those of data files and folders, in order; ``-`` is standard input, JSON lines or one text.
+
+    All other files are texts, the documents of one cluster about ``title``, which comes last.
+    Raises UserError where a file or line does not read, or a title is given without texts.
+    """
+    clusters: list[dict[str, Any]] = []
+    texts: list[dict[str, str]] = []
+    for file in files:
+        if file == _STDIN:
+            text = sys.stdin.read()
+            if text.lstrip().startswith("{"):
+                lines = text.split("\n")  # splitlines() would cut at marks that JSON strings may hold
+                clusters += map(_cluster, json_records((line.encode() for line in lines), "standard input"))
+            else:
+                texts.append({"source": "standard input", "text": text})
+        elif file.endswith(SUFFIXES) or Path(file).is_dir():
+            clusters += [_cluster(record) for source in find_sources([file]) for record in source.records()]
+        else:
+            texts.append({"source": Path(file).name, "text": _read(file)})
+    if texts:
+        clusters.append({"id": title or texts[0]["source"], "title": title, "documents": texts})
+    elif title:
+        raise UserError("--title is for files of text; clusters in data files have their own titles")
+    return clusters
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _cluster(record: Record) -> dict[str, Any]:
+    if record.problem:
+        raise UserError(f"{record.where}: {record.problem} ({record.detail})")
+    if not isinstance(record.raw, dict):
+        raise UserError(f"{record.where}: not an object with title and documents")
+    return record.raw | {"id": cluster_id(record)}

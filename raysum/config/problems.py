@@ -1,0 +1,96 @@
+"""Values into sections, with messages that name the place and the nearest valid key."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from os import PathLike, fspath
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from raysum import systems
+from raysum.config.sections import Config, Section
+from raysum.errors import UserError
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+def validate(values: dict[str, Any], places: dict[str, str] | None, root: type[AnySection]) -> AnySection:
+    """``values`` as a ``root`` section; ``places`` says where each dotted key was written, for the messages.
+
+    Raises UserError with a line for each problem.
+    """
+    values = {key: fspath(value) if isinstance(value, PathLike) else value for key, value in values.items()}
+    try:
+        return root.model_validate(values)
+    except ValidationError as error:
+        spec = _spec_of(values)
+        problems = [_explain(problem, places or {}, root, spec) for problem in error.errors()]
+        raise UserError("\n".join(problems)) from None
+
+
+def keys(section: type[BaseModel] = Config, spec: type[systems.Spec] | None = None, prefix: str = "") -> Iterator[str]:
+    """Every valid dotted key; those of ``model`` are of ``spec``, without it of all systems."""
+    for name, field in section.model_fields.items():
+        yield prefix + name
+        for part in _sections(field.annotation, spec):
+            yield from keys(part, spec, f"{prefix}{name}.")
+
+
+def did_you_mean(word: str, valid: Iterator[str] | list[str]) -> str:
+    """``did you mean 'nearest'? `` to put into a message; nothing where none is near."""
+    near = get_close_matches(word, list(valid), 1)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+def _sections(annotation: Any, spec: type[systems.Spec] | None) -> list[type[BaseModel]]:
+    if annotation is systems.Spec:
+        return [spec] if spec else list(systems.spec_classes())
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [part for argument in get_args(annotation) for part in _sections(argument, spec)]
+
+
+def _spec_of(values: Any) -> type[systems.Spec] | None:
+    """The specification of the system that ``values`` name in their section ``model``, as far as there is one."""
+    model = values.get("model", {}) if isinstance(values, dict) else None
+    if isinstance(model, systems.Spec):
+        return type(model)
+    try:
+        return systems.spec_class(model.get("system", systems.DEFAULT)) if isinstance(model, dict) else None
+    except ValueError:
+        return None
+
+
+def _explain(problem: Any, places: dict[str, str], root: type[Section], spec: type[systems.Spec] | None) -> str:
+    """One line for one problem that pydantic found."""
+    dotted = ".".join(map(str, problem["loc"]))
+    place = next((places[key] for key in _ancestors(dotted) if key in places), "")
+    where = f" ({place})" if place else ""
+    if problem["type"] == "extra_forbidden":
+        near = _nearest(dotted, list(keys(root, spec)))
+        return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
+    if problem["type"] == "missing":
+        return f"{dotted} is missing{where}"
+    message = problem["msg"].removeprefix("Value error, ")
+    given = "" if isinstance(problem["input"], dict | BaseModel) else f" (got {problem['input']!r})"
+    subject = f"{dotted}: " if dotted else ""
+    return f"{subject}{message}{given}{where}"
+
+
+def _ancestors(dotted: str) -> Iterator[str]:
+    while dotted:
+        yield dotted
+        dotted = dotted.rpartition(".")[0]
+
+
+def _nearest(dotted: str, valid: list[str]) -> str | None:
+    """The valid key most like ``dotted``: the same last word in another section first, then close spellings."""
+    last = dotted.rpartition(".")[2]
+    same = [key for key in valid if key.rpartition(".")[2] == last]
+    if same:
+        return same[0]
+    close = get_close_matches(dotted, valid, 1, cutoff=0.75)
+    if close:
+        return close[0]
+    words = get_close_matches(last, [key.rpartition(".")[2] for key in valid], 1, cutoff=0.6)
+    return next((key for key in valid if key.rpartition(".")[2] == words[0]), None) if words else None

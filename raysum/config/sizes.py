@@ -1,0 +1,45 @@
+"""A config with the size of its model, beside what a paper states of it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from raysum.config.loading import dump, load_config
+from raysum.config.sections import Config
+from raysum.systems import Spec, count_parameters
+
+# What the PHT and VHT papers state for their models (Table 5 and Table 4), by preset. It is 12 bytes a parameter, fp32
+# and Adam's two moments, with the output tied to the embedding: exactly so for ft-3, pht and vht, else within 1 %.
+PAPERS_MB = {"ft-3": 165.0, "tdmca-3": 131.1, "txl": 130.4, "ht-3-3": 190.8, "pht": 182.4, "vht": 174.5}
+
+
+def megabytes(spec: Spec, moments: bool = False) -> float:
+    """10^6 bytes of the parameters in fp32; with ``moments`` Adam's two numbers for each are counted too."""
+    return count_parameters(spec) * (12 if moments else 4) / 1e6
+
+
+@dataclass(frozen=True)
+class SizedConfig:
+    """What `raysum config show` prints."""
+
+    preset: str
+    config: Config
+
+    @classmethod
+    def of(cls, preset: str, overrides: Iterable[str]) -> "SizedConfig":
+        return cls(preset, load_config(preset, overrides))
+
+    def to_dict(self) -> dict[str, Any]:
+        spec, paper = self.config.model, PAPERS_MB.get(self.preset)
+        sizes = {"parameters": count_parameters(spec), "parameters_mb": megabytes(spec), "paper_mb": paper}
+        return self.config.model_dump(mode="json") | sizes
+
+    def render(self) -> str:
+        """The config as YAML, its sizes as comments."""
+        spec, paper = self.config.model, PAPERS_MB.get(self.preset)
+        trained = megabytes(spec, moments=True)
+        number = f"{count_parameters(spec):,} parameters"
+        lines = [f"# {number}: {megabytes(spec):.1f} MB in fp32, {trained:.1f} MB with Adam's moments"]
+        if paper:
+            lines.append(f"# the paper: {paper} MB (moments counted, output tied), {paper / trained:.3f} of these")
+        return "\n".join([*lines, dump(self.config).rstrip()])

@@ -1,0 +1,137 @@
+"""The rows of a dataset, by its kind: their columns, what is counted of them, and what tells two datasets apart.
+
+M paragraphs of a row, S their tokens, D the width of a model.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raysum.models.special_ids import TITLE_END
+
+
+class Row(TypedDict, total=False):
+    """One example, prepared: those of its columns that were asked for. Numbers are numpy arrays."""
+
+    id: str
+    title: str
+    ids: np.ndarray  # [S] kept paragraphs one after the other, best rank first; the title and <T> open the first
+    title_tokens: int  # of the title and <T> at the beginning of ``ids``
+    paragraph_offsets: np.ndarray  # [M + 1]
+    sentence_offsets: np.ndarray  # starts of the sentences, and the end
+    document: np.ndarray  # [M] which document
+    paragraph: np.ndarray  # [M] which paragraph of that document
+    char_start: np.ndarray  # [M] span in that document's raw text
+    char_end: np.ndarray
+    text: list[str]  # [M] raw text of the paragraphs
+    source: list[str]  # name of each document
+    rank_score: np.ndarray  # [M]
+    target_ids: np.ndarray  # BOS ... EOS, empty without summary
+    summary: str
+    extra: str  # JSON of the raw cluster's other fields that the recipe keeps, or ""
+    graph_row: np.ndarray  # edges between paragraphs
+    graph_col: np.ndarray
+    graph_value: np.ndarray
+
+
+_LISTS: dict[str, pa.DataType] = {
+    **dict.fromkeys(("text", "source"), pa.string()),
+    **dict.fromkeys(("rank_score", "graph_value"), pa.float32()),
+    **dict.fromkeys(("graph_row", "graph_col"), pa.int16()),
+}
+
+
+def _type(name: str, kind: Any) -> pa.DataType:
+    if kind is str:
+        return pa.string()
+    return pa.int32() if kind is int else pa.list_(_LISTS.get(name, pa.int32()))
+
+
+@dataclass(frozen=True)
+class Form:
+    """What rows of one dataset kind look like.
+
+    ``lengths(table)`` counts each row: [rows, 3] source tokens, paragraphs, target tokens (BOS and EOS counted).
+    ``content`` are the columns that make the fingerprint.
+    """
+
+    schema: pa.Schema
+    lengths: Callable[[pa.Table], np.ndarray]
+    content: tuple[str, ...]
+
+
+def _summarization_lengths(table: pa.Table) -> np.ndarray:
+    sizes = [_sizes(table, name) for name in ("ids", "paragraph_offsets", "target_ids")]
+    return np.stack(sizes, 1) - np.array([0, 1, 0], np.int32)
+
+
+def _alignment_lengths(table: pa.Table) -> np.ndarray:
+    return np.repeat(_sizes(table, "label")[:, None], 3, 1)
+
+
+def _sizes(table: pa.Table, name: str) -> np.ndarray:
+    return pc.list_value_length(table[name]).to_numpy().astype(np.int32)
+
+
+FORMS = {
+    "summarization": Form(
+        pa.schema([(name, _type(name, kind)) for name, kind in Row.__annotations__.items()]),
+        _summarization_lengths,
+        ("id", "ids", "paragraph_offsets", "target_ids"),
+    ),
+    # What an attention predictor learns of: paragraph embeddings [M * D] and attention [M], which sums to one.
+    "alignment": Form(
+        pa.schema([("id", pa.string()), ("embeddings", pa.list_(pa.float16())), ("label", pa.list_(pa.float32()))]),
+        _alignment_lengths,
+        ("id", "embeddings", "label"),
+    ),
+}
+
+
+def table_of(rows: Sequence[Any], kind: str) -> pa.Table:
+    """A table of rows of one kind that have the same columns."""
+    schema = FORMS[kind].schema
+    fields = [schema.field(name) for name in schema.names if name in rows[0]]
+    return pa.table({field.name: pa.array([row[field.name] for row in rows], field.type) for field in fields})
+
+
+def table_rows(table: pa.Table) -> Iterator[Any]:
+    """The rows of a table, as ``Row`` where it is one for summarization."""
+    columns = {name: _column_values(table.column(name).combine_chunks()) for name in table.column_names}
+    for number in range(table.num_rows):
+        yield {name: values[number] for name, values in columns.items()}
+
+
+def _column_values(column: pa.Array) -> Sequence[Any]:
+    if not pa.types.is_list(column.type) or pa.types.is_string(column.type.value_type):
+        return column.to_pylist()
+    values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
+    return [values[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+
+
+def read_group(shard: pq.ParquetFile, number: int, columns: Sequence[str] | None) -> pa.Table:
+    """Row group ``number`` with the ``columns`` (None: all); also of a shard of format 1, which lacks some.
+
+    There titles were told by their mark alone, and the extra field was ``facts``.
+    """
+    former = None if columns is None else [*columns, *(["facts"] if "extra" in columns else [])]
+    table = shard.read_row_group(number, columns=former)
+    if "facts" in table.column_names:
+        texts = [f'{{"facts": {facts}}}' if facts else "" for facts in table["facts"].to_pylist()]
+        table = table.drop_columns("facts").append_column("extra", pa.array(texts))
+    names, wanted = table.column_names, columns is None or "title_tokens" in columns
+    if wanted and "ids" in names and "title_tokens" not in names:
+        found = [title_tokens(ids) for ids in _column_values(table["ids"].combine_chunks())]
+        table = table.append_column("title_tokens", pa.array(found, pa.int32()))
+    return table
+
+
+def title_tokens(ids: np.ndarray) -> int:
+    """Tokens of the title and its mark <T> at the beginning of ``ids``; 0 where there is none."""
+    ends = np.flatnonzero(ids == TITLE_END)
+    return int(ends[0]) + 1 if len(ends) else 0

@@ -1,0 +1,110 @@
+"""From dataset rows to hypotheses: the model reads a batch of rows, and beams are searched with the score terms.
+
+B rows, M paragraphs of a row, R those that are read, K tokens of a summary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysum import systems
+from raysum.config.sections import DecodeConfig, SourceConfig
+from raysum.data.rows import Row
+from raysum.decode.attention import attention_of
+from raysum.decode.betas import search_betas
+from raysum.decode.hypotheses import Hypothesis
+from raysum.decode.scores import shares
+from raysum.errors import UserError
+from raysum.models.batch import Memory, move
+from raysum.models.generator import Generator
+from raysum.models.kernels.packing import scatter_padded
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the searches of one row found, one for each beta."""
+
+    read: list[int]  # [R] the paragraphs of the row that the model read
+    hypotheses: list[list[Hypothesis]]  # best first
+    attention: list[np.ndarray]  # [K, R] of the best hypothesis
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """A model with the models beside it, and how rows reach it.
+
+    ``source`` is how much of a row it was trained to read. ``predictor`` and ``ranker`` are None where there are none.
+    ``bf16``: products by autocast; scores are always fp32. ``commas``: ids that ``no_repeat_last`` lets repeat.
+    """
+
+    model: Generator
+    source: SourceConfig
+    predictor: Any = None
+    ranker: Any = None
+    bf16: bool = False
+    commas: tuple[int, ...] = ()
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @torch.inference_mode()
+    def find(self, rows: Sequence[Row], settings: DecodeConfig, betas: Sequence[float]) -> list[Found]:
+        """What the searches of each row find, one with each of ``betas`` in place of ``settings.beta``.
+
+        Raises UserError where the model gives no finite probabilities.
+        """
+        limits = settings.reading(self.source)
+        source = self._collated(self.model.spec, rows, limits).source
+        read = [list(range(count)) for count in source.counts.tolist()]
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            memory = self.model.encode(move(source, self.device))
+            predicted = self._predict(memory) if any(betas) or settings.keep_paragraphs else None
+            extracted = self._extract(rows, limits, memory) if settings.extractive else None
+            if predicted is not None and settings.keep_paragraphs:
+                shares_hat = zip(predicted.float().cpu().numpy(), read, strict=True)
+                read = [strongest(hat[: len(own)], settings.keep_paragraphs) for hat, own in shares_hat]
+                memory = self.model.encode(move(source.restrict(read), self.device))
+                predicted = _chosen(predicted, read)
+                extracted = None if extracted is None else _chosen(extracted, read)
+            found = search_betas(self.model, memory, settings, betas, predicted, extracted, exempt=self.commas)
+            if not all(hypotheses for example in found for hypotheses in example):
+                raise UserError("the model gives no finite probabilities; its training diverged")
+            best = [[hypotheses[0].ids for hypotheses in example] for example in found]
+            attention = attention_of(self.model, memory, best)
+        return [Found(*one) for one in zip(read, found, attention, strict=True)]
+
+    def _predict(self, memory: Memory) -> Tensor:
+        """Predicted attention [B, M]."""
+        return self.predictor(self.model.paragraphs(memory), memory.paragraph_mask)
+
+    def _extract(self, rows: Sequence[Row], limits: SourceConfig, memory: Memory) -> Tensor:
+        """Extractive probabilities [B, M]: the ranker's scores of the paragraphs that are read, as shares (extProb)."""
+        batch = move(self._collated(self.ranker.spec, rows, limits), self.device)
+        with torch.autocast(self.device.type, enabled=False):  # torch has no LSTM in bf16 on every CPU
+            logits = self.ranker(batch.titles, batch.source)
+        layout, mask = batch.source.layout, memory.paragraph_mask
+        scores = scatter_padded(logits.float().sigmoid(), layout.in_examples, *layout.paragraph_mask.shape)
+        return shares(scores[:, : mask.shape[1]] * mask)
+
+    def _collated(self, spec: systems.Spec, rows: Sequence[Row], limits: SourceConfig) -> Any:
+        """The batch that the model of ``spec`` reads."""
+        kind = systems.kind(spec)
+        return kind.collate(kind.pack(list(rows), limits))
+
+
+def strongest(predicted: np.ndarray, count: int) -> list[int]:
+    """The ``count`` paragraphs of highest ``predicted`` [M] attention, in rank order (PHT paper, Table 6)."""
+    return sorted(np.argsort(-predicted, kind="stable")[:count].tolist())
+
+
+def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:
+    """``predicted`` [B, M] at the paragraphs ``read``, summing to one again; [B, most read]."""
+    chosen = predicted.new_zeros(len(read), max(map(len, read)))
+    for example, places in enumerate(read):
+        chosen[example, : len(places)] = predicted[example, list(places)]
+    return shares(chosen)

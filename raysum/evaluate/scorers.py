@@ -1,0 +1,100 @@
+"""Scorers by name: what is counted of a summary, and how the figures of a system come of its examples."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import pandas as pd
+
+from raysum.data.rows import Row
+from raysum.data.sentences import sentence_spans
+from raysum.decode.summary import Summary
+from raysum.errors import UserError
+from raysum.metrics import rouge
+from raysum.metrics.attention import attention_similarity, gold_attention
+from raysum.metrics.statistics import Figure, figure_of
+from raysum.prepare.factbook.scorer import Factbook
+
+
+class Scorer(Protocol):
+    """Scores summaries example by example.
+
+    ``figures`` are the ``Figure`` of a system by name, in the order of tables.
+    """
+
+    figures: ClassVar[Any]
+
+    def knows(self, row: Row) -> bool:
+        """Whether a row of the dataset has what the scorer compares with."""
+
+    def score(self, rows: Sequence[Row], summaries: Sequence[Any]) -> list[dict[str, float]]:
+        """The columns of each example, from its row and its ``Summary``."""
+
+
+@dataclass(frozen=True)
+class Rouge:
+    """ROUGE F1, precision and recall (0 to 100) against the row's summary, and the words of what was written."""
+
+    protocol: str = "google"
+    figures: ClassVar = {
+        "rouge1": Figure("ROUGE-1", 2),
+        "rouge2": Figure("ROUGE-2", 2),
+        "rougeL": Figure("ROUGE-L", 2),
+        "rougeLsum": Figure("ROUGE-Lsum", 2),
+        "words": Figure("words", 1),
+    }
+
+    def knows(self, row: Row) -> bool:
+        return True
+
+    def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
+        references = ["\n".join(row["summary"][a:b] for a, b in sentence_spans(row["summary"])) for row in rows]
+        texts = ["\n".join(sentence.text for sentence in summary.sentences) for summary in summaries]
+        scores = rouge.score(texts, references, self.protocol)
+        return scores.assign(words=[len(text.split()) for text in texts]).to_dict("records")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """How near a model's attention to paragraphs is to where the reference comes from (0 to 1)."""
+
+    figures: ClassVar = {"attention_similarity": Figure("attention", 3)}
+
+    def knows(self, row: Row) -> bool:
+        return True
+
+    def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
+        return [_similarity(row, summary) for row, summary in zip(rows, summaries, strict=True)]
+
+
+def _similarity(row: Row, summary: Summary) -> dict[str, float]:
+    if not summary.attention:
+        return {}
+    gold = gold_attention(row["summary"], row["text"])
+    return {"attention_similarity": attention_similarity(summary.attention, gold.tolist())}
+
+
+FIGURES: dict[str, Figure] = {**Rouge.figures, **Factbook.figures, **Attention.figures}
+
+
+def scorers_of(names: Sequence[str] | None, row: Row, protocol: str = "google") -> list[Scorer]:
+    """The scorers ``names``; without names all that know a dataset with such a ``row``. Raises UserError."""
+    known: dict[str, Scorer] = {"rouge": Rouge(protocol), "factbook": Factbook(), "attention": Attention()}
+    wrong = [name for name in names or () if name not in known]
+    if wrong:
+        raise UserError(f"no scorer {wrong[0]!r}; there are {', '.join(known)}")
+    return [scorer for name, scorer in known.items() if (name in names if names else scorer.knows(row))]
+
+
+def score(rows: Sequence[Row], summaries: Sequence[Summary], scorers: Iterable[Scorer]) -> pd.DataFrame:
+    """One line an example: ``id``, and the columns of all ``scorers``."""
+    parts = [pd.DataFrame(scorer.score(rows, summaries)) for scorer in scorers]
+    return pd.concat([pd.DataFrame({"id": [row["id"] for row in rows]}), *parts], axis=1)
+
+
+def means(scores: pd.DataFrame) -> dict[str, float]:
+    """The figures of one system, with their seeded bootstrap intervals as ``_low`` and ``_high``, and ``examples``."""
+    figures: dict[str, float] = {}
+    for name, figure in FIGURES.items():
+        figures |= figure_of(name, figure, scores)
+    return figures | {"examples": len(scores)}

@@ -1,0 +1,113 @@
+"""Letter G: paragraphs are pooled, attend to each other, and their context is added to their tokens (HT eq. 13-24).
+
+B examples, P paragraphs, M most paragraphs of an example, S tokens in all, H heads, D width, dh = D / H.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from raysum.errors import UserError
+from raysum.models.batch import Layout, Source
+from raysum.models.kernels.attention import masked_softmax
+from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.packing import scatter_padded
+from raysum.models.layers import (
+    EPSILON,
+    FeedForward,
+    HeadLinear,
+    HeadValues,
+    Projection,
+    Residual,
+    mix,
+    pad_weights,
+    xavier_linear,
+)
+from raysum.models.specs.family import FamilySpec
+
+
+class GlobalLayer(nn.Module):
+    """HT eq. 13-23.
+
+    The code goes on from x + context; the paper's residual skips the context (eq. 22-23).
+    """
+
+    def __init__(self, spec: FamilySpec):
+        super().__init__()
+        self.paper, self.pre = spec.form == "paper", spec.norm == "pre"
+        self.norm = nn.Identity() if self.paper and not self.pre else nn.LayerNorm(spec.width, EPSILON)
+        self.pooling = MultiHeadPooling(spec)
+        self.attention = InterParagraphAttention(spec)
+        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
+        self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
+
+    def forward(self, x: Tensor, source: Source) -> Tensor:
+        heads = self.pooling(self.norm(x) if self.pre else x, source.layout)
+        context = self.attention(heads, source).index_select(0, source.layout.token_paragraph)
+        informed = x + context
+        if not self.paper:
+            x = informed = informed if self.pre else self.norm(informed)
+        return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(informed)))
+
+
+class MultiHeadPooling(nn.Module):
+    """HT eq. 13-16. The paper has W_c and no biases, its code biases and no W_c; one LayerNorm serves all heads."""
+
+    def __init__(self, spec: FamilySpec):
+        super().__init__()
+        paper, heads = spec.form == "paper", spec.pooling_heads
+        size = spec.width // heads
+        self.score = xavier_linear(spec.width, heads, bias=not paper)
+        self.value = HeadValues(spec.width, heads, bias=not paper)
+        self.combine = HeadLinear(heads, size, size) if paper else nn.Identity()
+        self.norm = nn.LayerNorm(size, EPSILON)
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """x [S, D] -> [P, H, dh]."""
+        weights = pad_weights(self.score(x), layout, self.dropout)
+        return self.norm(self.combine(self.value(mix(weights, x, layout), weights.sum(-1))))
+
+
+class InterParagraphAttention(nn.Module):
+    """HT eq. 17-21, and eq. 24 for the first ``graph_heads`` heads, whose weights are the rows of a given graph.
+
+    The code has one projection for all heads, biases, scaled scores and dropout; the paper one projection a head.
+    """
+
+    def __init__(self, spec: FamilySpec):
+        super().__init__()
+        paper, heads = spec.form == "paper", spec.pooling_heads
+        size = spec.width // heads
+        self.graph_heads = spec.graph_heads
+        self.scale = 1.0 if paper else size**-0.5
+        self.qkv = HeadLinear(heads, size, 3 * size) if paper else Projection(size, 3)
+        self.out = Projection(spec.width, bias=not paper)
+        self.attention_dropout = Dropout(spec.attention_dropout)
+        self.dropout = Dropout(0.0 if paper else spec.dropout)
+
+    def forward(self, heads: Tensor, source: Source) -> Tensor:
+        """heads [P, H, dh] -> context [P, D]."""
+        layout = source.layout
+        padded = scatter_padded(self.qkv(heads), layout.in_examples, *layout.paragraph_mask.shape)
+        query, key, value = padded.transpose(1, 2).chunk(3, -1)  # [B, H, M, dh] each
+        learned = slice(self.graph_heads, None)
+        scores = query[:, learned] @ key[:, learned].transpose(-1, -2) * self.scale
+        weights = masked_softmax(scores, layout.paragraph_mask[:, None, None, :])
+        if self.graph_heads:
+            given = graph_weights(source)[:, None].expand(-1, self.graph_heads, -1, -1)
+            weights = torch.cat([given.to(weights.dtype), weights], 1)
+        context = self.attention_dropout(weights).to(value.dtype) @ value
+        packed = context.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, layout.in_examples)
+        return self.dropout(self.out(packed))
+
+
+def graph_weights(source: Source) -> Tensor:
+    """[B, M, M]: rows of the graph over real paragraphs, summing to one; a paragraph without edges keeps zeros."""
+    if source.graph is None:
+        raise UserError(
+            "model.graph_heads needs a graph between paragraphs, and the source has none; "
+            "prepare the data with graphs or set model.graph_heads=0"
+        )
+    mask = source.layout.paragraph_mask
+    graph = source.graph.float() * (mask[:, :, None] & mask[:, None, :])
+    return graph / graph.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)

@@ -1,0 +1,79 @@
+"""Label-smoothed cross-entropy over a large vocabulary, whose scores never exist at once.
+
+T target positions, V vocabulary, D width.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from raysum.models.special_ids import PAD
+
+_CHUNK = 256  # target positions whose [V] scores exist at one time: 256 x 32,000 in fp32 are 33 MB
+
+
+def smoothed_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, smoothing: float
+) -> Tensor:
+    """Sum over T of ``-sum_v q(v) log p(v)`` with ``p = softmax(hidden W' + bias)``; [T, D], [V, D], [V], [T] -> [].
+
+    ``q`` is HT's published code's: ``1 - smoothing`` on the gold id, 0 on PAD, ``smoothing / (V - 2)`` on each other.
+    That code's KL(q, p) is this minus the entropy of q, a constant: ``T * smoothing_entropy(V, smoothing)``.
+    [T, V] never exists at once: scores and gradients are computed chunk by chunk in the forward pass.
+    """
+    return _SmoothedCrossEntropy.apply(hidden, weight, bias, gold, smoothing, torch.is_grad_enabled())
+
+
+def smoothing_entropy(vocabulary: int, smoothing: float) -> float:
+    """Entropy of the smoothed target distribution: cross-entropy minus KL divergence, for each predicted token."""
+    q = torch.tensor([1 - smoothing] + [smoothing / (vocabulary - 2)] * (vocabulary - 2), dtype=torch.float64)
+    return float(torch.special.entr(q).sum())
+
+
+class _SmoothedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        gold: Tensor,
+        smoothing: float,
+        differentiate: bool,
+    ) -> Tensor:
+        kind = hidden.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        matrix = weight.to(dtype)
+        spread = smoothing / (len(weight) - 2)
+        loss = torch.zeros((), device=hidden.device)
+        grad_hidden = torch.zeros_like(hidden) if differentiate else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if differentiate else None
+        grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if differentiate and bias is not None else None
+        for start in range(0, len(gold), _CHUNK):
+            rows, target = hidden[start : start + _CHUNK].to(dtype), gold[start : start + _CHUNK, None]
+            log_p = functional.linear(rows, matrix, None if bias is None else bias.to(dtype)).float()
+            log_p -= log_p.logsumexp(1, keepdim=True)
+            log_gold = log_p.gather(1, target)
+            loss -= (1 - smoothing) * log_gold.sum()
+            if smoothing:
+                loss -= spread * (log_p.sum() - log_gold.sum() - log_p[:, PAD].sum())
+            if grad_hidden is None or grad_weight is None:
+                continue
+            difference = log_p.exp_().sub_(spread)  # becomes p - q
+            difference[:, PAD] += spread
+            difference.scatter_add_(1, target, torch.full_like(log_gold, smoothing + spread - 1))
+            if grad_bias is not None:
+                grad_bias += difference.sum(0)
+            narrow = difference.to(dtype)
+            grad_hidden[start : start + _CHUNK] = narrow @ matrix
+            grad_weight += narrow.T @ rows
+        ctx.grads = (grad_hidden, grad_weight, grad_bias)
+        ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        pairs = zip(ctx.grads, ctx.dtypes, strict=True)
+        return *((None if g is None else (g * grad).to(dtype)) for g, dtype in pairs), None, None, None

@@ -1,0 +1,29 @@
+"""The specification of the attention predictor."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from raysum.systems import Spec
+
+
+class PredictorSpec(Spec):
+    """The attention predictor (PHT paper, section 4.2.1): Transformer layers over paragraph embeddings, softmax."""
+
+    MODEL: ClassVar = "raysum.models.systems.predictor:AttentionPredictor"
+    OBJECTIVE: ClassVar = "raysum.models.systems.predictor:AttentionPrediction"
+    KIND: ClassVar = "raysum.stream.kinds.alignment:Alignment"
+    predicts_attention: ClassVar = True
+
+    system: Literal["predictor"] = "predictor"
+    layers: int = Field(2, gt=0)
+    width: int = Field(256, gt=0)
+    ffn: int = Field(1024, gt=0)
+    heads: int = Field(4, gt=0)
+    dropout: float = Field(0.5, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> "PredictorSpec":
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        return self

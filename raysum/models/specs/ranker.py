@@ -1,0 +1,22 @@
+"""The specification of the paragraph ranker."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from raysum.systems import Spec
+
+
+class RankerSpec(Spec):
+    """The paragraph ranker (HT eq. 1-6): two LSTMs, max pooling, tanh, sigmoid."""
+
+    MODEL: ClassVar = "raysum.models.systems.ranker:Ranker"
+    OBJECTIVE: ClassVar = "raysum.models.systems.ranker:ParagraphRanking"
+    KIND: ClassVar = "raysum.stream.kinds.ranking:Ranking"
+    ranks: ClassVar = True
+
+    system: Literal["ranker"] = "ranker"
+    vocabulary: int = Field(32000, gt=8, description="number of pieces")
+    width: int = Field(256, gt=0, description="of the word embeddings")
+    hidden: int = Field(256, gt=0, description="of both LSTMs and of the matching features")
+    dropout: float = Field(0.2, ge=0, lt=1, description="before all linear layers")

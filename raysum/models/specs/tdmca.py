@@ -1,0 +1,29 @@
+"""The specification of T-DMCA."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from raysum.models.specs.family import TransformerSpec, check_letters
+
+
+class TdmcaSpec(TransformerSpec):
+    """T-DMCA (Liu et al. 2018, section 4.2.4): a decoder over source and target as one sequence.
+
+    Letters: L attention inside blocks, M attention to keys and values compressed by a strided convolution.
+    """
+
+    MODEL: ClassVar = "raysum.models.systems.tdmca:Tdmca"
+
+    system: Literal["tdmca"] = "tdmca"
+    layers: str = Field("LMLML", description="one letter a layer: L or M")
+    block: int = Field(256, gt=0, description="tokens of a block of an L layer")
+    compression: int = Field(3, gt=1, description="width and stride of the convolution of M layers")
+    source_loss: float = Field(
+        0.0, ge=0, description="weight of predicting a source token, beside 1 of a target token, in the training loss"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "TdmcaSpec":
+        check_letters("layers", self.layers, "LM")
+        return self

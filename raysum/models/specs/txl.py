@@ -1,0 +1,21 @@
+"""The specification of Transformer-XL."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from raysum.models.specs.family import TransformerSpec
+
+
+class TxlSpec(TransformerSpec):
+    """Transformer-XL (Dai et al. 2019): a decoder that reads source and target segment by segment."""
+
+    MODEL: ClassVar = "raysum.models.systems.txl:TransformerXL"
+
+    system: Literal["txl"] = "txl"
+    layers: int = Field(3, gt=0)
+    segment: int = Field(512, gt=0, description="tokens that are read at a time")
+    memory: int = Field(512, gt=0, description="states before a segment that it attends to")
+    source_loss: float = Field(
+        0.0, ge=0, description="weight of predicting a source token, beside 1 of a target token, in the training loss"
+    )

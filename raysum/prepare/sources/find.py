@@ -1,0 +1,101 @@
+"""Sources: files and folders that hold raw clusters, found behind the paths that a user gives.
+
+A source is a file, a folder of such files, or a folder DIR with `DIR/<cluster>/*.txt`: one text file a document, and
+`title.txt` and `summary.txt` beside them where there are any.
+"""
+
+import csv
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysum.errors import UserError
+from raysum.prepare.sources.csv import read_csv
+from raysum.prepare.sources.folders import cluster_folders, listed, read_folder
+from raysum.prepare.sources.jsonl import read_jsonl
+from raysum.prepare.sources.parquet import read_parquet
+from raysum.prepare.sources.record import Record
+from raysum.prepare.splits import split_of
+
+_READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
+    ".jsonl": read_jsonl,
+    ".jsonl.gz": read_jsonl,
+    ".csv": read_csv,
+    ".parquet": read_parquet,
+}
+SUFFIXES = tuple(_READERS)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, or a folder of clusters, that one reader reads from beginning to end."""
+
+    path: Path
+    split: str | None  # told by the name of the file or folder
+
+    def records(self) -> Iterator[Record]:
+        """Raises UserError where the whole source is empty or damaged."""
+        empty = True
+        try:
+            for record in _reader(self.path)(self.path):
+                empty = False
+                yield record
+        except (OSError, EOFError, zlib.error, csv.Error) as error:
+            raise UserError(f"{self.path} does not read to its end ({error}); make or fetch the file again") from None
+        if empty:
+            raise UserError(f"{self.path} is empty: it holds no cluster")
+
+
+def find_sources(paths: Iterable[str | Path]) -> list[Source]:
+    """The sources behind ``paths``, folders expanded, in the order given and by natural sort within a folder.
+
+    Raises UserError where a path is missing, unreadable, empty or of no known format.
+    """
+    sources = [source for path in paths for source in _expand(Path(path).expanduser())]
+    if not sources:
+        raise UserError("no source given; name files (.jsonl, .jsonl.gz, .csv, .parquet) or folders of text files")
+    return sources
+
+
+def _expand(path: Path) -> list[Source]:
+    try:
+        if path.is_dir():
+            return _expand_folder(path)
+        if not path.exists():
+            raise UserError(f"no such file or folder: {path}")
+        _reader(path)
+        if path.stat().st_size == 0:
+            raise UserError(f"{path} is empty: it holds no cluster")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    return [Source(path, _split_in_name(path))]
+
+
+def _expand_folder(folder: Path) -> list[Source]:
+    """Its data files; or itself, when its folders hold text files; or else what its folders train, valid, test hold."""
+    files = [item for item in listed(folder) if item.is_file() and item.name.endswith(SUFFIXES)]
+    if files:
+        return [source for file in files for source in _expand(file)]
+    if next(cluster_folders(folder), None):
+        return [Source(folder, _split_in_name(folder))]
+    inner = [source for item in listed(folder) if item.is_dir() and split_of(item.name) for source in _expand(item)]
+    if not inner:
+        raise UserError(f"{folder} holds neither .jsonl, .csv or .parquet files nor folders of .txt files")
+    return inner
+
+
+def _split_in_name(path: Path) -> str | None:
+    """The split that a file name such as `scisumm-valid.01.jsonl.gz` tells; None where it tells none, or two."""
+    told = {split for word in re.split(r"[^a-z]+", path.name.lower()) if (split := split_of(word))}
+    return told.pop() if len(told) == 1 else None
+
+
+def _reader(path: Path) -> Callable[[Path], Iterator[Record]]:
+    if path.is_dir():
+        return read_folder
+    for suffix, reader in _READERS.items():
+        if path.name.endswith(suffix):
+            return reader
+    raise UserError(f"{path}: format not known; raysum reads {', '.join(_READERS)} and folders of .txt files")

@@ -1,0 +1,39 @@
+"""Folders of text files: one cluster a folder, one text file a document."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from raysum.prepare.sources.record import Record
+
+
+def read_folder(folder: Path) -> Iterator[Record]:
+    """One cluster a folder of text files; ``title.txt`` and ``summary.txt`` are not documents. The name is the id."""
+    for cluster in cluster_folders(folder):
+        try:
+            files = [file for file in listed(cluster) if file.suffix == ".txt"]
+            texts = {file.stem: file.read_text(encoding="utf-8-sig") for file in files}
+        except UnicodeDecodeError as error:
+            yield Record(str(cluster), cluster.name, "not UTF-8", f"byte {error.start}")
+            continue
+        title = texts.pop("title", cluster.name.replace("_", " ")).strip()
+        summary = texts.pop("summary", "").strip()
+        documents = [{"source": name, "text": text} for name, text in texts.items()]
+        yield Record(str(cluster), {"id": cluster.name, "title": title, "documents": documents, "summary": summary})
+
+
+def cluster_folders(folder: Path) -> Iterator[Path]:
+    """``folder`` itself where it holds text files, else those of its folders that do."""
+    if any(folder.glob("*.txt")):
+        yield folder
+        return
+    for item in listed(folder):
+        if item.is_dir() and any(item.glob("*.txt")):
+            yield item
+
+
+def listed(folder: Path) -> list[Path]:
+    """Natural sort: part 2 before part 10."""
+    parts = re.compile(r"(\d+)")
+    visible = (item for item in folder.iterdir() if not item.name.startswith("."))
+    return sorted(visible, key=lambda item: [(int(p), "") if p.isdigit() else (-1, p) for p in parts.split(item.name)])

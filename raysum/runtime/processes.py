@@ -1,0 +1,60 @@
+"""A process of raysum's: its environment, its threads, and how its C library keeps freed memory."""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from raysum.runtime.silence import quiet_training
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_LARGEST = 64 << 20  # bytes: larger blocks still go back at once, as keeping them costs too much memory
+_KEPT = 256 << 20  # bytes that may stay free at the end of the heap
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """The variables have these ``values``, in this process and in those that it starts; then what they had before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def settle(threads: int | None, neighbours: int) -> None:
+    """Give this process its ``threads`` (None: its share of the cores among ``neighbours`` alike), and silence it.
+
+    Called before DeepSpeed is imported, in every process that trains or labels.
+    """
+    import torch
+
+    torch.set_num_threads(threads or max(1, cores() // neighbours))
+    keep_freed_memory()
+    quiet_training()
+
+
+def keep_freed_memory() -> None:
+    """Reuse freed blocks in this process; nothing where the C library is not glibc.
+
+    By default it gives every larger block back, and each new one, such as a model's activations, is zeroed again.
+    Measured on two cores (PHT, HT, 4 examples of up to 30 paragraphs, a training step): 5.8 -> 4.7 and 13.3 -> 11.7 s
+    of CPU time, 0.5 -> 0.1 and 3.2 -> 0.6 s of them in the system.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST)
+        library.mallopt(_TRIM_THRESHOLD, _KEPT)

@@ -1,0 +1,73 @@
+"""Files of folders that others read: written whole or not at all."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from raysum.errors import UserError
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside ``out`` that takes its name when the block ends well, and vanishes when it does not.
+
+    What a killed process left there is removed first. Raises UserError where ``out`` is taken or cannot be written.
+    """
+    folder = out.with_name(f".{out.name}.unfinished")
+    check_vacant(out)
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot write {out} ({error.strerror}); choose another --out") from None
+    try:
+        yield folder
+        folder.replace(out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_vacant(out: Path) -> None:
+    """Raises UserError where ``out`` is a file, or a folder that holds something."""
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} exists already; remove it or choose another --out")
+    except OSError as error:
+        raise UserError(f"cannot write {out} ({error.strerror}); choose another --out") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or nothing: to a neighbour first, then renamed."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Raises UserError where the file is missing or broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; the folder is incomplete") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} does not read as JSON: {error}") from None
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSONL file; nothing where it does not exist. A torn last line (a killed writer) is left out."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue

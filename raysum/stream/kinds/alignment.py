@@ -1,0 +1,57 @@
+"""Rows for the attention predictor: a trained model's paragraph embeddings and its attention to each."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raysum.config.sections import SourceConfig
+from raysum.data.dataset import Dataset
+from raysum.stream.kinds.base import Arrays, flat, padded
+from raysum.systems import Spec
+
+if TYPE_CHECKING:
+    from raysum.models.systems.predictor import AlignmentBatch
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Cost and weight: paragraphs."""
+
+    dataset_kind = "alignment"
+    columns = ("embeddings", "label")
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Alignment":
+        return cls()
+
+    def check(self, dataset: Dataset) -> None:
+        """All of them do."""
+
+    def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        paragraphs = lengths[:, 1].astype(np.int64)
+        return paragraphs, paragraphs
+
+    def pack(self, rows: list[Any], source: SourceConfig) -> Arrays:
+        """``embeddings`` [P * D] fp16, ``counts`` [B] paragraphs of each example, ``label`` [P]."""
+        return {
+            "embeddings": flat([row["embeddings"] for row in rows], np.float16),
+            "counts": np.array([len(row["label"]) for row in rows], np.int32),
+            "label": flat([row["label"] for row in rows], np.float32),
+        }
+
+    def tokens(self, arrays: Arrays) -> tuple[int, int]:
+        return 0, len(arrays["label"])
+
+    def collate(self, arrays: Arrays) -> "AlignmentBatch":
+        import torch
+
+        from raysum.models.systems.predictor import AlignmentBatch
+
+        counts = arrays["counts"]
+        embeddings = arrays["embeddings"].reshape(int(counts.sum()), -1).astype(np.float32)
+        return AlignmentBatch(
+            embeddings=torch.from_numpy(padded(embeddings, counts, 0)),
+            mask=torch.from_numpy(np.arange(counts.max()) < counts[:, None]),
+            label=torch.from_numpy(padded(arrays["label"], counts, 0)),
+        )

@@ -1,0 +1,83 @@
+"""What a kind of rows is to the stream and to training; one file a kind beside this one."""
+
+import zlib
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from raysum import systems
+from raysum.config.sections import SourceConfig
+from raysum.data.dataset import Dataset
+from raysum.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Arrays = dict[str, np.ndarray]
+
+
+class Kind(Protocol):
+    """How rows are counted, packed flat (numpy only), and turned into tensors (torch): the one way into a model.
+
+    A kind is made by its ``of(spec)``: what the model of a spec reads. It is small and hashable.
+    """
+
+    @property
+    def dataset_kind(self) -> str:
+        """That of the datasets it reads."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that are read."""
+
+    def check(self, dataset: Dataset) -> None:
+        """Raises UserError where rows of ``dataset`` lack what the model reads."""
+
+    def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        """From ``lengths`` [rows, 3]: units of the batch budget [rows], weights in the loss denominator [rows]."""
+
+    def pack(self, rows: list[Any], source: SourceConfig) -> Arrays:
+        """Flat arrays of one micro-batch of at least one row."""
+
+    def tokens(self, arrays: Arrays) -> tuple[int, int]:
+        """Source and target tokens of one micro-batch, for the statistics; the second is its weight."""
+
+    def collate(self, arrays: Arrays) -> Any:
+        """Tensors of one micro-batch."""
+
+
+def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
+    """How the rows of ``dataset`` reach the model of ``spec``. Raises UserError where they cannot."""
+    kind: Kind = systems.kind(spec)
+    if dataset.kind != kind.dataset_kind:
+        raise UserError(
+            f"{dataset.path} is a dataset of kind {dataset.kind!r}; "
+            f"a {spec.system} reads one of kind {kind.dataset_kind!r}, made by `raysum prepare`"
+        )
+    kind.check(dataset)
+    return kind
+
+
+def digest(arrays: Arrays) -> int:
+    """A number that tells whether two micro-batches hold the same data (CRC-32 of all arrays)."""
+    value = 0
+    for array in arrays.values():
+        value = zlib.crc32(np.ascontiguousarray(array).data, value)
+    return value
+
+
+def flat(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate(parts).astype(dtype, copy=False)
+
+
+def padded(values: np.ndarray, lengths: np.ndarray, fill: int) -> np.ndarray:
+    """Flat ``values`` [sum of lengths, ...] -> [B, longest, ...], ``fill`` where there is none."""
+    full = np.full((len(lengths), int(lengths.max()), *values.shape[1:]), fill, values.dtype)
+    full[np.arange(full.shape[1]) < lengths[:, None]] = values
+    return full
+
+
+def long(array: np.ndarray) -> "Tensor":
+    import torch
+
+    return torch.from_numpy(array.astype(np.int64))

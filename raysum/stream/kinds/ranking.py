@@ -1,0 +1,81 @@
+"""Rows for the paragraph ranker: title, paragraphs, and how much of the summary each holds."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raysum.config.sections import SourceConfig
+from raysum.data.clean import bigram_recall, bigrams, words
+from raysum.data.dataset import Dataset
+from raysum.data.rows import Row
+from raysum.models.special_ids import TITLE_END
+from raysum.stream.kinds.base import Arrays, flat, long
+from raysum.stream.kinds.summarization import cut_source
+from raysum.systems import Spec
+
+if TYPE_CHECKING:
+    from raysum.models.systems.ranker import RankingBatch
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Cost: source tokens; weight: paragraphs of an example with a summary.
+
+    What the ranker learns, the ROUGE-2 recall of paragraphs (HT, section 3.1), is counted here: that costs less than
+    reading. ``max_tokens`` does not hold, as paragraphs are read one by one.
+    """
+
+    dataset_kind = "summarization"
+    columns = ("ids", "title_tokens", "paragraph_offsets", "text", "summary")
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Ranking":
+        return cls()
+
+    def check(self, dataset: Dataset) -> None:
+        """All of them do."""
+
+    def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        tokens, paragraphs, target = lengths.astype(np.int64).T
+        paragraphs = np.minimum(paragraphs, source.max_paragraphs)
+        return np.minimum(tokens, paragraphs * source.paragraph_tokens), np.where(target > 0, paragraphs, 0)
+
+    def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
+        """``title`` flat, ``title_lengths`` [B]; ``ids`` [S], ``lengths`` [P], ``counts`` [B]; ``recall`` [P].
+
+        A title that is not there, and a paragraph that is nothing but the title, is the mark <T> alone.
+        """
+        whole = source.model_copy(update={"max_tokens": None})
+        mark = np.array([TITLE_END], np.int32)
+        titles, paragraphs, counts, recall = [], [], [], []
+        for row in rows:
+            ids, lengths = cut_source(row, whole)
+            first, *rest = np.split(ids, np.cumsum(lengths)[:-1])
+            end = row["title_tokens"]
+            titles.append(first[:end] if end else mark)
+            paragraphs += [first[end:] if end < len(first) else mark, *rest]
+            counts.append(len(lengths))
+            summary = bigrams(words(row["summary"]))
+            recall += [bigram_recall(words(text), summary) for text in row["text"][: len(lengths)]]
+        return {
+            "title": flat(titles, np.int32),
+            "title_lengths": np.array([len(title) for title in titles], np.int32),
+            "ids": flat(paragraphs, np.int32),
+            "lengths": np.array([len(paragraph) for paragraph in paragraphs], np.int32),
+            "counts": np.array(counts, np.int32),
+            "recall": np.array(recall, np.float32),
+        }
+
+    def tokens(self, arrays: Arrays) -> tuple[int, int]:
+        return len(arrays["title"]) + len(arrays["ids"]), len(arrays["recall"])
+
+    def collate(self, arrays: Arrays) -> "RankingBatch":
+        import torch
+
+        from raysum.models.batch import Source
+        from raysum.models.systems.ranker import RankingBatch, Titles
+
+        source = Source(long(arrays["ids"]), long(arrays["lengths"]), long(arrays["counts"]))
+        titles = Titles(long(arrays["title"]), long(arrays["title_lengths"]))
+        return RankingBatch(titles, source, torch.from_numpy(arrays["recall"]))

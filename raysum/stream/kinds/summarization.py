@@ -1,0 +1,145 @@
+"""Rows for summarizing models: paragraphs with their title and edges, and the target, cut to their limits."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raysum.config.sections import SourceConfig
+from raysum.data.dataset import Dataset
+from raysum.data.rows import Row
+from raysum.errors import UserError
+from raysum.models.special_ids import EOS, PAD, PARAGRAPH_END
+from raysum.stream.kinds.base import Arrays, flat, long, padded
+from raysum.systems import Spec
+
+if TYPE_CHECKING:
+    from raysum.models.batch import Batch
+
+_GRAPH: dict[str, type] = {"graph_row": np.int16, "graph_col": np.int16, "graph_value": np.float32}
+
+
+@dataclass(frozen=True)
+class Summarization:
+    """Cost: source and target tokens; weight: predicted target tokens (all but BOS).
+
+    What a model reads: its paragraphs as they are, or ``joined`` to one sequence by marks (see ``cut_source``); and
+    with ``graph`` the edges between them.
+    """
+
+    joined: bool = False
+    graph: bool = False
+    dataset_kind = "summarization"
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Summarization":
+        return cls(spec.joins_paragraphs, spec.needs_graph)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("ids", "title_tokens", "paragraph_offsets", "target_ids", *(_GRAPH if self.graph else ()))
+
+    def check(self, dataset: Dataset) -> None:
+        if self.graph and dataset.recipe.graph == "none":
+            raise UserError(
+                f"{dataset.path} holds no graph between paragraphs, which this model needs; "
+                "prepare it with --graph similarity or --graph discourse"
+            )
+
+    def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        """Where paragraphs are cut the cost is an upper bound: ``lengths`` tells totals only. Weights are exact."""
+        tokens, paragraphs, target = lengths.astype(np.int64).T
+        paragraphs = np.minimum(paragraphs, source.max_paragraphs)
+        tokens = np.minimum(tokens, paragraphs * source.paragraph_tokens) + self.joined * paragraphs
+        tokens = np.minimum(tokens, source.max_tokens or tokens)
+        target = np.minimum(target, source.target_tokens)
+        return tokens + target, np.maximum(target - 1, 0)
+
+    def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
+        """``ids`` [S], ``lengths`` [P], ``counts`` and ``titles`` [B] as in a Source; ``target`` flat and
+        ``target_lengths`` [B]. With a graph also ``edges`` [B], their number in each example, and their columns, flat.
+        """
+        sources = [cut_source(row, source, self.joined) for row in rows]
+        targets = [cut_target(row["target_ids"], source.target_tokens) for row in rows]
+        titles = [min(row["title_tokens"], int(lengths[0])) for row, (_, lengths) in zip(rows, sources, strict=True)]
+        arrays = {
+            "ids": flat([ids for ids, _ in sources], np.int32),
+            "lengths": flat([lengths for _, lengths in sources], np.int32),
+            "counts": np.array([len(lengths) for _, lengths in sources], np.int32),
+            "titles": np.array(titles, np.int32),
+            "target": flat(targets, np.int32),
+            "target_lengths": np.array([len(target) for target in targets], np.int32),
+        }
+        if self.graph:
+            edges = [cut_graph(row, len(lengths)) for row, (_, lengths) in zip(rows, sources, strict=True)]
+            arrays["edges"] = np.array([len(columns[0]) for columns in edges], np.int32)
+            for number, (name, dtype) in enumerate(_GRAPH.items()):
+                arrays[name] = flat([columns[number] for columns in edges], dtype)
+        return arrays
+
+    def tokens(self, arrays: Arrays) -> tuple[int, int]:
+        return len(arrays["ids"]), len(arrays["target"]) - len(arrays["target_lengths"])
+
+    def collate(self, arrays: Arrays) -> "Batch":
+        import torch
+
+        from raysum.models.batch import Batch, Source
+
+        counts = arrays["counts"]
+        graph = None
+        if self.graph:
+            examples = np.repeat(np.arange(len(counts)), arrays["edges"])
+            dense = np.zeros((len(counts), counts.max(), counts.max()), np.float32)
+            dense[examples, arrays["graph_row"], arrays["graph_col"]] = arrays["graph_value"]
+            graph = torch.from_numpy(dense)
+        target = padded(arrays["target"].astype(np.int64), arrays["target_lengths"], PAD)
+        ids, lengths, titles = (long(arrays[name]) for name in ("ids", "lengths", "titles"))
+        return Batch(Source(ids, lengths, long(counts), graph, titles), long(target))
+
+
+def cut_source(row: Row, source: SourceConfig, joined: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The part of a row that a model reads: ids [S'] and the tokens [P'] of its paragraphs, none of them empty.
+
+    The best paragraphs come first, so the last ones are lost. ``joined``: as hiersumm feeds its flat Transformer, <P>
+    ends each paragraph but the last, and EOS what is left after the cut. Such a mark belongs to the paragraph that it
+    ends, and ``max_tokens`` counts it.
+    """
+    full = np.diff(row["paragraph_offsets"][: source.max_paragraphs + 1])
+    lengths = np.minimum(full, source.paragraph_tokens)
+    if not joined:
+        lengths = _within(lengths, source.max_tokens)
+    position = np.arange(int(full.sum())) - np.repeat(np.cumsum(full) - full, full)
+    kept, lengths = row["ids"][: len(position)][position < np.repeat(lengths, full)], lengths[lengths > 0]
+    return _join(kept, lengths, source.max_tokens) if joined else (kept, lengths)
+
+
+def _join(ids: np.ndarray, lengths: np.ndarray, most: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Paragraphs with their marks, ``most`` tokens of them (but at least one token and EOS)."""
+    marked = np.insert(ids, np.cumsum(lengths)[:-1], PARAGRAPH_END)
+    marks = np.arange(len(lengths)) < len(lengths) - 1
+    lengths = _within(lengths + marks, None if most is None else max(most - 1, 1))
+    lengths = lengths[lengths > 0]
+    lengths[-1] += 1
+    return np.append(marked[: lengths.sum() - 1], np.array(EOS, ids.dtype)), lengths
+
+
+def _within(lengths: np.ndarray, most: int | None) -> np.ndarray:
+    """``lengths`` of which the last are cut or 0, so that they sum to at most ``most``."""
+    return lengths if most is None else np.clip(most - (np.cumsum(lengths) - lengths), 0, lengths)
+
+
+def cut_graph(row: Row, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The edges of a row between the first ``count`` of its paragraphs that are not empty: rows, columns, values.
+
+    Their numbers are those of the paragraphs in what ``cut_source`` gives.
+    """
+    sizes = np.diff(row["paragraph_offsets"])
+    place = np.where(sizes > 0, np.cumsum(sizes > 0) - 1, count)  # beyond all that is read: an empty one
+    first, second = place[row["graph_row"]], place[row["graph_col"]]
+    kept = (first < count) & (second < count)
+    return first[kept], second[kept], row["graph_value"][kept]
+
+
+def cut_target(ids: np.ndarray, tokens: int) -> np.ndarray:
+    """At most ``tokens`` of BOS ... EOS; a target that was cut still ends with its EOS."""
+    return ids if len(ids) <= tokens else np.append(ids[: tokens - 1], ids[-1])

@@ -1,0 +1,119 @@
+"""The systems by name. What a system is made of and can do is told by its specification; no torch here.
+
+A system of another package joins by an entry point of the group ``raysum.systems``: ``toy = toy.spec:ToySpec``.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+_SPECS = {
+    "family": "raysum.models.specs.family:FamilySpec",
+    "tdmca": "raysum.models.specs.tdmca:TdmcaSpec",
+    "txl": "raysum.models.specs.txl:TxlSpec",
+    "graphsum": "raysum.models.specs.graphsum:GraphSumSpec",
+    "ranker": "raysum.models.specs.ranker:RankerSpec",
+    "predictor": "raysum.models.specs.predictor:PredictorSpec",
+}
+DEFAULT = "family"
+_FORMER = {"seq2seq": "family"}  # names in configs written before
+_GROUP = "raysum.systems"
+
+
+class Spec(BaseModel):
+    """Hyper-parameters of a model, as fields (unknown keys are errors), and what holds for all models of its system.
+
+    ``MODEL``, ``OBJECTIVE`` and ``KIND`` name its parts as ``module:name``; they are imported when they are needed:
+    the torch module made of a spec; the module around it (``.model``) that turns a batch into a summed loss, made of
+    the model and the label smoothing; the kind of rows that it reads (see ``raysum.stream.kinds``).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    MODEL: ClassVar[str]
+    OBJECTIVE: ClassVar[str]
+    KIND: ClassVar[str]
+
+    # What can be done with it. One that summarizes has the face of ``raysum.models.generator.Generator``.
+    summarizes: ClassVar[bool] = False
+    ranks: ClassVar[bool] = False  # scores paragraphs by what they hold of a summary
+    predicts_attention: ClassVar[bool] = False  # of a summarizing model, to each paragraph
+    attends_to_paragraphs: ClassVar[bool] = False  # its attention to paragraphs can be asked for
+    attends_to_tokens: ClassVar[bool] = False  # likewise, by every layer to every source token
+
+    system: str
+    width: int
+
+    @property
+    def needs_graph(self) -> bool:
+        """Whether a source must come with a graph between its paragraphs."""
+        return False
+
+    @property
+    def joins_paragraphs(self) -> bool:
+        """Whether it reads its paragraphs as one sequence, joined by marks."""
+        return False
+
+    def fitted(self, vocabulary: int) -> "Spec":
+        """This spec for a dataset of so many pieces, whatever it said before."""
+        return self.model_copy(update={"vocabulary": vocabulary}) if "vocabulary" in type(self).model_fields else self
+
+
+def names() -> list[str]:
+    """All systems, those of other packages last."""
+    return [*_SPECS, *_others()]
+
+
+def current(name: str) -> str:
+    """What the system that a config calls ``name`` is called now."""
+    return _FORMER.get(name, name)
+
+
+def spec_class(name: str) -> type[Spec]:
+    """The specification of the system ``name``. Raises ValueError naming the systems there are."""
+    known, name = _SPECS | _others(), current(name)
+    if name not in known:
+        raise ValueError(f"no system {name!r}; there are {', '.join(known)}")
+    return _load(known[name])
+
+
+def spec_classes() -> Iterator[type[Spec]]:
+    yield from map(spec_class, names())
+
+
+def build(spec: Spec) -> Any:
+    """The model of ``spec``, with fresh weights; seed torch before for repeatable ones."""
+    return _load(spec.MODEL)(spec)
+
+
+def objective(spec: Spec, model: Any, smoothing: float) -> Any:
+    """What trains ``model``: a module with the model as ``.model`` that turns a batch into a loss sum."""
+    return _load(spec.OBJECTIVE)(model, smoothing)
+
+
+def kind(spec: Spec) -> Any:
+    """How rows reach the model of ``spec``: a ``raysum.stream.kinds.Kind``."""
+    return _load(spec.KIND).of(spec)
+
+
+def count_parameters(spec: Spec) -> int:
+    """Trainable numbers of the model of ``spec``; tied matrices count once. Nothing is allocated."""
+    import torch
+
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in build(spec).parameters())
+
+
+@cache
+def _others() -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=_GROUP)}
+
+
+@cache
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)

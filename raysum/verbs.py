@@ -1,0 +1,31 @@
+"""Rooms that are verbs: ``raysum.train(...)`` calls the function of the room ``raysum/train/``, imported then."""
+
+import inspect
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class Verb(ModuleType):
+    """A package that can be called as the function that ``verb`` names (``module:function``)."""
+
+    verb: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function()(*args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._function())
+
+    def _function(self) -> Any:
+        module, _, name = self.verb.partition(":")
+        return getattr(import_module(module), name)
+
+
+def make_verb(package: str, function: str) -> None:
+    """Let the imported ``package`` be called as ``function``."""
+    module: Any = sys.modules[package]
+    module.__class__ = Verb
+    module.verb = function

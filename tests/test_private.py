@@ -1,0 +1,83 @@
+"""Each touch of what another library keeps to itself still does what it is there for: see raysum/runtime/private.py."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from raysum.runtime import private
+
+
+def test_a_packed_matrix_gives_the_plain_product():
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(300, 64), torch.randn(300), torch.randn(7, 64)
+    for term in (bias, None):
+        packed = private.packed_linear(weight, term, rows=80)
+        assert packed is not None
+        torch.testing.assert_close(packed(x), linear(x, weight, term))
+    assert private.packed_linear(weight.bfloat16(), bias.bfloat16(), 80) is None
+
+
+TRAINING = """
+import torch
+from torch import distributed
+from raysum.runtime.private import compile_nothing, full_precision_copies, leave_process_group
+from raysum.runtime.silence import quiet_training
+from raysum.train.group import lone_group
+
+quiet_training()
+import deepspeed
+compile_nothing()
+built = []
+import deepspeed.ops.op_builder.builder as builder
+builder.OpBuilder.jit_load = lambda self, verbose=True: built.append(self.name)
+for attempt in range(2):
+    with lone_group():
+        model = torch.nn.Linear(4, 4)
+        config = {"train_batch_size": 1, "bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}
+        config["optimizer"] = {"type": "Adam", "params": {"lr": 0.1, "torch_adam": True}}
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        copies = full_precision_copies(engine.optimizer)
+        assert {copy.dtype for copy in copies.values()} <= {torch.float32}
+        assert all(parameter.dtype == torch.bfloat16 for parameter in engine.module.parameters())
+        assert {id(parameter) for parameter in engine.module.parameters()} == {*copies}
+        distributed.all_reduce(torch.ones(1))
+    assert not distributed.is_initialized()
+assert not built, built
+"""
+
+
+def test_deepspeed_compiles_nothing_and_its_group_ends():
+    done = subprocess.run([sys.executable, "-c", TRAINING], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
+DEATH = """
+import os, ray
+from raysum.runtime.private import dashboard_address
+from raysum.runtime.session import ray_session
+
+@ray.remote(max_retries=0)
+def die():
+    print("a word of a worker")
+    os._exit(1)
+
+assert dashboard_address() is None
+with ray_session(cpus=1):
+    host, _, port = dashboard_address().partition(":")
+    assert host == "127.0.0.1" and int(port) > 0
+    try:
+        ray.get(die.remote())
+    except ray.exceptions.WorkerCrashedError:
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_a_session_tells_its_dashboard_and_keeps_workers_words_from_stdout():
+    done = subprocess.run([sys.executable, "-c", DEATH], capture_output=True, text=True, timeout=120, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,117 @@
+"""The plan of the house: imports go down only, files are short, what is light stays light."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "raysum"
+# From top to bottom; rooms of one line import nothing of each other.
+ROOMS = [
+    ("__main__",),
+    ("cli",),
+    ("quickstart", "bench"),
+    ("tune", "serve"),
+    ("evaluate",),
+    ("train",),
+    ("decode",),
+    ("importing",),
+    ("restore",),
+    ("stream",),
+    ("prepare",),
+    ("data",),
+    ("run",),
+    ("config",),
+    ("models",),
+    ("systems",),
+    ("metrics",),
+    ("runtime",),
+    ("errors", "verbs", "presets", "spaces"),
+]
+FLOOR = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
+LIGHT = ["models", "metrics", "decode", "stream/plan.py"]  # never import Ray or DeepSpeed
+PUBLIC = {"os._exit", "torch.utils._python_dispatch.TorchDispatchMode"}  # documented under these names
+OPERATORS = re.compile(r"\b(torch\.ops|_aten)\.[\w.]*")  # operators of torch are known by their schema's names
+OWN = re.compile(r"\b(self|cls|job|space|summarizer|searcher)\._")
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        yield file, ast.parse(file.read_text())
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_imports_go_down_only():
+    for file, tree in modules():
+        if file == PACKAGE / "__init__.py":
+            continue  # the face: each verb is imported when it is called
+        for name in imported(tree):
+            parts = name.split(".")
+            if parts[0] != "raysum" or len(parts) < 2 or parts[1] == "__version__":
+                continue
+            here, there = room_of(file), parts[1]
+            assert there == here or FLOOR[there] > FLOOR[here], f"{file.relative_to(PACKAGE)} imports {name}"
+
+
+def test_files_are_short_and_have_one_line_that_says_their_subject():
+    for file, tree in modules():
+        lines = file.read_text().splitlines()
+        assert len(lines) <= 300, f"{file} has {len(lines)} lines"
+        assert not lines or ast.get_docstring(tree), f"{file} does not say what it is about"
+
+
+def test_models_metrics_decoding_and_the_plan_know_neither_ray_nor_deepspeed():
+    for file, tree in modules():
+        if any(file.relative_to(PACKAGE).as_posix().startswith(room) for room in LIGHT):
+            assert not {name.split(".")[0] for name in imported(tree)} & {"ray", "deepspeed"}, file
+
+
+def test_other_libraries_private_names_are_touched_in_one_place():
+    for file, tree in modules():
+        if file == PACKAGE / "runtime" / "private.py":
+            continue
+        for name in set(imported(tree)) - PUBLIC:
+            hidden = [part for part in name.split(".") if part.startswith("_") and not part.startswith("__")]
+            assert name.startswith("raysum") or not hidden, f"{file} imports {name}"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                said = ast.unparse(node)
+                assert OWN.match(said) or OPERATORS.match(said) or said in PUBLIC, f"{file}:{node.lineno}: {said}"
+
+
+@pytest.mark.parametrize("code", ["import raysum.cli.app", "import raysum; raysum.train, raysum.Client"])
+def test_what_is_imported_first_is_light(code):
+    heavy = "('torch', 'ray', 'deepspeed', 'pandas', 'pyarrow', 'sklearn', 'fastapi')"
+    check = f"{code}; import sys; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_rooms_that_are_verbs_are_called_as_their_functions():
+    import inspect
+
+    import raysum
+    import raysum.train.checkpoints
+    from raysum.train.fit import train
+
+    assert inspect.signature(raysum.train) == inspect.signature(train)
+    with pytest.raises(raysum.errors.UserError, match="training needs out=RUN"):
+        raysum.train("pht", data="none")
+    assert raysum.train.checkpoints.__name__ == "raysum.train.checkpoints"
+    assert {"evaluate", "load", "prepare", "serve", "train", "tune"} <= set(raysum.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = raysum.trian

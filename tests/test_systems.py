@@ -1,0 +1,200 @@
+"""The registry of systems: every one of them trains, and so does one from outside the package."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from factbook_data import write_factbook
+from safetensors.torch import load_file
+from small_datasets import write_dataset
+
+from raysum import systems
+from raysum.config.sections import Config
+from raysum.errors import UserError
+from raysum.models.generator import Generator
+from raysum.restore import Start
+from raysum.run import Run
+from raysum.runtime.storage import read_lines
+from raysum.train.fit import fit
+
+TOY = Path(__file__).parent / "toy"
+SMALL = {"width": 16, "ffn": 32, "heads": 2}
+MODELS = {
+    "family": {"encoder": "LG", "decoder": "PF", "pooling_heads": 2, **SMALL},
+    "tdmca": {"layers": "LM", "block": 8, **SMALL},
+    "txl": {"layers": 2, "segment": 8, "memory": 8, **SMALL},
+    "graphsum": {"local_layers": 1, "graph_layers": 1, "decoder_layers": 1, **SMALL},
+}
+TRAIN = {"batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1, "log_every": 1}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("systems") / "data", {"train": 120, "valid": 16}, graph=True)
+
+
+def config(data: Path, out: Path, model: dict, steps: int, **train) -> Config:
+    optim = {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}
+    values = {"model": model, "train": {**TRAIN, "steps": steps, **train}, "optim": optim}
+    return Config(**values, data=str(data), out=str(out))
+
+
+def losses(run: Run) -> list[float]:
+    return [line["loss"] for line in read_lines(run.metrics) if "loss" in line]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_summarizing_system_trains_and_resumes_bit_for_bit(name, data, tmp_path):
+    model = {"system": name, **MODELS[name]}
+    whole = fit(config(data, tmp_path / "whole", model, 8))
+    fit(config(data, tmp_path / "parts", model, 3))
+    parts = fit(config(data, tmp_path / "parts", model, 8))
+    found = losses(whole)
+    assert len(found) == 8 and sum(found[-3:]) < sum(found[:3])
+    assert losses(parts) == found
+    ours, theirs = (load_file(run.checkpoint("8").weights) for run in (parts, whole))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_the_registry_tells_what_each_system_is():
+    for name in systems.names():
+        spec = systems.spec_class(name)()
+        model = systems.build(spec.model_copy(update={"width": 16, "heads": 2}))
+        assert spec.system == name and isinstance(model, Generator) == spec.summarizes
+        assert systems.objective(spec, model, 0.1).model is model
+        assert systems.kind(spec).columns
+    assert systems.spec_class("seq2seq") is systems.spec_class("family")
+    with pytest.raises(ValueError, match="no system 'hibret'; there are family, tdmca"):
+        systems.spec_class("hibret")
+
+
+def test_no_room_asks_for_the_class_of_a_spec_or_model():
+    """Verbs ask for abilities: a system of another package has no class that they know."""
+    package = Path(systems.__file__).parent
+    classes = {"Spec", "Generator", "FamilySpec", "TransformerSpec", "RankerSpec", "PredictorSpec", "Family", "Ranker"}
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+                asked = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+                assert not asked & (classes - {"Spec"}), f"{file}:{node.lineno}"
+
+
+# A new training that begins with the weights of another
+
+
+def test_a_training_starts_from_the_weights_of_another_run(data, tmp_path, capsys):
+    donor = fit(config(data, tmp_path / "donor", {**MODELS["family"], "encoder": "LL"}, 4))
+    given = load_file(donor.best().weights)
+    model = {**MODELS["family"], "encoder": "LG", "decoder": "P"}
+    fit(config(data, tmp_path / "new", model, 1, start=str(donor.path)))
+    said = capsys.readouterr().err
+    assert "parameters begin as those of" in said and "new are encoder.1.*; left out" in said
+    assert "left out are its decoder.1.*, encoder.1.*" in said
+    spec = Run.open(tmp_path / "new").config.model
+    start = Start.of(str(donor.path), spec, donor.recipe["vocabulary_sha256"])
+    assert {"embedding.weight", "encoder.0.block.attention.qkv.weight", "pooling.merge.weight"} <= {*start.taken}
+    assert not {*start.taken} & {*start.fresh} and {*start.taken, *start.unused} == {*given}
+    torch.manual_seed(5)
+    fresh = systems.build(spec)
+    before = {name: value.clone() for name, value in fresh.named_parameters()}
+    start.apply(fresh)
+    for name, value in fresh.named_parameters():
+        assert torch.equal(value, given[name] if name in start.taken else before[name]), name
+
+
+def test_the_same_model_goes_on_where_the_other_was(data, tmp_path):
+    """Constant rate, no dropout: the first loss of the second training is near the last of the first."""
+    dry = {**MODELS["family"], "dropout": 0.0, "attention_dropout": 0.0}
+    donor = fit(config(data, tmp_path / "donor", dry, 12, validate_every=12))
+    new = fit(config(data, tmp_path / "new", dry, 1, start=str(donor.path)))
+    assert losses(new)[0] < 0.9 * losses(donor)[0]
+    assert fit(config(data, tmp_path / "new", dry, 2, start=str(donor.path))).latest().step == 2  # resumes
+
+
+def test_what_cannot_be_a_start_is_said(data, tmp_path):
+    donor = fit(config(data, tmp_path / "donor", MODELS["family"], 1))
+    other = write_dataset(tmp_path / "other", {"train": 30}, seed=4)
+    with pytest.raises(UserError, match="another vocabulary.*--vocab"):
+        fit(config(other, tmp_path / "new", MODELS["family"], 1, start=str(donor.path)))
+    wider = {**MODELS["family"], "width": 32}
+    with pytest.raises(UserError, match="no matrix of .* has the name and shape"):
+        fit(config(data, tmp_path / "new", wider, 1, start=str(donor.path)))
+    with pytest.raises(UserError, match="no run folder"):
+        fit(config(data, tmp_path / "new", MODELS["family"], 1, start=str(tmp_path / "none")))
+
+
+# A system of another package
+
+
+def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(TOY)}
+    command = [sys.executable, "-m", "raysum", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> dict[str, Path]:
+    """A dataset, a config that names the toy, and its run after 6 steps."""
+    folder = tmp_path_factory.mktemp("toy")
+    write_factbook(folder / "data", {"train": 60, "valid": 8})
+    values = {"model": {"system": "toy"}, "train": {**TRAIN, "batch_tokens": 2000, "steps": 6}}
+    values |= {"optim": {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}, "decode": {"max_length": 12}}
+    (folder / "toy.yaml").write_text(json.dumps(values))
+    done = raysum("train", str(folder / "toy.yaml"), f"data={folder / 'data'}", f"out={folder / 'run'}", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["step"] == 6
+    return {"config": folder / "toy.yaml", "data": folder / "data", "run": folder / "run"}
+
+
+def test_a_system_of_another_package_trains_resumes_and_is_aligned(toy):
+    command = ["train", str(toy["config"]), f"data={toy['data']}", f"out={toy['run']}", "train.steps=9"]
+    done = raysum(*command)
+    assert done.returncode == 0 and "goes on from step 6" in done.stderr, done.stderr
+    found = losses(Run(toy["run"]))
+    assert len(found) == 9 and found[-1] < found[0]
+    short = ["train.workers=0", "train.steps=2", "model.heads=2", "model.ffn=16"]
+    aligned = raysum("train", "alignment", f"run={toy['run']}", f"data={toy['data']}", *short)
+    assert aligned.returncode == 0, aligned.stderr
+
+
+def test_it_is_shown_summarized_with_and_evaluated(toy, tmp_path):
+    shown = raysum("config", "show", str(toy["config"]), "--json")
+    assert json.loads(shown.stdout)["model"]["system"] == "toy"
+    wrong = raysum("train", str(toy["config"]), "model.witdh=8")
+    assert wrong.returncode == 2 and "did you mean 'model.width'?" in wrong.stderr
+    result = raysum("evaluate", str(toy["run"]), f"data={toy['data']}", "split=valid", "limit=4", "--json")
+    assert result.returncode == 0, result.stderr
+    assert set(json.loads(result.stdout)["systems"]) == {"run", "lead", "lexrank"}
+    (tmp_path / "text.txt").write_text("The mill stands by the river. It turns all day and all night long.")
+    told = raysum("summarize", str(toy["run"]), str(tmp_path / "text.txt"), "title=Mill", "num_beams=2", "--json")
+    assert told.returncode == 0 and json.loads(told.stdout)["attention"] == [pytest.approx(1)], told.stderr
+    assert raysum("summarize", str(toy["run"]), str(tmp_path / "text.txt"), "gnmt_coverage=1").returncode == 2
+
+
+def test_without_its_package_a_run_is_refused_by_name(toy):
+    bare = subprocess.run(
+        [sys.executable, "-m", "raysum", "summarize", str(toy["run"]), "-"], capture_output=True, text=True, input="a"
+    )
+    assert bare.returncode == 2 and "no system 'toy'" in bare.stderr and "Traceback" not in bare.stderr
+
+
+@pytest.mark.slow
+def test_it_is_served(toy):
+    from raysum.serve.client import Client
+
+    environment = {**os.environ, "PYTHONPATH": str(TOY)}
+    command = [sys.executable, "-m", "raysum", "serve", str(toy["run"]), "--port=0"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        address = next(line.split()[-1] for line in server.stderr if line.startswith("serving"))
+        text = "The mill stands by the river, and turns all day and night."
+        answer = Client(address).summarize("Mill", [text], min_length=4)
+        assert answer["summary"] and answer["attention"] == [pytest.approx(1)]
+    finally:
+        server.terminate()
+        server.wait(60)
