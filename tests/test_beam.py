@@ -12,10 +12,9 @@ import torch
 from small_models import EXAMPLES, model_of, pack
 
 from raysum.config.sections import DecodeConfig
-from raysum.decode.beam import _best, beam_search
+from raysum.decode.beam import Hypothesis, _best, beam_search
 from raysum.decode.betas import search_betas
 from raysum.decode.blocking import block_ngrams, block_recent
-from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.scores import AttentionAlignment, GnmtCoverage, History, StructuralCoverage, length_norm, terms
 from raysum.importing.hiersumm import convert
 from raysum.models.batch import Source
@@ -89,7 +88,6 @@ def test_best_first_with_log_probabilities():
     assert [h.ids for h in found] == [[B, EOS], [A, EOS]]
     assert [h.score for h in found] == pytest.approx([math.log(0.36), math.log(0.30)])
     assert [h.log_prob for h in found] == [h.score for h in found]
-    assert found[0].attention is None
 
 
 @pytest.mark.parametrize(
@@ -336,7 +334,6 @@ def test_gnmt_coverage_turns_the_ranking(final):
     assert (best.ids, second.ids) == ([B, EOS], [A, EOS])
     assert best.score == pytest.approx(math.log(0.45) + 0.5 * (math.log(0.7) + math.log(0.6) + math.log(0.7)), rel=1e-5)
     assert second.score == pytest.approx(math.log(0.55) + 0.5 * (math.log(0.4) + math.log(0.2)), rel=1e-5)
-    assert second.attention == pytest.approx(np.array([0.9, 0.1]), abs=1e-6)
 
 
 def test_gnmt_coverage_steers_only_when_it_acts_at_every_step():
@@ -359,14 +356,8 @@ def test_tokens_are_watched_only_where_a_term_reads_them():
             asked.append(attention)
             return super().step(tokens, state, attention)
 
-    for some, attention in [([], False), ([EVEN], False), ([EVEN, GnmtCoverage(1.0, REAL)], True)]:
-        beam_search(
-            Asked(SHORT_OR_LONG, TOKENS if len(some) > 1 else PARAGRAPHS),
-            memory(),
-            settings(),
-            some,
-            attention=attention,
-        )
+    for some in ([], [EVEN], [EVEN, GnmtCoverage(1.0, REAL)]):
+        beam_search(Asked(SHORT_OR_LONG, TOKENS if len(some) > 1 else PARAGRAPHS), memory(), settings(), some)
     assert list(dict.fromkeys(asked)) == [False, True, "tokens"]
 
 
@@ -395,12 +386,11 @@ def test_alignment_turns_the_ranking(final):
     """A is likelier, but then attends unevenly: eta = (0.7, 0.3), while B stays at the predicted (0.5, 0.5)."""
     term = AttentionAlignment(EVEN.predicted, EVEN.mask, 1.0, final=final)
     script = Script({(): {A: 0.55, B: 0.45}, (A,): {EOS: 1.0}, (B,): {EOS: 1.0}}, PARAGRAPHS)
-    best, second = beam_search(script, memory(), settings(n_best=2), [term], attention=True)[0]
+    best, second = beam_search(script, memory(), settings(n_best=2), [term])[0]
     assert (best.ids, second.ids) == ([B, EOS], [A, EOS])
     assert best.score == pytest.approx(math.log(0.45) + 2 * math.log(0.5), rel=1e-5)
     assert second.score == pytest.approx(math.log(0.55) + math.log(0.5) + math.log(0.3), rel=1e-5)
     assert second.log_prob == pytest.approx(math.log(0.55))
-    assert second.attention == pytest.approx(np.array([0.7, 0.3]), abs=1e-6)
 
 
 def test_alignment_steers_the_beam_unless_final():

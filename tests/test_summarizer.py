@@ -141,29 +141,23 @@ def test_alone_or_together_in_input_order(folder, name):
         assert alone.attention == pytest.approx(summary.attention, abs=1e-5)
 
 
-def test_the_search_attends_as_teacher_forcing_does(plain):
+def test_alignment_changes_the_score_by_its_term_of_what_teacher_forcing_attends_to(aligned):
     """The running sums of the cached search equal one uncached pass over what it found."""
-    rows = [plain.prepare(cluster) for cluster in clusters(5)]
-    memory = plain.searcher.model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1]) for row in rows]))
-    found = beam_search(plain.searcher.model, memory, plain.settings, attention=True)
-    forced = attention_of(plain.searcher.model, memory, [[best[0].ids] for best in found])
-    for best, (weights,) in zip(found, forced, strict=True):
-        assert weights.sum(1) == pytest.approx(np.ones(len(best[0].ids)), abs=1e-5)
-        assert citations.overall(weights) == pytest.approx(best[0].attention, abs=1e-5)
-
-
-def test_alignment_changes_the_score_by_its_term(aligned):
-    row = aligned.prepare({"title": "The mill", "documents": DOCUMENTS})
-    memory = aligned.searcher.model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
-    predicted = aligned.searcher.predictor(aligned.searcher.model.paragraphs(memory), memory.paragraph_mask)
+    rows = [aligned.prepare(cluster) for cluster in clusters(5)]
+    model = aligned.searcher.model
+    memory = model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1]) for row in rows]))
+    predicted = aligned.searcher.predictor(model.paragraphs(memory), memory.paragraph_mask).detach()
     settings = aligned.choose({"beta": 0.5, "alignment_when": "final", "no_repeat_ngram_size": 2})
-    best = beam_search(aligned.searcher.model, memory, settings, terms(settings, memory, predicted))[0][0]
-    eta, hat = torch.from_numpy(best.attention), predicted[0].detach()
-    expected = 0.5 * torch.minimum(eta, hat).clamp_min(1e-6).log().sum().item()
-    norm = ((5 + len(best.ids)) / 6) ** settings.length_penalty
-    assert best.score == pytest.approx(best.log_prob / norm + expected, abs=1e-4)
-    summary = aligned.summarize_rows([row], aligned.choose({"beta": 0.5}))[0]
-    assert summary.score < aligned.summarize_rows([row])[0].score  # the term is negative
+    found = beam_search(model, memory, settings, terms(settings, memory, predicted))
+    forced = attention_of(model, memory, [[best.ids] for (best,) in found])
+    for (best,), (weights,), hat, mask in zip(found, forced, predicted, memory.paragraph_mask, strict=True):
+        assert weights.sum(1) == pytest.approx(np.ones(len(best.ids)), abs=1e-5)
+        eta = torch.from_numpy(citations.overall(weights))
+        expected = 0.5 * torch.minimum(eta, hat)[mask].clamp_min(1e-6).log().sum().item() * (int(mask.sum()) > 1)
+        norm = ((5 + len(best.ids)) / 6) ** settings.length_penalty
+        assert best.score == pytest.approx(best.log_prob / norm + expected, abs=1e-4)
+    plain, steered = (aligned.summarize_rows(rows[-1:], aligned.choose({"beta": beta}))[0] for beta in (0.0, 0.5))
+    assert steered.score < plain.score  # the term is negative
 
 
 def extracted(summarizer: Summarizer, rows: list[dict]) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Batched beam search over a step function: no model inside, no loop over beams or vocabulary.
 
-B examples still decoded, R beams, V vocabulary, M paragraphs. What a model must offer is `StepModel`.
+B examples still decoded, R beams, V vocabulary, M paragraphs of at most N tokens. What a model must offer is
+`StepModel`.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,7 @@ from torch import Tensor
 
 from raysum.config.sections import DecodeConfig
 from raysum.decode.blocking import block_ngrams, block_recent
-from raysum.decode.hypotheses import Finished, Hypothesis
-from raysum.decode.scores import History, Term, length_norm, watched
+from raysum.decode.scores import History, Term, length_norm
 from raysum.models.batch import Asked
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END
 
@@ -36,38 +36,71 @@ class StepModel(Protocol):
     def step(self, tokens: Tensor, state: Any, attention: Asked = False) -> tuple[Tensor, Tensor | None]: ...
 
 
-def beam_search(
-    model: StepModel,
-    memory: Any,
-    settings: DecodeConfig,
-    terms: Sequence[Term] = (),
-    *,
-    exempt: Sequence[int] = (),
-    attention: bool = False,
-) -> list[list[Hypothesis]]:
-    """The ``settings.n_best`` hypotheses of each example, best first; ``attention``: with theirs even if no term asks.
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished sequence: ``ids`` without BOS, ending in EOS unless cut at the maximum length.
 
-    See :func:`search`; final terms rank what it found.
+    ``score`` is what ranks it: ``log_prob`` normalized by length, plus the terms.
     """
-    steering, ranking = [term for term in terms if not term.final], [term for term in terms if term.final]
-    watch = watched(terms, attention)
-    return search(model, memory, settings, steering, exempt=exempt, attention=watch).best(settings.n_best, ranking)
+
+    ids: list[int]
+    score: float
+    log_prob: float
+
+
+class Finished:
+    """The finished hypotheses of a search, F in all; final terms rank the 2 R best of each example."""
+
+    def __init__(self, num_examples: int, beams: int, device: torch.device) -> None:
+        self._ranked = 2 * beams
+        self.count = torch.zeros(num_examples, dtype=torch.long, device=device)  # [B] how many have finished
+        self._ids: list[list[int]] = []
+        self._columns: list[tuple[Tensor, ...]] = []  # example, score without final terms, log-probability, attention
+
+    def add(
+        self, tokens: Tensor, history: History, chosen: Tensor, log_prob: Tensor, score: Tensor, closed: bool
+    ) -> None:
+        """Take in hypotheses ``tokens`` [B', R, T] of ``history.examples`` where ``chosen`` [B', R].
+
+        ``closed`` puts an EOS behind them.
+        """
+        self._ids += [[*ids, EOS] if closed else ids for ids in tokens[chosen][:, 1:].tolist()]
+        sums = [part[chosen] for part in (history.total, history.overlap, history.by_token) if part is not None]
+        example = history.examples[:, None].expand_as(chosen)[chosen]
+        self._columns.append((example, score[chosen], log_prob[chosen], *sums))
+        self.count[history.examples] += chosen.sum(-1)
+
+    def best(self, n_best: int, terms: Sequence[Term] = ()) -> list[list[Hypothesis]]:
+        """The ``n_best`` of each example by score and the final ones of ``terms``, best first."""
+        found: list[list[Hypothesis]] = [[] for _ in range(len(self.count))]
+        if not self._columns:
+            return found
+        example, score, log_prob, *sums = (torch.cat(column) for column in zip(*self._columns, strict=True))
+        total, overlap, *by_token = (part[:, None] for part in sums)  # [F, 1, ...], as of one beam each
+        steps = torch.tensor([[len(ids)] for ids in self._ids], device=score.device)
+        history = History(example, total, overlap, steps, *by_token)
+        whole = sum((term(history)[:, 0] for term in terms if term.final), score)
+        columns = zip(score.tolist(), example.tolist(), self._ids, whole.tolist(), log_prob.tolist(), strict=True)
+        for _, number, *column in sorted(columns, key=lambda column: -column[0]):
+            found[number].append(Hypothesis(*column))
+        return [sorted(some[: self._ranked], key=lambda one: -one.score)[:n_best] for some in found]
+
+
+def beam_search(
+    model: StepModel, memory: Any, settings: DecodeConfig, terms: Sequence[Term] = (), *, exempt: Sequence[int] = ()
+) -> list[list[Hypothesis]]:
+    """The ``settings.n_best`` hypotheses of each example, best first: :func:`search`, ranked by its final terms."""
+    return search(model, memory, settings, terms, exempt=exempt).best(settings.n_best, terms)
 
 
 @torch.inference_mode()
 def search(
-    model: StepModel,
-    memory: Any,
-    settings: DecodeConfig,
-    steering: Sequence[Term] = (),
-    *,
-    exempt: Sequence[int] = (),
-    attention: Asked = False,
+    model: StepModel, memory: Any, settings: DecodeConfig, terms: Sequence[Term] = (), *, exempt: Sequence[int] = ()
 ) -> Finished:
-    """All hypotheses that finish, scored by log-probability and the terms ``steering``.
+    """All hypotheses that finish, scored by log-probability and those of ``terms`` that are not final.
 
     ``memory`` is what ``model.start`` takes, with ``paragraph_mask`` [B, M]. ``exempt`` are ids that
-    ``no_repeat_last`` lets repeat (commas). ``attention``: watch it even if no term does.
+    ``no_repeat_last`` lets repeat (commas).
 
     At each step, hypotheses whose EOS is among the R best candidates finish, and the R best others go on; an example
     stops with R finished ones, and at the maximum length every live one counts as finished. A hypothesis that has
@@ -75,17 +108,22 @@ def search(
     """
     num_examples, paragraphs = memory.paragraph_mask.shape
     beams, device = settings.num_beams, memory.paragraph_mask.device
-    state = model.start(memory, beams)
-    live = _Live.start(num_examples, beams, paragraphs, device)
-    watch = watched(steering, attention)
-    done = Finished.start(num_examples, beams, paragraphs, settings.max_length, device, bool(watch))
+    watch: Asked = "tokens" if any(term.by_token for term in terms) else bool(terms)
+    steering = [term for term in terms if not term.final]
     commas = torch.tensor(exempt, dtype=torch.long, device=device)
+    state, done = model.start(memory, beams), Finished(num_examples, beams, device)
+    # The live hypotheses: tokens [B, R, T] from BOS on, and log_prob [B, R], which is -inf where a beam is empty.
+    tokens = torch.full((num_examples, beams, 1), BOS, device=device)
+    log_prob = torch.full((num_examples, beams), -torch.inf, device=device)
+    log_prob[:, 0] = 0.0
+    history = History.start(num_examples, beams, paragraphs, device)
     for length in range(1, settings.max_length + 1):
-        logits, weights = model.step(live.tokens[..., -1].flatten(), state, attention=watch)
+        logits, weights = model.step(tokens[..., -1].flatten(), state, attention=watch)
         if weights is not None:
-            live.history.add(weights.view(*live.log_prob.shape, *weights.shape[1:]))
-        log_probs, eos = _candidates(logits, live, settings, commas, closable=length > settings.min_length)
-        norm, bonus = length_norm(settings, length), live.bonus(steering)
+            history.add(weights.view(*log_prob.shape, *weights.shape[1:]))
+        log_probs, eos = _candidates(logits, tokens, log_prob, settings, commas)
+        norm = length_norm(settings, length)
+        bonus = sum((term(history) for term in steering), torch.zeros_like(log_prob))
         parent, token, log_prob = _best(log_probs, norm * bonus)
         score, eos_score = log_prob / norm + bonus.gather(1, parent), eos / norm + bonus
 
@@ -93,38 +131,40 @@ def search(
         stuck = log_probs.amax(-1) == -torch.inf
         ends = (eos > -torch.inf) & (stuck | (better.sum(-1) < beams))
         if ends.any():
-            done.add(live.tokens, live.history, ends, eos, eos_score, closed=True)
-        live.extend(parent, token, log_prob)
+            done.add(tokens, history, ends, eos, eos_score, closed=True)
+        tokens = torch.cat((torch.take_along_dim(tokens, parent[..., None], 1), token[..., None]), -1)
+        history.reorder(parent)
         alive = log_prob > -torch.inf
         if length == settings.max_length:
-            done.add(live.tokens, live.history, alive, log_prob, score, closed=False)
+            done.add(tokens, history, alive, log_prob, score, closed=False)
             break
         state.reorder(parent)
-        going = (done.count[live.examples] < beams) & alive.any(-1)
+        going = (done.count[history.examples] < beams) & alive.any(-1)
         if not going.all():
             index = going.nonzero().squeeze(1)
             if not len(index):
                 break
             state.keep(index)
-            live.keep(index)
+            tokens, log_prob = tokens[index], log_prob[index]
+            history.keep(index)
     return done
 
 
 def _candidates(
-    logits: Tensor, live: "_Live", settings: DecodeConfig, commas: Tensor, closable: bool
+    logits: Tensor, tokens: Tensor, log_prob: Tensor, settings: DecodeConfig, commas: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the hypotheses extended by each token, [B, R, V], and by EOS, [B, R]; -inf where blocked.
 
-    EOS is -inf among the former, and in the latter unless ``closable`` or nothing else is left.
+    EOS is -inf among the former, and up to the minimum length in the latter unless nothing else is left.
     """
-    log_probs = logits.float().log_softmax(-1).view(*live.log_prob.shape, -1)
-    log_probs += live.log_prob[..., None]
+    log_probs = logits.float().log_softmax(-1).view(*log_prob.shape, -1)
+    log_probs += log_prob[..., None]
     eos = log_probs[..., EOS].clone()
     log_probs[..., EOS] = -torch.inf
     separator = None if settings.block_across_sentences else SENTENCE_END
-    block_ngrams(log_probs, live.tokens, settings.no_repeat_ngram_size, separator)
-    block_recent(log_probs, live.tokens, settings.no_repeat_last, commas)
-    if not closable:
+    block_ngrams(log_probs, tokens, settings.no_repeat_ngram_size, separator)
+    block_recent(log_probs, tokens, settings.no_repeat_last, commas)
+    if tokens.shape[-1] <= settings.min_length:
         eos = eos.masked_fill(log_probs.amax(-1) > -torch.inf, -torch.inf)
     return log_probs, eos
 
@@ -147,37 +187,3 @@ def _best(log_probs: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     values = log_probs.flatten(1).gather(1, beam * vocabulary + token).masked_fill(outside, -torch.inf)
     chosen = (values + offset.gather(1, beam)).topk(beams).indices
     return beam.gather(1, chosen), token.gather(1, chosen), values.gather(1, chosen)
-
-
-@dataclass
-class _Live:
-    """The hypotheses that go on: ``tokens`` [B, R, T] from BOS on, ``log_prob`` [B, R], -inf where a beam is empty."""
-
-    tokens: Tensor
-    log_prob: Tensor
-    history: History
-
-    @classmethod
-    def start(cls, num_examples: int, beams: int, paragraphs: int, device: torch.device) -> "_Live":
-        log_prob = torch.full((num_examples, beams), -torch.inf, device=device)
-        log_prob[:, 0] = 0.0
-        tokens = torch.full((num_examples, beams, 1), BOS, device=device)
-        return cls(tokens, log_prob, History.start(num_examples, beams, paragraphs, device))
-
-    @property
-    def examples(self) -> Tensor:
-        return self.history.examples
-
-    def bonus(self, terms: Sequence[Term]) -> Tensor:
-        """The sum of ``terms``, [B, R]."""
-        return sum((term(self.history) for term in terms), torch.zeros_like(self.log_prob))
-
-    def extend(self, parent: Tensor, token: Tensor, log_prob: Tensor) -> None:
-        kept = self.tokens.gather(1, parent[..., None].expand_as(self.tokens))
-        self.tokens = torch.cat((kept, token[..., None]), -1)
-        self.log_prob = log_prob
-        self.history.reorder(parent)
-
-    def keep(self, index: Tensor) -> None:
-        self.tokens, self.log_prob = self.tokens[index], self.log_prob[index]
-        self.history.keep(index)

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from raysum.config.sections import DecodeConfig
-from raysum.decode.beam import StepModel, StepState, beam_search, search
-from raysum.decode.hypotheses import Hypothesis
-from raysum.decode.scores import terms, watched
+from raysum.decode.beam import Hypothesis, StepModel, StepState, beam_search, search
+from raysum.decode.scores import terms
 from raysum.models.batch import Asked
 
 
@@ -35,11 +34,9 @@ def search_betas(
     """
     number = len(betas)
     if number == 1 or settings.alignment_when == "final":
-        of_betas = [terms(settings, memory, predicted, extracted, beta) for beta in betas]
-        common = [term for term in of_betas[0] if not term.final]
-        watch = watched([term for some in of_betas for term in some])
-        found = search(model, memory, settings, common, exempt=exempt, attention=watch)
-        ranked = [found.best(settings.n_best, [term for term in some if term.final]) for some in of_betas]
+        strongest = terms(settings, memory, predicted, extracted, max(betas))  # steers and watches as any of them
+        found = search(model, memory, settings, strongest, exempt=exempt)
+        ranked = [found.best(settings.n_best, terms(settings, memory, predicted, extracted, beta)) for beta in betas]
         return [list(example) for example in zip(*ranked, strict=True)]
     repeated = Repeated(memory, number)
     predicted, extracted = (

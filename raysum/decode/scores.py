@@ -5,7 +5,6 @@ B examples still decoded, R beams, M paragraphs of at most N tokens. Everything 
 in.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from raysum.config.sections import DecodeConfig
-from raysum.models.batch import Asked
 
 FLOOR = 1e-6  # of an attention share, or sum: log 0 must not end a hypothesis
 
@@ -166,29 +164,14 @@ def terms(
     ``predicted`` [B, M] is the predicted attention, needed if beta > 0; ``extracted`` [B, M] are the extractive
     probabilities, likewise. ``beta`` replaces that of the settings: a number, or one for each example [B].
     """
-    beta = settings.beta if beta is None else beta
-    mask, mean, final = (
-        memory.paragraph_mask,
-        settings.alignment_reduction == "mean",
-        settings.alignment_when == "final",
-    )
+    mean, final = settings.alignment_reduction == "mean", settings.alignment_when == "final"
     found: list[Term] = []
-    if torch.as_tensor(beta).any():
-        assert predicted is not None, "beta needs predicted attention"
-        found.append(AttentionAlignment(predicted, mask, beta, mean, final))
-    if settings.extractive:
-        assert extracted is not None, "extractive needs extractive probabilities"
-        found.append(AttentionAlignment(extracted, mask, settings.extractive, mean, final))
+    for weight, eta_hat in ((settings.beta if beta is None else beta, predicted), (settings.extractive, extracted)):
+        if torch.as_tensor(weight).any():
+            assert eta_hat is not None, "alignment needs predicted attention, or extractive probabilities"
+            found.append(AttentionAlignment(eta_hat, memory.paragraph_mask, weight, mean, final))
     if settings.structural_coverage:
         found.append(StructuralCoverage(settings.structural_coverage, settings.structural_when == "final"))
     if settings.gnmt_coverage:
-        final = settings.coverage_when == "final"
-        found.append(GnmtCoverage(settings.gnmt_coverage, memory.token_mask, final))
+        found.append(GnmtCoverage(settings.gnmt_coverage, memory.token_mask, settings.coverage_when == "final"))
     return found
-
-
-def watched(terms: Sequence[Term], attention: Asked = False) -> Asked:
-    """The attention that a search watches for ``terms``, and at least ``attention``."""
-    if attention == "tokens" or any(term.by_token for term in terms):
-        return "tokens"
-    return attention or bool(terms)

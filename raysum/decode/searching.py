@@ -15,8 +15,8 @@ from raysum import systems
 from raysum.config.sections import DecodeConfig, SourceConfig
 from raysum.data.rows import Row
 from raysum.decode.attention import attention_of
+from raysum.decode.beam import Hypothesis
 from raysum.decode.betas import search_betas
-from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.scores import shares
 from raysum.errors import UserError
 from raysum.models.batch import Memory, move

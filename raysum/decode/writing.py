@@ -12,7 +12,7 @@ import numpy as np
 from raysum.config.sections import DecodeConfig
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
-from raysum.decode.hypotheses import Hypothesis
+from raysum.decode.beam import Hypothesis
 from raysum.decode.searching import Found
 from raysum.decode.summary import Alternative, Citation, Sentence, Summary
 from raysum.metrics import citations
