@@ -8,7 +8,6 @@ from raysum.errors import UserError
 from raysum.metrics.attention import attention_similarity, gold_attention
 from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
 from raysum.metrics.statistics import mean_interval, paired_difference, ratio_interval
-from raysum.metrics.text import copy_density, length_ratio, novel_ngrams, repetition
 
 REFERENCE = "The rivers joined the sea.\nBoats were sailing slowly."
 PREDICTION = "Boats sailed slowly, rivers.\nThe river joins the sea."
@@ -56,11 +55,11 @@ def test_rouge_refuses(arguments):
         score(*arguments)
 
 
-def test_mean_interval_is_seeded_and_as_wide_as_theory_says():
+def test_mean_interval_repeats_and_is_as_wide_as_theory_says(monkeypatch):
+    monkeypatch.setattr("raysum.metrics.statistics.RESAMPLES", 4000)
     scores = np.random.default_rng(1).normal(30, 10, 400)
-    interval = mean_interval(scores, resamples=4000)
-    assert interval == mean_interval(scores, resamples=4000)
-    assert interval != mean_interval(scores, resamples=4000, seed=1)
+    interval = mean_interval(scores)
+    assert interval == mean_interval(scores)
     assert interval.value == pytest.approx(scores.mean())
     half = 1.96 * scores.std() / np.sqrt(len(scores))
     assert interval.low == pytest.approx(interval.value - half, abs=0.1 * half)
@@ -107,12 +106,3 @@ def test_attention_similarity():
     assert attention_similarity([0, 0], [0.5, 0.5]) == 0
     with pytest.raises(ValueError, match="2 paragraphs, gold over 3"):
         attention_similarity([1, 0], [1, 0, 0])
-
-
-def test_text_measures():
-    assert length_ratio("One, two!", "one two three four") == 0.5
-    assert novel_ngrams("the cat sat", "The cat ran. It sat") == 0.5
-    assert repetition("a b c a b c") == 0.25
-    assert copy_density("x a b c y b", "a b c d b") == pytest.approx((9 + 1) / 6)
-    assert copy_density("a b c", "a b x a b c") == 3  # the longest run, not the first
-    assert length_ratio("", "") == novel_ngrams("a", "a") == repetition("") == copy_density("", "a") == 0

@@ -63,11 +63,14 @@ class Searcher:
         read = [list(range(count)) for count in source.counts.tolist()]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             memory = self.model.encode(move(source, self.device))
-            predicted = self._predict(memory) if any(betas) or settings.keep_paragraphs else None
+            predicted = None  # attention [B, M]
+            if any(betas) or settings.keep_paragraphs:
+                predicted = self.predictor(self.model.paragraphs(memory), memory.paragraph_mask)
             extracted = self._extract(rows, limits, memory) if settings.extractive else None
             if predicted is not None and settings.keep_paragraphs:
-                shares_hat = zip(predicted.float().cpu().numpy(), read, strict=True)
-                read = [strongest(hat[: len(own)], settings.keep_paragraphs) for hat, own in shares_hat]
+                for example, hat in enumerate(predicted.float().cpu().numpy()):  # PHT paper, Table 6
+                    strongest = np.argsort(-hat[: len(read[example])], kind="stable")[: settings.keep_paragraphs]
+                    read[example] = sorted(strongest.tolist())  # in rank order
                 memory = self.model.encode(move(source.restrict(read), self.device))
                 predicted = _chosen(predicted, read)
                 extracted = None if extracted is None else _chosen(extracted, read)
@@ -77,10 +80,6 @@ class Searcher:
             best = [[hypotheses[0].ids for hypotheses in example] for example in found]
             attention = attention_of(self.model, memory, best)
         return [Found(*one) for one in zip(read, found, attention, strict=True)]
-
-    def _predict(self, memory: Memory) -> Tensor:
-        """Predicted attention [B, M]."""
-        return self.predictor(self.model.paragraphs(memory), memory.paragraph_mask)
 
     def _extract(self, rows: Sequence[Row], limits: SourceConfig, memory: Memory) -> Tensor:
         """Extractive probabilities [B, M]: the ranker's scores of the paragraphs that are read, as shares (extProb)."""
@@ -95,11 +94,6 @@ class Searcher:
         """The batch that the model of ``spec`` reads."""
         kind = systems.kind(spec)
         return kind.collate(kind.pack(list(rows), limits))
-
-
-def strongest(predicted: np.ndarray, count: int) -> list[int]:
-    """The ``count`` paragraphs of highest ``predicted`` [M] attention, in rank order (PHT paper, Table 6)."""
-    return sorted(np.argsort(-predicted, kind="stable")[:count].tolist())
 
 
 def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:

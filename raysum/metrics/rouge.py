@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+_PARTS = {"fmeasure": "", "precision": "_precision", "recall": "_recall"}  # and what a column's name ends with
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,8 @@ def score(predictions: Sequence[str], references: Sequence[str], protocol: str =
         if chosen.one_line:
             prediction, reference = prediction.replace("\n", " "), reference.replace("\n", " ")
         scores = scorer.score(reference, prediction)
-        f1 = {metric: 100 * scores[metric].fmeasure for metric in METRICS}
-        precision = {f"{metric}_precision": 100 * scores[metric].precision for metric in METRICS}
-        recall = {f"{metric}_recall": 100 * scores[metric].recall for metric in METRICS}
-        rows.append(f1 | precision | recall)
-    columns = [*METRICS, *(f"{metric}_{part}" for part in ("precision", "recall") for metric in METRICS)]
+        rows.append([100 * getattr(scores[metric], part) for part in _PARTS for metric in METRICS])
+    columns = [f"{metric}{suffix}" for suffix in _PARTS.values() for metric in METRICS]
     return pd.DataFrame(rows, columns=columns, dtype="float64")
 
 

@@ -1,6 +1,6 @@
 """Figures with seeded bootstrap intervals: a mean, a ratio of sums, the difference between two systems.
 
-The resamples depend on the seed and the number of examples alone, so equal lists give equal intervals anywhere.
+The resamples depend on the number of examples alone, so equal lists give equal intervals anywhere.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 RESAMPLES = 1000  # as the papers' ROUGE script: -r 1000
 CONFIDENCE = 0.95  # likewise: -c 95
-_DRAWS_AT_ONCE = 1 << 22  # 32 MB of indices
+_SEED = 0
+_DRAWS_AT_ONCE = 1 << 22  # 32 MB of indices; what exceeds that is drawn in pieces
 
 
 class Interval(NamedTuple):
@@ -25,21 +26,13 @@ class Interval(NamedTuple):
     high: float
 
 
-def mean_interval(
-    scores: ArrayLike, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
-) -> Interval:
+def mean_interval(scores: ArrayLike) -> Interval:
     """Of the mean of per-example scores [n]. Raises ValueError where there are none."""
     values = np.asarray(scores, float)
-    return ratio_interval(values, np.ones_like(values), resamples, confidence, seed)
+    return ratio_interval(values, np.ones_like(values))
 
 
-def ratio_interval(
-    numerators: ArrayLike,
-    denominators: ArrayLike,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
-) -> Interval:
+def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval:
     """Of sum / sum over examples [n], such as a corpus F1 from counts; 0 where the denominators sum to 0.
 
     Raises ValueError where there are no examples, or not as many denominators as numerators.
@@ -47,20 +40,16 @@ def ratio_interval(
     pairs = np.stack([np.asarray(numerators, float), np.asarray(denominators, float)], axis=1)  # [n, 2]
     if not len(pairs):
         raise ValueError("no scores to take an interval of")
-    value = _ratio(pairs.sum(axis=0))
-    resampled = _ratio(_resampled_sums(pairs, resamples, seed))
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail])
-    return Interval(float(value), float(low), float(high))
+    generator = np.random.default_rng(_SEED)
+    piece = max(_DRAWS_AT_ONCE // len(pairs), 1)
+    counts = [min(piece, RESAMPLES - start) for start in range(0, RESAMPLES, piece)]
+    sums = [pairs[generator.integers(len(pairs), size=(count, len(pairs)))].sum(axis=1) for count in counts]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(_ratio(np.concatenate(sums)), [tail, 1 - tail])
+    return Interval(float(_ratio(pairs.sum(axis=0))), float(low), float(high))
 
 
-def paired_difference(
-    first: ArrayLike,
-    second: ArrayLike,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
-) -> Interval:
+def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
     """Of mean(first) - mean(second), where both systems were scored on the same examples [n] in the same order.
 
     An interval without 0 says that they differ. Raises ValueError where the lists differ in length or are empty.
@@ -68,16 +57,7 @@ def paired_difference(
     scores, others = np.asarray(first, float), np.asarray(second, float)
     if len(scores) != len(others):
         raise ValueError(f"{len(scores)} scores cannot be paired with {len(others)}")
-    return mean_interval(scores - others, resamples, confidence, seed)
-
-
-def _resampled_sums(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """[n, columns] -> [resamples, columns]: sums of n rows drawn with replacement, in pieces of bounded memory."""
-    generator = np.random.default_rng(seed)
-    rows = len(values)
-    piece = max(_DRAWS_AT_ONCE // rows, 1)
-    counts = [min(piece, resamples - start) for start in range(0, resamples, piece)]
-    return np.concatenate([values[generator.integers(rows, size=(count, rows))].sum(axis=1) for count in counts])
+    return mean_interval(scores - others)
 
 
 def _ratio(sums: np.ndarray) -> np.ndarray:
@@ -104,11 +84,11 @@ def figure_of(name: str, figure: Figure, scores: "DataFrame") -> dict[str, float
     columns = {*figure.above, *figure.below} or {name}
     if not columns <= {*scores.columns} or not scores[[*columns]].notna().any(axis=None):
         return {}
-    top = sum(scores[column].fillna(0).to_numpy() for column in figure.above)
-    if figure.above and not figure.below:
-        return {name: int(np.sum(top))}
+    above, below = (scores[[*part]].fillna(0).to_numpy().sum(1) for part in (figure.above, figure.below))
     if figure.below:
-        found = 100 * np.array(ratio_interval(top, sum(scores[column].fillna(0).to_numpy() for column in figure.below)))
+        found = 100 * np.array(ratio_interval(above, below))
+    elif figure.above:
+        return {name: int(above.sum())}
     else:
         found = np.array(mean_interval(scores[name].dropna().to_numpy()))
-    return {name: float(found[0]), f"{name}_low": float(found[1]), f"{name}_high": float(found[2])}
+    return dict(zip((name, f"{name}_low", f"{name}_high"), found.tolist(), strict=True))
