@@ -52,6 +52,11 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path).expanduser().absolute()
+        self.vocabulary = self.path / "vocabulary.model"
+        self.metrics = self.path / "metrics.jsonl"
+        self.tensorboard = self.path / "tensorboard"
+        self.evaluation = self.path / "evaluation"
+        self.checkpoint_folder = self.path / "checkpoints"
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
@@ -90,22 +95,6 @@ class Run:
         return read_json(self.path / "recipe.json")
 
     @property
-    def vocabulary(self) -> Path:
-        return self.path / "vocabulary.model"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def evaluation(self) -> Path:
-        return self.path / "evaluation"
-
-    @property
     def alignment(self) -> "Run":
         """The attention predictor's run inside this one; ``.exists`` says whether it was trained."""
         return Run(self.path / "alignment")
@@ -133,10 +122,6 @@ class Run:
         write_json(folder / "state.json", {"step": step, **state})
 
     # Checkpoints
-
-    @property
-    def checkpoint_folder(self) -> Path:
-        return self.path / "checkpoints"
 
     def checkpoints(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest first."""

@@ -1,7 +1,4 @@
-"""Comparing systems: scorers, tables.
-
-The room is its verb, too: ``raysum.evaluate(target, data, **settings)`` is ``raysum.evaluate.evaluation.evaluate``.
-"""
+"""Comparing systems: scorers, tables. The room is its verb, too: ``raysum.evaluate(...)``."""
 
 from raysum.verbs import make_verb
 

@@ -1,7 +1,4 @@
-"""Raw clusters to datasets.
-
-The room is its verb, too: ``raysum.prepare(sources, out, **settings)`` is ``raysum.prepare.job.prepare``.
-"""
+"""Raw clusters to datasets. The room is its verb, too: ``raysum.prepare(...)``."""
 
 from raysum.verbs import make_verb
 

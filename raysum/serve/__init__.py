@@ -1,7 +1,4 @@
-"""Hosting a run over HTTP, and a client.
-
-The room is its verb, too: ``raysum.serve(run, **settings)`` is ``raysum.serve.app.serve``.
-"""
+"""Hosting a run over HTTP, and a client. The room is its verb, too: ``raysum.serve(...)``."""
 
 from raysum.verbs import make_verb
 

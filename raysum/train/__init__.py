@@ -1,7 +1,4 @@
-"""Training: the driver, the worker's loop, checkpoints, labels.
-
-The room is its verb, too: ``raysum.train(preset, *overrides, **values)`` is ``raysum.train.fit.train``.
-"""
+"""Training: the driver, the worker's loop, checkpoints, labels. The room is its verb, too: ``raysum.train(...)``."""
 
 from raysum.verbs import make_verb
 

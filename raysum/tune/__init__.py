@@ -1,7 +1,4 @@
-"""Searches: spaces, trials, results.
-
-The room is its verb, too: ``raysum.tune(space, *overrides, **values)`` is ``raysum.tune.search.tune``.
-"""
+"""Searches: spaces, trials, results. The room is its verb, too: ``raysum.tune(...)``."""
 
 from raysum.verbs import make_verb
 
