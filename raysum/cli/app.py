@@ -104,9 +104,9 @@ def evaluate(
     settings: EvaluateConfig,
 ) -> Any:
     """Decode a split and score it beside Lead and LexRank."""
-    from raysum.evaluate.evaluation import run_evaluation
+    from raysum.evaluate.evaluation import evaluate as run
 
-    return run_evaluation(target, settings)
+    return run(target, **settings.model_dump())
 
 
 class _SummarizeConfig(LoadConfig):
@@ -136,9 +136,9 @@ def serve(
     settings: ServeConfig,
 ) -> None:
     """Host the best checkpoint over HTTP until stopped."""
-    from raysum.serve.app import host
+    from raysum.serve.app import serve as host
 
-    host(settings)
+    host(**settings.model_dump())
 
 
 @app.command("import")

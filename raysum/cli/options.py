@@ -14,8 +14,7 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from raysum.config.loading import apply_override
-from raysum.config.problems import validate
+from raysum.config.loading import section_of
 from raysum.config.sections import DECODE_ALIASES, DecodeConfig, Section
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]
@@ -40,7 +39,7 @@ def verb(app: typer.Typer, section: type[Section]) -> Callable[[Callable[..., An
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         own = list(inspect.signature(function).parameters.values())[:-1]
-        items = next((parameter.name for parameter in own if _is_list(parameter)), None)
+        items = next((parameter.name for parameter in own if "list[" in str(parameter.annotation)), None)
         fields = {name: field for name, field in section.model_fields.items() if name not in {p.name for p in own}}
 
         def command(*, as_json: bool, **given: Any) -> None:
@@ -82,16 +81,9 @@ def print_result(result: Any, as_json: bool) -> None:
 
 
 def _settings(section: type[Section], values: dict[str, Any], pairs: list[str]) -> Section:
-    places: dict[str, str] = {}
-    for pair in pairs:
-        key = pair.partition("=")[0].partition(".")[0]
-        decodes = "decode" in section.model_fields and key in _DECODE and key not in section.model_fields
-        apply_override(values, places, f"decode.{pair}" if decodes else pair)
-    return validate(values, places, section)
-
-
-def _is_list(parameter: inspect.Parameter) -> bool:
-    return "list[" in str(parameter.annotation)
+    known = {*section.model_fields}
+    decoding = _DECODE - known if "decode" in known else set()
+    return section_of(section, values, [f"decode.{p}" if re.split("[.=]", p)[0] in decoding else p for p in pairs])
 
 
 def _is_pair(item: str) -> bool:

@@ -64,8 +64,10 @@ def _spec_of(values: Any) -> type[systems.Spec] | None:
 def _explain(problem: Any, places: dict[str, str], root: type[Section], spec: type[systems.Spec] | None) -> str:
     """One line for one problem that pydantic found."""
     dotted = ".".join(map(str, problem["loc"]))
-    place = next((places[key] for key in _ancestors(dotted) if key in places), "")
-    where = f" ({place})" if place else ""
+    written = dotted
+    while written and written not in places:
+        written = written.rpartition(".")[0]
+    where = f" ({places[written]})" if written else ""
     if problem["type"] == "extra_forbidden":
         near = _nearest(dotted, list(keys(root, spec)))
         return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
@@ -77,20 +79,10 @@ def _explain(problem: Any, places: dict[str, str], root: type[Section], spec: ty
     return f"{subject}{message}{given}{where}"
 
 
-def _ancestors(dotted: str) -> Iterator[str]:
-    while dotted:
-        yield dotted
-        dotted = dotted.rpartition(".")[0]
-
-
 def _nearest(dotted: str, valid: list[str]) -> str | None:
     """The valid key most like ``dotted``: the same last word in another section first, then close spellings."""
-    last = dotted.rpartition(".")[2]
-    same = [key for key in valid if key.rpartition(".")[2] == last]
-    if same:
-        return same[0]
+    last, words = dotted.rpartition(".")[2], {key.rpartition(".")[2]: key for key in reversed(valid)}
+    if last in words:
+        return words[last]
     close = get_close_matches(dotted, valid, 1, cutoff=0.75)
-    if close:
-        return close[0]
-    words = get_close_matches(last, [key.rpartition(".")[2] for key in valid], 1, cutoff=0.6)
-    return next((key for key in valid if key.rpartition(".")[2] == words[0]), None) if words else None
+    return next(iter(close or [words[word] for word in get_close_matches(last, words, 1)]), None)

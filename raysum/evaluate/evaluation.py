@@ -1,8 +1,8 @@
 """Comparing systems on one split: decode, score, save the outputs, make a table."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,12 @@ import pandas as pd
 
 from raysum.config.loading import section_of
 from raysum.data.dataset import Dataset
-from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.evaluate.scorers import means, score, scorers_of
-from raysum.evaluate.strategies import strategies
-from raysum.evaluate.systems import EXTRACTIVE, Lead, LexRank, Swapped, System, Trained
+from raysum.evaluate.systems import EXTRACTIVE, Lead, LexRank, Swapped, System, Trained, strategies
 from raysum.evaluate.table import Evaluation
 from raysum.metrics import rouge
 from raysum.metrics.statistics import paired_difference
@@ -37,15 +35,11 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
 
     >>> raysum.evaluate("runs/pht", "data", split="test").to_pandas()
     """
-    return run_evaluation(str(target), section_of(EvaluateConfig, {**settings, "data": str(data)}))
-
-
-def run_evaluation(target: str, config: EvaluateConfig) -> Evaluation:
-    """:func:`evaluate` with checked settings."""
+    config = section_of(EvaluateConfig, {**settings, "data": str(data)})
     dataset = Dataset.open(config.data)
     split = dataset.split(config.split)
-    if target in EXTRACTIVE and not Path(target).exists():
-        return compare([EXTRACTIVE[target]()], dataset, split, config, out=config.out)
+    if str(target) in EXTRACTIVE and not Path(target).exists():
+        return compare([EXTRACTIVE[str(target)]()], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
     summarizer = Summarizer.load(run.path, checkpoint=config.checkpoint, dtype=config.dtype, **config.decode)
@@ -84,7 +78,9 @@ def compare(
     scored: list[pd.DataFrame] = []
     written: list[dict[str, Any]] = []
     with bar(total=total * len(systems), label=f"evaluate {split}", unit="summary") as shown:
-        for rows, others in _chunks(_neighbours(chain([first], examples))):
+        pairs = pairwise(chain([first], examples, [first]))  # each row with the next one, the last with the first
+        while chunk := list(islice(pairs, _CHUNK)):
+            rows, others = zip(*chunk, strict=True)
             lines: list[dict[str, Any]] = [{"id": row["id"], "reference": row["summary"]} for row in rows]
             for system in systems:
                 summaries = system.summarize(rows, others)
@@ -101,28 +97,13 @@ def compare(
     return result
 
 
-def _neighbours(rows: Iterator[Row]) -> Iterator[tuple[Row, Row]]:
-    """Each row with the next one, the last with the first."""
-    first = previous = next(rows)
-    for row in rows:
-        yield previous, row
-        previous = row
-    yield previous, first
-
-
-def _chunks(pairs: Iterator[tuple[Row, Row]]) -> Iterator[tuple[list[Row], list[Row]]]:
-    while chunk := list(islice(pairs, _CHUNK)):
-        rows, others = zip(*chunk, strict=True)
-        yield list(rows), list(others)
-
-
 def _evaluation(scores: pd.DataFrame, protocol: str, weights: dict[str, dict[str, float]]) -> Evaluation:
     by_system = {str(name): part for name, part in scores.groupby("system", sort=False)}
     first, *others = by_system
     differences = {}
     for name in others if "rouge2" in scores else []:
-        value, low, high = paired_difference(by_system[first]["rouge2"], by_system[name]["rouge2"])
-        differences[f"{first} - {name}"] = {"rouge2": value, "rouge2_low": low, "rouge2_high": high}
+        interval = paired_difference(by_system[first]["rouge2"], by_system[name]["rouge2"])
+        differences[f"{first} - {name}"] = dict(zip(("rouge2", "rouge2_low", "rouge2_high"), interval, strict=True))
     return Evaluation(
         systems={name: means(part.dropna(axis=1, how="all")) for name, part in by_system.items()},
         differences=differences,

@@ -26,13 +26,14 @@ class Scorer(Protocol):
 
     def knows(self, row: Row) -> bool:
         """Whether a row of the dataset has what the scorer compares with."""
+        return True
 
     def score(self, rows: Sequence[Row], summaries: Sequence[Any]) -> list[dict[str, float]]:
         """The columns of each example, from its row and its ``Summary``."""
 
 
 @dataclass(frozen=True)
-class Rouge:
+class Rouge(Scorer):
     """ROUGE F1, precision and recall (0 to 100) against the row's summary, and the words of what was written."""
 
     protocol: str = "google"
@@ -44,9 +45,6 @@ class Rouge:
         "words": Figure("words", 1),
     }
 
-    def knows(self, row: Row) -> bool:
-        return True
-
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
         references = ["\n".join(row["summary"][a:b] for a, b in sentence_spans(row["summary"])) for row in rows]
         texts = ["\n".join(sentence.text for sentence in summary.sentences) for summary in summaries]
@@ -54,24 +52,18 @@ class Rouge:
         return scores.assign(words=[len(text.split()) for text in texts]).to_dict("records")
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(Scorer):
     """How near a model's attention to paragraphs is to where the reference comes from (0 to 1)."""
 
     figures: ClassVar = {"attention_similarity": Figure("attention", 3)}
 
-    def knows(self, row: Row) -> bool:
-        return True
-
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
-        return [_similarity(row, summary) for row, summary in zip(rows, summaries, strict=True)]
-
-
-def _similarity(row: Row, summary: Summary) -> dict[str, float]:
-    if not summary.attention:
-        return {}
-    gold = gold_attention(row["summary"], row["text"])
-    return {"attention_similarity": attention_similarity(summary.attention, gold.tolist())}
+        return [
+            {"attention_similarity": attention_similarity(one.attention, gold_attention(row["summary"], row["text"]))}
+            if one.attention
+            else {}
+            for row, one in zip(rows, summaries, strict=True)
+        ]
 
 
 FIGURES: dict[str, Figure] = {**Rouge.figures, **Factbook.figures, **Attention.figures}

@@ -1,10 +1,11 @@
 """Systems that are compared: a trained run, the same with swapped sources, and the extractive ones of the papers."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from raysum.data.sentences import sentence_spans
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Sentence, Summary
 from raysum.prepare.ranking import lexrank
+from raysum.runtime.progress import say
 
 
 class System(Protocol):
@@ -37,85 +39,80 @@ class Trained:
         return self.summarizer.summarize_rows(rows, self.settings)
 
 
-@dataclass(frozen=True)
-class Swapped:
+class Swapped(Trained):
     """The control: the same model with the row's own title but another cluster's paragraphs.
 
     What it still scores comes from the language and the title, not from reading.
     """
 
-    name: str
-    summarizer: Summarizer
-    settings: DecodeConfig
-
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        mixed = [swap(row, other) for row, other in zip(rows, others, strict=True)]
-        found = self.summarizer.summarize_rows(mixed, self.settings)
+        found = super().summarize([swap(row, other) for row, other in zip(rows, others, strict=True)], others)
         texts = [[sentence.text for sentence in summary.sentences] for summary in found]
         return [_uncited(row, sentences) for row, sentences in zip(rows, texts, strict=True)]
-
-
-@dataclass(frozen=True)
-class Lead:
-    """Title and ranked paragraphs in order, cut to the reference's length in words (HT and PHT papers, baselines)."""
-
-    name: str = "lead"
-
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        return [_extract(row, [row["title"], *row["text"]]) for row in rows]
-
-
-@dataclass(frozen=True)
-class LexRank:
-    """The most central paragraphs first, cut to the reference's length in words (Erkan and Radev, 2004)."""
-
-    name: str = "lexrank"
-
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        outputs = []
-        for row in rows:
-            order = np.argsort(-lexrank(row["text"]), kind="stable")
-            outputs.append(_extract(row, [row["text"][index] for index in order]))
-        return outputs
-
-
-@dataclass(frozen=True)
-class Oracle:
-    """Paragraphs that add most bigrams of the reference, cut to its length: about the best that extraction reaches."""
-
-    name: str = "oracle"
-
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        return [_extract(row, _covering(row["text"], row["summary"])) for row in rows]
-
-
-EXTRACTIVE: dict[str, type[Lead] | type[LexRank] | type[Oracle]] = {"lead": Lead, "lexrank": LexRank, "oracle": Oracle}
 
 
 def swap(row: Row, other: Row) -> Row:
     """``row`` with the paragraphs of ``other``, before which the title pieces of ``row`` stand."""
     own, foreign = row["title_tokens"], other["title_tokens"]
-    shift = own - foreign
-    paragraphs = other["paragraph_offsets"].copy()
-    paragraphs[1:] += shift
-    sentences = other["sentence_offsets"].copy()
-    sentences[1:] += shift
-    ids = np.concatenate((row["ids"][:own], other["ids"][foreign:]))
-    foreign_parts: Row = {"ids": ids, "paragraph_offsets": paragraphs, "sentence_offsets": sentences}
-    kept: Row = {
-        "id": row["id"],
-        "title": row["title"],
-        "title_tokens": own,
-        "summary": row["summary"],
-        "target_ids": row["target_ids"],
-        "extra": row["extra"],
-    }
-    return other | kept | foreign_parts
+    given: Any = row
+    mixed: Any = other | {key: given[key] for key in ("id", "title", "title_tokens", "summary", "target_ids", "extra")}
+    mixed["ids"] = np.concatenate((row["ids"][:own], other["ids"][foreign:]))
+    for offsets in ("paragraph_offsets", "sentence_offsets"):
+        mixed[offsets] = mixed[offsets].copy()
+        mixed[offsets][1:] += own - foreign
+    return mixed
 
 
-def _extract(row: Row, texts: Sequence[str]) -> Summary:
-    """The first words of ``texts``, as many as the reference has, in sentences; every text starts a new one."""
-    left = len(row["summary"].split())
+class Extractive(ABC):
+    """Texts of the source in some order, cut to the reference's length in words."""
+
+    name: str
+
+    @abstractmethod
+    def order(self, row: Row) -> Sequence[str]: ...
+
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        """In sentences; every text starts a new one."""
+        return [_uncited(row, _cut(self.order(row), len(row["summary"].split()))) for row in rows]
+
+
+class Lead(Extractive):
+    """Title and ranked paragraphs in order (HT and PHT papers, baselines)."""
+
+    name = "lead"
+
+    def order(self, row: Row) -> Sequence[str]:
+        return [row["title"], *row["text"]]
+
+
+class LexRank(Extractive):
+    """The most central paragraphs first (Erkan and Radev, 2004)."""
+
+    name = "lexrank"
+
+    def order(self, row: Row) -> Sequence[str]:
+        return [row["text"][index] for index in np.argsort(-lexrank(row["text"]), kind="stable")]
+
+
+class Oracle(Extractive):
+    """Greedily the paragraph that adds most bigrams of the reference: about the best that extraction reaches."""
+
+    name = "oracle"
+
+    def order(self, row: Row) -> Sequence[str]:
+        missing, left, chosen = _bigrams(row["summary"]), list(row["text"]), []
+        while left:
+            gains = [(missing & _bigrams(text)).total() for text in left]
+            chosen.append(left.pop(int(np.argmax(gains))))
+            missing -= _bigrams(chosen[-1])
+        return chosen
+
+
+EXTRACTIVE: dict[str, type[Extractive]] = {system.name: system for system in (Lead, LexRank, Oracle)}
+
+
+def _cut(texts: Sequence[str], left: int) -> list[str]:
+    """The first ``left`` words of ``texts``, in sentences."""
     sentences = []
     for text in texts:
         for start, end in sentence_spans(text):
@@ -123,7 +120,7 @@ def _extract(row: Row, texts: Sequence[str]) -> Summary:
             left -= len(words)
             if words:
                 sentences.append(" ".join(words))
-    return _uncited(row, sentences)
+    return sentences
 
 
 def _uncited(row: Row, texts: Sequence[str]) -> Summary:
@@ -132,16 +129,35 @@ def _uncited(row: Row, texts: Sequence[str]) -> Summary:
     return Summary(id=row["id"], summary=" ".join(texts), sentences=sentences, attention=[], score=0.0)
 
 
-def _covering(texts: Sequence[str], reference: str) -> list[str]:
-    """``texts`` in the order of a greedy choice: each adds most bigrams of the reference that were not there before."""
-    missing, left, chosen = _bigrams(reference), list(texts), []
-    while left:
-        gains = [(missing & _bigrams(text)).total() for text in left]
-        best = left.pop(int(np.argmax(gains)))
-        missing -= _bigrams(best)
-        chosen.append(best)
-    return chosen
-
-
 def _bigrams(text: str) -> Counter[tuple[str, str]]:
     return Counter(pairwise(text.lower().split()))
+
+
+# The decoding strategies of the PHT paper's Table 2 after plain beam search, by the key that weights their term.
+ROWS = {"strCov": "structural_coverage", "extProb": "extractive", "attAlign": "beta"}
+WEIGHT = 0.4  # where the run has chosen none; the paper searches beta from 0.2 to 1
+
+
+def strategies(summarizer: Summarizer) -> Iterator[tuple[Trained, dict[str, float]]]:
+    """One model as a system for each strategy: beam search, ``plain`` first, then with one term more in each.
+
+    With the weight of its term. Weights are the run's own where it has some; extProb goes with beta otherwise, as in
+    the paper, where it has another eta_hat and nothing else. GNMT's coverage and compression are in no row. What is
+    left out is said on stderr.
+    """
+    run, searcher = summarizer.settings, summarizer.searcher
+    beta = run.beta or WEIGHT
+    weights = (run.structural_coverage or WEIGHT, run.extractive or beta, beta)
+    lacking = {}
+    if searcher.ranker is None:
+        lacking["extProb"] = "a learned ranker (`raysum train ranker data=DATA out=RANKER`, then --set ranker=RANKER)"
+    if searcher.predictor is None:
+        lacking["attAlign"] = f"an attention predictor (`raysum train alignment run={summarizer.name} data=DATA`)"
+    off = dict.fromkeys([*ROWS.values(), "gnmt_coverage"], 0.0)
+    plain = run.model_copy(update={**off, "keep_paragraphs": None})
+    yield Trained("plain", summarizer, plain), {}
+    for (name, key), weight in zip(ROWS.items(), weights, strict=True):
+        if name in lacking:
+            say(f"without the row {name}: it needs {lacking[name]}")
+        else:
+            yield Trained(name, summarizer, plain.model_copy(update={key: weight})), {key: weight}

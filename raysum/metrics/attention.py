@@ -7,6 +7,7 @@ reference summary and each paragraph, and a system is scored by the cosine betwe
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 def gold_attention(summary: str, paragraphs: Sequence[str]) -> np.ndarray:
@@ -27,7 +28,7 @@ def gold_attention(summary: str, paragraphs: Sequence[str]) -> np.ndarray:
     return similarities / total if total else even
 
 
-def attention_similarity(attention: Sequence[float], gold: Sequence[float]) -> float:
+def attention_similarity(attention: ArrayLike, gold: ArrayLike) -> float:
     """Cosine between two distributions over the same M paragraphs; 0 where one of them is all zeros.
 
     Raises ValueError where they differ in length.

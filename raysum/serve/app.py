@@ -33,13 +33,9 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
 
     >>> raysum.serve("runs/pht", port=8000, replicas=2, decode={"num_beams": 8})
     """
-    host(section_of(ServeConfig, {**settings, "run": os.fspath(run)}))
-
-
-def host(config: ServeConfig) -> None:
-    """:func:`serve` with checked settings."""
     from raysum.serve.api import curl_example
 
+    config = section_of(ServeConfig, {**settings, "run": os.fspath(run)})
     with serving(config) as url:
         say(f"serving {config.run} at {url}\n  the interface: {url}/docs\n  try: {curl_example(url)}")
         if config.host not in ("127.0.0.1", "localhost"):
