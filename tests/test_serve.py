@@ -7,8 +7,7 @@ import httpx
 import pytest
 
 from raysum.errors import UserError
-from raysum.serve.api import build_api
-from raysum.serve.limits import Overloaded
+from raysum.serve.api import Overloaded, build_api
 from raysum.serve.schema import Health
 
 LIMIT = 2000  # bytes

@@ -7,15 +7,17 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import raysum
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.serve import docs
-from raysum.serve.limits import RETRY_AFTER, BodyLimit, Overloaded
 from raysum.serve.schema import Health, Problem, SummarizeRequest
 
 Answer = Callable[[dict[str, Any], dict[str, Any]], Awaitable[dict[str, Any]]]
+
+_RETRY_AFTER = 2  # seconds a refused client is told to wait: about one batch of decoding on a CPU
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The body is not JSON, or nothing in the documents can be summarized"},
@@ -23,6 +25,13 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     422: {"model": Problem, "description": "A field is missing, unknown or of the wrong type"},
     503: {"model": Problem, "description": "Too many requests are waiting; come again after Retry-After seconds"},
 }
+
+
+class Overloaded(HTTPException):
+    """No replica can take the request now; the client should come again."""
+
+    def __init__(self, message: str):
+        super().__init__(503, message, {"Retry-After": str(_RETRY_AFTER)})
 
 
 def build_api(answer: Answer, health: Health, max_body: int) -> FastAPI:
@@ -36,7 +45,7 @@ def build_api(answer: Answer, health: Health, max_body: int) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    api.add_middleware(BodyLimit, limit=max_body)
+    api.add_middleware(_BodyLimit, limit=max_body)
     _answer_errors(api)
 
     @api.post("/v1/summarize", responses={200: {"model": Summary}, **_PROBLEMS})
@@ -62,16 +71,32 @@ def curl_example(address: str) -> str:
     return f"curl {address}/v1/summarize -H 'Content-Type: application/json' -d '{body}'"
 
 
+class _BodyLimit:
+    """ASGI middleware: a body is read up to ``limit`` bytes; what is larger is answered 413 without being parsed."""
+
+    def __init__(self, app: ASGIApp, limit: int):
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        taken = 0
+
+        async def limited() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self.limit:
+                raise HTTPException(413, f"the request is larger than {self.limit} bytes")
+            return message
+
+        await self.app(scope, limited, send)
+
+
 def _answer_errors(api: FastAPI) -> None:
     """Answer every failure as ``{"error": message}``."""
 
     @api.exception_handler(UserError)
     async def user_error(_: Request, error: UserError) -> JSONResponse:
         return _problem(400, str(error))
-
-    @api.exception_handler(Overloaded)
-    async def overloaded(_: Request, error: Overloaded) -> JSONResponse:
-        return _problem(503, str(error), {"Retry-After": str(RETRY_AFTER)})
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

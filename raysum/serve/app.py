@@ -41,7 +41,10 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
         if config.host not in ("127.0.0.1", "localhost"):
             say(f"warning: whoever reaches {config.host} can use it; 127.0.0.1 keeps it to this machine")
         say("Ctrl-C stops it")
-        _wait_for_signal()
+        stopped = threading.Event()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, lambda *_: stopped.set())
+        stopped.wait()
         say("stopping")
 
 
@@ -112,11 +115,3 @@ def _wait_until_ready(url: str) -> None:
             pass
         time.sleep(0.05)
     raise RuntimeError(f"the server at {url} did not answer within {_READY} s")
-
-
-def _wait_for_signal() -> None:
-    """Sleep until SIGINT or SIGTERM."""
-    stopped = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stopped.set())
-    stopped.wait()

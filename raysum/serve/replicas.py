@@ -15,9 +15,8 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.runtime.placement import share
 from raysum.runtime.processes import cores
-from raysum.serve.api import build_api
+from raysum.serve.api import Overloaded, build_api
 from raysum.serve.config import ServeConfig
-from raysum.serve.limits import Overloaded
 from raysum.serve.schema import Health
 
 BATCH_WAIT = 0.02  # seconds a request waits for company; decoding one takes many times as long
@@ -63,8 +62,7 @@ class Front:
     """The HTTP interface before the replicas. It checks requests, so that a bad one never takes a replica's time."""
 
     def __init__(self, model: DeploymentHandle, health: Health, max_body: int):
-        self._model = model
-        self._health, self._max_body = health, max_body
+        self._model, self._health, self._max_body = model, health, max_body
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return build_api(self._answer, self._health, self._max_body)
@@ -87,21 +85,20 @@ def application(config: ServeConfig, health: Health, batch: int) -> serve.Applic
     """Both deployments, bound. A replica works on ``batch`` requests while the next ``batch`` of them gather; twice as
     many wait for each replica; what comes beyond that is refused."""
     each = share("replica", config.replicas)
+    stopping: Any = {"graceful_shutdown_timeout_s": _DRAIN, "graceful_shutdown_wait_loop_s": 0.1}
     model = serve.deployment(
         name="model",
         num_replicas=config.replicas,
         max_ongoing_requests=2 * batch,
         max_queued_requests=2 * batch * config.replicas,
         max_constructor_retry_count=1,
-        graceful_shutdown_timeout_s=_DRAIN,
-        graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": each.cpus, "num_gpus": each.gpus},
+        **stopping,
     )(Model)
     front = serve.deployment(
         name="front",
         max_ongoing_requests=8 * batch * config.replicas + 100,  # more than the model takes: it refuses, never waits
-        graceful_shutdown_timeout_s=_DRAIN,
-        graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},
+        **stopping,
     )(serve.ingress()(Front))
     return front.bind(model.bind(config), health, config.max_body)
