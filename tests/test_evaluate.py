@@ -128,7 +128,7 @@ def test_citations_are_scored_against_the_paragraphs_that_state_the_facts(rows):
 
 
 def test_attention_like_the_references_words_is_most_similar(rows):
-    from raysum.metrics.attention import gold_attention
+    from raysum.metrics.citations import gold_attention
 
     row = rows[0]
     gold = gold_attention(row["summary"], row["text"])

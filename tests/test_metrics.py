@@ -5,7 +5,7 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
 from raysum.errors import UserError
-from raysum.metrics.attention import attention_similarity, gold_attention
+from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
 from raysum.metrics.statistics import mean_interval, paired_difference, ratio_interval
 

@@ -177,9 +177,10 @@ def config_show(
     preset: Annotated[str, typer.Argument(metavar="PRESET|FILE")], overrides: Overrides = None, as_json: Json = False
 ) -> None:
     """The fully resolved config of a preset or file, and its number of parameters."""
+    from raysum.config.loading import load_config
     from raysum.config.sizes import SizedConfig
 
-    print_result(SizedConfig.of(preset, overrides or []), as_json)
+    print_result(SizedConfig(preset, load_config(preset, overrides or [])), as_json)
 
 
 @config_app.command("list")

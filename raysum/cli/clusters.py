@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from raysum.config.loading import read_text
 from raysum.errors import UserError
 from raysum.prepare.sources.find import SUFFIXES, find_sources
 from raysum.prepare.sources.jsonl import json_records
@@ -32,21 +33,12 @@ def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]
         elif file.endswith(SUFFIXES) or Path(file).is_dir():
             clusters += [_cluster(record) for source in find_sources([file]) for record in source.records()]
         else:
-            texts.append({"source": Path(file).name, "text": _read(file)})
+            texts.append({"source": Path(file).name, "text": read_text(Path(file))})
     if texts:
         clusters.append({"id": title or texts[0]["source"], "title": title, "documents": texts})
     elif title:
         raise UserError("--title is for files of text; clusters in data files have their own titles")
     return clusters
-
-
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from None
 
 
 def _cluster(record: Record) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def read_values(name: str) -> tuple[dict[str, Any], dict[str, str]]:
     if name in presets():
         label, text = f"preset {name}", (resources.files("raysum") / "presets" / f"{name}.yaml").read_text()
     elif Path(name).is_file():
-        label, text = name, _decode(Path(name))
+        label, text = name, read_text(Path(name))
     else:
         near = did_you_mean(name, presets())
         raise UserError(f"no preset or file {name!r}; {near}the presets are {', '.join(presets())}")
@@ -63,9 +63,10 @@ def read_values(name: str) -> tuple[dict[str, Any], dict[str, str]]:
     return merge(base_values, values), base_places | places
 
 
-def _decode(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Raises UserError where a file that the user named is not there, or not in UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except OSError as error:

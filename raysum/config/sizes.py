@@ -1,10 +1,9 @@
 """A config with the size of its model, beside what a paper states of it."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from raysum.config.loading import dump, load_config
+from raysum.config.loading import dump
 from raysum.config.sections import Config
 from raysum.systems import Spec, count_parameters
 
@@ -24,10 +23,6 @@ class SizedConfig:
 
     preset: str
     config: Config
-
-    @classmethod
-    def of(cls, preset: str, overrides: Iterable[str]) -> "SizedConfig":
-        return cls(preset, load_config(preset, overrides))
 
     def to_dict(self) -> dict[str, Any]:
         spec, paper = self.config.model, PAPERS_MB.get(self.preset)

@@ -11,7 +11,7 @@ from raysum.data.sentences import sentence_spans
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.metrics import rouge
-from raysum.metrics.attention import attention_similarity, gold_attention
+from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.statistics import Figure, figure_of
 from raysum.prepare.factbook.scorer import Factbook
 

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from raysum.evaluate.scorers import FIGURES
 from raysum.metrics.statistics import Figure
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
     from rich.table import Table
 
 
@@ -23,7 +24,7 @@ class Evaluation:
     differences: dict[str, dict[str, float]]
     protocol: str
     examples: int
-    scores: "DataFrame"
+    scores: pd.DataFrame
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -35,10 +36,8 @@ class Evaluation:
             **({"weights": self.weights} if self.weights else {}),
         }
 
-    def to_pandas(self) -> "DataFrame":
+    def to_pandas(self) -> pd.DataFrame:
         """A line a system, a column a figure; the examples' own scores are in ``scores``."""
-        import pandas as pd
-
         return pd.DataFrame.from_dict(self.systems, orient="index").rename_axis("system")
 
     def render(self) -> "Table":

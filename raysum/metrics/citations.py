@@ -1,8 +1,12 @@
-"""Which paragraphs a sentence rests on: by the attention paid to them, or by the words it shares with them."""
+"""Which paragraphs a text rests on: by the attention paid to them, by the words it shares with them, and both compared.
+
+M paragraphs of a cluster, K tokens of a summary.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 MOST = 3  # paragraphs cited for a sentence: more than a reader would check
 SHARE = 0.9  # of a sentence's attention that its citations need not exceed
@@ -16,11 +20,7 @@ def overall(weights: np.ndarray) -> np.ndarray:
 
 def lexical(sentences: Sequence[str], paragraphs: Sequence[str]) -> np.ndarray:
     """Weights [sentences, M]: 1 at the paragraph of highest tf-idf cosine, a row of zeros where no word is shared."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    vectorizer = TfidfVectorizer(token_pattern=r"\w+")
-    known = vectorizer.fit_transform(paragraphs)
-    similarity = (vectorizer.transform(sentences) @ known.T).toarray()
+    similarity = _tfidf(sentences, paragraphs)
     best = similarity.max(1, keepdims=True)
     nearest = np.arange(len(paragraphs)) == similarity.argmax(1)[:, None]
     return (nearest & (best > 0)).astype(np.float32)
@@ -36,3 +36,37 @@ def cited(weights: np.ndarray) -> list[tuple[int, float]]:
     chosen = order[: int(reached.argmax()) + 1 if reached.any() else MOST]
     chosen = chosen[weights[chosen] > 0]
     return [(int(index), float(weights[index] / weights[chosen].sum())) for index in chosen]
+
+
+def gold_attention(summary: str, paragraphs: Sequence[str]) -> np.ndarray:
+    """[M] what the attention of a system is compared with: tf-idf cosine of the reference ``summary``, by its sum.
+
+    PHT paper (attention alignment), section 7.1.1. Where no paragraph shares a word with the summary all are equal.
+    """
+    similarities = _tfidf([summary], paragraphs)[0]
+    total = similarities.sum()
+    return similarities / total if total else np.full(len(paragraphs), 1 / max(len(paragraphs), 1))
+
+
+def attention_similarity(attention: ArrayLike, gold: ArrayLike) -> float:
+    """Cosine between two distributions over the same M paragraphs; 0 where one of them is all zeros.
+
+    Raises ValueError where they differ in length.
+    """
+    first, second = np.asarray(attention, float), np.asarray(gold, float)
+    if first.shape != second.shape:
+        raise ValueError(f"attention over {first.size} paragraphs, gold over {second.size}")
+    lengths = np.linalg.norm(first) * np.linalg.norm(second)
+    return float(first @ second / lengths) if lengths else 0.0
+
+
+def _tfidf(texts: Sequence[str], paragraphs: Sequence[str]) -> np.ndarray:
+    """Cosines [texts, M]; document frequencies are those of the paragraphs."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(token_pattern=r"\w+")
+    try:
+        known = vectorizer.fit_transform(paragraphs)
+    except ValueError:  # there is no word in any paragraph
+        return np.zeros((len(texts), len(paragraphs)))
+    return (known @ vectorizer.transform(texts).T).toarray().T

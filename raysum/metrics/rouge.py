@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import pandas as pd
 
 from raysum.errors import UserError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _PARTS = {"fmeasure": "", "precision": "_precision", "recall": "_recall"}  # and what a column's name ends with
@@ -48,13 +47,12 @@ PROTOCOLS = {
 }
 
 
-def score(predictions: Sequence[str], references: Sequence[str], protocol: str = "google") -> "DataFrame":
+def score(predictions: Sequence[str], references: Sequence[str], protocol: str = "google") -> pd.DataFrame:
     """One row a pair: F1 in ``rouge1, rouge2, rougeL, rougeLsum``, and ``rouge1_precision``, ``rouge1_recall`` ...
 
     Scores are 0 to 100; an empty prediction scores 0. Texts have one sentence a line, which rougeLsum needs.
     Raises UserError for an unknown protocol, or where there are not as many predictions as references.
     """
-    import pandas as pd
     from rouge_score.rouge_scorer import RougeScorer
 
     if len(predictions) != len(references):
