@@ -1,6 +1,8 @@
 """The HTTP interface: routes, and one JSON form for every error. It holds no model and needs no Ray."""
 
+import json
 from collections.abc import Awaitable, Callable
+from html import escape
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,13 +14,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import raysum
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
-from raysum.serve import docs
 from raysum.serve.schema import Health, Problem, SummarizeRequest
 
 Answer = Callable[[dict[str, Any], dict[str, Any]], Awaitable[dict[str, Any]]]
 
 _RETRY_AFTER = 2  # seconds a refused client is told to wait: about one batch of decoding on a CPU
 
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}"
+    "h2 b{color:#0a5c8a}pre{background:#f2f5f8;padding:.8rem;overflow-x:auto}"
+)
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The body is not JSON, or nothing in the documents can be summarized"},
     413: {"model": Problem, "description": "The body is too large"},
@@ -60,7 +65,7 @@ def build_api(answer: Answer, health: Health, max_body: int) -> FastAPI:
 
     @api.get("/docs", include_in_schema=False)
     async def show_docs(request: Request) -> HTMLResponse:
-        return HTMLResponse(docs.page(api.openapi(), curl_example(str(request.base_url).rstrip("/"))))
+        return HTMLResponse(_page(api.openapi(), curl_example(str(request.base_url).rstrip("/"))))
 
     return api
 
@@ -69,6 +74,26 @@ def curl_example(address: str) -> str:
     """A command that asks the server at ``address`` for a summary."""
     body = '{"title": "Florence", "documents": ["First text.", {"source": "a.txt", "text": "Second text."}]}'
     return f"curl {address}/v1/summarize -H 'Content-Type: application/json' -d '{body}'"
+
+
+def _page(spec: dict[str, Any], example: str) -> str:
+    """An OpenAPI 3.1 object as one plain HTML page, without scripts or anything from the network."""
+    title, version, about = (escape(spec["info"][key]) for key in ("title", "version", "description"))
+    operations = [
+        f"<h2><b>{method.upper()}</b> {escape(path)}</h2><p>{escape(operation['description'])}</p>"
+        for path, methods in spec["paths"].items()
+        for method, operation in methods.items()
+    ]
+    schemas = [
+        f'<h3 id="{escape(name)}">{escape(name)}</h3><pre>{escape(json.dumps(schema, indent=2))}</pre>'
+        for name, schema in spec["components"]["schemas"].items()
+    ]
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style><h1>{title} {version}</h1><p>{about} For programs: "
+        f'<a href="openapi.json">openapi.json</a>.</p><pre>{escape(example)}</pre>'
+        f"{''.join(operations)}<h2>Objects</h2>{''.join(schemas)}"
+    )
 
 
 class _BodyLimit:
