@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
-from raysum.cli.options import Json, Overrides, print_result, verb
+from raysum.cli.options import Overrides, verb
 from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
@@ -42,17 +42,16 @@ def main() -> None:
         raise
 
 
-@app.command()
+@verb(app)
 def quickstart(
     out: Annotated[Path, typer.Option(help="Folder to write: corpus, dataset, run, search.")],
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the preset's.", min=1)] = None,
     clusters: Annotated[int, typer.Option(help="Training clusters to generate.", min=64)] = 16000,
-    as_json: Json = False,
-) -> None:
+) -> Any:
     """The whole way on a generated corpus: prepare, train PHT, align, search beta, evaluate, summarize."""
     from raysum.quickstart import quickstart as run
 
-    print_result(run(out, steps=steps, clusters=clusters), as_json)
+    return run(out, steps=steps, clusters=clusters)
 
 
 @verb(app, PrepareConfig)
@@ -66,36 +65,34 @@ def prepare(
     return make_dataset(sources, settings)
 
 
-@data_app.command("show")
-def data_show(data: Annotated[str, typer.Argument(help="Dataset folder.")], as_json: Json = False) -> None:
+@verb(data_app, name="show")
+def data_show(data: Annotated[str, typer.Argument(help="Dataset folder.")]) -> Any:
     """What a dataset holds: rows, lengths, what was cut or rejected, the recipe."""
     from raysum.data.card import Card
 
-    print_result(Card.of(data), as_json)
+    return Card.of(data)
 
 
-@app.command()
+@verb(app)
 def train(
     preset: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="What to train.")],
     overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
+) -> Any:
     """Train a preset on data=DATA into out=RUN; the same command resumes. `alignment run=RUN` trains the predictor."""
     from raysum.train.fit import train as run
 
-    print_result(run(preset, *(overrides or [])), as_json)
+    return run(preset, *(overrides or []))
 
 
-@app.command()
+@verb(app)
 def tune(
     space: Annotated[str, typer.Argument(metavar="SPACE", help="Name or file of a search space.")],
     overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
+) -> Any:
     """Search a space with Ray Tune: data=DATA out=SEARCH, and run=RUN for decoding spaces."""
     from raysum.tune.search import tune as run
 
-    print_result(run(space, *(overrides or [])), as_json)
+    return run(space, *(overrides or []))
 
 
 @verb(app, EvaluateConfig)
@@ -141,7 +138,7 @@ def serve(
     host(**settings.model_dump())
 
 
-@app.command("import")
+@verb(app, name="import")
 def import_checkpoint(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="hiersumm (PyTorch) or wiki_sum (TensorFlow).")],
     file: Annotated[str, typer.Argument(help="model_step_N.pt[.gz], or the prefix ckpt-N.")],
@@ -149,38 +146,34 @@ def import_checkpoint(
     vocab: Annotated[str, typer.Option(help="The SentencePiece model that it was trained with.")],
     heads: Annotated[int | None, typer.Option(help="wiki_sum: attention heads; 4 as published.", min=1)] = None,
     dropout: Annotated[float | None, typer.Option(help="wiki_sum: dropout rate; 0.3 as published.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Any:
     """Turn a published checkpoint into a run that summarize, evaluate and serve take."""
     from raysum.importing.checkpoint import import_checkpoint as run
 
-    print_result(run(kind, file, out, vocab, heads=heads, dropout=dropout), as_json)
+    return run(kind, file, out, vocab, heads=heads, dropout=dropout)
 
 
-@app.command()
+@verb(app)
 def bench(
     name: Annotated[str, typer.Argument(help="train, decode, efficiency, curve or start.")],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as presets=[ht,pht] threads=2.")
     ] = None,
     against: Annotated[str | None, typer.Option(metavar="A,B", help="Other tools to measure beside ours.")] = None,
-    as_json: Json = False,
-) -> None:
+) -> Any:
     """Measure speed and memory beside what this machine can do at most."""
     from raysum.bench.registry import bench as run
 
-    print_result(run(name, [*(settings or []), *([f"against=[{against}]"] if against else [])]), as_json)
+    return run(name, [*(settings or []), *([f"against=[{against}]"] if against else [])])
 
 
-@config_app.command("show")
-def config_show(
-    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE")], overrides: Overrides = None, as_json: Json = False
-) -> None:
+@verb(config_app, name="show")
+def config_show(preset: Annotated[str, typer.Argument(metavar="PRESET|FILE")], overrides: Overrides = None) -> Any:
     """The fully resolved config of a preset or file, and its number of parameters."""
     from raysum.config.loading import load_config
     from raysum.config.sizes import SizedConfig
 
-    print_result(SizedConfig(preset, load_config(preset, overrides or [])), as_json)
+    return SizedConfig(preset, load_config(preset, overrides or []))
 
 
 @config_app.command("list")

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from raysum.config.loading import section_of
 from raysum.config.sections import DECODE_ALIASES, DecodeConfig, Section
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as train.steps=2000.")
 ]
@@ -30,38 +30,43 @@ _PAIR = re.compile(r"[A-Za-z_][\w.]*=")
 _DECODE = {*DecodeConfig.model_fields, *DECODE_ALIASES}
 
 
-def verb(app: typer.Typer, section: type[Section]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as a command of ``app``.
+def verb(
+    app: typer.Typer, section: type[Section] | None = None, name: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as a command of ``app``, by its own name or ``name``; what it returns is printed.
 
-    Its last parameter, ``settings``, becomes an option for each field of ``section`` that it has no argument for, and
-    ``key=value`` arguments, which may stand among the items of a list argument. What it returns is printed.
+    With a ``section``, its last parameter, ``settings``, becomes an option for each field that it has no argument for,
+    and ``key=value`` arguments, which may stand among the items of a list argument.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        own = list(inspect.signature(function).parameters.values())[:-1]
-        items = next((parameter.name for parameter in own if "list[" in str(parameter.annotation)), None)
-        fields = {name: field for name, field in section.model_fields.items() if name not in {p.name for p in own}}
+        parameters = list(inspect.signature(function).parameters.values())[: None if section is None else -1]
+        own = [parameter.name for parameter in parameters]
+        items = next((parameter.name for parameter in parameters if "list[" in str(parameter.annotation)), None)
+        if section is not None:
+            fields = {key: field for key, field in section.model_fields.items() if key not in own}
+            parameters += [] if items else [_parameter("pairs", _Pairs, None)]
+            parameters += [_option(key, field) for key, field in fields.items() if key != "decode"]
+            parameters += [_parameter("set_", _Set, None)] if "decode" in fields else []
+        parameters.append(_parameter("as_json", _Json, False))
 
         def command(*, as_json: bool, **given: Any) -> None:
-            pairs = given.pop("pairs", None) or []
-            if items is not None:
-                pairs = [item for item in given[items] or [] if _is_pair(item)]
-                given[items] = [item for item in given[items] or [] if not _is_pair(item)]
-            chosen = {name: value for name in fields if (value := given.pop(name, None)) not in (None, [])}
-            told = {p.name: given[p.name] for p in own if p.name in section.model_fields}
-            pairs += [f"decode.{pair.removeprefix('decode.')}" for pair in given.pop("set_", None) or []]
-            print_result(function(**given, settings=_settings(section, chosen | told, pairs)), as_json)
+            if section is not None:
+                pairs = given.get("pairs") or []
+                if items is not None:
+                    pairs = [item for item in given[items] or [] if _is_pair(item)]
+                    given[items] = [item for item in given[items] or [] if not _is_pair(item)]
+                pairs += [f"decode.{pair.removeprefix('decode.')}" for pair in given.get("set_") or []]
+                told = {key: given[key] for key in section.model_fields if given.get(key) not in (None, [])}
+                given = {key: given[key] for key in own} | {"settings": _settings(section, told, pairs)}
+            print_result(function(**given), as_json)
 
-        parameters = [*own, *([] if items else [_parameter("pairs", _Pairs, None)])]
-        parameters += [_option(name, field) for name, field in fields.items() if name != "decode"]
-        parameters += [_parameter("set_", _Set, None)] if "decode" in fields else []
-        parameters.append(_parameter("as_json", Json, False))
         keyword = inspect.Parameter.KEYWORD_ONLY
         signature = inspect.Signature([parameter.replace(kind=keyword) for parameter in parameters])
         command.__signature__ = signature  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         command.__name__, command.__doc__ = function.__name__, function.__doc__
-        app.command()(command)
+        app.command(name)(command)
         return function
 
     return register
