@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from importlib import import_module
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -13,15 +13,11 @@ class Verb(ModuleType):
     verb: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function()(*args, **kwargs)
+        return resolve_name(self.verb)(*args, **kwargs)
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self._function())
-
-    def _function(self) -> Any:
-        module, _, name = self.verb.partition(":")
-        return getattr(import_module(module), name)
+        return inspect.signature(resolve_name(self.verb))
 
 
 def make_verb(package: str, function: str) -> None:

@@ -10,9 +10,9 @@ from small_models import EXAMPLES, build_seeded, log_probs, objective_of, pack, 
 from torch import Tensor, nn
 
 from raysum.config.sections import DecodeConfig
-from raysum.decode.attention import attention_of
 from raysum.decode.beam import beam_search
-from raysum.decode.scores import shares
+from raysum.decode.scores import length_norm, shares, terms
+from raysum.decode.searching import attention_of
 from raysum.errors import UserError
 from raysum.models.batch import Batch, Source
 from raysum.models.kernels import cache
@@ -237,7 +237,9 @@ def test_learns_and_decodes(name):
     with torch.no_grad():
         memory = model.encode(batch.source)
         greedy = beam_search(model, memory, DecodeConfig(num_beams=1, max_length=12))
-        found = beam_search(model, memory, DecodeConfig(num_beams=3, max_length=12, n_best=3), attention=True)
+        even = memory.paragraph_mask / memory.paragraph_mask.sum(-1, keepdim=True)
+        settings = DecodeConfig(num_beams=3, max_length=12, n_best=3, beta=0.5, alignment_when="final")
+        found = beam_search(model, memory, settings, terms(settings, memory, even))
         weights = [one for (one,) in attention_of(model, memory, [[example[0].ids] for example in found])]
     for row, (example, attention) in enumerate(zip(found, weights, strict=True)):
         assert greedy[row][0].ids == [i for i in batch.target[row, 1:].tolist() if i != PAD]
@@ -248,8 +250,11 @@ def test_learns_and_decodes(name):
                 hidden, share = model.decode(tokens[:, :-1], model.encode(source_of([row])), attention=True)
             log_prob = log_probs(model, hidden)[0].gather(1, tokens[0, 1:, None]).sum()
             assert hypothesis.log_prob == pytest.approx(log_prob.item(), abs=1e-4)
-            expected = shares(shares(share[0]).sum(0)).tolist() + [0.0] * (3 - len(EXAMPLES[row]))
-            assert hypothesis.attention.tolist() == pytest.approx(expected, abs=1e-4)
+            count = len(EXAMPLES[row])
+            eta = shares(shares(share[0]).sum(0))[:count]  # of one pass; the search sums it step by step
+            alignment = 0.5 * eta.clamp(1e-6, 1 / count).log().sum().item() if count > 1 else 0.0
+            norm = length_norm(settings, len(hypothesis.ids))
+            assert hypothesis.score == pytest.approx(hypothesis.log_prob / norm + alignment, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["tdmca", "txl"])

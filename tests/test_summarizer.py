@@ -20,9 +20,9 @@ from raysum.config.sections import Config, DecodeConfig
 from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode import searching
-from raysum.decode.attention import attention_of
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import terms
+from raysum.decode.searching import attention_of
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.writing import sentence_spans
 from raysum.errors import UserError

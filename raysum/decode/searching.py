@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from raysum import systems
 from raysum.config.sections import DecodeConfig, SourceConfig
 from raysum.data.rows import Row
-from raysum.decode.attention import attention_of
 from raysum.decode.beam import Hypothesis
 from raysum.decode.betas import search_betas
 from raysum.decode.scores import shares
@@ -22,6 +22,7 @@ from raysum.errors import UserError
 from raysum.models.batch import Memory, move
 from raysum.models.generator import Generator
 from raysum.models.kernels.packing import scatter_padded
+from raysum.models.special_ids import BOS, PAD
 
 
 @dataclass(frozen=True)
@@ -102,3 +103,23 @@ def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:
     for example, places in enumerate(read):
         chosen[example, : len(places)] = predicted[example, list(places)]
     return shares(chosen)
+
+
+@torch.inference_mode()
+def attention_of(model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[int]]]) -> list[list[np.ndarray]]:
+    """The attention of each token of a summary, a [K, M] for each summary, rows summing to one.
+
+    ``summaries`` are, for each example of ``memory``, the ids of some hypotheses, as many for each. Teacher-forced
+    passes, of one hypothesis an example; what is the same for an example is computed once.
+    """
+    different = [list(dict.fromkeys(map(tuple, hypotheses))) for hypotheses in summaries]
+    found: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+    for turn in range(max(map(len, different))):
+        examples = [example for example, hypotheses in enumerate(different) if turn < len(hypotheses)]
+        part = memory if len(examples) == len(different) else memory.select(examples)
+        forced = [different[example][turn] for example in examples]
+        inputs = [torch.tensor([BOS, *ids[:-1]], device=part.paragraph_mask.device) for ids in forced]
+        _, weights = model.decode(pad_sequence(inputs, batch_first=True, padding_value=PAD), part, attention=True)
+        for example, ids, rows in zip(examples, forced, shares(weights).cpu().numpy(), strict=True):
+            found[example, ids] = rows[: len(ids)]
+    return [[found[example, tuple(ids)] for ids in hypotheses] for example, hypotheses in enumerate(summaries)]
