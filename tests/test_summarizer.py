@@ -22,9 +22,8 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.decode import searching
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import terms
-from raysum.decode.searching import attention_of
+from raysum.decode.searching import attention_of, sentence_spans
 from raysum.decode.summarizer import Summarizer
-from raysum.decode.writing import sentence_spans
 from raysum.errors import UserError
 from raysum.metrics import citations
 from raysum.models.special_ids import EOS, SENTENCE_END, TITLE_END

@@ -50,9 +50,9 @@ def _sections(annotation: Any, spec: type[systems.Spec] | None) -> list[type[Bas
     return [part for argument in get_args(annotation) for part in _sections(argument, spec)]
 
 
-def _spec_of(values: Any) -> type[systems.Spec] | None:
+def _spec_of(values: dict[str, Any]) -> type[systems.Spec] | None:
     """The specification of the system that ``values`` name in their section ``model``, as far as there is one."""
-    model = values.get("model", {}) if isinstance(values, dict) else None
+    model = values.get("model", {})
     if isinstance(model, systems.Spec):
         return type(model)
     try:

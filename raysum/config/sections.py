@@ -2,15 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAny, model_validator
+from pydantic import BaseModel, Field, PlainValidator, SerializeAsAny, model_validator
 
 from raysum import systems
 
 
-class Section(BaseModel):
+class Section(BaseModel, extra="forbid", frozen=True):
     """Base of all sections: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SourceConfig(Section):

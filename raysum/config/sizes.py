@@ -32,9 +32,8 @@ class SizedConfig:
     def render(self) -> str:
         """The config as YAML, its sizes as comments."""
         spec, paper = self.config.model, PAPERS_MB.get(self.preset)
-        trained = megabytes(spec, moments=True)
-        number = f"{count_parameters(spec):,} parameters"
-        lines = [f"# {number}: {megabytes(spec):.1f} MB in fp32, {trained:.1f} MB with Adam's moments"]
+        number, plain, trained = count_parameters(spec), megabytes(spec), megabytes(spec, moments=True)
+        lines = [f"# {number:,} parameters: {plain:.1f} MB in fp32, {trained:.1f} MB with Adam's moments"]
         if paper:
             lines.append(f"# the paper: {paper} MB (moments counted, output tied), {paper / trained:.3f} of these")
         return "\n".join([*lines, dump(self.config).rstrip()])

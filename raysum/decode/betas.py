@@ -38,31 +38,15 @@ def search_betas(
         found = search(model, memory, settings, strongest, exempt=exempt)
         ranked = [found.best(settings.n_best, terms(settings, memory, predicted, extracted, beta)) for beta in betas]
         return [list(example) for example in zip(*ranked, strict=True)]
-    repeated = Repeated(memory, number)
+    searches = Searches(model, memory, number)
     predicted, extracted = (
         None if each is None else each.repeat_interleave(number, 0) for each in (predicted, extracted)
     )
     mask = memory.paragraph_mask
     each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
-    chosen = terms(settings, repeated, predicted, extracted, each_beta)
-    best = beam_search(SharedSteps(model), repeated, settings, chosen, exempt=exempt)
+    chosen = terms(settings, searches, predicted, extracted, each_beta)
+    best = beam_search(searches, searches, settings, chosen, exempt=exempt)
     return [best[start : start + number] for start in range(0, len(best), number)]
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """The memory of B examples as one of B * V searches, those of an example one after the other."""
-
-    memory: Any
-    searches: int
-
-    @property
-    def paragraph_mask(self) -> Tensor:
-        return self.memory.paragraph_mask.repeat_interleave(self.searches, 0)
-
-    @property
-    def token_mask(self) -> Tensor:
-        return self.memory.token_mask.repeat_interleave(self.searches, 0)
 
 
 @dataclass
@@ -81,17 +65,27 @@ class _State:
         self.group, self.parent = self.group[examples], self.parent[examples]
 
 
-class SharedSteps:
-    """A StepModel for the searches of :class:`Repeated`, over the StepModel of their examples."""
+@dataclass(frozen=True)
+class Searches:
+    """``number`` searches of each example, one after the other: their memory, and the StepModel over it."""
 
-    def __init__(self, model: StepModel):
-        self.model = model
+    model: StepModel  # of the examples
+    memory: Any  # of the examples
+    number: int
 
-    def start(self, memory: Repeated, beams: int) -> StepState:
-        mask = memory.memory.paragraph_mask
-        group = torch.arange(len(mask), device=mask.device).repeat_interleave(memory.searches)
+    @property
+    def paragraph_mask(self) -> Tensor:
+        return self.memory.paragraph_mask.repeat_interleave(self.number, 0)
+
+    @property
+    def token_mask(self) -> Tensor:
+        return self.memory.token_mask.repeat_interleave(self.number, 0)
+
+    def start(self, memory: Any, beams: int) -> StepState:
+        mask = self.memory.paragraph_mask
+        group = torch.arange(len(mask), device=mask.device).repeat_interleave(self.number)
         parent = torch.arange(beams, device=mask.device).expand(len(group), -1)
-        return _State(self.model.start(memory.memory, beams), len(mask), group, parent)
+        return _State(self.model.start(self.memory, beams), len(mask), group, parent)
 
     def step(self, tokens: Tensor, state: _State, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
         beams = state.parent.shape[1]
@@ -104,9 +98,5 @@ class SharedSteps:
         state.shared.reorder(parent)
         state.groups, state.group = len(found), group
         logits, weights = self.model.step(newest.flatten(), state.shared, attention=attention)
-        return _of_searches(logits, group, beams), None if weights is None else _of_searches(weights, group, beams)
-
-
-def _of_searches(values: Tensor, group: Tensor, beams: int) -> Tensor:
-    """[G * R, ...] of the groups -> [N * R, ...] of the searches."""
-    return values.unflatten(0, (-1, beams)).index_select(0, group).flatten(0, 1)
+        rows = (group[:, None] * beams + torch.arange(beams, device=group.device)).flatten()  # [N * R] among [G * R]
+        return logits[rows], None if weights is None else weights[rows]

@@ -1,10 +1,11 @@
-"""From dataset rows to hypotheses: the model reads a batch of rows, and beams are searched with the score terms.
+"""From dataset rows to summaries: the model reads a batch of rows, beams are searched, what is found cites paragraphs.
 
 B rows, M paragraphs of a row, R those that are read, K tokens of a summary.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,17 @@ from torch.nn.utils.rnn import pad_sequence
 from raysum import systems
 from raysum.config.sections import DecodeConfig, SourceConfig
 from raysum.data.rows import Row
+from raysum.data.vocabulary import Vocabulary
 from raysum.decode.beam import Hypothesis
 from raysum.decode.betas import search_betas
 from raysum.decode.scores import shares
+from raysum.decode.summary import Alternative, Citation, Sentence, Summary
 from raysum.errors import UserError
+from raysum.metrics import citations
 from raysum.models.batch import Memory, move
 from raysum.models.generator import Generator
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.special_ids import BOS, PAD
+from raysum.models.special_ids import BOS, EOS, PAD, SENTENCE_END
 
 
 @dataclass(frozen=True)
@@ -123,3 +127,50 @@ def attention_of(model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[
         for example, ids, rows in zip(examples, forced, shares(weights).cpu().numpy(), strict=True):
             found[example, ids] = rows[: len(ids)]
     return [[found[example, tuple(ids)] for ids in hypotheses] for example, hypotheses in enumerate(summaries)]
+
+
+def write_up(row: Row, found: Found, settings: DecodeConfig, vocabulary: Vocabulary) -> list[Summary]:
+    """The summary of ``row`` by each beta; what several betas found alike is written once."""
+    written: dict[tuple[int, ...], Summary] = {}
+    summaries = []
+    for (best, *others), attention in zip(found.hypotheses, found.attention, strict=True):
+        ids = tuple(best.ids)
+        if ids not in written:
+            everywhere = np.zeros((len(attention), len(row["document"])), attention.dtype)
+            everywhere[:, found.read] = attention[:, : len(found.read)]
+            written[ids] = _summary(row, best, everywhere, settings, vocabulary)
+        alternatives = [Alternative(summary=vocabulary.decode(other.ids), score=other.score) for other in others]
+        changes: dict[str, Any] = {"score": best.score, "alternatives": alternatives}
+        summaries.append(written[ids].model_copy(update=changes))
+    return summaries
+
+
+def _summary(
+    row: Row, best: Hypothesis, attention: np.ndarray, settings: DecodeConfig, vocabulary: Vocabulary
+) -> Summary:
+    """What ``best`` says and cites, with its ``attention`` [K, M]."""
+    spans = [(vocabulary.decode(best.ids[a:b]), attention[a:b]) for a, b in sentence_spans(best.ids)]
+    spans = [(text, weights) for text, weights in spans if text]
+    weights = [citations.overall(part) for _, part in spans]
+    if settings.citations == "lexical" and spans:
+        weights = list(citations.lexical([text for text, _ in spans], row["text"]))
+    documents, paragraphs = row["document"].tolist(), row["paragraph"].tolist()
+    sentences = []
+    for (text, _), part in zip(spans, weights, strict=True):
+        cited = citations.cited(part)
+        made = [Citation(document=documents[m], paragraph=paragraphs[m], weight=weight) for m, weight in cited]
+        sentences.append(Sentence(text=text, citations=made))
+    return Summary(
+        id=row["id"],
+        summary=vocabulary.decode(best.ids),
+        sentences=sentences,
+        attention=citations.overall(attention).tolist(),
+        score=best.score,
+    )
+
+
+def sentence_spans(ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Where each sentence of a summary's ``ids`` begins and ends: they end before ``<Q>`` and EOS."""
+    stop = ids.index(EOS) if EOS in ids else len(ids)
+    marks = [-1, *(i for i in range(stop) if ids[i] == SENTENCE_END), stop]
+    return [(before + 1, after) for before, after in pairwise(marks) if after > before + 1]

@@ -11,9 +11,8 @@ from raysum.config.sections import DecodeConfig
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
-from raysum.decode.searching import Searcher
+from raysum.decode.searching import Searcher, write_up
 from raysum.decode.summary import Summary
-from raysum.decode.writing import write_up
 from raysum.errors import UserError
 from raysum.models.kernels.int8 import quantize
 from raysum.prepare.pipeline import Rejected, prepare_example

@@ -2,36 +2,28 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Citation(_Part):
+class Citation(BaseModel, frozen=True):
     document: int = Field(description="the number of the document in the cluster, from 0")
     paragraph: int = Field(description="the number of the paragraph in that document, from 0")
     weight: float = Field(description="its share of the sentence; the shares of a sentence sum to 1")
 
 
-class Sentence(_Part):
+class Sentence(BaseModel, frozen=True):
     text: str
     citations: list[Citation] = Field(description="in falling weight")
 
-    def render(self) -> str:
-        """The text, then each citation as ``[document.paragraph] weight``."""
-        return "  ".join((self.text, *(f"[{c.document}.{c.paragraph}] {c.weight:.2f}" for c in self.citations)))
 
-
-class Alternative(_Part):
+class Alternative(BaseModel, frozen=True):
     """Another summary that the search found."""
 
     summary: str
     score: float
 
 
-class Summary(_Part):
+class Summary(BaseModel, frozen=True):
     """A generated summary."""
 
     id: str
@@ -44,8 +36,12 @@ class Summary(_Part):
     alternatives: list[Alternative] = Field([], description="the next best, where n_best asks for more than one")
 
     def render(self) -> str:
-        """For people: the id, then a sentence a line with its citations."""
-        return "\n".join((self.id, *(f"  {sentence.render()}" for sentence in self.sentences)))
+        """For people: the id, then a sentence a line, each citation behind it as ``[document.paragraph] weight``."""
+        lines = [self.id]
+        for sentence in self.sentences:
+            cited = (f"[{c.document}.{c.paragraph}] {c.weight:.2f}" for c in sentence.citations)
+            lines.append("  ".join(("", sentence.text, *cited)))
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """As ``raysum summarize`` prints it: ``alternatives`` only where there are any."""

@@ -44,29 +44,22 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     check_readable(run, dataset)
     summarizer = Summarizer.load(run.path, checkpoint=config.checkpoint, dtype=config.dtype, **config.decode)
     name = run.path.name + ("+align" if summarizer.settings.beta else "")
-    rows = list(strategies(summarizer)) if config.terms else [(Trained(name, summarizer, summarizer.settings), {})]
-    systems: list[System] = [system for system, _ in rows]
+    plain = Trained(name, summarizer, summarizer.settings)
+    systems: list[System] = list(strategies(summarizer)) if config.terms else [plain]
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [Lead(), LexRank()]
     folder = config.out or run.evaluation / (f"{split}-terms" if config.terms else split)
-    weights = {system.name: weight for system, weight in rows if weight}
-    return compare(systems, dataset, split, config, weights=weights, out=folder)
+    return compare(systems, dataset, split, config, out=folder)
 
 
 def compare(
-    systems: Sequence[System],
-    dataset: Dataset,
-    split: str,
-    config: EvaluateConfig,
-    *,
-    weights: dict[str, dict[str, float]] | None = None,
-    out: str | Path | None = None,
+    systems: Sequence[System], dataset: Dataset, split: str, config: EvaluateConfig, *, out: str | Path | None = None
 ) -> Evaluation:
     """Run ``systems`` (of different names) over a split and score them, as ``config`` says which examples and how.
 
-    ``weights`` are those of score terms by system, to be shown beside the figures. With ``out``: outputs.jsonl (a
-    summary of each system for each example), scores.parquet (a line for each system and example) and table.json.
+    With ``out``: outputs.jsonl (a summary of each system for each example), scores.parquet (a line for each system and
+    example) and table.json.
     """
     rouge.find_protocol(config.protocol)
     examples = read_examples(dataset, split, config.limit)
@@ -90,28 +83,23 @@ def compare(
                 shown.update(len(rows))
             written += lines
     scores = pd.concat(scored, ignore_index=True)
-    texts = [line[systems[0].name] for line in written]
-    result = _evaluation(scores, rouge.signature(texts, config.protocol), weights or {})
+    by_system = {str(name): part for name, part in scores.groupby("system", sort=False)}
+    main, *rest = by_system
+    differences = {}
+    for name in rest if "rouge2" in scores else []:
+        interval = paired_difference(by_system[main]["rouge2"], by_system[name]["rouge2"])
+        differences[f"{main} - {name}"] = dict(zip(("rouge2", "rouge2_low", "rouge2_high"), interval, strict=True))
+    result = Evaluation(
+        systems={name: means(part.dropna(axis=1, how="all")) for name, part in by_system.items()},
+        differences=differences,
+        protocol=rouge.signature([line[main] for line in written], config.protocol),
+        examples=len(written),
+        scores=scores,
+        weights={one.name: dict(one.weights) for one in systems if isinstance(one, Trained) and one.weights},
+    )
     if out is not None:
         _save(Path(out), result, written)
     return result
-
-
-def _evaluation(scores: pd.DataFrame, protocol: str, weights: dict[str, dict[str, float]]) -> Evaluation:
-    by_system = {str(name): part for name, part in scores.groupby("system", sort=False)}
-    first, *others = by_system
-    differences = {}
-    for name in others if "rouge2" in scores else []:
-        interval = paired_difference(by_system[first]["rouge2"], by_system[name]["rouge2"])
-        differences[f"{first} - {name}"] = dict(zip(("rouge2", "rouge2_low", "rouge2_high"), interval, strict=True))
-    return Evaluation(
-        systems={name: means(part.dropna(axis=1, how="all")) for name, part in by_system.items()},
-        differences=differences,
-        protocol=protocol,
-        examples=len(by_system[first]),
-        scores=scores,
-        weights=weights,
-    )
 
 
 def _save(folder: Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> None:

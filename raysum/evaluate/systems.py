@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -29,11 +29,12 @@ class System(Protocol):
 
 @dataclass(frozen=True)
 class Trained:
-    """A run's model: batched beam search, as `raysum summarize` does it."""
+    """A run's model: batched beam search, as `raysum summarize` does it. ``weights`` tell it from others like it."""
 
     name: str
     summarizer: Summarizer
     settings: DecodeConfig
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         return self.summarizer.summarize_rows(rows, self.settings)
@@ -138,10 +139,10 @@ ROWS = {"strCov": "structural_coverage", "extProb": "extractive", "attAlign": "b
 WEIGHT = 0.4  # where the run has chosen none; the paper searches beta from 0.2 to 1
 
 
-def strategies(summarizer: Summarizer) -> Iterator[tuple[Trained, dict[str, float]]]:
+def strategies(summarizer: Summarizer) -> Iterator[Trained]:
     """One model as a system for each strategy: beam search, ``plain`` first, then with one term more in each.
 
-    With the weight of its term. Weights are the run's own where it has some; extProb goes with beta otherwise, as in
+    Weights are the run's own where it has some; extProb goes with beta otherwise, as in
     the paper, where it has another eta_hat and nothing else. GNMT's coverage and compression are in no row. What is
     left out is said on stderr.
     """
@@ -155,9 +156,9 @@ def strategies(summarizer: Summarizer) -> Iterator[tuple[Trained, dict[str, floa
         lacking["attAlign"] = f"an attention predictor (`raysum train alignment run={summarizer.name} data=DATA`)"
     off = dict.fromkeys([*ROWS.values(), "gnmt_coverage"], 0.0)
     plain = run.model_copy(update={**off, "keep_paragraphs": None})
-    yield Trained("plain", summarizer, plain), {}
+    yield Trained("plain", summarizer, plain)
     for (name, key), weight in zip(ROWS.items(), weights, strict=True):
         if name in lacking:
             say(f"without the row {name}: it needs {lacking[name]}")
         else:
-            yield Trained(name, summarizer, plain.model_copy(update={key: weight})), {key: weight}
+            yield Trained(name, summarizer, plain.model_copy(update={key: weight}), {key: weight})

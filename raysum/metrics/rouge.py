@@ -74,17 +74,11 @@ def score(predictions: Sequence[str], references: Sequence[str], protocol: str =
 def signature(predictions: Sequence[str], protocol: str = "google") -> str:
     """One line that says how ``score`` counts, to be printed beside every figure. Raises UserError as that does."""
     chosen = find_protocol(protocol)
-    return " | ".join(
-        [
-            f"{protocol}: rouge-score {version('rouge-score')}",
-            f"stemmer {'porter' if chosen.stem else 'none'}",
-            f"words {chosen.words}",
-            "lower-cased",
-            f"sentences {'one line' if chosen.one_line else 'one a line'}",
-            f"published R-L = {chosen.published_l}",
-            f"n {len(predictions)}",
-            f"empty {sum(not prediction.strip() for prediction in predictions)}",
-        ]
+    return (
+        f"{protocol}: rouge-score {version('rouge-score')} | stemmer {'porter' if chosen.stem else 'none'}"
+        f" | words {chosen.words} | lower-cased | sentences {'one line' if chosen.one_line else 'one a line'}"
+        f" | published R-L = {chosen.published_l} | n {len(predictions)}"
+        f" | empty {sum(not prediction.strip() for prediction in predictions)}"
     )
 
 

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model
+from pydantic import BaseModel, Discriminator, Field, Tag, create_model
 
 from raysum.config.sections import DecodeConfig
 
 
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class Strict(BaseModel, extra="forbid", strict=True):
+    """Base of what is taken."""
 
 
 class Document(Strict):
