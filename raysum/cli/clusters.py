@@ -11,8 +11,6 @@ from raysum.prepare.sources.find import SUFFIXES, find_sources
 from raysum.prepare.sources.jsonl import json_records
 from raysum.prepare.sources.record import Record, cluster_id
 
-_STDIN = "-"
-
 
 def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]]:
     """Raw clusters: those of data files and folders, in order; ``-`` is standard input, JSON lines or one text.
@@ -23,7 +21,7 @@ def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]
     clusters: list[dict[str, Any]] = []
     texts: list[dict[str, str]] = []
     for file in files:
-        if file == _STDIN:
+        if file == "-":
             text = sys.stdin.read()
             if text.lstrip().startswith("{"):
                 lines = text.split("\n")  # splitlines() would cut at marks that JSON strings may hold

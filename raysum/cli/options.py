@@ -41,14 +41,15 @@ def verb(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = list(inspect.signature(function).parameters.values())[: None if section is None else -1]
-        own = [parameter.name for parameter in parameters]
+        own, keyword = [parameter.name for parameter in parameters], inspect.Parameter.KEYWORD_ONLY
         items = next((parameter.name for parameter in parameters if "list[" in str(parameter.annotation)), None)
         if section is not None:
             fields = {key: field for key, field in section.model_fields.items() if key not in own}
-            parameters += [] if items else [_parameter("pairs", _Pairs, None)]
-            parameters += [_option(key, field) for key, field in fields.items() if key != "decode"]
-            parameters += [_parameter("set_", _Set, None)] if "decode" in fields else []
-        parameters.append(_parameter("as_json", _Json, False))
+            more: dict[str, Any] = {} if items else {"pairs": _Pairs}
+            more |= {key: _option(key, field) for key, field in fields.items() if key != "decode"}
+            more |= {"set_": _Set} if "decode" in fields else {}
+            parameters += [inspect.Parameter(key, keyword, default=None, annotation=kind) for key, kind in more.items()]
+        parameters.append(inspect.Parameter("as_json", keyword, default=False, annotation=_Json))
 
         def command(*, as_json: bool, **given: Any) -> None:
             if section is not None:
@@ -61,7 +62,6 @@ def verb(
                 given = {key: given[key] for key in own} | {"settings": _settings(section, told, pairs)}
             print_result(function(**given), as_json)
 
-        keyword = inspect.Parameter.KEYWORD_ONLY
         signature = inspect.Signature([parameter.replace(kind=keyword) for parameter in parameters])
         command.__signature__ = signature  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -95,15 +95,11 @@ def _is_pair(item: str) -> bool:
     return bool(_PAIR.match(item)) and not Path(item).exists()
 
 
-def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+def _option(name: str, field: FieldInfo) -> Any:
     """An option that is None, or an empty list, where it is not given."""
     kinds = get_args(field.annotation) if isinstance(field.annotation, UnionType) else (field.annotation,)
     kind: Any = next((kind for kind in kinds if kind in (bool, int, float, list[str])), str)
     default = "" if field.is_required() or not field.default else f" [default: {field.default}]"
     flag = f"--{name.replace('_', '-')}"
     option = typer.Option(flag, help=f"{field.description or ''}{default}", show_default=False)
-    return _parameter(name, Annotated[kind | None, option], None)
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return Annotated[kind | None, option]

@@ -134,30 +134,30 @@ def _bigrams(text: str) -> Counter[tuple[str, str]]:
     return Counter(pairwise(text.lower().split()))
 
 
-# The decoding strategies of the PHT paper's Table 2 after plain beam search, by the key that weights their term.
-ROWS = {"strCov": "structural_coverage", "extProb": "extractive", "attAlign": "beta"}
-WEIGHT = 0.4  # where the run has chosen none; the paper searches beta from 0.2 to 1
+WEIGHT = 0.4  # of a strategy's term, where the run has chosen none; the paper searches beta from 0.2 to 1
 
 
 def strategies(summarizer: Summarizer) -> Iterator[Trained]:
-    """One model as a system for each strategy: beam search, ``plain`` first, then with one term more in each.
+    """The decoding strategies of the PHT paper's Table 2: ``plain`` beam search, then one with each term.
 
-    Weights are the run's own where it has some; extProb goes with beta otherwise, as in
-    the paper, where it has another eta_hat and nothing else. GNMT's coverage and compression are in no row. What is
-    left out is said on stderr.
+    Weights are the run's own where it has some; extProb goes with beta otherwise, as in the paper, where it has another
+    eta_hat and nothing else. GNMT's coverage and compression are in no row. What is left out is said on stderr.
     """
     run, searcher = summarizer.settings, summarizer.searcher
     beta = run.beta or WEIGHT
-    weights = (run.structural_coverage or WEIGHT, run.extractive or beta, beta)
+    weights = {
+        "structural_coverage": run.structural_coverage or WEIGHT,
+        "extractive": run.extractive or beta,
+        "beta": beta,
+    }
     lacking = {}
     if searcher.ranker is None:
         lacking["extProb"] = "a learned ranker (`raysum train ranker data=DATA out=RANKER`, then --set ranker=RANKER)"
     if searcher.predictor is None:
         lacking["attAlign"] = f"an attention predictor (`raysum train alignment run={summarizer.name} data=DATA`)"
-    off = dict.fromkeys([*ROWS.values(), "gnmt_coverage"], 0.0)
-    plain = run.model_copy(update={**off, "keep_paragraphs": None})
+    plain = run.model_copy(update={**dict.fromkeys(weights, 0.0), "gnmt_coverage": 0.0, "keep_paragraphs": None})
     yield Trained("plain", summarizer, plain)
-    for (name, key), weight in zip(ROWS.items(), weights, strict=True):
+    for name, (key, weight) in zip(("strCov", "extProb", "attAlign"), weights.items(), strict=True):
         if name in lacking:
             say(f"without the row {name}: it needs {lacking[name]}")
         else:

@@ -28,13 +28,8 @@ class Evaluation:
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "systems": self.systems,
-            "differences": self.differences,
-            "protocol": self.protocol,
-            "examples": self.examples,
-            **({"weights": self.weights} if self.weights else {}),
-        }
+        shown = ["systems", "differences", "protocol", "examples", *(["weights"] if self.weights else [])]
+        return {name: getattr(self, name) for name in shown}
 
     def to_pandas(self) -> pd.DataFrame:
         """A line a system, a column a figure; the examples' own scores are in ``scores``."""

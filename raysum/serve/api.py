@@ -56,7 +56,8 @@ def build_api(answer: Answer, health: Health, max_body: int) -> FastAPI:
     @api.post("/v1/summarize", responses={200: {"model": Summary}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:
         """The summary of a cluster of documents, each sentence with the paragraphs that it rests on."""
-        return JSONResponse(await answer(request.cluster(), request.settings()))
+        cluster = request.model_dump(exclude={"options"}, exclude_none=True)  # as `raysum prepare` reads it
+        return JSONResponse(await answer(cluster, request.options.model_dump(exclude_none=True)))
 
     @api.get("/healthz")
     async def show_health() -> Health:
@@ -128,7 +129,7 @@ def _answer_errors(api: FastAPI) -> None:
         problems = error.errors()
         if problems[0]["type"] == "json_invalid":
             return _problem(400, f"the body is not JSON: {problems[0]['ctx']['error']}")
-        return _problem(422, _explain(problems))
+        return _problem(422, "; ".join(map(_explain, problems)))
 
     @api.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
@@ -150,11 +151,8 @@ _MESSAGES = {
 }
 
 
-def _explain(problems: Any) -> str:
-    """pydantic's list of problems in one line, each with the name of its field (``documents.0.text``)."""
-    lines = []
-    for problem in problems:
-        place = ".".join(str(part) for part in problem["loc"] if part not in ("body", "str", "Document"))
-        message = _MESSAGES.get(problem["type"], problem["msg"].removeprefix("Value error, "))
-        lines.append(f"{place or 'the body'}: {message}")
-    return "; ".join(lines)
+def _explain(problem: Any) -> str:
+    """One of pydantic's problems, with the name of its field (``documents.0.text``)."""
+    place = ".".join(str(part) for part in problem["loc"] if part not in ("body", "str", "Document"))
+    message = _MESSAGES.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+    return f"{place or 'the body'}: {message}"

@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import torch
 from fastapi import FastAPI
 from ray import serve
 from ray.exceptions import RayActorError
@@ -28,8 +29,6 @@ class Model:
     """One replica of the summarizer. Requests that come together and want the same settings are decoded together."""
 
     def __init__(self, config: ServeConfig):
-        import torch
-
         self._summarizer = Summarizer.load(config.run, config.checkpoint, dtype=config.dtype, **config.decode)
         self._decode.set_max_batch_size(self._summarizer.settings.batch_examples)  # type: ignore[attr-defined]
         threads = max(1, cores() // config.replicas)

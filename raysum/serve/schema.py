@@ -56,14 +56,6 @@ class SummarizeRequest(Strict):
     id: str | None = Field(None, max_length=200, description="given back in the answer")
     options: Options = Field(default_factory=Options)
 
-    def cluster(self) -> dict[str, Any]:
-        """The raw example, as `raysum prepare` reads it."""
-        return self.model_dump(exclude={"options"}, exclude_none=True)
-
-    def settings(self) -> dict[str, Any]:
-        """The decoding settings that the request gives."""
-        return self.options.model_dump(exclude_none=True)
-
 
 class Health(BaseModel):
     status: str
