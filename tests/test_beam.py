@@ -223,9 +223,13 @@ def test_best_candidates_equal_a_plain_top_k(beams, vocabulary):
 # Score terms
 
 
+def nothing_attended(examples: int, beams: int, paragraphs: int) -> History:
+    return History(torch.arange(examples), torch.zeros(examples, beams, paragraphs), torch.zeros(examples, beams))
+
+
 def history(*steps: list[list[float]]) -> History:
     """Of one example whose beams attend as each step [R, M] says."""
-    past = History.start(1, len(steps[0]), len(steps[0][0]), torch.device("cpu"))
+    past = nothing_attended(1, len(steps[0]), len(steps[0][0]))
     for step in steps:
         past.add(torch.tensor([step]))
     return past
@@ -272,17 +276,17 @@ def test_attention_that_underflows_is_floored_and_counts_no_padding():
     """Weights in bf16 down to 0, many padding paragraphs: finite, and as without the padding."""
     step = torch.tensor([[[1.0, 1e-30, 0.0]]], dtype=torch.bfloat16)
     mask, predicted = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[0.5, 0.5, 1e-38]])
-    past = History.start(1, 1, 3, torch.device("cpu"))
+    past = nothing_attended(1, 1, 3)
     past.add(step)
     found = AttentionAlignment(predicted, mask, 1.0)(past)
     assert found.item() == pytest.approx(math.log(0.5) + 2 * math.log(1e-6), rel=1e-6)
-    padded = History.start(1, 1, 8, torch.device("cpu"))
+    padded = nothing_attended(1, 1, 8)
     padded.add(torch.nn.functional.pad(step, (0, 5)))
     wide = AttentionAlignment(torch.nn.functional.pad(predicted, (0, 5)), torch.nn.functional.pad(mask, (0, 5)), 1.0)
     assert wide(padded).item() == found.item()
     mean = AttentionAlignment(wide.predicted, wide.mask, 1.0, mean=True)
     assert mean(padded).item() == pytest.approx(found.item() / 3)
-    nothing = History.start(1, 1, 3, torch.device("cpu"))
+    nothing = nothing_attended(1, 1, 3)
     assert StructuralCoverage(1.0)(nothing).isfinite().all()
     nothing.add(torch.zeros(1, 1, 3))
     assert StructuralCoverage(1.0)(nothing).item() == 1 and StructuralCoverage(1.0)(past).item() == 1
@@ -292,7 +296,7 @@ def test_attention_that_underflows_is_floored_and_counts_no_padding():
 
 def token_history(*steps: list[list[float]], dtype: torch.dtype = torch.float32) -> History:
     """Of one hypothesis whose attention to tokens is each step [M, N]."""
-    past = History.start(1, 1, len(steps[0]), torch.device("cpu"))
+    past = nothing_attended(1, 1, len(steps[0]))
     for step in steps:
         past.add(torch.tensor([[step]], dtype=dtype))
     return past
@@ -362,7 +366,7 @@ def test_tokens_are_watched_only_where_a_term_reads_them():
 
 
 def test_beta_may_differ_between_examples():
-    past = History.start(2, 1, 2, torch.device("cpu"))
+    past = nothing_attended(2, 1, 2)
     past.add(torch.tensor([[[0.5, 0.5]], [[0.5, 0.5]]]))
     term = AttentionAlignment(torch.full((2, 2), 0.5), torch.ones(2, 2, dtype=torch.bool), torch.tensor([0.0, 2.0]))
     assert term(past).flatten().tolist() == pytest.approx([0.0, 4 * math.log(0.5)])

@@ -44,7 +44,8 @@ def verb(
         own, keyword = [parameter.name for parameter in parameters], inspect.Parameter.KEYWORD_ONLY
         items = next((parameter.name for parameter in parameters if "list[" in str(parameter.annotation)), None)
         if section is not None:
-            fields = {key: field for key, field in section.model_fields.items() if key not in own}
+            known = section.model_fields
+            fields = {key: field for key, field in known.items() if key not in own}
             more: dict[str, Any] = {} if items else {"pairs": _Pairs}
             more |= {key: _option(key, field) for key, field in fields.items() if key != "decode"}
             more |= {"set_": _Set} if "decode" in fields else {}
@@ -58,8 +59,10 @@ def verb(
                     pairs = [item for item in given[items] or [] if _is_pair(item)]
                     given[items] = [item for item in given[items] or [] if not _is_pair(item)]
                 pairs += [f"decode.{pair.removeprefix('decode.')}" for pair in given.get("set_") or []]
-                told = {key: given[key] for key in section.model_fields if given.get(key) not in (None, [])}
-                given = {key: given[key] for key in own} | {"settings": _settings(section, told, pairs)}
+                decoding = _DECODE.difference(known) if "decode" in known else ()
+                pairs = [f"decode.{pair}" if re.split("[.=]", pair)[0] in decoding else pair for pair in pairs]
+                told = {key: given[key] for key in known if given.get(key) not in (None, [])}
+                given = {key: given[key] for key in own} | {"settings": section_of(section, told, pairs)}
             print_result(function(**given), as_json)
 
         signature = inspect.Signature([parameter.replace(kind=keyword) for parameter in parameters])
@@ -83,12 +86,6 @@ def print_result(result: Any, as_json: bool) -> None:
             from rich.console import Console
 
             Console(soft_wrap=True).print(one.render(), markup=False, highlight=False)
-
-
-def _settings(section: type[Section], values: dict[str, Any], pairs: list[str]) -> Section:
-    known = {*section.model_fields}
-    decoding = _DECODE - known if "decode" in known else set()
-    return section_of(section, values, [f"decode.{p}" if re.split("[.=]", p)[0] in decoding else p for p in pairs])
 
 
 def _is_pair(item: str) -> bool:

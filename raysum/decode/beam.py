@@ -116,7 +116,11 @@ def search(
     tokens = torch.full((num_examples, beams, 1), BOS, device=device)
     log_prob = torch.full((num_examples, beams), -torch.inf, device=device)
     log_prob[:, 0] = 0.0
-    history = History.start(num_examples, beams, paragraphs, device)
+    history = History(
+        examples=torch.arange(num_examples, device=device),
+        total=torch.zeros(num_examples, beams, paragraphs, device=device),
+        overlap=torch.zeros(num_examples, beams, device=device),
+    )
     for length in range(1, settings.max_length + 1):
         logits, weights = model.step(tokens[..., -1].flatten(), state, attention=watch)
         if weights is not None:

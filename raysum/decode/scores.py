@@ -40,14 +40,6 @@ class History:
     steps: int | Tensor = 0
     by_token: Tensor | None = None
 
-    @classmethod
-    def start(cls, num_examples: int, beams: int, paragraphs: int, device: torch.device) -> "History":
-        return cls(
-            examples=torch.arange(num_examples, device=device),
-            total=torch.zeros(num_examples, beams, paragraphs, device=device),
-            overlap=torch.zeros(num_examples, beams, device=device),
-        )
-
     def add(self, attention: Tensor) -> None:
         """One step's attention, summed over layers as the models give it: [B, R, M], or by token [B, R, M, N]."""
         if attention.dim() == 4:
@@ -85,7 +77,7 @@ class Term(Protocol):
     ``by_token``: it reads the attention to every token, not only to paragraphs.
     """
 
-    by_token: ClassVar[bool]
+    by_token: ClassVar[bool] = False
 
     @property
     def final(self) -> bool: ...
@@ -96,7 +88,7 @@ class Term(Protocol):
 
 
 @dataclass(frozen=True)
-class AttentionAlignment:
+class AttentionAlignment(Term):
     """``beta`` x attAlign (PHT eq. 17-18): the sum over real paragraphs of log max(min(eta, eta_hat), 1e-6).
 
     ``predicted`` [B, M] is eta_hat, summing to one over real paragraphs (``mask`` [B, M]): predicted attention, or the
@@ -104,7 +96,6 @@ class AttentionAlignment:
     the number of paragraphs. One paragraph alone scores 0.
     """
 
-    by_token: ClassVar[bool] = False
     predicted: Tensor
     mask: Tensor
     beta: float | Tensor
@@ -122,10 +113,9 @@ class AttentionAlignment:
 
 
 @dataclass(frozen=True)
-class StructuralCoverage:
+class StructuralCoverage(Term):
     """``gamma`` x the mean over steps of strCov (PHT eq. 13), 1 for a step that attends to new paragraphs only."""
 
-    by_token: ClassVar[bool] = False
     gamma: float
     final: bool = False
 
@@ -135,7 +125,7 @@ class StructuralCoverage:
 
 
 @dataclass(frozen=True)
-class GnmtCoverage:
+class GnmtCoverage(Term):
     """``weight`` x cp (PHT eq. 11; Wu et al. 2016, eq. 15): the sum over real source tokens of log min(a, 1).
 
     a is the attention to the token, summed over steps, here at least 1e-6; ``mask`` [B, M, N] real tokens.

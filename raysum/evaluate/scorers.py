@@ -37,12 +37,8 @@ class Rouge(Scorer):
     """ROUGE F1, precision and recall (0 to 100) against the row's summary, and the words of what was written."""
 
     protocol: str = "google"
-    figures: ClassVar = {
-        "rouge1": Figure("ROUGE-1", 2),
-        "rouge2": Figure("ROUGE-2", 2),
-        "rougeL": Figure("ROUGE-L", 2),
-        "rougeLsum": Figure("ROUGE-Lsum", 2),
-        "words": Figure("words", 1),
+    figures: ClassVar = {name: Figure(name.replace("rouge", "ROUGE-"), 2) for name in rouge.METRICS} | {
+        "words": Figure("words", 1)
     }
 
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
