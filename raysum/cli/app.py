@@ -15,8 +15,6 @@ from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig
 from raysum.serve.config import ServeConfig
 
-_INTERRUPTED = 130  # what typer makes of Ctrl-C
-
 app = typer.Typer(
     help="Train, tune and serve hierarchical multi-document summarizers on Ray.",
     no_args_is_help=True,
@@ -37,7 +35,7 @@ def main() -> None:
         print(f"raysum: {error}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
-        if end.code == _INTERRUPTED:
+        if end.code == 130:  # what typer makes of Ctrl-C
             print("raysum: stopped", file=sys.stderr)
         raise
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, PlainValidator, SerializeAsAny, model_validator
+from pydantic import BaseModel, Field, GetPydanticSchema, PlainValidator, SerializeAsAny, model_validator
 
 from raysum import systems
 
@@ -146,15 +146,12 @@ def _spec(value: Any) -> systems.Spec:
     return systems.spec_class(name).model_validate(value | {"system": name})
 
 
-class _AnySystem:
+def _schema(_: Any, handler: Any) -> dict[str, Any]:
     """The JSON schema of a model: that of any system."""
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, _: Any, handler: Any) -> dict[str, Any]:
-        return {"anyOf": [handler(spec.__pydantic_core_schema__) for spec in systems.spec_classes()]}
+    return {"anyOf": [handler(spec.__pydantic_core_schema__) for spec in systems.spec_classes()]}
 
 
-ModelSpec = Annotated[SerializeAsAny[systems.Spec], PlainValidator(_spec), _AnySystem]
+ModelSpec = Annotated[SerializeAsAny[systems.Spec], PlainValidator(_spec), GetPydanticSchema(None, _schema)]
 
 
 class Config(Section):

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +18,6 @@ from raysum.prepare.ranking import lexrank
 from raysum.runtime.progress import say
 
 
-class System(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        """One summary for each row; ``others`` are rows of other clusters, one for each row."""
-        ...
-
-
 @dataclass(frozen=True)
 class Trained:
     """A run's model: batched beam search, as `raysum summarize` does it. ``weights`` tell it from others like it."""
@@ -37,6 +28,7 @@ class Trained:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        """One summary for each row; ``others`` are rows of other clusters, one for each row."""
         return self.summarizer.summarize_rows(rows, self.settings)
 
 
@@ -74,7 +66,16 @@ class Extractive(ABC):
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         """In sentences; every text starts a new one."""
-        return [_uncited(row, _cut(self.order(row), len(row["summary"].split()))) for row in rows]
+        return [_uncited(row, list(self._sentences(row))) for row in rows]
+
+    def _sentences(self, row: Row) -> Iterator[str]:
+        left = len(row["summary"].split())
+        for text in self.order(row):
+            for start, end in sentence_spans(text):
+                words = text[start:end].split()[:left]
+                left -= len(words)
+                if words:
+                    yield " ".join(words)
 
 
 class Lead(Extractive):
@@ -109,19 +110,8 @@ class Oracle(Extractive):
         return chosen
 
 
+System = Trained | Extractive
 EXTRACTIVE: dict[str, type[Extractive]] = {system.name: system for system in (Lead, LexRank, Oracle)}
-
-
-def _cut(texts: Sequence[str], left: int) -> list[str]:
-    """The first ``left`` words of ``texts``, in sentences."""
-    sentences = []
-    for text in texts:
-        for start, end in sentence_spans(text):
-            words = text[start:end].split()[:left]
-            left -= len(words)
-            if words:
-                sentences.append(" ".join(words))
-    return sentences
 
 
 def _uncited(row: Row, texts: Sequence[str]) -> Summary:

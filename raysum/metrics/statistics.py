@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 RESAMPLES = 1000  # as the papers' ROUGE script: -r 1000
 CONFIDENCE = 0.95  # likewise: -c 95
-_SEED = 0
 _DRAWS_AT_ONCE = 1 << 22  # 32 MB of indices; what exceeds that is drawn in pieces
 
 
@@ -40,7 +39,7 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval:
     pairs = np.stack([np.asarray(numerators, float), np.asarray(denominators, float)], axis=1)  # [n, 2]
     if not len(pairs):
         raise ValueError("no scores to take an interval of")
-    generator = np.random.default_rng(_SEED)
+    generator = np.random.default_rng(0)
     piece = max(_DRAWS_AT_ONCE // len(pairs), 1)
     counts = [min(piece, RESAMPLES - start) for start in range(0, RESAMPLES, piece)]
     sums = [pairs[generator.integers(len(pairs), size=(count, len(pairs)))].sum(axis=1) for count in counts]
