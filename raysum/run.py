@@ -99,8 +99,6 @@ class Run:
         """The attention predictor's run inside this one; ``.exists`` says whether it was trained."""
         return Run(self.path / "alignment")
 
-    # Creating
-
     def create(self, config: Config, recipe: dict[str, Any], vocabulary: Path | None) -> None:
         """Write config, recipe and vocabulary before the first step. Raises UserError if the folder is unwritable."""
         try:
@@ -120,8 +118,6 @@ class Run:
         folder.mkdir(parents=True)
         save_file(weights, folder / "weights.safetensors")
         write_json(folder / "state.json", {"step": step, **state})
-
-    # Checkpoints
 
     def checkpoints(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest first."""
@@ -155,16 +151,12 @@ class Run:
         """``best``, ``latest`` or a step number. Raises UserError naming the steps there are."""
         if which == "best":
             return self.best()
-        checkpoints = [c for c in self.checkpoints() if c.weights.is_file()]
-        if which == "latest" and checkpoints:
-            return checkpoints[-1]
-        for candidate in checkpoints:
-            if str(candidate.step) == which:
-                return candidate
-        steps = ", ".join(str(c.step) for c in checkpoints) or "none"
-        raise UserError(f"{self.path} has no checkpoint {which!r}; it has best, latest and the steps {steps}")
-
-    # Decoding
+        found = {str(c.step): c for c in self.checkpoints() if c.weights.is_file()}
+        step = next(reversed(found), "") if which == "latest" else which
+        if step not in found:
+            steps = ", ".join(found) or "none"
+            raise UserError(f"{self.path} has no checkpoint {which!r}; it has best, latest and the steps {steps}")
+        return found[step]
 
     @property
     def decode(self) -> DecodeConfig:

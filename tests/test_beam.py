@@ -12,9 +12,8 @@ import torch
 from small_models import EXAMPLES, model_of, pack
 
 from raysum.config.sections import DecodeConfig
-from raysum.decode.beam import Hypothesis, _best, beam_search
+from raysum.decode.beam import Hypothesis, _best, beam_search, block_ngrams, block_recent
 from raysum.decode.betas import search_betas
-from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.scores import AttentionAlignment, GnmtCoverage, History, StructuralCoverage, length_norm, terms
 from raysum.importing.hiersumm import convert
 from raysum.models.batch import Source

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from raysum.config.sections import DecodeConfig
-from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.scores import History, Term, length_norm
 from raysum.models.batch import Asked
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END
@@ -191,3 +190,34 @@ def _best(log_probs: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     values = log_probs.flatten(1).gather(1, beam * vocabulary + token).masked_fill(outside, -torch.inf)
     chosen = (values + offset.gather(1, beam)).topk(beams).indices
     return beam.gather(1, chosen), token.gather(1, chosen), values.gather(1, chosen)
+
+
+def block_ngrams(scores: Tensor, tokens: Tensor, size: int, separator: int | None = None) -> None:
+    """Write -inf over every token that would complete an n-gram of ``size`` tokens which its hypothesis already holds.
+
+    ``scores`` [..., V] are of what may follow the hypotheses ``tokens`` [..., T]. N-grams that hold ``separator`` do not count: how one sentence ends and the next begins is no repetition.
+    """
+    length = tokens.shape[-1]
+    if not 0 < size <= length:
+        return
+    ngrams = tokens.unfold(-1, size, 1)  # [..., T - size + 1, size]
+    repeated = (ngrams[..., :-1] == tokens[..., None, length - size + 1 :]).all(-1)
+    if separator is not None:
+        repeated &= (ngrams != separator).all(-1)
+    _block(scores, ngrams[..., -1], repeated)
+
+
+def block_recent(scores: Tensor, tokens: Tensor, last: int, exempt: Tensor) -> None:
+    """Likewise over every token that is one of its hypothesis' ``last`` tokens, except the ids ``exempt`` [E].
+
+    PHT paper, section 5.2: "block two tokens (except commas) before the current step".
+    """
+    if last:
+        recent = tokens[..., -last:]
+        _block(scores, recent, ~torch.isin(recent, exempt))
+
+
+def _block(scores: Tensor, candidates: Tensor, blocked: Tensor) -> None:
+    """This never waits for the device: what is not blocked is scattered too, as +inf under a minimum."""
+    limits = torch.where(blocked, -torch.inf, torch.inf).to(scores.dtype)
+    scores.scatter_reduce_(-1, candidates, limits, "amin")

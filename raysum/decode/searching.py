@@ -53,21 +53,17 @@ class Searcher:
     bf16: bool = False
     commas: tuple[int, ...] = ()
 
-    @property
-    def device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
     @torch.inference_mode()
     def find(self, rows: Sequence[Row], settings: DecodeConfig, betas: Sequence[float]) -> list[Found]:
         """What the searches of each row find, one with each of ``betas`` in place of ``settings.beta``.
 
         Raises UserError where the model gives no finite probabilities.
         """
-        limits = settings.reading(self.source)
+        limits, device = settings.reading(self.source), next(self.model.parameters()).device
         source = self._collated(self.model.spec, rows, limits).source
         read = [list(range(count)) for count in source.counts.tolist()]
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            memory = self.model.encode(move(source, self.device))
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            memory = self.model.encode(move(source, device))
             predicted = None  # attention [B, M]
             if any(betas) or settings.keep_paragraphs:
                 predicted = self.predictor(self.model.paragraphs(memory), memory.paragraph_mask)
@@ -76,7 +72,7 @@ class Searcher:
                 for example, hat in enumerate(predicted.float().cpu().numpy()):  # PHT paper, Table 6
                     strongest = np.argsort(-hat[: len(read[example])], kind="stable")[: settings.keep_paragraphs]
                     read[example] = sorted(strongest.tolist())  # in rank order
-                memory = self.model.encode(move(source.restrict(read), self.device))
+                memory = self.model.encode(move(source.restrict(read), device))
                 predicted = _chosen(predicted, read)
                 extracted = None if extracted is None else _chosen(extracted, read)
             found = search_betas(self.model, memory, settings, betas, predicted, extracted, exempt=self.commas)
@@ -88,15 +84,15 @@ class Searcher:
 
     def _extract(self, rows: Sequence[Row], limits: SourceConfig, memory: Memory) -> Tensor:
         """Extractive probabilities [B, M]: the ranker's scores of the paragraphs that are read, as shares (extProb)."""
-        batch = move(self._collated(self.ranker.spec, rows, limits), self.device)
-        with torch.autocast(self.device.type, enabled=False):  # torch has no LSTM in bf16 on every CPU
+        device = memory.paragraph_mask.device
+        batch = move(self._collated(self.ranker.spec, rows, limits), device)
+        with torch.autocast(device.type, enabled=False):  # torch has no LSTM in bf16 on every CPU
             logits = self.ranker(batch.titles, batch.source)
         layout, mask = batch.source.layout, memory.paragraph_mask
         scores = scatter_padded(logits.float().sigmoid(), layout.in_examples, *layout.paragraph_mask.shape)
         return shares(scores[:, : mask.shape[1]] * mask)
 
     def _collated(self, spec: systems.Spec, rows: Sequence[Row], limits: SourceConfig) -> Any:
-        """The batch that the model of ``spec`` reads."""
         kind = systems.kind(spec)
         return kind.collate(kind.pack(list(rows), limits))
 
