@@ -195,7 +195,8 @@ def _best(log_probs: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def block_ngrams(scores: Tensor, tokens: Tensor, size: int, separator: int | None = None) -> None:
     """Write -inf over every token that would complete an n-gram of ``size`` tokens which its hypothesis already holds.
 
-    ``scores`` [..., V] are of what may follow the hypotheses ``tokens`` [..., T]. N-grams that hold ``separator`` do not count: how one sentence ends and the next begins is no repetition.
+    ``scores`` [..., V] are of what may follow the hypotheses ``tokens`` [..., T]. N-grams that hold ``separator`` do
+    not count: how one sentence ends and the next begins is no repetition.
     """
     length = tokens.shape[-1]
     if not 0 < size <= length:
