@@ -396,6 +396,12 @@ def test_alignment_turns_the_ranking(final):
     assert second.log_prob == pytest.approx(math.log(0.55))
 
 
+@pytest.mark.parametrize("final", [False, True])
+def test_a_term_that_is_no_number_finds_nothing(final):
+    term = AttentionAlignment(torch.full((1, 2), torch.nan), EVEN.mask, 1.0, final=final)
+    assert beam_search(Script(SHORT_OR_LONG, PARAGRAPHS), memory(), settings(), [term]) == [[]]
+
+
 def test_alignment_steers_the_beam_unless_final():
     """At the second step both candidates from A are likelier; steered by attention, both from B go before them."""
     table = {(): {A: 0.55, B: 0.45}, (A,): {A: 0.5, EOS: 0.5}, (B,): {B: 0.5, EOS: 0.5}}

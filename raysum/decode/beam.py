@@ -81,7 +81,8 @@ class Finished:
         whole = sum((term(history)[:, 0] for term in terms if term.final), score)
         columns = zip(score.tolist(), example.tolist(), self._ids, whole.tolist(), log_prob.tolist(), strict=True)
         for _, number, *column in sorted(columns, key=lambda column: -column[0]):
-            found[number].append(Hypothesis(*column))
+            if column[1] > -torch.inf:  # else a term is no number: its predictor diverged
+                found[number].append(Hypothesis(*column))
         return [sorted(some[: self._ranked], key=lambda one: -one.score)[:n_best] for some in found]
 
 

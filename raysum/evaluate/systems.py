@@ -20,7 +20,7 @@ from raysum.runtime.progress import say
 
 @dataclass(frozen=True)
 class Trained:
-    """A run's model: batched beam search, as `raysum summarize` does it. ``weights`` tell it from others like it."""
+    """A run's model: batched beam search, as `raysum summarize` does it. ``weights`` are of the terms it tries."""
 
     name: str
     summarizer: Summarizer
