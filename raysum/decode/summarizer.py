@@ -31,9 +31,7 @@ class Summarizer:
     ``settings`` are the run's decoding settings with the overrides given to ``load``.
     """
 
-    def __init__(
-        self, searcher: Searcher, vocabulary: Vocabulary, recipe: Recipe, settings: DecodeConfig, name: str = "the run"
-    ):
+    def __init__(self, searcher: Searcher, vocabulary: Vocabulary, recipe: Recipe, settings: DecodeConfig, name: str):
         self.searcher, self.vocabulary, self.recipe = searcher, vocabulary, recipe
         self.settings, self.name = settings, name
         self.choose({})
