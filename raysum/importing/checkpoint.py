@@ -1,17 +1,14 @@
 """`raysum import`: a checkpoint of a published code as a run that `summarize`, `evaluate` and `serve` take."""
 
 from pathlib import Path
-from typing import Any
 
 from raysum import systems
 from raysum.config.loading import load_config
-from raysum.config.sections import Config
 from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.importing import hiersumm, wiki_sum
 from raysum.importing.mapping import Published
-from raysum.models.specs.family import FamilySpec
 from raysum.restore import fill
 from raysum.run import Run, RunResult
 from raysum.runtime.progress import say
@@ -41,12 +38,16 @@ def import_checkpoint(
                 f"{vocab} has {len(vocabulary)} pieces, the model of {file} {found.spec.vocabulary}; "
                 "give the vocabulary that it was trained with"
             )
-        weights = _fitting(found, file)
+        model = fill(systems.build(found.spec), found.weights, file)
+        weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        preset = load_config("ft" if found.spec.positions == "flat" else _PRESETS[found.spec.decoder[0]])
+        source = preset.source.model_copy(update=found.source)
+        config = preset.model_copy(update={"model": found.spec, "source": source})
         # Published data: up to 40 paragraphs of up to 100 tokens; its ranker, a trained one, was never published.
         how = vocabulary.suggested_normalization()
         recipe = Recipe(normalize=how, max_paragraphs=40, paragraph_tokens=100, vocabulary_sha256=vocabulary.sha256)
         run = Run(folder)
-        run.create(_config(found), recipe.model_dump(), Path(vocab))
+        run.create(config, recipe.model_dump(), Path(vocab))
         run.add_weights(found.step, weights, {"imported": kind, "file": Path(file).name})
     say("The optimizer's state is not imported: train.start=RUN begins a new training with these weights")
     return RunResult(Run(out))
@@ -59,19 +60,3 @@ def _load(kind: str, file: Path, heads: int | None, dropout: float | None) -> Pu
     if heads is not None or dropout is not None:
         raise UserError("a hiersumm checkpoint tells its heads and dropout itself; leave --heads and --dropout out")
     return hiersumm.load(file)
-
-
-def _fitting(found: Published, file: str) -> dict[str, Any]:
-    """The parameters of the model of ``found.spec`` with its weights in them."""
-    model = fill(systems.build(found.spec), found.weights, file)
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def _config(found: Published) -> Config:
-    preset = load_config(_preset(found.spec))
-    source = preset.source.model_copy(update=found.source)
-    return preset.model_copy(update={"model": found.spec, "source": source})
-
-
-def _preset(spec: FamilySpec) -> str:
-    return "ft" if spec.positions == "flat" else _PRESETS[spec.decoder[0]]

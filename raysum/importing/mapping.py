@@ -1,12 +1,15 @@
-"""How importers say where a parameter comes from: our name, and the published arrays that stand in it, stacked."""
+"""How importers move weights: by a table of our parameters and the published ones that stand in them, ``CODE.yaml``."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -14,7 +17,7 @@ from raysum.errors import UserError
 from raysum.models.specs.family import FamilySpec
 
 Arrays = Mapping[str, np.ndarray]
-Names = dict[str, list[str]]
+Part = tuple[str, str, str]  # a section of the table, and what stands before our names and the published ones there
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,37 @@ class Published:
     source: dict[str, int]
 
 
-def read(arrays: Arrays, names: Names, transpose: str | None = None) -> dict[str, Tensor]:
-    """Our state dict: published arrays one above the other, those whose name ends in ``transpose`` turned first."""
+def layer_parts(spec: FamilySpec, encoder: str, decoder: str) -> list[Part]:
+    """The layers, by letter; ``encoder`` and ``decoder`` are what stands before their numbers in published names."""
+    parts = []
+    for ours, mix, theirs in (("encoder", spec.encoder, encoder), ("decoder", spec.decoder, decoder)):
+        parts += [(letter, f"{ours}.{n}.", f"{theirs}{n}{theirs[-1]}") for n, letter in enumerate(mix)]
+    return parts
 
-    def array(name: str) -> np.ndarray:
-        return arrays[name].T if transpose and name.endswith(transpose) else arrays[name]
 
-    return {ours: torch.from_numpy(np.concatenate([array(name) for name in theirs])) for ours, theirs in names.items()}
+def read(arrays: Arrays, code: str, parts: Iterable[Part]) -> dict[str, Tensor]:
+    """Our state dict, from the arrays of ``code``; its kernels, inputs by outputs, are turned.
+
+    Raises KeyError where an array is missing.
+    """
+    table = yaml.safe_load((resources.files("raysum.importing") / f"{code}.yaml").read_text())
+    state = {}
+    for section, ours, theirs in parts:
+        for name, published in _entries(table[section]):
+            endings = table["norms" if "norm." in name else "layers"]
+            for ending, published_ending in zip(("weight", "bias"), endings, strict=True):
+                found = [theirs + one.replace("*", published_ending) for one in published.split()]
+                turned = [arrays[one].T if one.endswith("/kernel") else arrays[one] for one in found]
+                state[ours + name.replace("*", ending)] = torch.from_numpy(np.concatenate(turned))
+    return state
+
+
+def _entries(section: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in section.items():
+        if isinstance(value, str):
+            yield before + name, value
+        else:
+            yield from _entries(value, f"{before}{name}.")
 
 
 def count_layers(arrays: Arrays, prefix: str) -> int:
@@ -55,7 +82,7 @@ def step_in_name(path: Path, pattern: str) -> int:
 
 
 def misfit(path: Path, code: str, error: Exception) -> UserError:
-    """What to tell where ``spec_of`` or ``convert`` fail: a name is missing, or sizes fit no spec."""
+    """What to tell where ``convert`` fails: a name is missing, or sizes fit no spec."""
     if isinstance(error, KeyError):
         reason = f"it lacks {error}"
     elif isinstance(error, ValidationError):

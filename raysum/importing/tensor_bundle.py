@@ -20,7 +20,9 @@ from raysum.errors import UserError
 _FOOTER = 48  # bytes: two block handles, zeros, the magic number
 _MAGIC = 0xDB4775248B80FB57  # of LevelDB's tables
 _TRAILER = 5  # bytes behind a block: its compression and the masked CRC of both
-_POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli), reflected
+_TABLE = np.arange(256, dtype=np.uint32)  # the CRC's register after one byte, by that byte
+for _ in range(8):
+    _TABLE = (_TABLE >> 1) ^ np.where(_TABLE & 1, np.uint32(0x82F63B78), np.uint32(0))  # Castagnoli's, reflected
 _DTYPES = {1: "<f4", 9: "<i8"}  # by TensorFlow's number of the type: weights, and the counter of steps
 _SUFFIX = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
@@ -129,17 +131,6 @@ def crc32c(data: bytes) -> int:
     return int(crc) ^ 0xFFFFFFFF
 
 
-def _crc_table() -> np.ndarray:
-    """The register after one byte, by that byte."""
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = (table >> 1) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
-    return table
-
-
-_TABLE = _crc_table()
-
-
 def _masked(crc: int) -> int:
     """As bundles store a CRC: turned by 15 bits, plus a constant."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
@@ -149,15 +140,8 @@ def _entry(data: bytes) -> Entry:
     """From a BundleEntryProto."""
     fields = dict(_fields(data))
     sizes = [dict(_fields(size)).get(1, 0) for number, size in _fields(fields.get(2, b"")) if number == 2]
-    return Entry(
-        dtype=fields[1],
-        shape=tuple(sizes),
-        shard=fields.get(3, 0),
-        offset=fields.get(4, 0),
-        size=fields.get(5, 0),
-        crc=fields.get(6, 0),
-        sliced=7 in fields,
-    )
+    shard, offset, size, crc = (fields.get(number, 0) for number in (3, 4, 5, 6))
+    return Entry(fields[1], tuple(sizes), shard, offset, size, crc, sliced=7 in fields)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:

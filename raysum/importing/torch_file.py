@@ -32,8 +32,8 @@ def read_checkpoint(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str
     """
     with _unpacked(path) as plain:
         checkpoint = _load(plain, path)
-        parts = [checkpoint.get(name) for name in ("model", "opt")] if isinstance(checkpoint, Mapping) else [None, None]
-        model, options = parts[0], vars(parts[1]) if isinstance(parts[1], argparse.Namespace) else parts[1]
+        model, options = map(checkpoint.get, ("model", "opt")) if isinstance(checkpoint, Mapping) else (None, None)
+        options = vars(options) if isinstance(options, argparse.Namespace) else options
         if not isinstance(model, Mapping) or not isinstance(options, Mapping):
             raise UserError(f"{path} is no hiersumm checkpoint: that is a mapping with the keys 'model' and 'opt'")
         tensors = {str(name): value for name, value in model.items() if isinstance(value, Tensor)}
