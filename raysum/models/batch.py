@@ -60,16 +60,6 @@ class Source:
     graph: Tensor | None = None
     titles: Tensor | None = None
 
-    @classmethod
-    def pack(cls, examples: Sequence[Sequence[Sequence[int]]]) -> "Source":
-        """From token ids by example and paragraph; empty paragraphs are left out, so they take no rank."""
-        kept = [[list(paragraph) for paragraph in example if len(paragraph)] for example in examples]
-        return cls(
-            ids=torch.tensor([token for example in kept for paragraph in example for token in paragraph]),
-            lengths=torch.tensor([len(paragraph) for example in kept for paragraph in example]),
-            counts=torch.tensor([len(example) for example in kept]),
-        )
-
     @cached_property
     def layout(self) -> Layout:
         lengths, counts, device = self.lengths, self.counts, self.ids.device

@@ -12,6 +12,7 @@ from raysum.models.kernels.attention import attend, masked_softmax, merge_heads,
 from raysum.models.kernels.dropout import Dropout, dropped_relu
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.specs.family import TransformerSpec
+from raysum.models.specs.predictor import PredictorSpec
 
 EPSILON = 1e-6  # of every LayerNorm, as in both published codes
 
@@ -95,35 +96,41 @@ class Residual(nn.Module):
 class TransformerBlock(nn.Module):
     """Self-attention and feed-forward network (HT eq. 11-12) over packed rows."""
 
-    def __init__(self, width: int, ffn: int, heads: int, norm: str, rates: tuple[float, float, float]):
-        """``rates``: dropout of sub-layer outputs, of attention weights, of hidden units of the FFN."""
+    def __init__(self, spec: TransformerSpec | PredictorSpec):
         super().__init__()
-        output, attention, hidden = rates
-        self.attention = PackedSelfAttention(width, heads, attention)
-        self.around_attention = Residual(width, norm, output)
-        self.ffn = FeedForward(width, ffn, hidden)
-        self.around_ffn = Residual(width, norm, output)
+        self.attention = PackedSelfAttention(spec)
+        self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
+        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
+        self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
 
-    def forward(self, x: Tensor, index: Tensor, mask: Tensor) -> Tensor:
-        """x [S, D]; token s stands at flat place ``index[s]`` of rows that attend within themselves, mask [rows, T]."""
-        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), index, mask))
+    def forward(self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x [S, D]; token s stands at flat place ``index[s]`` of rows that attend within themselves, mask [rows, T].
+
+        ``bias`` [rows, T, T] is added to the scores.
+        """
+        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), index, mask, bias))
         return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x)))
 
 
 class PackedSelfAttention(nn.Module):
     """Multi-head self-attention whose linear layers see real tokens only; rows are padded just for the attention."""
 
-    def __init__(self, width: int, heads: int, dropout: float):
+    def __init__(self, spec: TransformerSpec | PredictorSpec):
         super().__init__()
-        self.heads = heads
-        self.qkv = Projection(width, 3)
-        self.out = Projection(width)
-        self.dropout = Dropout(dropout)
+        self.heads = spec.heads
+        self.qkv = Projection(spec.width, 3)
+        self.out = Projection(spec.width)
+        self.dropout = Dropout(spec.attention_dropout)
 
-    def forward(self, x: Tensor, index: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
         qkv = scatter_padded(self.qkv(x), index, *mask.shape)
         query, key, value = split_heads(qkv, self.heads, 3)
-        context = attend(query, key, value, mask[:, None, None, :], dropout=self.dropout.active)
+        mask = mask[:, None, None, :]
+        if bias is None:
+            context = attend(query, key, value, mask, dropout=self.dropout.active)
+        else:
+            scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias[:, None]
+            context = self.dropout(masked_softmax(scores, mask)).to(value.dtype) @ value
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, index))
 
 
@@ -223,15 +230,13 @@ class HeadLinear(nn.Module):
         return torch.einsum("...hd,hed->...he", x, self.weight.to(x.dtype))
 
 
-def pad_weights(scores: Tensor, layout: Layout, dropout: Dropout) -> Tensor:
-    """[S, H] -> [P, H, N]: softmax over the tokens of each paragraph."""
-    padded = scatter_padded(scores, layout.in_paragraphs, *layout.token_mask.shape).transpose(1, 2)
-    return dropout(masked_softmax(padded, layout.token_mask[:, None, :]))
-
-
-def mix(weights: Tensor, x: Tensor, layout: Layout) -> Tensor:
-    """[P, H, N] weights and packed x [S, D] -> weighted sums [P, H, D]."""
-    return weights.to(x.dtype) @ scatter_padded(x, layout.in_paragraphs, *layout.token_mask.shape)
+def pool(x: Tensor, scores: Tensor, layout: Layout, dropout: Dropout, values: Callable[..., Tensor]) -> Tensor:
+    """Packed x [S, D] -> [P, H, dh]: the ``values`` (HeadValues) of tokens weighted by ``scores`` [S, H]."""
+    shape = layout.token_mask.shape
+    padded = scatter_padded(scores, layout.in_paragraphs, *shape).transpose(1, 2)
+    weights = dropout(masked_softmax(padded, layout.token_mask[:, None, :]))  # [P, H, N]
+    mixed = weights.to(x.dtype) @ scatter_padded(x, layout.in_paragraphs, *shape)
+    return values(mixed, weights.sum(-1))
 
 
 def xavier_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:

@@ -18,8 +18,7 @@ from raysum.models.layers import (
     HeadValues,
     Projection,
     Residual,
-    mix,
-    pad_weights,
+    pool,
     xavier_linear,
 )
 from raysum.models.specs.family import FamilySpec
@@ -64,8 +63,7 @@ class MultiHeadPooling(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """x [S, D] -> [P, H, dh]."""
-        weights = pad_weights(self.score(x), layout, self.dropout)
-        return self.norm(self.combine(self.value(mix(weights, x, layout), weights.sum(-1))))
+        return self.norm(self.combine(pool(x, self.score(x), layout, self.dropout, self.value)))
 
 
 class InterParagraphAttention(nn.Module):

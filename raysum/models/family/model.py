@@ -60,17 +60,12 @@ class Family(EncoderDecoder):
         return torch.cat([token, rank] if spec.form == "code" else [rank, token], -1)
 
 
-def _block(spec: FamilySpec) -> TransformerBlock:
-    rates = (spec.dropout, spec.attention_dropout, spec.ffn_dropout)
-    return TransformerBlock(spec.width, spec.ffn, spec.heads, spec.norm, rates)
-
-
 class FlatLayer(nn.Module):
     """S: self-attention over all tokens of an example."""
 
     def __init__(self, spec: FamilySpec):
         super().__init__()
-        self.block = _block(spec)
+        self.block = TransformerBlock(spec)
 
     def forward(self, x: Tensor, source: Source) -> Tensor:
         return self.block(x, source.layout.in_source, source.layout.source_mask)
@@ -81,7 +76,7 @@ class LocalLayer(nn.Module):
 
     def __init__(self, spec: FamilySpec):
         super().__init__()
-        self.block = _block(spec)
+        self.block = TransformerBlock(spec)
 
     def forward(self, x: Tensor, source: Source) -> Tensor:
         return self.block(x, source.layout.in_paragraphs, source.layout.token_mask)

@@ -14,17 +14,7 @@ from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import fuse, keys_and_values, token_shares
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.layers import (
-    EPSILON,
-    Attention,
-    FeedForward,
-    Matrix,
-    Projection,
-    Residual,
-    mix,
-    pad_weights,
-    sinusoids,
-)
+from raysum.models.layers import EPSILON, Attention, FeedForward, HeadValues, Projection, Residual, pool, sinusoids
 from raysum.models.specs.family import FamilySpec
 
 
@@ -98,30 +88,23 @@ class ParagraphPooling(nn.Module):
         return padded + sinusoids(ranks, padded.shape[2], self.sinusoid).to(padded.dtype)
 
 
-class ScoredHeads(Matrix):
+class ScoredHeads(HeadValues):
     """PHT eq. 2-3: heads of W1 x, weighted by their own product with a vector W2.
 
     The code scales the products by dh^-0.5 and has one W2 a head, the paper one W2 for all heads and no scale.
     """
 
     def __init__(self, spec: FamilySpec):
-        super().__init__(spec.width, bias=spec.form == "code")
-        self.paper, self.heads = spec.form == "paper", spec.pooling_heads
-        size = spec.width // self.heads
+        super().__init__(spec.width, spec.pooling_heads, bias=spec.form == "code")
+        self.paper, size = spec.form == "paper", spec.width // spec.pooling_heads
         self.scorer = nn.Parameter(torch.empty(1 if self.paper else self.heads, size))
         nn.init.normal_(self.scorer, std=0.05)  # the code's; it never trains it, here it is trained
         self.dropout = Dropout(spec.attention_dropout)
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]
         """x [S, D] -> [P, D]."""
         weight = self.weight.unflatten(0, (self.heads, -1))
         scale = 1.0 if self.paper else weight.shape[1] ** -0.5
         # W2 (W1 x + b) = (W2 W1) x + a constant that the softmax cancels
         folded = torch.einsum("he,hed->hd", self.scorer.expand(self.heads, -1), weight) * scale
-        weights = pad_weights(nn.functional.linear(x, folded), layout, self.dropout)
-        mixed = mix(weights, x, layout)
-        values = torch.einsum("phd,hed->phe", mixed, weight.to(mixed.dtype)).flatten(1)
-        if self.bias is None:
-            return values
-        mass = weights.sum(-1).to(values.dtype).repeat_interleave(weight.shape[1], 1)
-        return values + mass * self.bias
+        return pool(x, nn.functional.linear(x, folded), layout, self.dropout, super().forward).flatten(1)

@@ -6,6 +6,7 @@ weighting. Both are exact, and cost 2 H D in place of 2 D^2 products a context.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -90,45 +91,27 @@ class DynamicParagraphs(Matrix):
         self.dropout = Dropout(spec.dropout)
         self.attention_dropout = Dropout(spec.attention_dropout)
 
-    def forward(
-        self, words: Tensor, folded: Tensor, constant: Tensor, keys: VerticalKeys
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, words: Tensor, folded: Tensor, constant: Tensor, keys: VerticalKeys) -> tuple[Tensor, ...]:
         """words [B, H, Q, dh] queries of the word attention, folded [B, Q, H, D], constant [B, Q, H].
 
         Returns the weighted sums of paragraphs [B, Q, H, D], the sums of weights [B, Q, H], and the mean over heads
         of the weights before dropout [B, Q, M].
         """
         random = bool(self.dropout.active or self.attention_dropout.active)
+        parameters = self.weight, self.bias, self.norm_weight, self.norm_bias
         parts = []
         for rows, most in pieces(keys.counts, words.shape[2] * folded.shape[3], words.device):
-            cut = (rows, slice(most))
-            parts.append(
-                recompute(
-                    self._summarize,
-                    *(words[rows], folded[rows], constant[rows]),
-                    *(keys.key[cut], keys.value[cut], keys.mask[cut]),
-                    *(self.weight, self.bias, self.norm_weight, self.norm_bias),
-                    random=random,
-                )
-            )
+            queries = (part[rows] for part in (words, folded, constant))
+            kept = (part[rows, :most] for part in (keys.key, keys.value, keys.mask))
+            parts.append(recompute(self._summarize, *queries, *kept, *parameters, random=random))
         mixed, mass, shares = zip(*parts, strict=True)
         widest = keys.mask.shape[1]
         share = torch.cat([F.pad(share, (0, widest - share.shape[-1])) for share in shares])
         return torch.cat(mixed), torch.cat(mass), share
 
-    def _summarize(
-        self,
-        words: Tensor,
-        folded: Tensor,
-        constant: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        norm_weight: Tensor | None,
-        norm_bias: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _summarize(self, *inputs: Any) -> tuple[Tensor, ...]:
+        """:meth:`forward` for a piece; its parameters are among the inputs, as ``recompute`` wants."""
+        words, folded, constant, key, value, mask, weight, bias, norm_weight, norm_bias = inputs
         examples, paragraphs = mask.shape[:2]
         query = words[:, None].expand(-1, paragraphs, -1, -1, -1).flatten(0, 1)
         key, value, flat_mask = key.flatten(0, 1), value.flatten(0, 1), mask.flatten(0, 1)[:, None, None, :]

@@ -17,17 +17,21 @@ from raysum.models.kernels.pieces import largest
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    dropout: float = 0.0,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0
 ) -> Tensor:
-    """Scaled dot-product attention, [B, H, Q, dh] over [B, H, T, dh]; a row without keys gives zeros."""
-    if dropout and query.device.type == "cpu":
-        return dropped_attention(query, key, value, mask, causal, dropout)
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
+    """Scaled dot-product attention, [B, H, Q, dh] over [B, H, T, dh]; a row without keys gives zeros.
+
+    ``mask`` broadcasts to [B, 1, Q, T]: all heads of an example have one.
+    """
+    if not dropout or query.device.type != "cpu":
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
+    seed = draw_seed()
+    if causal:
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if mask is not None:
+        mask = mask[(None,) * (4 - mask.dim())]
+        assert mask.shape[1] == 1, "all heads of an example have one mask"
+    return _Dropped.apply(query, key, value, mask, dropout, seed)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -46,19 +50,6 @@ def split_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
 def merge_heads(x: Tensor) -> Tensor:
     """[B, H, T, dh] -> [B, T, D]."""
     return x.transpose(1, 2).flatten(2)
-
-
-def dropped_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, rate: float
-) -> Tensor:
-    """[B, H, Q, dh] over [B, H, T, dh], ``mask`` broadcastable to [B, 1, Q, T]; a row without keys gives zeros."""
-    seed = draw_seed()
-    if causal:
-        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()[None, None]
-    if mask is not None:
-        mask = mask[(None,) * (4 - mask.dim())]
-        assert mask.shape[1] == 1, "all heads of an example have one mask"
-    return _Dropped.apply(query, key, value, mask, rate, seed)
 
 
 class _Dropped(torch.autograd.Function):

@@ -20,37 +20,25 @@ def smoothed_cross_entropy(
     """Sum over T of ``-sum_v q(v) log p(v)`` with ``p = softmax(hidden W' + bias)``; [T, D], [V, D], [V], [T] -> [].
 
     ``q`` is HT's published code's: ``1 - smoothing`` on the gold id, 0 on PAD, ``smoothing / (V - 2)`` on each other.
-    That code's KL(q, p) is this minus the entropy of q, a constant: ``T * smoothing_entropy(V, smoothing)``.
+    That code's KL(q, p) is this minus the entropy of q, a constant.
     [T, V] never exists at once: scores and gradients are computed chunk by chunk in the forward pass.
     """
     return _SmoothedCrossEntropy.apply(hidden, weight, bias, gold, smoothing, torch.is_grad_enabled())
 
 
-def smoothing_entropy(vocabulary: int, smoothing: float) -> float:
-    """Entropy of the smoothed target distribution: cross-entropy minus KL divergence, for each predicted token."""
-    q = torch.tensor([1 - smoothing] + [smoothing / (vocabulary - 2)] * (vocabulary - 2), dtype=torch.float64)
-    return float(torch.special.entr(q).sum())
-
-
 class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        gold: Tensor,
-        smoothing: float,
-        differentiate: bool,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, smoothing: float, gradients: bool
     ) -> Tensor:
         kind = hidden.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
         matrix = weight.to(dtype)
         spread = smoothing / (len(weight) - 2)
         loss = torch.zeros((), device=hidden.device)
-        grad_hidden = torch.zeros_like(hidden) if differentiate else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if differentiate else None
-        grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if differentiate and bias is not None else None
+        grad_hidden = torch.zeros_like(hidden) if gradients else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if gradients else None
+        grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if gradients and bias is not None else None
         for start in range(0, len(gold), _CHUNK):
             rows, target = hidden[start : start + _CHUNK].to(dtype), gold[start : start + _CHUNK, None]
             log_p = functional.linear(rows, matrix, None if bias is None else bias.to(dtype)).float()

@@ -7,7 +7,7 @@ backward on 8 examples of 30 paragraphs of 100 tokens, 140 targets, 4 heads of 6
 254-335 ms for the same form through autograd, 344 ms for fused attention per paragraph, 126 ms for its products alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,21 +20,15 @@ from raysum.models.kernels.pieces import pieces
 
 
 def fuse(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    share: Tensor,
-    token_mask: Tensor,
-    counts: tuple[int, ...],
-    dropout: float = 0.0,
+    query: Tensor, key: Tensor, value: Tensor, share: Tensor, mask: Tensor, counts: Sequence[int], dropout: float = 0.0
 ) -> Tensor:
     """Weighted word contexts [B, H, Q, dh].
 
     query [B, H, Q, dh]; key and value [B, H, M * N, dh], paragraph after paragraph; share [B, Q, M] weights of the
-    paragraphs, 0 at padding; token_mask [B, M * N]; counts [B] paragraphs of each example; dropout on the word weights.
+    paragraphs, 0 at padding; mask [B, M * N]; counts [B] paragraphs of each example; dropout on the word weights.
     """
     seed = draw_seed() if dropout else 0
-    return _Fusion.apply(query, key, value, share, token_mask, counts, dropout, seed)
+    return _Fusion.apply(query, key, value, share, mask, counts, dropout, seed)
 
 
 def keys_and_values(projected: Tensor, heads: int) -> tuple[Tensor, Tensor]:
@@ -76,27 +70,21 @@ class _Piece:
         """[rows, H, Q, most, N] -> [C, Q, most * N] in the type of the products."""
         return weights.flatten(3).flatten(0, 1).to(self.query.dtype)
 
+    def used(self) -> Tensor:
+        """The weights that the values get, [C, Q, most * N]; ``weights`` is overwritten."""
+        weights = self.weights if self.factor is None else self.weights.mul_(self.factor)
+        return self.flat(weights.mul_(self.share))
+
 
 class _Fusion(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        share: Tensor,
-        token_mask: Tensor,
-        counts: tuple[int, ...],
-        dropout: float,
-        seed: int,
-    ) -> Tensor:
-        ctx.save_for_backward(query, key, value, share, token_mask)
-        ctx.settings = counts, dropout, seed
-        context = torch.empty_like(query, memory_format=torch.contiguous_format)
-        for piece in _pieces(query, key, value, share, token_mask, *ctx.settings):
-            weights = piece.weights if piece.factor is None else piece.weights.mul_(piece.factor)
-            found = torch.bmm(piece.flat(weights.mul_(piece.share)), piece.value)
-            context[piece.rows] = found.view_as(context[piece.rows])
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        """``inputs``: those of :func:`fuse`, and a seed."""
+        ctx.save_for_backward(*inputs[:5])
+        ctx.settings = inputs[5:]
+        context = torch.empty_like(inputs[0], memory_format=torch.contiguous_format)
+        for piece in _pieces(*inputs):
+            context[piece.rows] = torch.bmm(piece.used(), piece.value).view_as(context[piece.rows])
         return context
 
     @staticmethod
@@ -114,29 +102,20 @@ class _Fusion(torch.autograd.Function):
             inner = torch.linalg.vecdot(piece.weights, d_weights)[..., None]  # [rows, H, Q, most, 1]
             d_share[piece.rows, :, : piece.most] = inner.sum(1).squeeze(-1)
             d_scores = piece.flat(d_weights.sub_(inner).mul_(piece.weights).mul_(piece.share))
-            weights = piece.weights if piece.factor is None else piece.weights.mul_(piece.factor)
-            used = piece.flat(weights.mul_(piece.share))
-            _put(d_value, piece, torch.bmm(used.transpose(1, 2), d_context))
-            _put(d_key, piece, torch.bmm(d_scores.transpose(1, 2), piece.query).mul_(scale))
+            place = (piece.rows, slice(None), slice(piece.key.shape[1]))
+            d_value[place] = torch.bmm(piece.used().transpose(1, 2), d_context).view_as(d_value[place])
+            d_key[place] = torch.bmm(d_scores.transpose(1, 2), piece.query).mul_(scale).view_as(d_key[place])
             d_query[piece.rows] = torch.bmm(d_scores, piece.key).mul_(scale).view_as(d_query[piece.rows])
         return d_query, d_key, d_value, d_share, None, None, None, None
 
 
-def _pieces(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    share: Tensor,
-    token_mask: Tensor,
-    counts: tuple[int, ...],
-    dropout: float,
-    seed: int,
-) -> Iterator[_Piece]:
+def _pieces(*inputs: Any) -> Iterator[_Piece]:
     """The pieces with their weights; the same dropout each time, as each draws from a generator of its own."""
+    query, key, value, share, mask, counts, dropout, seed = inputs
     heads, queries, size = query.shape[1:]
     length = key.shape[2] // share.shape[2]
     lowest = torch.finfo(torch.float32).min / 2  # finite, as whole paragraphs may be padding
-    bias = torch.zeros_like(token_mask, dtype=query.dtype).masked_fill_(~token_mask, lowest)
+    bias = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, lowest)
     for rows, most in pieces(counts, heads * queries * length, query.device):
         cut = slice(most * length)
         examples = len(counts[rows])
@@ -149,9 +128,3 @@ def _pieces(
             keep = draw_keep(weights.shape, dropout, query.device, seed + rows.start, torch.float32)
             factor = keep.mul_(1 / (1 - rounded(dropout)))
         yield _Piece(rows, most, q, k, v, share[rows, None, :, :most, None].float(), weights, factor)
-
-
-def _put(target: Tensor, piece: _Piece, values: Tensor) -> None:
-    """Write [C, most * N, dh] to the piece's part of [B, H, M * N, dh]."""
-    part = target[piece.rows, :, : values.shape[1]]
-    part.copy_(values.view(part.shape))

@@ -14,6 +14,9 @@ class PredictorSpec(Spec):
     OBJECTIVE: ClassVar = "raysum.models.systems.predictor:AttentionPrediction"
     KIND: ClassVar = "raysum.stream.kinds.alignment:Alignment"
     predicts_attention: ClassVar = True
+    norm: ClassVar = "post"
+    attention_dropout: ClassVar = 0.0  # the published code drops out sub-layer outputs only
+    ffn_dropout: ClassVar = 0.0
 
     system: Literal["predictor"] = "predictor"
     layers: int = Field(2, gt=0)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from raysum.errors import UserError
 from raysum.models.batch import Asked, Memory, Source, SourceKeys
 from raysum.models.generator import EncoderDecoder, final_norm, output_layer
-from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
+from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import fuse, keys_and_values, token_shares
 from raysum.models.kernels.packing import scatter_padded
@@ -25,13 +25,10 @@ from raysum.models.layers import (
     EPSILON,
     Attention,
     DecoderLayer,
-    FeedForward,
     HeadValues,
     Projection,
-    Residual,
     TransformerBlock,
-    mix,
-    pad_weights,
+    pool,
     positions_2d,
     xavier_linear,
 )
@@ -43,13 +40,10 @@ class GraphSum(EncoderDecoder):
 
     def __init__(self, spec: GraphSumSpec):
         super().__init__(spec)
-        rates = (spec.dropout, spec.attention_dropout, spec.ffn_dropout)
-        self.encoder = nn.ModuleList(
-            TransformerBlock(spec.width, spec.ffn, spec.heads, spec.norm, rates) for _ in range(spec.local_layers)
-        )
+        self.encoder = nn.ModuleList(TransformerBlock(spec) for _ in range(spec.local_layers))
         self.encoder_norm = final_norm(spec)
         self.pooling = ParagraphVectors(spec)
-        self.graph = nn.ModuleList(GraphLayer(spec) for _ in range(spec.graph_layers))
+        self.graph = nn.ModuleList(TransformerBlock(spec) for _ in range(spec.graph_layers))
         self.graph_norm = final_norm(spec)
         self.decoder = nn.ModuleList(DecoderLayer(spec, HierarchicalAttention) for _ in range(spec.decoder_layers))
         self.decoder_norm = final_norm(spec)
@@ -58,7 +52,7 @@ class GraphSum(EncoderDecoder):
 
     def read(self, source: Source) -> Memory:
         """Raises UserError when the source has no graph."""
-        bias = self.bias(similarities(source))[:, None]
+        bias = self.bias(similarities(source))
         layout, spec = source.layout, self.spec
         x = self.embedding(source.ids)
         x = self.dropout(x + torch.cat(positions_2d(layout, spec.width, spec.sinusoid), -1).to(x.dtype))
@@ -66,7 +60,7 @@ class GraphSum(EncoderDecoder):
             x = layer(x, layout.in_paragraphs, layout.token_mask)
         vectors = self.pooling(x, source)
         for layer in self.graph:
-            vectors = layer(vectors, bias, source)
+            vectors = layer(vectors, layout.in_examples, layout.paragraph_mask, bias)
         phi = scatter_padded(self.graph_norm(vectors), layout.in_examples, *layout.paragraph_mask.shape)
         return Memory(source, self.encoder_norm(x), phi)
 
@@ -108,42 +102,8 @@ class ParagraphVectors(nn.Module):
     def forward(self, x: Tensor, source: Source) -> Tensor:
         """x [S, D] -> [P, D]."""
         x = self.norm(x)
-        weights = pad_weights(self.score(x), source.layout, self.dropout)
-        return self.dropout(self.out(self.value(mix(weights, x, source.layout), weights.sum(-1)).flatten(1)))
-
-
-class GraphLayer(nn.Module):
-    """Graph-informed self-attention between paragraphs, and a feed-forward network."""
-
-    def __init__(self, spec: GraphSumSpec):
-        super().__init__()
-        self.attention = GraphAttention(spec)
-        self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
-        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
-        self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
-
-    def forward(self, x: Tensor, bias: Tensor, source: Source) -> Tensor:
-        """x [P, D], bias [B, 1, M, M]."""
-        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), bias, source))
-        return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x)))
-
-
-class GraphAttention(nn.Module):
-    def __init__(self, spec: GraphSumSpec):
-        super().__init__()
-        self.heads = spec.heads
-        self.qkv = Projection(spec.width, 3)
-        self.out = Projection(spec.width)
-        self.dropout = Dropout(spec.attention_dropout)
-
-    def forward(self, x: Tensor, bias: Tensor, source: Source) -> Tensor:
-        layout = source.layout
-        padded = scatter_padded(self.qkv(x), layout.in_examples, *layout.paragraph_mask.shape)
-        query, key, value = split_heads(padded, self.heads, 3)
-        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias
-        weights = masked_softmax(scores, layout.paragraph_mask[:, None, None, :])
-        context = merge_heads(self.dropout(weights).to(value.dtype) @ value)
-        return self.out(context.flatten(0, 1).index_select(0, layout.in_examples))
+        pooled = pool(x, self.score(x), source.layout, self.dropout, self.value)
+        return self.dropout(self.out(pooled.flatten(1)))
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,7 @@ class AttentionPredictor(nn.Module):
     def __init__(self, spec: PredictorSpec):
         super().__init__()
         self.spec = spec
-        rates = (spec.dropout, 0.0, 0.0)  # the published code drops out sub-layer outputs only
-        self.layers = nn.ModuleList(
-            TransformerBlock(spec.width, spec.ffn, spec.heads, "post", rates) for _ in range(spec.layers)
-        )
+        self.layers = nn.ModuleList(TransformerBlock(spec) for _ in range(spec.layers))
         self.score = xavier_linear(spec.width, 1)
 
     def forward(self, phi: Tensor, mask: Tensor) -> Tensor:
