@@ -42,7 +42,8 @@ class Layout:
     in_examples: Tensor  # [P] index into the flat [B * M]
     grid_mask: Tensor  # [B, M, N]
     in_grid: Tensor  # [S] index into the flat [B * M * N]
-    counts: tuple[int, ...]  # paragraphs of each of the B examples
+    sizes: Tensor  # [B] tokens of each example
+    counts: tuple[int, ...]  # paragraphs of each example
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Source:
             in_examples=in_examples,
             grid_mask=scatter_padded(token_mask, in_examples, len(counts), widest),
             in_grid=in_examples[token_paragraph] * longest + token_position,
+            sizes=sizes,
             counts=tuple(counts.tolist()),
         )
 
@@ -136,7 +138,7 @@ class Source:
         """Neighbouring examples together, a part of at most ``tokens`` tokens, or of one example that has more."""
         found: list[list[int]] = []
         room = 0
-        for example, size in enumerate(self.layout.source_mask.sum(1).tolist()):
+        for example, size in enumerate(self.layout.sizes.tolist()):
             if size > room:
                 found.append([])
                 room = tokens

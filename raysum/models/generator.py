@@ -7,7 +7,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysum.models.batch import Asked, Batch, Memory, Source, SourceKeys
-from raysum.models.kernels.cache import Cache
+from raysum.models.kernels.cache import Cache, Turn
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
@@ -97,21 +96,53 @@ class Generator(nn.Module):
     def encode(self, source: Source) -> Memory:
         """Raises UserError where the source lacks what the model needs (a graph)."""
 
-    @abstractmethod
     def decode(self, tokens: Tensor, memory: Any, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
         """Teacher forcing: tokens [B, K], BOS first -> hidden states [B, K, D] before the output layer.
 
         With ``attention`` also that to the source [B, K, ...]. Padding at the end of a row changes nothing before.
         """
+        keys, places = self._keys(memory), torch.arange(tokens.shape[1], device=tokens.device)
+        return self._through(self.dropout(self._embed(tokens, self._begin(keys) + places)), keys, attention)
 
-    @abstractmethod
     def start(self, memory: Any, beams: int) -> State:
         """Begin decoding ``beams`` hypotheses of each example; they share what is kept of its source."""
+        keys = [*self._keys(memory)]
+        return State(keys, beams, Cache(len(keys), memory.paragraph_mask, beams), self.scorer())
 
-    @abstractmethod
     def step(self, tokens: Tensor, state: Any, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
         """Feed the newest token of every beam [B * R]; returns logits of the next [B * R, V], and this step's attention
         to the source [B * R, ...] if asked for."""
+        place = torch.tensor(state.cache.length, device=tokens.device)
+        x = self._embed(tokens.view(-1, state.beams), self._begin(state.keys) + place)
+        state.cache.advance()
+        x, total = self._through(x, state.keys, attention, state.cache)
+        return state.logits(x.flatten(0, 1)), None if total is None else total.flatten(0, 1)
+
+    @abstractmethod
+    def _stack(self) -> tuple[Iterable[Any], nn.Module]:
+        """The layers that the target goes through, and what follows the last one."""
+
+    @abstractmethod
+    def _keys(self, memory: Any) -> Iterable[SourceKeys]:
+        """What each of these layers keeps of the source, one after the other."""
+
+    def _begin(self, keys: Any) -> Tensor | int:
+        """The place of BOS."""
+        return 0
+
+    def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        return x + sinusoids(places, x.shape[-1], self.spec.sinusoid).to(x.dtype)
+
+    def _through(
+        self, x: Tensor, keys: Iterable[SourceKeys], attention: Asked, cache: Cache | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        layers, norm = self._stack()
+        total = None
+        for number, (layer, kept) in enumerate(zip(layers, keys, strict=True)):
+            x, share = layer(x, kept, attention, None if cache is None else Turn(cache, number))
+            total = share if total is None else total + share
+        return norm(x), total
 
     def paragraphs(self, memory: Memory) -> Tensor:
         """Paragraph embeddings [B, M, D] for an attention predictor: Phi with its rank code (PHT eq. 6), if there is.
@@ -162,37 +193,11 @@ class EncoderDecoder(Generator):
             return self.read(source)
         return Memory.joined(source, [self.read(part) for part in source.parts(_PART)])
 
-    def decode(self, tokens: Tensor, memory: Memory, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.dropout(self._target(tokens, positions))
-        total = None
-        for layer in self._layers():
-            x, share = layer(x, layer.read(memory), attention)
-            total = share if total is None else total + share
-        return self.decoder_norm(x), total
+    def _stack(self) -> tuple[Iterable[Any], nn.Module]:
+        return self.decoder, self.decoder_norm
 
-    def start(self, memory: Memory, beams: int) -> State:
-        keys = [layer.read(memory) for layer in self._layers()]
-        return State(keys, beams, Cache(len(keys), memory.paragraph_mask, beams), self.scorer())
-
-    def step(self, tokens: Tensor, state: State, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
-        cache = state.cache
-        position = torch.tensor(cache.length, device=tokens.device)
-        x = self._target(tokens.view(-1, state.beams), position)
-        cache.advance()
-        total = None
-        for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
-            x, share = layer(x, keys, attention, partial(cache.append, index))
-            total = share if total is None else total + share
-        logits = state.logits(self.decoder_norm(x).flatten(0, 1))
-        return logits, None if total is None else total.flatten(0, 1)
-
-    def _layers(self) -> Iterable[DecoderLayer]:
-        return cast(Iterable[DecoderLayer], self.decoder)
-
-    def _target(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        return x + sinusoids(positions, x.shape[-1], self.spec.sinusoid).to(x.dtype)
+    def _keys(self, memory: Memory) -> Iterable[SourceKeys]:
+        return (cast(DecoderLayer, layer).read(memory) for layer in self.decoder)
 
 
 class LanguageModelling(nn.Module):
@@ -224,7 +229,7 @@ class LanguageModelling(nn.Module):
 
 def following(source: Source) -> Tensor:
     """[S] the token after each source token; BOS, where the target begins, after an example's last."""
-    last = source.layout.source_mask.sum(1).cumsum(0) - 1
+    last = source.layout.sizes.cumsum(0) - 1
     return source.ids.roll(-1).index_fill(0, last, BOS)
 
 

@@ -9,15 +9,13 @@ from torch import Tensor, nn
 
 from raysum.models.batch import Asked, Layout, Memory, SourceKeys
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
+from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout, dropped_relu
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.specs.family import TransformerSpec
 from raysum.models.specs.predictor import PredictorSpec
 
 EPSILON = 1e-6  # of every LayerNorm, as in both published codes
-
-# Adds one step's keys and values [B, H, R, dh] to a cache; returns all so far and the mask of a beam's own past.
-Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 def sinusoids(positions: Tensor, width: int, form: str) -> Tensor:
@@ -171,13 +169,13 @@ class DecoderLayer(nn.Module):
         return self.cross.read(memory)
 
     def forward(
-        self, x: Tensor, keys: SourceKeys, attention: Asked, extend: Extend | None = None
+        self, x: Tensor, keys: SourceKeys, attention: Asked, turn: Turn | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """x [B, K, D] all target positions, or with ``extend`` the newest token of each beam, [B, R, D].
+        """x [B, K, D] all target positions, or with ``turn`` the newest token of each beam, [B, R, D].
 
         Returns the new x and, if asked for, the attention to paragraphs [B, K or R, M] or tokens [B, K or R, M, N].
         """
-        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), extend))
+        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), turn))
         read, share = self.cross(self.around_cross.enter(x), keys, attention)
         x = self.around_cross.leave(x, read)
         return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x))), share
@@ -193,11 +191,13 @@ class CausalSelfAttention(nn.Module):
         self.out = Projection(spec.width)
         self.dropout = Dropout(spec.attention_dropout)
 
-    def forward(self, x: Tensor, extend: Extend | None = None) -> Tensor:
+    def forward(self, x: Tensor, turn: Turn | None) -> Tensor:
         query, key, value = split_heads(self.qkv(x), self.heads, 3)
-        if extend is None:
-            return self.out(merge_heads(attend(query, key, value, causal=True, dropout=self.dropout.active)))
-        return self.out(merge_heads(attend(query, *extend(key, value), dropout=self.dropout.active)))
+        if turn is None:
+            context = attend(query, key, value, causal=True, dropout=self.dropout.active)
+        else:
+            context = attend(query, *turn.append(key, value), dropout=self.dropout.active)
+        return self.out(merge_heads(context))
 
 
 class HeadValues(Matrix):

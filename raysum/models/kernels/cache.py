@@ -1,5 +1,7 @@
 """What incremental decoding remembers of the target: keys and values of all tokens that the beams wrote."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,8 @@ class Cache:
     Even with random weights, whose beams stay apart for long, half of 16 x 5 x 200 tokens go (PHT on a CPU, the steps
     alone: 221 tokens/s against 203).
 
-    ``place`` [B, T] are the tokens' positions in their hypotheses.
+    ``place`` [B, T] are the tokens' positions in their hypotheses, ``newest`` [B, R, ...] what a layer, by its number,
+    keeps beside of each beam's last tokens.
     """
 
     def __init__(self, layers: int, paragraph_mask: Tensor, beams: int):
@@ -25,6 +28,7 @@ class Cache:
         self.lineage = paragraph_mask.new_zeros(len(paragraph_mask), beams, 0)
         self.place = self.lineage.new_zeros(len(paragraph_mask), 0, dtype=torch.long)
         self.store: Tensor | None = None
+        self.newest: dict[int, Tensor] = {}
 
     def advance(self) -> None:
         """Open the position of a new token of every beam."""
@@ -53,12 +57,15 @@ class Cache:
     def reorder(self, parent: Tensor) -> None:
         """Each beam of each example goes on from beam ``parent`` [B, R]."""
         self.lineage = self.lineage.gather(1, parent[..., None].expand_as(self.lineage))
+        rows = torch.arange(len(parent), device=parent.device)[:, None]
+        self.newest = {layer: kept[rows, parent] for layer, kept in self.newest.items()}
 
     def keep(self, examples: Tensor) -> None:
         """Only the examples ``examples`` [B'] go on."""
         self.lineage, self.place = self.lineage[examples], self.place[examples]
         if self.store is not None:
             self.store = self.store.index_select(2, examples)
+        self.newest = {layer: kept[examples] for layer, kept in self.newest.items()}
 
     def _used(self, store: Tensor) -> Tensor:
         """Only tokens in some beam's past, as many in every example, and room for more."""
@@ -71,3 +78,14 @@ class Cache:
         for example, tokens in enumerate(order):
             smaller[:, :, example, :, :kept] = store[:, :, example].index_select(3, tokens)
         return smaller
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A layer's part in a decoding step."""
+
+    cache: Cache
+    layer: int
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.cache.append(self.layer, key, value)

@@ -5,54 +5,48 @@ example in decoding), T target places, H heads, M paragraphs. BOS separates sour
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from raysum.models.batch import Asked, Layout, Memory, Source, SourceKeys
-from raysum.models.generator import Generator, State, final_norm, output_layer
+from raysum.models.generator import Generator, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax, split_heads
-from raysum.models.kernels.cache import Cache
+from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.layers import FeedForward, Residual
 from raysum.models.specs.family import TransformerSpec
 
 
 @dataclass(frozen=True)
+class PrefixKeys(SourceKeys):
+    """Places of the source that the target attends to; each stands for c tokens, of paragraphs ``rank`` (M: none)."""
+
+    key: Tensor  # [B, H, R, dh]
+    value: Tensor
+    mask: Tensor  # [B, R]
+    rank: Tensor  # [B, R, c]
+    length: Tensor  # [B] tokens of the source
+    paragraphs: int  # M
+
+    @classmethod
+    def of(cls, kv: Tensor, mask: Tensor, tokens: Tensor, layout: Layout, heads: int, **more: Any) -> "PrefixKeys":
+        """kv [B, R, 2 * D], laid out once as every decoding step reads it, and which ``tokens`` [B, R, c] of S."""
+        key, value = (part.contiguous() for part in split_heads(kv, heads, 2))
+        most = layout.paragraph_mask.shape[1]
+        rank = layout.rank[layout.token_paragraph][tokens].masked_fill(~mask[..., None], most)
+        return cls(layout.counts, key, value, mask, rank, layout.sizes, most, **more)
+
+
+@dataclass(frozen=True)
 class PrefixMemory(Memory):
-    keys: tuple[SourceKeys, ...]  # one a layer
+    keys: tuple[PrefixKeys, ...]  # one a layer
 
     def select(self, examples: Sequence[int]) -> "PrefixMemory":
         index = torch.tensor(examples, device=self.tokens.device)
         return replace(super().select(examples), keys=tuple(keys.keep(index) for keys in self.keys))
-
-
-@dataclass
-class PrefixState(State):
-    """``lengths`` [B] tokens of each source, ``newest`` [B, R, ...] what layers keep of each beam's last tokens."""
-
-    lengths: Tensor
-    newest: list[Tensor | None] = field(repr=False)
-
-    def reorder(self, parent: Tensor) -> None:
-        super().reorder(parent)
-        rows = torch.arange(len(parent), device=parent.device)[:, None]
-        self.newest = [None if kept is None else kept[rows, parent] for kept in self.newest]
-
-    def keep(self, examples: Tensor) -> None:
-        super().keep(examples)
-        self.lengths = self.lengths[examples]
-        self.newest = [None if kept is None else kept[examples] for kept in self.newest]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A layer's part in a decoding step."""
-
-    state: PrefixState
-    layer: int
 
 
 @dataclass(frozen=True)
@@ -75,16 +69,16 @@ class Own:
         if turn is None:
             place = torch.arange(count, device=key.device)
             return cls(key, value, (place <= place[:, None])[None, None], place[None], place)
-        cache = turn.state.cache
-        key, value, mask = cache.append(turn.layer, key, value)
-        return cls(key, value, mask, cache.place, cache.place[0, -count:])
+        key, value, mask = turn.append(key, value)
+        return cls(key, value, mask, turn.cache.place, turn.cache.place[0, -count:])
 
 
 class PrefixLayer(nn.Module):
     """An attention and a feed-forward network, for the source and then for the target.
 
     ``attention.read(x [S, D], layout)`` gives its output for source tokens and what it keeps of them;
-    ``attention(x [B, Q, D], keys, attention, turn)`` its output for target tokens and their paragraph attention.
+    ``attention(x [B, Q, D], keys, turn)`` its output for target tokens, and their weights [B, Q, R] of source places,
+    the mean over heads.
     """
 
     def __init__(self, spec: TransformerSpec, attention: nn.Module):
@@ -94,16 +88,16 @@ class PrefixLayer(nn.Module):
         self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
         self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
 
-    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, SourceKeys]:
+    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
         y, keys = self.attention.read(self.around_attention.enter(x), layout)
         return self._finish(x, y), keys
 
     def forward(
-        self, x: Tensor, keys: SourceKeys, attention: bool, turn: Turn | None = None
+        self, x: Tensor, keys: PrefixKeys, attention: Asked, turn: Turn | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """x [B, K, D] all target positions, or with ``turn`` the newest token of each beam, [B, R, D]."""
-        y, share = self.attention(self.around_attention.enter(x), keys, attention, turn)
-        return self._finish(x, y), share
+        y, weights = self.attention(self.around_attention.enter(x), keys, turn)
+        return self._finish(x, y), by_paragraph(weights, keys) if attention else None
 
     def _finish(self, x: Tensor, y: Tensor) -> Tensor:
         x = self.around_attention.leave(x, y)
@@ -124,42 +118,20 @@ class PrefixModel(Generator):
         self.output = output_layer(spec)
 
     def encode(self, source: Source) -> PrefixMemory:
-        layout = source.layout
-        x, kept = self.dropout(self._embed(source.ids, layout.token_offset)), []
-        for layer in self._layers():
-            x, keys = layer.read(x, layout)
+        x, kept = self.dropout(self._embed(source.ids, source.layout.token_offset)), []
+        for layer in self.layers:
+            x, keys = cast(PrefixLayer, layer).read(x, source.layout)
             kept.append(keys)
         return PrefixMemory(source, self.norm(x), None, tuple(kept))
 
-    def decode(self, tokens: Tensor, memory: PrefixMemory, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
-        places = lengths(memory.source.layout)[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        x, total = self.dropout(self._embed(tokens, places)), None
-        for layer, keys in zip(self._layers(), memory.keys, strict=True):
-            x, share = layer(x, keys, bool(attention))
-            total = share if total is None else total + share
-        return self.norm(x), total
+    def _stack(self) -> tuple[Iterable[Any], nn.Module]:
+        return self.layers, self.norm
 
-    def start(self, memory: PrefixMemory, beams: int) -> PrefixState:
-        newest = [layer.attention.newest(keys, beams) for layer, keys in zip(self._layers(), memory.keys, strict=True)]
-        cache, sizes = Cache(len(newest), memory.paragraph_mask, beams), lengths(memory.source.layout)
-        return PrefixState(memory.keys, beams, cache, self.scorer(), sizes, newest)
+    def _keys(self, memory: PrefixMemory) -> Sequence[PrefixKeys]:
+        return memory.keys
 
-    def step(self, tokens: Tensor, state: PrefixState, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
-        x = self._embed(tokens.view(-1, state.beams), state.lengths[:, None] + state.cache.length)
-        state.cache.advance()
-        total = None
-        for index, (layer, keys) in enumerate(zip(self._layers(), state.keys, strict=True)):
-            x, share = layer(x, keys, bool(attention), Turn(state, index))
-            total = share if total is None else total + share
-        logits = state.logits(self.norm(x).flatten(0, 1))
-        return logits, None if total is None else total.flatten(0, 1)
-
-    def _layers(self) -> Iterable[PrefixLayer]:
-        return cast(Iterable[PrefixLayer], self.layers)
-
-    def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Tokens [...] at ``places`` [...] of source and target together -> [..., D]."""
-        raise NotImplementedError
+    def _begin(self, keys: Sequence[PrefixKeys]) -> Tensor:
+        return keys[0].length[:, None]
 
 
 @dataclass(frozen=True)
@@ -171,15 +143,10 @@ class Rows:
     offset: Tensor  # [rows] its place in its example
     width: int
 
-    def __len__(self) -> int:
-        return len(self.first)
-
 
 def cut(layout: Layout, size: int) -> Rows:
     """Rows of ``size`` tokens, the last one of an example shorter."""
-    longest = layout.source_mask.shape[1]
-    width = min(size, longest)
-    sizes = lengths(layout)
+    sizes, width = layout.sizes, min(size, layout.source_mask.shape[1])
     counts = (sizes + size - 1) // size
     before = counts.cumsum(0) - counts
     row = before[layout.token_example] + layout.token_offset // size
@@ -189,50 +156,33 @@ def cut(layout: Layout, size: int) -> Rows:
     return Rows(row * width + layout.token_offset % size, first, offset, width)
 
 
-def lengths(layout: Layout) -> Tensor:
-    """[B] tokens of each source."""
-    return layout.source_mask.sum(1)
-
-
 def last_tokens(layout: Layout, counts: Tensor) -> tuple[Tensor, Tensor]:
     """The last ``counts`` [B] tokens of each source, at the end of [B, R]: index into all S, and mask."""
     most = int(counts.max())
     places = torch.arange(-most, 0, device=counts.device)
-    index = lengths(layout).cumsum(0)[:, None] + places
+    index = layout.sizes.cumsum(0)[:, None] + places
     return index.clamp(min=0), places >= -counts[:, None]
 
 
-def kept_heads(keys: Tensor, heads: int) -> list[Tensor]:
-    """[B, R, 2 * D] -> keys and values [B, H, R, dh], laid out so once, as every decoding step reads them."""
-    return [part.contiguous() for part in split_heads(keys, heads, 2)]
-
-
-def ranks(layout: Layout, index: Tensor, mask: Tensor) -> Tensor:
-    """The paragraphs of the source tokens ``index``, M where ``mask`` is false."""
-    found = layout.rank[layout.token_paragraph][index]
-    return found.masked_fill(~mask, layout.paragraph_mask.shape[1])
-
-
 def blend(
-    scores: tuple[Tensor, Tensor],
-    masks: tuple[Tensor, Tensor],
-    values: tuple[Tensor, Tensor],
-    dropout: Dropout,
+    scores: tuple[Tensor, Tensor], masks: tuple[Tensor, Tensor], keys: PrefixKeys, own: Own, dropout: Dropout
 ) -> tuple[Tensor, Tensor]:
     """One softmax over source and target places, without copying the source's values beside the target's.
 
-    scores [B, H, Q, R] and [B, H, Q, T], masks that broadcast to them, values [B, H, R, dh] and [B, H, T, dh].
+    scores [B, H, Q, R] and [B, H, Q, T], masks that broadcast to them.
     Returns the contexts [B, H, Q, dh] and the mean over heads of the weights of source places, [B, Q, R].
     """
     shape = (len(scores[0]), 1, scores[0].shape[2], -1)
     mask = torch.cat([part.expand(shape) for part in masks], -1)
     weights = masked_softmax(torch.cat(scores, -1), mask)
     split = [part.shape[-1] for part in scores]
-    dropped = dropout(weights).to(values[0].dtype).split(split, -1)
-    return dropped[0] @ values[0] + dropped[1] @ values[1], weights[..., : split[0]].mean(1)
+    over_source, over_target = dropout(weights).to(keys.value.dtype).split(split, -1)
+    return over_source @ keys.value + over_target @ own.value, weights[..., : split[0]].mean(1)
 
 
-def by_paragraph(weights: Tensor, rank: Tensor, paragraphs: int) -> Tensor:
-    """Weights [B, Q, R] of source places summed by their paragraphs ``rank`` [B, R] -> [B, Q, M]; rank M is none."""
-    total = weights.new_zeros(*weights.shape[:2], paragraphs + 1)
-    return total.scatter_add(2, rank[:, None].expand_as(weights), weights)[..., :paragraphs]
+def by_paragraph(weights: Tensor, keys: PrefixKeys) -> Tensor:
+    """Weights [B, Q, R] of source places, shared equally by their tokens, summed by paragraph -> [B, Q, M]."""
+    rank = keys.rank[:, None].expand(-1, weights.shape[1], -1, -1)
+    shared = (weights / rank.shape[3])[..., None].expand_as(rank)
+    total = weights.new_zeros(*weights.shape[:2], keys.paragraphs + 1)
+    return total.scatter_add(2, rank.flatten(2), shared.flatten(2))[..., :-1]

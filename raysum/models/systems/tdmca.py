@@ -13,24 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Layout, SourceKeys
+from raysum.models.batch import Layout
 from raysum.models.kernels.attention import attend, merge_heads, split_heads
+from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.layers import Projection, sinusoids, xavier_linear
+from raysum.models.layers import Projection, xavier_linear
 from raysum.models.specs.tdmca import TdmcaSpec
-from raysum.models.systems.prefix import (
-    Own,
-    PrefixModel,
-    Turn,
-    blend,
-    by_paragraph,
-    cut,
-    kept_heads,
-    last_tokens,
-    lengths,
-    ranks,
-)
+from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut, last_tokens
 
 
 class Tdmca(PrefixModel):
@@ -39,23 +29,9 @@ class Tdmca(PrefixModel):
     def __init__(self, spec: TdmcaSpec):
         super().__init__(spec, [partial(ATTENTIONS[letter], spec) for letter in spec.layers], spec.source_loss)
 
-    def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        return x + sinusoids(places, x.shape[-1], self.spec.sinusoid).to(x.dtype)
-
-
-@dataclass(frozen=True)
-class BlockKeys(SourceKeys):
-    key: Tensor  # [B, H, R, dh] of the source's last block, where the target goes on
-    value: Tensor
-    mask: Tensor  # [B, R]
-    rank: Tensor  # [B, R] paragraphs
-    filled: Tensor  # [B] tokens in that block
-    paragraph_mask: Tensor  # [B, M]
-
 
 class BlockAttention(nn.Module):
-    """L: a token attends to those of its block of the sequence, up to itself."""
+    """L: a token attends to those of its block of the sequence, up to itself. Kept: the source's last block."""
 
     def __init__(self, spec: TdmcaSpec):
         super().__init__()
@@ -64,51 +40,36 @@ class BlockAttention(nn.Module):
         self.out = Projection(spec.width)
         self.dropout = Dropout(spec.attention_dropout)
 
-    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, BlockKeys]:
+    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
         qkv, rows = self.qkv(x), cut(layout, self.block)
-        query, key, value = split_heads(scatter_padded(qkv, rows.index, len(rows), rows.width), self.heads, 3)
+        query, key, value = split_heads(scatter_padded(qkv, rows.index, len(rows.first), rows.width), self.heads, 3)
         context = attend(query, key, value, causal=True, dropout=self.dropout.active)
-        filled = lengths(layout) % self.block
-        index, mask = last_tokens(layout, filled)
-        key, value = kept_heads(qkv[:, x.shape[1] :][index], self.heads)
-        keys = BlockKeys(layout.counts, key, value, mask, ranks(layout, index, mask), filled, layout.paragraph_mask)
+        index, mask = last_tokens(layout, layout.sizes % self.block)
+        keys = PrefixKeys.of(qkv[:, x.shape[1] :][index], mask, index[..., None], layout, self.heads)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), keys
 
-    def newest(self, keys: BlockKeys, beams: int) -> None:
-        return None
-
-    def forward(self, x: Tensor, keys: BlockKeys, attention: bool, turn: Turn | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: PrefixKeys, turn: Turn | None) -> tuple[Tensor, Tensor]:
         query, key, value = split_heads(self.qkv(x), self.heads, 3)
         own = Own.of(key, value, turn)
-        block = (keys.filled[:, None] + own.query) // self.block  # [B, Q], 0 = the source's last
-        same = block[..., None] == ((keys.filled[:, None] + own.place) // self.block)[:, None]
-        query = query * query.shape[-1] ** -0.5
-        context, weights = blend(
-            (query @ keys.key.transpose(-1, -2), query @ own.key.transpose(-1, -2)),
-            (keys.mask[:, None, None] & (block == 0)[:, None, :, None], own.mask & same[:, None]),
-            (keys.value, own.value),
-            self.dropout,
-        )
-        share = by_paragraph(weights, keys.rank, keys.paragraph_mask.shape[1]) if attention else None
-        return self.out(merge_heads(context)), share
+        filled = keys.length[:, None] % self.block
+        block = (filled + own.query) // self.block  # [B, Q], 0 = the source's last
+        same = block[..., None] == ((filled + own.place) // self.block)[:, None]
+        masks = keys.mask[:, None, None] & (block == 0)[:, None, :, None], own.mask & same[:, None]
+        context, weights = blend(_scores(query, keys, own), masks, keys, own, self.dropout)
+        return self.out(merge_heads(context)), weights
 
 
 @dataclass(frozen=True)
-class CompressedKeys(SourceKeys):
-    key: Tensor  # [B, H, 1 + G, dh]: the first token, then the groups that the source completes
-    value: Tensor
-    mask: Tensor  # [B, 1 + G]
-    rank: Tensor  # [B, (1 + G) * c] paragraphs of their tokens
-    filled: Tensor  # [B] tokens in the group that is not complete
+class CompressedKeys(PrefixKeys):
+    """The first token, then the groups that the source completes."""
+
     last: Tensor  # [B, c - 1, 2 D] keys and values of the last tokens, before the convolution
-    paragraph_mask: Tensor  # [B, M]
 
 
 class CompressedAttention(nn.Module):
     """M: attention to keys and values of which a convolution of width and stride c makes one of c.
 
-    In the paragraph attention a group's weight is shared equally by its tokens; groups that reach into the target
-    count as target.
+    In the paragraph attention groups that reach into the target count as target.
     """
 
     def __init__(self, spec: TdmcaSpec):
@@ -120,72 +81,44 @@ class CompressedAttention(nn.Module):
         self.out = Projection(spec.width)
         self.dropout = Dropout(spec.attention_dropout)
 
-    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, CompressedKeys]:
-        width, c = x.shape[1], self.compression
-        sizes = lengths(layout)
+    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
+        width, c, sizes = x.shape[1], self.compression, layout.sizes
         query, kv = self.qkv(x).split([width, 2 * width], -1)
         first = (sizes.cumsum(0) - sizes)[:, None]
         groups = int(sizes.max()) // c
-        index = (first + torch.arange(groups * c, device=x.device)).clamp(max=len(x) - 1)
+        index = (first + torch.arange(groups * c, device=x.device)).clamp(max=len(x) - 1).unflatten(1, (groups, c))
         complete = torch.arange(groups, device=x.device) < (sizes // c)[:, None]
-        compressed = self._compress(kv[index].unflatten(1, (groups, c)))
-        key, value = kept_heads(torch.cat([kv[first], compressed], 1), self.heads)
+        compressed = torch.cat([kv[first], self._compress(kv[index])], 1)
+        tokens = torch.cat([first[..., None].expand(-1, 1, c), index], 1)
+        last, _ = last_tokens(layout, torch.full_like(sizes, c - 1))
+        mask = F.pad(complete, (1, 0), value=True)
+        keys = CompressedKeys.of(compressed, mask, tokens, layout, self.heads, last=kv[last])
 
         padded = scatter_padded(query, layout.in_source, *layout.source_mask.shape)
         places = torch.arange(padded.shape[1], device=x.device)
         past = torch.arange(groups + 1, device=x.device) * c <= places[:, None]
         (query,) = split_heads(padded, self.heads, 1)
-        context = attend(query, key, value, past, dropout=self.dropout.active)
-
-        tokens = torch.cat([first.expand(-1, c), index], 1)
-        mask = F.pad(complete, (1, 0), value=True)
-        last, _ = last_tokens(layout, torch.full_like(sizes, c - 1))
-        keys = CompressedKeys(
-            counts=layout.counts,
-            key=key,
-            value=value,
-            mask=mask,
-            rank=ranks(layout, tokens, mask.repeat_interleave(c, 1)),
-            filled=sizes % c,
-            last=kv[last],
-            paragraph_mask=layout.paragraph_mask,
-        )
+        context = attend(query, keys.key, keys.value, past, dropout=self.dropout.active)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, layout.in_source)), keys
 
-    def newest(self, keys: CompressedKeys, beams: int) -> Tensor:
-        """Keys and values of each beam's last c - 1 tokens [B, R, c - 1, 2 D]: the start of groups to come."""
-        return keys.last[:, None].expand(-1, beams, -1, -1)
-
-    def forward(
-        self, x: Tensor, keys: CompressedKeys, attention: bool, turn: Turn | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: CompressedKeys, turn: Turn | None) -> tuple[Tensor, Tensor]:
         width, c = x.shape[2], self.compression
         query, kv = self.qkv(x).split([width, 2 * width], -1)
         # the c tokens up to each one are compressed: a group where they end one, else masked
         if turn is None:
             windows = torch.cat([keys.last, kv], 1).unfold(1, c, 1).transpose(2, 3)
         else:
-            before = turn.state.newest[turn.layer]
-            assert before is not None
+            before = turn.cache.newest.get(turn.layer, keys.last[:, None].expand(-1, x.shape[1], -1, -1))
             windows = torch.cat([before, kv[:, :, None]], 2)
-            turn.state.newest[turn.layer] = windows[:, :, 1:]
+            turn.cache.newest[turn.layer] = windows[:, :, 1:]
         key, value = split_heads(self._compress(windows), self.heads, 2)
         own = Own.of(key, value, turn)
-        ends = (keys.filled[:, None] + own.place) % c == c - 1  # [B, T]
+        ends = (keys.length[:, None] + own.place) % c == c - 1  # [B, T]
         past = own.place[:, None] < own.query[:, None]  # [B, Q, T]
+        masks = keys.mask[:, None, None], own.mask & ends[:, None, None] & past[:, None]
         (query,) = split_heads(query, self.heads, 1)
-        query = query * query.shape[-1] ** -0.5
-        context, weights = blend(
-            (query @ keys.key.transpose(-1, -2), query @ own.key.transpose(-1, -2)),
-            (keys.mask[:, None, None], own.mask & ends[:, None, None] & past[:, None]),
-            (keys.value, own.value),
-            self.dropout,
-        )
-        share = None
-        if attention:
-            spread = (weights / c).repeat_interleave(c, 2)
-            share = by_paragraph(spread, keys.rank, keys.paragraph_mask.shape[1])
-        return self.out(merge_heads(context)), share
+        context, weights = blend(_scores(query, keys, own), masks, keys, own, self.dropout)
+        return self.out(merge_heads(context)), weights
 
     def _compress(self, groups: Tensor) -> Tensor:
         """Keys and values of c tokens [..., c, 2 D] -> those of the group [..., 2 D]."""
@@ -193,7 +126,9 @@ class CompressedAttention(nn.Module):
         return torch.cat([self.compress_key(key.flatten(-2)), self.compress_value(value.flatten(-2))], -1)
 
 
-ATTENTIONS: dict[str, type[BlockAttention] | type[CompressedAttention]] = {
-    "L": BlockAttention,
-    "M": CompressedAttention,
-}
+def _scores(query: Tensor, keys: PrefixKeys, own: Own) -> tuple[Tensor, Tensor]:
+    query = query * query.shape[-1] ** -0.5
+    return query @ keys.key.transpose(-1, -2), query @ own.key.transpose(-1, -2)
+
+
+ATTENTIONS = {"L": BlockAttention, "M": CompressedAttention}

@@ -7,33 +7,22 @@ side by side, layer by layer. Keys of the memory are projected again from states
 learns from them, as in the paper.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Asked, Layout, SourceKeys
+from raysum.models.batch import Layout
 from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
+from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
 from raysum.models.layers import Projection, sinusoids
 from raysum.models.specs.txl import TxlSpec
-from raysum.models.systems.prefix import (
-    Own,
-    PrefixMemory,
-    PrefixModel,
-    Turn,
-    blend,
-    by_paragraph,
-    cut,
-    kept_heads,
-    last_tokens,
-    lengths,
-    ranks,
-)
+from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut, last_tokens
 
 
 class TransformerXL(PrefixModel):
@@ -43,22 +32,6 @@ class TransformerXL(PrefixModel):
         bias = PositionBias(spec)
         super().__init__(spec, [lambda: RelativeAttention(spec, bias)] * spec.layers, spec.source_loss)
         self.bias = bias
-        self.segment = spec.segment
-
-    def decode(self, tokens: Tensor, memory: PrefixMemory, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
-        part, rest = tokens[:, : self.segment], tokens[:, self.segment :]
-        x, kept, total = self.dropout(self.embedding(part)), [], None
-        for layer, keys in zip(self._layers(), memory.keys, strict=True):
-            if rest.shape[1]:
-                kept.append(layer.attention.remember(layer.around_attention.enter(x), keys))
-            x, share = layer(x, keys, bool(attention))
-            total = share if total is None else total + share
-        hidden = self.norm(x)
-        if not rest.shape[1]:
-            return hidden, total
-        later, later_total = self.decode(rest, replace(memory, keys=tuple(kept)), attention)
-        both = None if total is None or later_total is None else torch.cat([total, later_total], 1)
-        return torch.cat([hidden, later], 1), both
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         return self.embedding(tokens)
@@ -79,22 +52,10 @@ class PositionBias(nn.Module):
 
 
 @dataclass(frozen=True)
-class Distances:
-    """W_kR R: codes [H, L, dh] of the distances 0 to L - 1, the same for all examples."""
+class Recall(PrefixKeys):
+    """The memory of the target's first segment: the states just before it."""
 
-    codes: Tensor
-
-
-@dataclass(frozen=True)
-class Recall(SourceKeys):
-    """The memory of the target's next segment: the states just before it."""
-
-    key: Tensor  # [B, H, R, dh]
-    value: Tensor
-    mask: Tensor  # [B, R]
-    rank: Tensor  # [B, R] paragraphs, M for target tokens
-    paragraph_mask: Tensor  # [B, M]
-    distances: Distances
+    codes: tuple[Tensor]  # W_kR R [H, L, dh] of the distances 0 to L - 1; in a tuple, as it is of all examples
 
 
 class RelativeAttention(nn.Module):
@@ -111,71 +72,58 @@ class RelativeAttention(nn.Module):
         self.dropout = Dropout(spec.attention_dropout)
         self.shared = (bias,)  # in a tuple, as it belongs to the model and not to each layer
 
-    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Recall]:
-        rows = cut(layout, self.segment)
-        kv = self.source(x)
+    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
+        rows, kv = cut(layout, self.segment), self.source(x)
         past = self._without_gradient(x, kv)
+        places = torch.arange(self.memory + self.segment, device=x.device)
+        codes = self.position(sinusoids(places, x.shape[-1], self.sinusoid).to(x.dtype))
+        codes = split_heads(codes[None], self.heads, 1)[0][0]
         before = torch.arange(-min(self.memory, int(rows.offset.max())), 0, device=x.device)
-        remembered = past[(rows.first[:, None] + before).clamp(min=0)]
-        own = scatter_padded(torch.cat([self.query(x), kv], 1), rows.index, len(rows), rows.width)
-        query, key, value = split_heads(own, self.heads, 3)
-        old_key, old_value = split_heads(remembered, self.heads, 2)
-        reached = (before >= -rows.offset[:, None])[:, None]  # [rows, 1, memory]
-        distances = self._distances(x)
-        context, _ = self._attend(
-            query, torch.cat([old_key, key], 2), torch.cat([old_value, value], 2), reached, distances
-        )
-        index, mask = last_tokens(layout, lengths(layout).clamp(max=self.memory))
-        old_key, old_value = kept_heads(past[index], self.heads)
-        recall = Recall(
-            layout.counts, old_key, old_value, mask, ranks(layout, index, mask), layout.paragraph_mask, distances
-        )
+        old = split_heads(past[(rows.first[:, None] + before).clamp(min=0)], self.heads, 2)
+        own = scatter_padded(torch.cat([self.query(x), kv], 1), rows.index, len(rows.first), rows.width)
+        query, *new = split_heads(own, self.heads, 3)
+        context, _ = self._attend(query, old, new, before >= -rows.offset[:, None], codes)
+        index, mask = last_tokens(layout, layout.sizes.clamp(max=self.memory))
+        recall = Recall.of(past[index], mask, index[..., None], layout, self.heads, codes=(codes,))
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), recall
 
-    def newest(self, keys: Recall, beams: int) -> None:
-        return None
-
-    def remember(self, x: Tensor, keys: Recall) -> Recall:
-        """The memory after a segment x [B, Q, D] of the target."""
-        key, value = split_heads(self._without_gradient(x), self.heads, 2)
-        paragraphs = keys.paragraph_mask.shape[1]
-        parts = (
-            torch.cat([keys.key, key], 2)[:, :, -self.memory :],
-            torch.cat([keys.value, value], 2)[:, :, -self.memory :],
-            F.pad(keys.mask, (0, x.shape[1]), value=True)[:, -self.memory :],
-            F.pad(keys.rank, (0, x.shape[1]), value=paragraphs)[:, -self.memory :],
-        )
-        return replace(keys, key=parts[0], value=parts[1], mask=parts[2], rank=parts[3])
-
-    def forward(self, x: Tensor, keys: Recall, attention: bool, turn: Turn | None) -> tuple[Tensor, Tensor | None]:
-        (query,) = split_heads(self.query(x), self.heads, 1)
-        key, value = split_heads(self.source(x), self.heads, 2)
-        if turn is None:
-            key, value = torch.cat([keys.key, key], 2), torch.cat([keys.value, value], 2)
-            context, weights = self._attend(query, key, value, keys.mask[:, None], keys.distances, attention)
-        else:
-            context, weights = self._step(query, Own.of(key, value, turn), keys)
-        share = by_paragraph(weights, keys.rank, keys.paragraph_mask.shape[1]) if attention else None
-        return self.out(merge_heads(context)), share
+    def forward(self, x: Tensor, keys: Recall, turn: Turn | None) -> tuple[Tensor, Tensor]:
+        (query,), kv = split_heads(self.query(x), self.heads, 1), self.source(x)
+        new = split_heads(kv, self.heads, 2)
+        if turn is not None:
+            context, weights = self._step(query, Own.of(new[0], new[1], turn), keys)
+            return self.out(merge_heads(context)), weights
+        # what a segment of the target remembers are the ends of the source and of the target before it
+        places, kept = x.shape[1], keys.key.shape[2]
+        old, mask = (keys.key, keys.value), F.pad(keys.mask, (0, places), value=True)
+        if places > self.segment:
+            past = split_heads(self._without_gradient(x, kv), self.heads, 2)
+            old = torch.cat([keys.key, past[0]], 2), torch.cat([keys.value, past[1]], 2)
+        contexts, shares = [], []
+        for start in range(0, places, self.segment):
+            now, first = slice(start, start + self.segment), max(kept + start - self.memory, 0)
+            seen = slice(first, kept + start)
+            own = [part[:, :, now] for part in new]
+            context, weights = self._attend(
+                query[:, :, now], [part[:, :, seen] for part in old], own, mask[:, seen], keys.codes[0]
+            )
+            contexts.append(context)
+            shares.append(F.pad(weights[..., : max(kept - first, 0)], (min(first, kept), 0)))
+        return self.out(merge_heads(torch.cat(contexts, 2))), torch.cat(shares, 1)
 
     def _attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        reached: Tensor,
-        distances: Distances,
-        attention: bool = False,
+        self, query: Tensor, old: Sequence[Tensor], new: Sequence[Tensor], reached: Tensor, codes: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Queries [N, H, Q, dh] to a memory and themselves, [N, H, R + Q, dh]; ``reached`` [N, 1, R] of the memory.
+        """Queries [N, H, Q, dh] to a memory, keys and values [N, H, R, dh] where ``reached`` [N, R], and to their own.
 
         Some rows at a time, made again for backward: [N, H, Q, R + Q] never exists at once.
         """
+        key, value = (torch.cat(both, 2) for both in zip(old, new, strict=True))
         content, position = self.shared[0](query)
         seen, queries = key.shape[2], query.shape[2]
-        codes = distances.codes[:, :seen].flip(1)
+        codes = codes[:, :seen].flip(1)
         parts = []
-        for rows in _bounded(len(query), query.shape[1] * queries * seen, query.device):
+        for rows, _ in pieces([1] * len(query), query.shape[1] * queries * seen, query.device):
             one = content[rows], position[rows], key[rows], value[rows], codes, reached[rows]
             parts.append(recompute(self._piece, *one, random=bool(self.dropout.active)))
         contexts, weights = zip(*parts, strict=True)
@@ -186,7 +134,7 @@ class RelativeAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         queries, seen = content.shape[2], key.shape[2]
         causal = torch.ones(queries, seen, dtype=torch.bool, device=key.device).tril(seen - queries)
-        mask = causal & F.pad(reached, (0, queries), value=True)
+        mask = causal & F.pad(reached[:, None], (0, queries), value=True)
         scores = content @ key.transpose(-1, -2) + shift(position @ codes.transpose(-1, -2))
         weights = masked_softmax(scores, mask[:, None])
         context = self.dropout(weights).to(value.dtype) @ value
@@ -197,28 +145,19 @@ class RelativeAttention(nn.Module):
         now, remembered = int(own.query[0]), keys.key.shape[2]
         start = now // self.segment * self.segment - self.memory  # the first place of the target that is still seen
         places = torch.arange(-remembered, 0, device=query.device).expand(len(query), -1)
-        by_distance = position @ keys.distances.codes.transpose(-1, -2)
+        by_distance = position @ keys.codes[0].transpose(-1, -2)
 
         def scores(key: Tensor, place: Tensor) -> Tensor:
             found = content @ key.transpose(-1, -2)
             distance = (now - place).clamp(max=by_distance.shape[-1] - 1)  # what lies beyond is masked
             return found + by_distance.gather(-1, distance[:, None, None].expand_as(found))
 
-        return blend(
-            (scores(keys.key, places), scores(own.key, own.place)),
-            ((keys.mask & (places >= start))[:, None, None], own.mask & (own.place >= start)[:, None, None]),
-            (keys.value, own.value),
-            self.dropout,
-        )
+        masks = (keys.mask & (places >= start))[:, None, None], own.mask & (own.place >= start)[:, None, None]
+        return blend((scores(keys.key, places), scores(own.key, own.place)), masks, keys, own, self.dropout)
 
-    def _without_gradient(self, x: Tensor, known: Tensor | None = None) -> Tensor:
+    def _without_gradient(self, x: Tensor, known: Tensor) -> Tensor:
         """Keys and values of states that get no gradient; ``known`` are those with gradient."""
-        return self.source(x.detach()) if known is None or torch.is_grad_enabled() else known
-
-    def _distances(self, x: Tensor) -> Distances:
-        places = torch.arange(self.memory + self.segment, device=x.device)
-        codes = self.position(sinusoids(places, x.shape[-1], self.sinusoid).to(x.dtype))
-        return Distances(split_heads(codes[None], self.heads, 1)[0][0])
+        return self.source(x.detach()) if torch.is_grad_enabled() else known
 
 
 def shift(scores: Tensor) -> Tensor:
@@ -229,7 +168,3 @@ def shift(scores: Tensor) -> Tensor:
     queries, seen = scores.shape[-2:]
     flat = F.pad(scores, (0, 1)).flatten(-2)
     return flat[..., queries - 1 : queries - 1 + queries * seen].unflatten(-1, (queries, seen))
-
-
-def _bounded(rows: int, elements: int, device: torch.device) -> Iterator[slice]:
-    return (part for part, _ in pieces([1] * rows, elements, device))
