@@ -20,7 +20,10 @@ def restore(run: Run, checkpoint: str, device: "torch.device") -> Any:
 
     Raises UserError where there is no such checkpoint, or its weights are of another model.
     """
-    return _restored(run.config.model, run.checkpoint(checkpoint), device)
+    from safetensors.torch import load_file
+
+    spec, weights = run.config.model, run.checkpoint(checkpoint).weights
+    return fill(systems.build(spec), load_file(weights), weights).to(device).eval()
 
 
 def restore_generator(run: Run, checkpoint: str, device: "torch.device") -> Any:
@@ -33,17 +36,12 @@ def restore_generator(run: Run, checkpoint: str, device: "torch.device") -> Any:
 
 def restore_predictor(run: Run, device: "torch.device") -> Any:
     """The attention predictor of ``run``, None where none was trained."""
-    alignment = run.alignment
-    if not (alignment.exists and alignment.checkpoints()):
-        return None
-    return restore(alignment, "best", device)
+    trained = run.alignment.exists and run.alignment.checkpoints()
+    return restore(run.alignment, "best", device) if trained else None
 
 
 def restore_ranker(path: str, vocabulary_sha256: str, device: "torch.device") -> Any:
-    """The ranker trained into ``path``.
-
-    Raises UserError where that is no ranker's run, or has another vocabulary.
-    """
+    """The ranker trained into ``path``. Raises UserError where that is no ranker's run, or has another vocabulary."""
     run = Run.open(path)
     spec = run.config.model
     if not spec.ranks:
@@ -84,7 +82,6 @@ class Start:
 
         Raises UserError where that is no run, is of another vocabulary, or has no parameter in common.
         """
-        import torch
         from safetensors import safe_open
 
         run = Run.open(path)
@@ -94,8 +91,7 @@ class Start:
                 f"{path} was trained with another vocabulary, so its weights are of no use here; "
                 f"prepare the data with --vocab {run.vocabulary}"
             )
-        with torch.device("meta"):
-            wanted = {name: list(value.shape) for name, value in systems.build(spec).named_parameters()}
+        wanted = {name: list(value.shape) for name, value in systems.parameters(spec).items()}
         with safe_open(str(checkpoint.weights), "pt") as file:
             found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
         taken = [name for name, shape in wanted.items() if found.get(name) == shape]
@@ -126,10 +122,3 @@ def _listed(names: list[str], others: list[str]) -> str:
         for name in names
     )
     return ", ".join(short)
-
-
-def _restored(spec: systems.Spec, checkpoint: Checkpoint, device: "torch.device") -> Any:
-    from safetensors.torch import load_file
-
-    model = fill(systems.build(spec), load_file(checkpoint.weights), checkpoint.weights)
-    return model.to(device).eval()

@@ -21,7 +21,6 @@ _SPECS = {
 }
 DEFAULT = "family"
 _FORMER = {"seq2seq": "family"}  # names in configs written before
-_GROUP = "raysum.systems"
 
 
 class Spec(BaseModel):
@@ -65,7 +64,7 @@ class Spec(BaseModel):
 
 def names() -> list[str]:
     """All systems, those of other packages last."""
-    return [*_SPECS, *_others()]
+    return [*_known()]
 
 
 def current(name: str) -> str:
@@ -75,10 +74,10 @@ def current(name: str) -> str:
 
 def spec_class(name: str) -> type[Spec]:
     """The specification of the system ``name``. Raises ValueError naming the systems there are."""
-    known, name = _SPECS | _others(), current(name)
-    if name not in known:
-        raise ValueError(f"no system {name!r}; there are {', '.join(known)}")
-    return _load(known[name])
+    name = current(name)
+    if name not in _known():
+        raise ValueError(f"no system {name!r}; there are {', '.join(_known())}")
+    return _load(_known()[name])
 
 
 def spec_classes() -> Iterator[type[Spec]]:
@@ -100,17 +99,22 @@ def kind(spec: Spec) -> Any:
     return _load(spec.KIND).of(spec)
 
 
-def count_parameters(spec: Spec) -> int:
-    """Trainable numbers of the model of ``spec``; tied matrices count once. Nothing is allocated."""
+def parameters(spec: Spec) -> dict[str, Any]:
+    """Names and shapes of what is trained in the model of ``spec``, as tensors for which nothing is allocated."""
     import torch
 
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build(spec).parameters())
+        return dict(build(spec).named_parameters())
+
+
+def count_parameters(spec: Spec) -> int:
+    """Trainable numbers of the model of ``spec``; tied matrices count once."""
+    return sum(parameter.numel() for parameter in parameters(spec).values())
 
 
 @cache
-def _others() -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=_GROUP)}
+def _known() -> dict[str, str]:
+    return _SPECS | {point.name: point.value for point in entry_points(group="raysum.systems")}
 
 
 @cache

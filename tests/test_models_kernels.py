@@ -1,12 +1,14 @@
 """The parts written by hand against plain ones: the eq. 9 fusion, bounded pieces, dropout."""
 
+from functools import partial
+
 import pytest
 import torch
 from small_models import DRY, EXAMPLES, model_of, pack, targets
 
 from raysum.models.kernels import pieces
 from raysum.models.kernels.attention import attend, masked_softmax
-from raysum.models.kernels.dropout import Dropout, draw_keep, drop, dropped_relu, rounded
+from raysum.models.kernels.dropout import Dropout, draw_keep, drop, rounded
 from raysum.models.kernels.fusion import _Fusion, fuse
 
 B, H, Q, M, N, SIZE = 3, 2, 4, 3, 5, 4
@@ -170,7 +172,7 @@ def test_relu_with_dropout_is_both_in_value_and_gradient():
     x = torch.randn(40, 30, requires_grad=True)
     gradient = torch.randn(40, 30)
     found = []
-    for function in (dropped_relu, lambda values, rate: drop(torch.relu(values), rate)):
+    for function in (partial(drop, relu=True), lambda values, rate: drop(torch.relu(values), rate)):
         torch.manual_seed(4)
         y = function(x, 0.2)
         found.append((y, *torch.autograd.grad(y, x, gradient)))

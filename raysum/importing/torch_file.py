@@ -36,15 +36,20 @@ def read_checkpoint(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str
         options = vars(options) if isinstance(options, argparse.Namespace) else options
         if not isinstance(model, Mapping) or not isinstance(options, Mapping):
             raise UserError(f"{path} is no hiersumm checkpoint: that is a mapping with the keys 'model' and 'opt'")
-        tensors = {str(name): value for name, value in model.items() if isinstance(value, Tensor)}
-        # Copies: the file may be a temporary one.
-        return {name: value.float().numpy().copy() for name, value in tensors.items() if wanted(name)}, dict(options)
+        found = {str(name): value for name, value in model.items() if isinstance(value, Tensor) and wanted(str(name))}
+        return {name: value.float().numpy().copy() for name, value in found.items()}, dict(options)  # the file may go
 
 
 def _load(plain: Path, path: Path) -> Any:
     mapped = zipfile.is_zipfile(plain)
-    if mapped:
-        _check_zip(plain, path)
+    if mapped:  # PyTorch does not check tensors that it maps into memory
+        try:
+            with zipfile.ZipFile(plain) as archive:
+                bad = archive.testzip()
+        except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError):
+            bad = "its table of contents"
+        if bad:
+            raise UserError(f"{path} is damaged: {bad} is not what was written; copy the checkpoint again")
     try:
         with safe_globals([argparse.Namespace]):
             return torch.load(plain, map_location="cpu", weights_only=True, mmap=mapped)
@@ -56,17 +61,6 @@ def _load(plain: Path, path: Path) -> Any:
                 "code; get it from another place"
             ) from None
         raise UserError(f"{path} does not read as a PyTorch checkpoint; it is of another kind, or damaged") from None
-
-
-def _check_zip(plain: Path, path: Path) -> None:
-    """Memory-mapped tensors are not checked by PyTorch."""
-    try:
-        with zipfile.ZipFile(plain) as archive:
-            bad = archive.testzip()
-    except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError):
-        bad = "its table of contents"
-    if bad:
-        raise UserError(f"{path} is damaged: {bad} is not what was written; copy the checkpoint again")
 
 
 @contextmanager

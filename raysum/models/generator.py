@@ -96,7 +96,7 @@ class Generator(nn.Module):
     def encode(self, source: Source) -> Memory:
         """Raises UserError where the source lacks what the model needs (a graph)."""
 
-    def decode(self, tokens: Tensor, memory: Any, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
+    def decode(self, tokens: Tensor, memory: Memory, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
         """Teacher forcing: tokens [B, K], BOS first -> hidden states [B, K, D] before the output layer.
 
         With ``attention`` also that to the source [B, K, ...]. Padding at the end of a row changes nothing before.
@@ -104,12 +104,12 @@ class Generator(nn.Module):
         keys, places = self._keys(memory), torch.arange(tokens.shape[1], device=tokens.device)
         return self._through(self.dropout(self._embed(tokens, self._begin(keys) + places)), keys, attention)
 
-    def start(self, memory: Any, beams: int) -> State:
+    def start(self, memory: Memory, beams: int) -> State:
         """Begin decoding ``beams`` hypotheses of each example; they share what is kept of its source."""
         keys = [*self._keys(memory)]
         return State(keys, beams, Cache(len(keys), memory.paragraph_mask, beams), self.scorer())
 
-    def step(self, tokens: Tensor, state: Any, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
+    def step(self, tokens: Tensor, state: State, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
         """Feed the newest token of every beam [B * R]; returns logits of the next [B * R, V], and this step's attention
         to the source [B * R, ...] if asked for."""
         place = torch.tensor(state.cache.length, device=tokens.device)
@@ -197,7 +197,7 @@ class EncoderDecoder(Generator):
         return self.decoder, self.decoder_norm
 
     def _keys(self, memory: Memory) -> Iterable[SourceKeys]:
-        return (cast(DecoderLayer, layer).read(memory) for layer in self.decoder)
+        return (cast(DecoderLayer, layer).cross.read(memory) for layer in self.decoder)
 
 
 class LanguageModelling(nn.Module):

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import Asked, Layout, Memory, SourceKeys
+from raysum.models.batch import Asked, Layout, SourceKeys
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.cache import Turn
-from raysum.models.kernels.dropout import Dropout, dropped_relu
+from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.specs.family import TransformerSpec
 from raysum.models.specs.predictor import PredictorSpec
@@ -71,7 +71,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(dropped_relu(self.inner(x), self.dropout.active))
+        return self.outer(drop(self.inner(x), self.dropout.active, relu=True))
 
 
 class Residual(nn.Module):
@@ -164,10 +164,6 @@ class DecoderLayer(nn.Module):
         self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
         self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
 
-    def read(self, memory: Memory) -> SourceKeys:
-        """What this layer keeps of the source."""
-        return self.cross.read(memory)
-
     def forward(
         self, x: Tensor, keys: SourceKeys, attention: Asked, turn: Turn | None = None
     ) -> tuple[Tensor, Tensor | None]:
@@ -191,12 +187,12 @@ class CausalSelfAttention(nn.Module):
         self.out = Projection(spec.width)
         self.dropout = Dropout(spec.attention_dropout)
 
-    def forward(self, x: Tensor, turn: Turn | None) -> Tensor:
+    def forward(self, x: Tensor, turn: Turn | None = None) -> Tensor:
         query, key, value = split_heads(self.qkv(x), self.heads, 3)
         if turn is None:
             context = attend(query, key, value, causal=True, dropout=self.dropout.active)
         else:
-            context = attend(query, *turn.append(key, value), dropout=self.dropout.active)
+            context = attend(query, *turn.cache.append(turn.layer, key, value), dropout=self.dropout.active)
         return self.out(merge_heads(context))
 
 

@@ -86,6 +86,3 @@ class Turn:
 
     cache: Cache
     layer: int
-
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.cache.append(self.layer, key, value)

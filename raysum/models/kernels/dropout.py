@@ -41,14 +41,31 @@ def draw_keep(
     return torch.ge(bits, round(rate * _STEPS) - _STEPS // 2, out=torch.empty(shape, dtype=dtype, device=device))
 
 
-def drop(values: Tensor, rate: float) -> Tensor:
-    """``values`` with a share ``rate`` of elements set to 0 and the others scaled up to keep the mean."""
-    if rate == 0:
-        return values
-    if values.device.type != "cpu":
-        return F.dropout(values, rate)
+def drop(values: Tensor, rate: float, relu: bool = False) -> Tensor:
+    """``values`` with a share ``rate`` of elements set to 0 and the others scaled up to keep the mean.
+
+    With ``relu`` those of ``F.relu(values)``; on a CPU only the result is then kept for backward.
+    """
+    if rate == 0 or values.device.type != "cpu":
+        values = F.relu(values) if relu else values
+        return F.dropout(values, rate) if rate else values
     keep = draw_keep(values.shape, rate, values.device, draw_seed())
-    return _Keep.apply(values, keep, 1 / (1 - rounded(rate)))
+    return _Drop.apply(values, keep, 1 / (1 - rounded(rate)), relu)
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, keep: Tensor, scale: float, relu: bool) -> Tensor:
+        result = keep.to(values.dtype).mul_(scale).mul_(values)
+        ctx.scale, ctx.relu = scale, relu
+        ctx.save_for_backward(result.relu_() if relu else keep)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (kept,) = ctx.saved_tensors
+        kept = kept > 0 if ctx.relu else kept  # the result is 0 where nothing flows back
+        return kept.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None, None
 
 
 class Dropout(nn.Module):
@@ -65,41 +82,3 @@ class Dropout(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         return drop(values, self.active)
-
-
-class _Keep(torch.autograd.Function):
-    """``values * keep * scale``; only the boolean mask is kept for backward."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, keep: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(keep)
-        ctx.scale = scale
-        return keep.to(values.dtype).mul_(scale).mul_(values)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (keep,) = ctx.saved_tensors
-        return keep.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None
-
-
-def dropped_relu(values: Tensor, rate: float) -> Tensor:
-    """``drop(relu(values), rate)``; on a CPU only the result is kept for backward: it is 0 where nothing flows back."""
-    if rate == 0 or values.device.type != "cpu":
-        return drop(F.relu(values), rate)
-    return _DroppedRelu.apply(
-        values, draw_keep(values.shape, rate, values.device, draw_seed()), 1 / (1 - rounded(rate))
-    )
-
-
-class _DroppedRelu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, keep: Tensor, scale: float) -> Tensor:
-        result = keep.to(values.dtype).mul_(scale).mul_(values).relu_()
-        ctx.save_for_backward(result)
-        ctx.scale = scale
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (result,) = ctx.saved_tensors
-        return (result > 0).to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None

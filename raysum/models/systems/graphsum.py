@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from raysum.errors import UserError
-from raysum.models.batch import Asked, Memory, Source, SourceKeys
+from raysum.models.batch import Asked, Memory, Source
+from raysum.models.family.parallel import ParallelKeys
 from raysum.models.generator import EncoderDecoder, final_norm, output_layer
-from raysum.models.kernels.attention import masked_softmax, split_heads
+from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.fusion import fuse, keys_and_values, token_shares
+from raysum.models.kernels.fusion import fuse, token_shares
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import (
     EPSILON,
@@ -107,13 +108,7 @@ class ParagraphVectors(nn.Module):
 
 
 @dataclass(frozen=True)
-class HierarchicalKeys(SourceKeys):
-    key: Tensor  # [B, H, dh, M * N], paragraph after paragraph
-    value: Tensor  # [B, H, M * N, dh]
-    mask: Tensor  # [B, M * N]
-    paragraph_key: Tensor  # [B, H, M, dh]
-    paragraph_value: Tensor
-    paragraph_mask: Tensor  # [B, M]
+class HierarchicalKeys(ParallelKeys):
     similarity: Tensor  # [B, M, M]
 
 
@@ -129,23 +124,8 @@ class HierarchicalAttention(nn.Module):
         self.merge = xavier_linear(2 * spec.width, spec.width)
         self.dropout = Dropout(spec.attention_dropout)
 
-    def read(self, memory: Memory) -> HierarchicalKeys:
-        assert memory.phi is not None, "GraphSum pools paragraphs"
-        layout, heads = memory.source.layout, self.words.heads
-        examples, paragraphs, length = layout.grid_mask.shape
-        grid = scatter_padded(self.words.source(memory.tokens), layout.in_grid, examples, paragraphs * length)
-        key, value = keys_and_values(grid, heads)
-        paragraph_key, paragraph_value = split_heads(self.paragraphs.source(memory.phi), heads, 2)
-        return HierarchicalKeys(
-            counts=layout.counts,
-            key=key,
-            value=value,
-            mask=layout.grid_mask.flatten(1),
-            paragraph_key=paragraph_key,
-            paragraph_value=paragraph_value,
-            paragraph_mask=layout.paragraph_mask,
-            similarity=similarities(memory.source),
-        )
+    def read(self, memory: Memory) -> ParallelKeys:
+        return HierarchicalKeys.of(memory, self.words, self.paragraphs, similarity=similarities(memory.source))
 
     def forward(self, x: Tensor, keys: HierarchicalKeys, attention: Asked) -> tuple[Tensor, Tensor | None]:
         query, words = self.paragraphs.queries(x), self.words.queries(x)

@@ -42,8 +42,7 @@ class AttentionPredictor(nn.Module):
 class AttentionPrediction(nn.Module):
     """Squared error of predicted against true paragraph attention, over real paragraphs (PHT paper, section 4.2.1)."""
 
-    def __init__(self, model: nn.Module, smoothing: float = 0.0):
-        """Labels are not smoothed."""
+    def __init__(self, model: nn.Module, smoothing: float):  # labels are not smoothed
         super().__init__()
         self.model = model
 

@@ -69,7 +69,7 @@ class Own:
         if turn is None:
             place = torch.arange(count, device=key.device)
             return cls(key, value, (place <= place[:, None])[None, None], place[None], place)
-        key, value, mask = turn.append(key, value)
+        key, value, mask = turn.cache.append(turn.layer, key, value)
         return cls(key, value, mask, turn.cache.place, turn.cache.place[0, -count:])
 
 

@@ -59,7 +59,10 @@ class Ranker(nn.Module):
 
     def _states(self, lstm: nn.LSTM, ids: Tensor, lengths: Tensor) -> Tensor:
         """Hidden states [S, E] of sequences one after the other."""
-        index, longest = _in_rows(lengths)
+        longest = int(lengths.max())
+        row = torch.repeat_interleave(torch.arange(len(lengths), device=ids.device), lengths)
+        first = (lengths.cumsum(0) - lengths)[row]
+        index = row * longest + torch.arange(len(row), device=ids.device) - first
         padded = scatter_padded(self.dropout(self.embedding(ids)), index, len(lengths), longest)
         packed: PackedSequence = pack_padded_sequence(padded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=longest)
@@ -75,8 +78,7 @@ class Ranker(nn.Module):
 class ParagraphRanking(nn.Module):
     """Cross entropy between predicted scores and ROUGE-2 recall of paragraphs (HT, section 3.1)."""
 
-    def __init__(self, model: Ranker, smoothing: float = 0.0):
-        """Recalls are not smoothed."""
+    def __init__(self, model: Ranker, smoothing: float):  # recalls are not smoothed
         super().__init__()
         self.model = model
 
@@ -84,11 +86,3 @@ class ParagraphRanking(nn.Module):
         """The sum over paragraphs, a scalar in fp32."""
         scores = self.model(batch.titles, batch.source).float()
         return functional.binary_cross_entropy_with_logits(scores, batch.recall, reduction="sum")
-
-
-def _in_rows(lengths: Tensor) -> tuple[Tensor, int]:
-    """The places of packed tokens in rows padded to the longest, and that length."""
-    longest = int(lengths.max())
-    row = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
-    first = lengths.cumsum(0) - lengths
-    return row * longest + torch.arange(len(row), device=lengths.device) - first[row], longest

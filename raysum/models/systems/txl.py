@@ -8,13 +8,14 @@ learns from them, as in the paper.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Layout
+from raysum.models.batch import Asked, Layout
 from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout
@@ -32,6 +33,13 @@ class TransformerXL(PrefixModel):
         bias = PositionBias(spec)
         super().__init__(spec, [lambda: RelativeAttention(spec, bias)] * spec.layers, spec.source_loss)
         self.bias = bias
+
+    def decode(self, tokens: Tensor, memory: Any, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
+        """A segment after the other; ``later`` is what the layers remember of them."""
+        memory = replace(memory, keys=tuple(replace(keys, later=[]) for keys in memory.keys))
+        decode, parts = super().decode, tokens.split(self.spec.segment, 1)
+        hidden, shares = zip(*(decode(part, memory, attention) for part in parts), strict=True)
+        return torch.cat(hidden, 1), torch.cat(shares, 1) if attention else None
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         return self.embedding(tokens)
@@ -56,6 +64,7 @@ class Recall(PrefixKeys):
     """The memory of the target's first segment: the states just before it."""
 
     codes: tuple[Tensor]  # W_kR R [H, L, dh] of the distances 0 to L - 1; in a tuple, as it is of all examples
+    later: list[Tensor]  # states [B, Q, D] of the target's segments so far, without gradient
 
 
 class RelativeAttention(nn.Module):
@@ -74,7 +83,7 @@ class RelativeAttention(nn.Module):
 
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
         rows, kv = cut(layout, self.segment), self.source(x)
-        past = self._without_gradient(x, kv)
+        past = self.source(x.detach()) if torch.is_grad_enabled() else kv  # what is remembered has no gradient
         places = torch.arange(self.memory + self.segment, device=x.device)
         codes = self.position(sinusoids(places, x.shape[-1], self.sinusoid).to(x.dtype))
         codes = split_heads(codes[None], self.heads, 1)[0][0]
@@ -84,32 +93,24 @@ class RelativeAttention(nn.Module):
         query, *new = split_heads(own, self.heads, 3)
         context, _ = self._attend(query, old, new, before >= -rows.offset[:, None], codes)
         index, mask = last_tokens(layout, layout.sizes.clamp(max=self.memory))
-        recall = Recall.of(past[index], mask, index[..., None], layout, self.heads, codes=(codes,))
+        recall = Recall.of(past[index], mask, index[..., None], layout, self.heads, codes=(codes,), later=[])
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), recall
 
     def forward(self, x: Tensor, keys: Recall, turn: Turn | None) -> tuple[Tensor, Tensor]:
-        (query,), kv = split_heads(self.query(x), self.heads, 1), self.source(x)
-        new = split_heads(kv, self.heads, 2)
+        (query,) = split_heads(self.query(x), self.heads, 1)
+        key, value = split_heads(self.source(x), self.heads, 2)
         if turn is not None:
-            context, weights = self._step(query, Own.of(new[0], new[1], turn), keys)
+            context, weights = self._step(query, Own.of(key, value, turn), keys)
             return self.out(merge_heads(context)), weights
-        # what a segment of the target remembers are the ends of the source and of the target before it
-        places, kept = x.shape[1], keys.key.shape[2]
-        old, mask = (keys.key, keys.value), F.pad(keys.mask, (0, places), value=True)
-        if places > self.segment:
-            past = split_heads(self._without_gradient(x, kv), self.heads, 2)
-            old = torch.cat([keys.key, past[0]], 2), torch.cat([keys.value, past[1]], 2)
-        contexts, shares = [], []
-        for start in range(0, places, self.segment):
-            now, first = slice(start, start + self.segment), max(kept + start - self.memory, 0)
-            seen = slice(first, kept + start)
-            own = [part[:, :, now] for part in new]
-            context, weights = self._attend(
-                query[:, :, now], [part[:, :, seen] for part in old], own, mask[:, seen], keys.codes[0]
-            )
-            contexts.append(context)
-            shares.append(F.pad(weights[..., : max(kept - first, 0)], (min(first, kept), 0)))
-        return self.out(merge_heads(torch.cat(contexts, 2))), torch.cat(shares, 1)
+        old, mask, gone = [keys.key, keys.value], keys.mask, 0
+        if keys.later:
+            past = split_heads(self.source(torch.cat(keys.later, 1)[:, -self.memory :]), self.heads, 2)
+            old = [torch.cat(both, 2)[:, :, -self.memory :] for both in zip(old, past, strict=True)]
+            mask = F.pad(mask, (0, past[0].shape[2]), value=True)[:, -self.memory :]
+            gone = keys.key.shape[2] + past[0].shape[2] - mask.shape[1]  # source places that are out of reach
+        keys.later.append(x.detach())
+        context, weights = self._attend(query, old, [key, value], mask, keys.codes[0])
+        return self.out(merge_heads(context)), F.pad(weights[..., : keys.key.shape[2] - gone], (gone, 0))
 
     def _attend(
         self, query: Tensor, old: Sequence[Tensor], new: Sequence[Tensor], reached: Tensor, codes: Tensor
@@ -154,10 +155,6 @@ class RelativeAttention(nn.Module):
 
         masks = (keys.mask & (places >= start))[:, None, None], own.mask & (own.place >= start)[:, None, None]
         return blend((scores(keys.key, places), scores(own.key, own.place)), masks, keys, own, self.dropout)
-
-    def _without_gradient(self, x: Tensor, known: Tensor) -> Tensor:
-        """Keys and values of states that get no gradient; ``known`` are those with gradient."""
-        return self.source(x.detach()) if torch.is_grad_enabled() else known
 
 
 def shift(scores: Tensor) -> Tensor:
