@@ -64,11 +64,11 @@ class Matrix(nn.Module):
 class FeedForward(nn.Module):
     """Two linear layers around a ReLU."""
 
-    def __init__(self, width: int, hidden: int, dropout: float = 0.0):
+    def __init__(self, spec: TransformerSpec | PredictorSpec):
         super().__init__()
-        self.inner = xavier_linear(width, hidden)
-        self.outer = xavier_linear(hidden, width)
-        self.dropout = Dropout(dropout)
+        self.inner = xavier_linear(spec.width, spec.ffn)
+        self.outer = xavier_linear(spec.ffn, spec.width)
+        self.dropout = Dropout(spec.ffn_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.outer(drop(self.inner(x), self.dropout.active, relu=True))
@@ -77,11 +77,11 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """The way into and out of a sub-layer, ``leave(x, sublayer(enter(x)))``: norm before it, or after the sum."""
 
-    def __init__(self, width: int, norm: str, dropout: float):
+    def __init__(self, spec: TransformerSpec | PredictorSpec, norm: str | None = None):
         super().__init__()
-        self.norm = nn.LayerNorm(width, EPSILON)
-        self.dropout = Dropout(dropout)
-        self.pre = norm == "pre"
+        self.norm = nn.LayerNorm(spec.width, EPSILON)
+        self.dropout = Dropout(spec.dropout)
+        self.pre = (norm or spec.norm) == "pre"
 
     def enter(self, x: Tensor) -> Tensor:
         return self.norm(x) if self.pre else x
@@ -97,9 +97,9 @@ class TransformerBlock(nn.Module):
     def __init__(self, spec: TransformerSpec | PredictorSpec):
         super().__init__()
         self.attention = PackedSelfAttention(spec)
-        self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
-        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
-        self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
+        self.around_attention = Residual(spec)
+        self.ffn = FeedForward(spec)
+        self.around_ffn = Residual(spec)
 
     def forward(self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [S, D]; token s stands at flat place ``index[s]`` of rows that attend within themselves, mask [rows, T].
@@ -135,12 +135,12 @@ class PackedSelfAttention(nn.Module):
 class Attention(nn.Module):
     """The projections of a multi-head attention from one sequence to another."""
 
-    def __init__(self, width: int, heads: int):
+    def __init__(self, spec: TransformerSpec):
         super().__init__()
-        self.heads = heads
-        self.query = Projection(width)
-        self.source = Projection(width, 2)
-        self.out = Projection(width)
+        self.heads = spec.heads
+        self.query = Projection(spec.width)
+        self.source = Projection(spec.width, 2)
+        self.out = Projection(spec.width)
 
     def queries(self, x: Tensor) -> Tensor:
         """[B, Q, D] -> [B, H, Q, dh]."""
@@ -158,11 +158,11 @@ class DecoderLayer(nn.Module):
         """``cross(spec)`` is the attention to the source, with ``read`` and ``forward`` as in models.family.model."""
         super().__init__()
         self.attention = CausalSelfAttention(spec)
-        self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
+        self.around_attention = Residual(spec)
         self.cross = cross(spec)
-        self.around_cross = Residual(spec.width, spec.norm, spec.dropout)
-        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
-        self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
+        self.around_cross = Residual(spec)
+        self.ffn = FeedForward(spec)
+        self.around_ffn = Residual(spec)
 
     def forward(
         self, x: Tensor, keys: SourceKeys, attention: Asked, turn: Turn | None = None

@@ -11,16 +11,7 @@ from raysum.models.batch import Layout, Source
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.layers import (
-    EPSILON,
-    FeedForward,
-    HeadLinear,
-    HeadValues,
-    Projection,
-    Residual,
-    pool,
-    xavier_linear,
-)
+from raysum.models.layers import EPSILON, FeedForward, HeadLinear, HeadValues, Projection, Residual, pool, xavier_linear
 from raysum.models.specs.family import FamilySpec
 
 
@@ -36,8 +27,8 @@ class GlobalLayer(nn.Module):
         self.norm = nn.Identity() if self.paper and not self.pre else nn.LayerNorm(spec.width, EPSILON)
         self.pooling = MultiHeadPooling(spec)
         self.attention = InterParagraphAttention(spec)
-        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
-        self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
+        self.ffn = FeedForward(spec)
+        self.around_ffn = Residual(spec)
 
     def forward(self, x: Tensor, source: Source) -> Tensor:
         heads = self.pooling(self.norm(x) if self.pre else x, source.layout)

@@ -96,7 +96,7 @@ class FlatAttention(nn.Module):
 
     def __init__(self, spec: FamilySpec):
         super().__init__()
-        self.words = Attention(spec.width, spec.heads)
+        self.words = Attention(spec)
         self.dropout = Dropout(spec.attention_dropout)
 
     def read(self, memory: Memory) -> FlatKeys:

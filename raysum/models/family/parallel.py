@@ -49,8 +49,8 @@ class ParallelAttention(nn.Module):
 
     def __init__(self, spec: FamilySpec):
         super().__init__()
-        self.paragraphs = Attention(spec.width, spec.heads)
-        self.words = Attention(spec.width, spec.heads)
+        self.paragraphs = Attention(spec)
+        self.words = Attention(spec)
         self.dropout = Dropout(spec.attention_dropout)
 
     def read(self, memory: Memory) -> ParallelKeys:
@@ -84,8 +84,8 @@ class ParagraphPooling(nn.Module):
         self.merge = Projection(spec.width, bias=not paper)
         self.dropout = Dropout(spec.dropout)
         self.norm = nn.Identity() if paper else nn.LayerNorm(spec.width, EPSILON)
-        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
-        self.around_ffn = Residual(spec.width, "post", spec.dropout)
+        self.ffn = FeedForward(spec)
+        self.around_ffn = Residual(spec, norm="post")
 
     def forward(self, x: Tensor, source: Source) -> Tensor:
         """x [S, D] -> Phi [B, M, D]; rows of padding paragraphs hold their rank code alone."""

@@ -49,11 +49,10 @@ class GraphSum(EncoderDecoder):
         self.decoder = nn.ModuleList(DecoderLayer(spec, HierarchicalAttention) for _ in range(spec.decoder_layers))
         self.decoder_norm = final_norm(spec)
         self.output = output_layer(spec)
-        self.bias = GaussianBias(spec)
 
     def read(self, source: Source) -> Memory:
         """Raises UserError when the source has no graph."""
-        bias = self.bias(similarities(source))
+        bias = gaussian_bias(similarities(source), self.spec)
         layout, spec = source.layout, self.spec
         x = self.embedding(source.ids)
         x = self.dropout(x + torch.cat(positions_2d(layout, spec.width, spec.sinusoid), -1).to(x.dtype))
@@ -76,17 +75,11 @@ def similarities(source: Source) -> Tensor:
     return graph.masked_fill(torch.eye(graph.shape[1], dtype=torch.bool, device=graph.device), 1.0)
 
 
-class GaussianBias(nn.Module):
+def gaussian_bias(similarity: Tensor, spec: GraphSumSpec) -> Tensor:
     """What is added to a score for a paragraph of similarity g: 0 at g = 1, falling with it."""
-
-    def __init__(self, spec: GraphSumSpec):
-        super().__init__()
-        self.paper, self.sigma = spec.form == "paper", spec.sigma
-
-    def forward(self, similarity: Tensor) -> Tensor:
-        if self.paper:
-            return (similarity.square() - 1) / (2 * self.sigma**2)
-        return -(1 - similarity).square() / (2 * (self.sigma / 2) ** 2)
+    if spec.form == "paper":
+        return (similarity.square() - 1) / (2 * spec.sigma**2)
+    return -(1 - similarity).square() / (2 * (spec.sigma / 2) ** 2)
 
 
 class ParagraphVectors(nn.Module):
@@ -117,10 +110,10 @@ class HierarchicalAttention(nn.Module):
 
     def __init__(self, spec: GraphSumSpec):
         super().__init__()
-        self.paragraphs = Attention(spec.width, spec.heads)
-        self.words = Attention(spec.width, spec.heads)
+        self.spec = spec
+        self.paragraphs = Attention(spec)
+        self.words = Attention(spec)
         self.centre = Centre(spec.width // spec.heads)
-        self.bias = GaussianBias(spec)
         self.merge = xavier_linear(2 * spec.width, spec.width)
         self.dropout = Dropout(spec.attention_dropout)
 
@@ -131,7 +124,7 @@ class HierarchicalAttention(nn.Module):
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         query, key = query * query.shape[-1] ** -0.5, keys.key.transpose(-1, -2)
         near = self.centre(query, keys.similarity, keys.paragraph_mask.sum(1))
-        scores = query @ keys.paragraph_key.transpose(-1, -2) + self.bias(near)
+        scores = query @ keys.paragraph_key.transpose(-1, -2) + gaussian_bias(near, self.spec)
         weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
         dropped = self.dropout(weights)
         over_paragraphs = dropped.to(query.dtype) @ keys.paragraph_value

@@ -84,9 +84,9 @@ class PrefixLayer(nn.Module):
     def __init__(self, spec: TransformerSpec, attention: nn.Module):
         super().__init__()
         self.attention: Any = attention
-        self.around_attention = Residual(spec.width, spec.norm, spec.dropout)
-        self.ffn = FeedForward(spec.width, spec.ffn, spec.ffn_dropout)
-        self.around_ffn = Residual(spec.width, spec.norm, spec.dropout)
+        self.around_attention = Residual(spec)
+        self.ffn = FeedForward(spec)
+        self.around_ffn = Residual(spec)
 
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
         y, keys = self.attention.read(self.around_attention.enter(x), layout)
