@@ -14,7 +14,8 @@ from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare
 from raysum.evaluate.systems import Lead, LexRank, Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
-from raysum.prepare import factbook
+from raysum.prepare.factbook import corpus as factbook
+from raysum.prepare.factbook.scorer import KEPT
 from raysum.prepare.job import prepare
 from raysum.run import Run
 from raysum.runtime.progress import say
@@ -84,7 +85,7 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
         factbook.write(corpus, train=clusters, valid=held_out, test=held_out)
         _step(2, "prepare: paragraphs ranked by tf-idf against the title, a vocabulary, shards")
         files = sorted(str(file) for file in corpus.iterdir())
-        prepare(files, data, pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[factbook.KEPT])
+        prepare(files, data, pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[KEPT])
         _step(3, f"train a PHT on {_WORKERS} workers with ZeRO-2")
         length = {"steps": steps} if steps else {}
         run = train(PRESET, data=str(data), out=str(run_path), train={"workers": _WORKERS, **length}).run

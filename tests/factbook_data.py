@@ -15,7 +15,8 @@ from raysum.data.writer import DatasetWriter
 from raysum.models.specs.family import FamilySpec
 from raysum.models.specs.predictor import PredictorSpec
 from raysum.models.specs.ranker import RankerSpec
-from raysum.prepare.factbook import KEPT, generate
+from raysum.prepare.factbook.corpus import generate
+from raysum.prepare.factbook.scorer import KEPT
 from raysum.prepare.pipeline import prepare_example
 from raysum.run import Run
 from raysum.systems import Spec, build

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raysum.prepare import factbook
+from raysum.prepare.factbook.corpus import generate
 
 README = Path(__file__).parents[1] / "README.md"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -25,7 +25,7 @@ def test_the_blocks_run_in_order(tmp_path):
     clusters = tmp_path / "clusters"
     clusters.mkdir()
     for split, count in (("train", 200), ("valid", 16), ("test", 16)):
-        lines = (json.dumps(cluster) + "\n" for cluster in factbook.generate(split, count))
+        lines = (json.dumps(cluster) + "\n" for cluster in generate(split, count))
         (clusters / f"{split}.jsonl").write_text("".join(lines))
     blocks = re.findall(r"<!-- run: (\w+) -->\n```bash\n(.*?)```", README.read_text(), re.DOTALL)
     assert [name for name, _ in blocks] == ["prepare", "train", "alignment", "evaluate", "summarize"]

@@ -98,12 +98,6 @@ class Subject:
     name: str
     values: dict[Attribute, str]  # in the order of the lead
 
-    def state(self, attribute: Attribute, phrase: str) -> str:
-        return phrase.format(s=self.name, v=self.values[attribute])
-
-    def remark(self, words: str) -> str:
-        return words.format(s=self.name)
-
     def lead(self) -> str:
         """Two facts after the opening, the others in a sentence of their own."""
         clauses = [attribute.clause.format(v=value) for attribute, value in self.values.items()]
@@ -128,11 +122,7 @@ def _example(random: Random, names: Names) -> dict[str, Any]:
     paragraphs = [*_about_subject(random, subject, num_documents), *_about_others(random, others, num_documents)]
     paragraphs = _shuffled(random, paragraphs)
     documents = [[p for p in paragraphs if p.document == document] for document in range(num_documents)]
-    places: dict[Attribute, list[list[int]]] = {attribute: [] for attribute in subject.values}
-    for document, contents in enumerate(documents):
-        for position, paragraph in enumerate(contents):
-            if paragraph.states:
-                places[paragraph.states].append([document, position])
+    stated = [([d, n], p.states) for d, contents in enumerate(documents) for n, p in enumerate(contents)]
     return {
         "title": subject.name,
         "documents": [
@@ -141,8 +131,8 @@ def _example(random: Random, names: Names) -> dict[str, Any]:
         ],
         "summary": subject.lead(),
         "facts": [
-            {"attribute": attribute.name, "value": value, "paragraphs": places[attribute]}
-            for attribute, value in subject.values.items()
+            {"attribute": fact.name, "value": value, "paragraphs": [place for place, told in stated if told is fact]}
+            for fact, value in subject.values.items()
         ],
     }
 
@@ -161,7 +151,8 @@ def _about_subject(random: Random, subject: Subject, num_documents: int) -> list
     told += [(attribute, phrases[1], number + 1) for number, (attribute, phrases) in enumerate(repeated)]
     paragraphs = []
     for (attribute, phrase, number), remark in zip(told, _shuffled(random, subject.kind.remarks), strict=False):
-        sentences = _shuffled(random, [subject.state(attribute, phrase), subject.remark(remark)])
+        fact = phrase.format(s=subject.name, v=subject.values[attribute])
+        sentences = _shuffled(random, [fact, remark.format(s=subject.name)])
         paragraphs.append(Paragraph(number % num_documents, " ".join(sentences), attribute))
     return paragraphs
 
@@ -171,10 +162,10 @@ def _about_others(random: Random, others: Sequence[Subject], num_documents: int)
     paragraphs = []
     for index in range(_pick(random, OTHER_PARAGRAPHS)):
         other = others[index % len(others)]
-        attribute = _pick(random, tuple(other.values))
-        sentences = [other.state(attribute, _pick(random, attribute.phrases))]
+        attribute, value = _pick(random, tuple(other.values.items()))
+        sentences = [_pick(random, attribute.phrases).format(s=other.name, v=value)]
         if random.random() < REMARKED:
-            sentences = _shuffled(random, [*sentences, other.remark(_pick(random, other.kind.remarks))])
+            sentences = _shuffled(random, [*sentences, _pick(random, other.kind.remarks).format(s=other.name)])
         paragraphs.append(Paragraph(_pick(random, range(num_documents)), " ".join(sentences)))
     return paragraphs
 

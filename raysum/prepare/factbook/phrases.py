@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import yaml
 
@@ -40,26 +39,27 @@ class Kind:
 @cache
 def kinds() -> tuple[Kind, ...]:
     text = resources.files(__package__).joinpath("phrases.yaml").read_text(encoding="utf-8")
-    return tuple(_kind(**values) for values in yaml.safe_load(text).values())
+    return tuple(
+        Kind(
+            shape=Shape[kind["name"].upper()],
+            opening=kind["opening"],
+            pronoun=kind["pronoun"],
+            attributes=tuple(
+                Attribute(name, Shape[words["value"].upper()], words["clause"], tuple(words["phrases"]))
+                for name, words in kind["attributes"].items()
+            ),
+            remarks=tuple(kind["remarks"]),
+        )
+        for kind in yaml.safe_load(text).values()
+    )
 
 
 @cache
 def own_words() -> frozenset[str]:
     """All words of the phrases, lower case: no invented name may be one."""
-    texts = [text for kind in kinds() for text in (kind.opening, kind.pronoun, *kind.remarks)]
-    for attribute in (attribute for kind in kinds() for attribute in kind.attributes):
-        texts += [attribute.clause, *attribute.phrases]
+    texts = []
+    for kind in kinds():
+        texts += [kind.opening, kind.pronoun, *kind.remarks]
+        for attribute in kind.attributes:
+            texts += [attribute.clause, *attribute.phrases]
     return frozenset(re.findall(r"[a-z]+", " ".join(texts).lower()))
-
-
-def _kind(name: str, opening: str, pronoun: str, attributes: dict[str, dict[str, Any]], remarks: list[str]) -> Kind:
-    return Kind(
-        shape=Shape[name.upper()],
-        opening=opening,
-        pronoun=pronoun,
-        attributes=tuple(
-            Attribute(attribute, Shape[words["value"].upper()], words["clause"], tuple(words["phrases"]))
-            for attribute, words in attributes.items()
-        ),
-        remarks=tuple(remarks),
-    )

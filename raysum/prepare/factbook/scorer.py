@@ -4,16 +4,17 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 from raysum.data.rows import Row
 from raysum.metrics.citations import cited, lexical
 from raysum.metrics.statistics import Figure
-from raysum.prepare.factbook.reader import score_citations, score_facts
+from raysum.prepare.factbook.reader import Fact, plain, read_facts
 
 KEPT = "facts"  # the field of a raw cluster that must be kept (`keep: [facts]` of the recipe)
 
-Cited = list[tuple[int, int, float]]  # document, paragraph within it, weight
+Places = set[tuple[int, int]]  # paragraphs: document, and paragraph within it
 
 
 def _citation_figures(way: str, label: str) -> dict[str, Figure]:
@@ -47,28 +48,54 @@ class Factbook:
 
 
 def _score(row: Row, summary: Any) -> dict[str, float]:
-    facts, sentences = json.loads(row["extra"])[KEPT], [sentence.text for sentence in summary.sentences]
-    found = score_facts(" ".join(sentences), facts, row["title"])
-    scores: dict[str, float] = {"facts_right": found.right, "facts_wrong": found.wrong, "facts_total": found.total}
-    given = [[(c.document, c.paragraph, c.weight) for c in sentence.citations] for sentence in summary.sentences]
+    true = stated_in(json.loads(row["extra"])[KEPT], row["title"])
+    sentences = [sentence.text for sentence in summary.sentences]
+    scores: dict[str, float] = {**score_facts(" ".join(sentences), true, row["title"])}
+    given = [{(c.document, c.paragraph) for c in sentence.citations} for sentence in summary.sentences]
     if any(given):
-        ways = {"citation": given, "lexical": _lexical(row, sentences), "random": _random(row, given)}
-        for name, citations in ways.items():
-            stated = score_citations(list(zip(sentences, citations, strict=True)), facts, row["title"])
-            scores |= {f"{name}_correct": stated.correct, f"{name}_given": stated.cited, f"{name}_true": stated.stating}
+        places = list(zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True))
+        draw = random.Random(row["id"])
+        ways = {
+            "citation": given,
+            "lexical": [{places[i] for i, _ in cited(weights)} for weights in lexical(sentences, row["text"])],
+            "random": [set(draw.sample(places, len(some))) for some in given],
+        }
+        for way, citations in ways.items():
+            counts = score_citations(sentences, citations, true, row["title"])
+            scores |= {f"{way}_{name}": count for name, count in counts.items()}
     return scores
 
 
-def _lexical(row: Row, sentences: Sequence[str]) -> list[Cited]:
-    """What the sentences would cite by words alone: the paragraph of nearest tf-idf."""
-    return [
-        [(int(row["document"][index]), int(row["paragraph"][index]), weight) for index, weight in cited(weights)]
-        for weights in lexical(sentences, row["text"])
-    ]
+def stated_in(facts: Sequence[dict[str, Any]], title: str) -> dict[Fact, Places]:
+    """The true facts of an example (see ``generate``), and the paragraphs that state each."""
+    return {
+        (plain(title), fact["attribute"], plain(fact["value"])): {(d, n) for d, n in fact["paragraphs"]}
+        for fact in facts
+    }
 
 
-def _random(row: Row, given: Sequence[Cited]) -> list[Cited]:
-    """As many citations of each sentence as were given, of paragraphs drawn by the example's id."""
-    draw = random.Random(row["id"])
-    places = list(zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True))
-    return [[(*place, 1 / len(some)) for place in draw.sample(places, len(some))] for some in given]
+def score_facts(text: str, true: dict[Fact, Places], title: str) -> dict[str, int]:
+    """Distinct facts of a summary, whose sentences end at periods: stated and true, stated and not true of the
+    subject, and how many there were to state."""
+    stated = {*chain.from_iterable(read_facts(text.split("."), title))}
+    right = len(stated & true.keys())
+    return {"facts_right": right, "facts_wrong": len(stated) - right, "facts_total": len(true)}
+
+
+def score_citations(
+    sentences: Sequence[str], citations: Sequence[Places], true: dict[Fact, Places], title: str
+) -> dict[str, int]:
+    """Citations of each sentence against the paragraphs that truly state what it says.
+
+    ``given`` paragraphs, of which ``correct`` state a true fact of the sentence; ``true`` ones state one, cited or not.
+    Precision is correct / given and recall correct / true, best of sums over a corpus. A sentence without a true fact
+    has no true citation and counts nowhere: facts are scored by ``score_facts``.
+    """
+    counts = {"correct": 0, "given": 0, "true": 0}
+    for facts, cited_places in zip(read_facts(sentences, title), citations, strict=True):
+        stating = {place for fact in facts for place in true.get(fact, ())}
+        if stating:
+            counts["correct"] += len(stating & cited_places)
+            counts["given"] += len(cited_places)
+            counts["true"] += len(stating)
+    return counts
