@@ -25,8 +25,7 @@ from raysum.prepare.graphs import similarity_graph
 from raysum.prepare.pipeline import Rejected, prepare_counted, prepare_example
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
 from raysum.prepare.sources.find import find_sources
-from raysum.prepare.sources.record import Record, cluster_id
-from raysum.prepare.splits import Splitting
+from raysum.prepare.sources.record import Record
 
 CLUSTER = {
     "id": "lisbon",
@@ -119,7 +118,9 @@ def test_bad_lines_are_records_with_file_line_and_reason(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_bytes(b'{"id": 1, "documents": ["x"]}\nnot json\n\xff\xfe{}\n"text"\n')
     good, broken, binary, text = read_clusters([path])
-    assert cluster_id(good) == "1" and cluster_id(text) == "c.jsonl:4"
+    assert good.id == "1" and text.id == "c.jsonl:4"
+    with pytest.raises(Rejected, match=r"not JSON \(.*column 1"):
+        broken.cluster()
     assert (broken.where, broken.problem) == (f"{path}:2", "not JSON") and "column 1" in broken.detail
     assert (binary.where, binary.problem) == (f"{path}:3", "not UTF-8")
     assert text.raw == "text" and not text.problem
@@ -178,18 +179,21 @@ def test_a_folder_without_clusters_is_an_error(tmp_path):
 # Splits
 
 
+def split_of(told: object, by_file: str | None, name: str = "a", **settings: object) -> str | None:
+    return PrepareConfig(out="x", **settings).choose_split(Record("c:1", {"id": name, "split": told}), by_file)
+
+
 def test_split_comes_from_the_option_then_the_row_then_the_file():
-    assert Splitting("test").of("a", "train", "valid") == "test"
-    assert Splitting().of("a", "Dev", "train") == "valid"
-    assert Splitting().of("a", "fold 3", "train") is None
-    assert Splitting().of("a", None, "valid") == "valid"
-    assert Splitting().of("a", "", None) == "train"
+    assert split_of("train", "valid", split="test") == "test"
+    assert split_of("Dev", "train") == "valid"
+    assert split_of("fold 3", "train") is None
+    assert split_of(None, "valid") == "valid"
+    assert split_of("", None) == "train"
 
 
 def test_held_out_shares_are_stable_and_of_the_right_size():
-    splitting = Splitting(hold_out={"valid": 0.1, "test": 0.2})
-    splits = [splitting.of(f"id{i}", None, None) for i in range(4000)]
-    assert splits == [splitting.of(f"id{i}", None, None) for i in range(4000)]
+    splits = [split_of(None, None, f"id{i}", valid=0.1, test=0.2) for i in range(4000)]
+    assert splits == [split_of(None, None, f"id{i}", valid=0.1, test=0.2) for i in range(4000)]
     shares = [splits.count(split) / 4000 for split in ("train", "valid", "test")]
     assert shares == pytest.approx([0.7, 0.1, 0.2], abs=0.02)
     with pytest.raises(UserError, match="hold out more than there is"):

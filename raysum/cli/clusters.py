@@ -9,7 +9,7 @@ from raysum.config.loading import read_text
 from raysum.errors import UserError
 from raysum.prepare.sources.find import SUFFIXES, find_sources
 from raysum.prepare.sources.jsonl import json_records
-from raysum.prepare.sources.record import Record, cluster_id
+from raysum.prepare.sources.record import Record, Rejected
 
 
 def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]]:
@@ -40,8 +40,7 @@ def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]
 
 
 def _cluster(record: Record) -> dict[str, Any]:
-    if record.problem:
-        raise UserError(f"{record.where}: {record.problem} ({record.detail})")
-    if not isinstance(record.raw, dict):
-        raise UserError(f"{record.where}: not an object with title and documents")
-    return record.raw | {"id": cluster_id(record)}
+    try:
+        return record.cluster()
+    except Rejected as reason:
+        raise UserError(f"{record.where}: {reason}") from None

@@ -1,10 +1,13 @@
 """The settings of `raysum prepare`."""
 
+import hashlib
+
 from pydantic import ConfigDict, Field, model_validator
 
 from raysum.data.clean import Normalization
 from raysum.data.recipe import Choices, Recipe
-from raysum.prepare.splits import SPLITS
+from raysum.prepare.sources.record import Record
+from raysum.prepare.splits import SPLITS, split_of
 
 
 class PrepareConfig(Choices):
@@ -33,3 +36,24 @@ class PrepareConfig(Choices):
     def recipe(self, vocabulary_sha256: str, normalize: Normalization) -> Recipe:
         choices = {name: getattr(self, name) for name in Choices.model_fields}
         return Recipe(**choices, normalize=normalize, vocabulary_sha256=vocabulary_sha256)
+
+    def choose_split(self, record: Record, by_file: str | None) -> str | None:
+        """The split asked for, else the row's own field, else the file's name, else a held-out share, else train.
+
+        None where the row's own field is no split. Held out are the clusters whose hashed ids fall into the share: the
+        same ones each time, whatever the order.
+        """
+        told = record.raw.get("split") if isinstance(record.raw, dict) else None
+        if self.split:
+            return self.split
+        if told not in (None, ""):
+            return split_of(told)
+        if by_file:
+            return by_file
+        digest = hashlib.blake2b(record.id.encode(errors="replace"), digest_size=8).digest()
+        place = int.from_bytes(digest, "big") / 2**64
+        for split, share in (("valid", self.valid), ("test", self.test)):
+            if place < share:
+                return split
+            place -= share
+        return "train"

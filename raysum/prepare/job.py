@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from raysum.config.loading import section_of
-from raysum.data.clean import normalize
+from raysum.data.clean import Normalization, normalize
 from raysum.data.dataset import REJECTED, Dataset
 from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.pipeline import Rejected, read_cluster
-from raysum.prepare.shards import Rejects, write_shards
+from raysum.prepare.pipeline import read_cluster
+from raysum.prepare.shards import write_shards
 from raysum.prepare.sources.find import Source, find_sources
-from raysum.prepare.sources.record import cluster_id
-from raysum.prepare.splits import Splitting
+from raysum.prepare.sources.record import Rejected
 from raysum.runtime.progress import say, track
 from raysum.runtime.session import start_ray
 from raysum.runtime.storage import new_folder
@@ -62,29 +61,28 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
 def make_dataset(paths: Sequence[str | Path], config: PrepareConfig) -> PrepareResult:
     """:func:`prepare` with checked settings."""
     began = time.monotonic()
-    splitting = Splitting(config.split, {"valid": config.valid, "test": config.test})
     given = Vocabulary.load(config.vocab) if config.vocab else None
     found = find_sources(paths)
     out = Path(config.out).expanduser().absolute()
     with new_folder(out) as folder:
         how = config.normalize or (given.suggested_normalization() if given else "none")
-        vocabulary = given or _train_vocabulary(found, splitting, config.pieces, how)
+        vocabulary = given or _train_vocabulary(found, config, how)
         writer = DatasetWriter(folder, "summarization", config.recipe(vocabulary.sha256, how), vocabulary)
         start_ray(config.address)
-        write_shards(found, writer, splitting, Rejects(config.max_rejected, out.with_name(f"{out.name}.{REJECTED}")))
+        write_shards(found, writer, config, out.with_name(f"{out.name}.{REJECTED}"))
     return PrepareResult(Dataset.open(out), time.monotonic() - began)
 
 
-def _train_vocabulary(sources: list[Source], splitting: Splitting, pieces: int, how: Any) -> Vocabulary:
-    texts = track(_train_texts(sources, splitting), label="vocabulary", unit="cluster")
-    sample = sample_texts(texts, pieces)
-    vocabulary = Vocabulary.train((normalize(text, how) for text in sample), pieces)
-    if len(vocabulary) < pieces:
-        say(f"The corpus gives {len(vocabulary)} pieces, not {pieces}: the vocabulary is that small")
+def _train_vocabulary(sources: list[Source], config: PrepareConfig, how: Normalization) -> Vocabulary:
+    texts = track(_train_texts(sources, config), label="vocabulary", unit="cluster")
+    sample = sample_texts(texts, config.pieces)
+    vocabulary = Vocabulary.train((normalize(text, how) for text in sample), config.pieces)
+    if len(vocabulary) < config.pieces:
+        say(f"The corpus gives {len(vocabulary)} pieces, not {config.pieces}: the vocabulary is that small")
     return vocabulary
 
 
-def _train_texts(sources: list[Source], splitting: Splitting) -> Iterator[tuple[str, list[str]]]:
+def _train_texts(sources: list[Source], config: PrepareConfig) -> Iterator[tuple[str, list[str]]]:
     """Id and texts of each readable cluster of the train split; the others are left to the job, which counts them.
 
     Raises UserError where there are only others.
@@ -93,15 +91,12 @@ def _train_texts(sources: list[Source], splitting: Splitting) -> Iterator[tuple[
     for source in sources:
         for record in source.records():
             try:
-                if record.problem:
-                    raise Rejected(f"{record.problem} ({record.detail})")
-                cluster = read_cluster(record.raw)
+                cluster = read_cluster(record.cluster())
             except Rejected as reason:
                 first = first or f"{record.where}: {reason}"
                 continue
-            name = cluster_id(record)
-            if splitting.of(name, record.raw.get("split"), source.split) == "train":
+            if config.choose_split(record, source.split) == "train":
                 readable = True
-                yield name, [cluster.title, cluster.summary, *(text for _, text in cluster.documents)]
+                yield cluster.id, [cluster.title, cluster.summary, *(text for _, text in cluster.documents)]
     if first and not readable:
         raise UserError(f"no cluster of the train split can be read; the first that cannot is {first}")

@@ -19,15 +19,7 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.models.special_ids import TITLE_END
 from raysum.prepare.graphs import discourse_graph, similarity_graph
 from raysum.prepare.ranking import best_first, rank_scores
-
-
-class Rejected(Exception):
-    """A raw cluster that gives no row; ``reason`` is one of a few fixed texts, so that they can be counted."""
-
-    def __init__(self, reason: str, detail: str = ""):
-        super().__init__(f"{reason} ({detail})" if detail else reason)
-        self.reason = reason
-        self.detail = detail
+from raysum.prepare.sources.record import Rejected
 
 
 @dataclass(frozen=True)
@@ -106,14 +98,7 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
         "".join([name, title, summary, *(part for pair in named for part in pair)]).encode()
     except UnicodeEncodeError:
         raise Rejected("a text is not valid Unicode", "half of a surrogate pair") from None
-    return Cluster(
-        id=name,
-        title=" ".join(title.split()),
-        documents=named,
-        cut_into_paragraphs=not documents,
-        summary=summary,
-        raw=raw,
-    )
+    return Cluster(name, " ".join(title.split()), named, not documents, summary, raw)
 
 
 def _text(raw: Mapping[str, Any], field: str) -> str:
@@ -164,6 +149,8 @@ def _encode(
     # The title opens paragraph 0 as a sentence of its own; a long one leaves that paragraph half of its tokens.
     tokenized[0] = [[*title[: recipe.paragraph_tokens // 2], TITLE_END], *tokenized[0]]
     ids, paragraph_offsets, sentence_offsets = _flatten(tokenized, recipe.paragraph_tokens)
+    target = vocabulary.encode_summary(cluster.summary, recipe.normalize)
+    kept = {name: cluster.raw[name] for name in recipe.keep if cluster.raw.get(name)}
     graph = _graph(paragraphs, recipe)
     row: Row = {
         "id": cluster.id,
@@ -179,9 +166,9 @@ def _encode(
         "text": [p.text for p in paragraphs],
         "source": [name for name, _ in cluster.documents],
         "rank_score": scores[real].astype(np.float32),
-        "target_ids": np.array(_target(cluster.summary, recipe, vocabulary), np.int32),
+        "target_ids": np.array(target if len(target) > 2 else [], np.int32),  # more than BOS and EOS
         "summary": cluster.summary,
-        "extra": _extra(cluster.raw, recipe),
+        "extra": json.dumps(kept) if kept else "",
         "graph_row": np.asarray(graph[0], np.int16),
         "graph_col": np.asarray(graph[1], np.int16),
         "graph_value": np.asarray(graph[2], np.float32),
@@ -196,17 +183,6 @@ def _graph(paragraphs: list[Paragraph], recipe: Recipe) -> tuple[Any, Any, Any]:
     if recipe.graph == "discourse":
         return discourse_graph([p.text for p in paragraphs], [(p.document, p.number) for p in paragraphs])
     return (), (), ()
-
-
-def _extra(raw: Mapping[str, Any], recipe: Recipe) -> str:
-    kept = {name: raw[name] for name in recipe.keep if raw.get(name)}
-    return json.dumps(kept) if kept else ""
-
-
-def _target(summary: str, recipe: Recipe, vocabulary: Vocabulary) -> list[int]:
-    """BOS ... EOS, or nothing where there is no summary."""
-    ids = vocabulary.encode_summary(summary, recipe.normalize)
-    return ids if len(ids) > 2 else []
 
 
 def _flatten(paragraphs: list[list[list[int]]], most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

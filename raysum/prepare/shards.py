@@ -7,22 +7,21 @@ counters comes back to the driver, so its memory does not grow with the corpus, 
 import json
 import pickle
 import shutil
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from raysum.data.dataset import REJECTED, ROW_GROUP, Dataset
 from raysum.data.rows import Row, table_of
 from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
-from raysum.prepare.pipeline import Rejected, prepare_counted
+from raysum.prepare.config import PrepareConfig
+from raysum.prepare.pipeline import prepare_counted
 from raysum.prepare.sources.find import Source
-from raysum.prepare.sources.record import Record, cluster_id
-from raysum.prepare.splits import SPLITS, Splitting
+from raysum.prepare.sources.record import Record, Rejected
+from raysum.prepare.splits import SPLITS
 from raysum.runtime.progress import bar
 from raysum.runtime.silence import quiet_data
 
@@ -37,7 +36,7 @@ _READING, _WRITING = 0.1, 0.9
 
 @dataclass
 class Part:
-    """What a writing task says of one chunk."""
+    """A chunk on its way: where it goes, and what became of its clusters."""
 
     shard: Shard
     rejected: Counter[str] = field(default_factory=Counter)
@@ -49,122 +48,98 @@ class Part:
         return self.shard.rows + self.rejected.total()
 
 
-@dataclass(frozen=True)
-class Rejects:
-    """At most the share ``most`` of the clusters may be rejected. ``kept`` is where their rows go if there are more."""
-
-    most: float
-    kept: Path
-
-    def check(self, folder: Path, parts: list[Part]) -> None:
-        """Join the parts' rejected rows in ``folder``. Raises UserError where they are too many."""
-        joined = folder / REJECTED
-        with joined.open("wb") as file:
-            for part in parts:
-                if part.rejected:
-                    written = _rejected_file(folder, part)
-                    file.write(written.read_bytes())
-                    written.unlink()
-        rejected, rows_in = _total(part.rejected for part in parts), sum(part.clusters for part in parts)
-        if rejected.total() <= self.most * rows_in and rejected.total() < rows_in:
-            return
-        first: dict[str, str] = {}
-        for part in parts:
-            first = part.first_rejected | first
-        reasons = "; ".join(f"{count} {reason} (first: {first[reason]})" for reason, count in rejected.most_common(4))
-        limit = f"more than --max-rejected {self.most:g}" if rejected.total() < rows_in else "so nothing is left"
-        shutil.move(joined, self.kept)
-        raise UserError(
-            f"{rejected.total()} of {rows_in} clusters are rejected, {limit}: {reasons}. "
-            f"Mend these rows; all are in {self.kept}"
-        )
-
-
-def write_shards(sources: list[Source], writer: DatasetWriter, splitting: Splitting, rejects: Rejects) -> Dataset:
+def write_shards(sources: list[Source], writer: DatasetWriter, config: PrepareConfig, kept: Path) -> Dataset:
     """Finish the dataset of ``sources``. Ray must be running.
 
     Rows keep the order of the sources. Raises UserError where a source is damaged, the folder cannot be written, no
-    cluster is left, or too many are rejected.
+    cluster is left, or too many are rejected: their rows are then in the file ``kept``.
     """
     parts = []
     with bar(label="prepare", unit="cluster") as shown:
-        for part in _run(sources, writer, splitting):
+        for part in _run(sources, writer, config):
             if part.problem:
                 raise UserError(part.problem)
             parts.append(part)
             shown.update(part.clusters)
     parts.sort(key=lambda part: part.shard.name)
-    rejects.check(writer.folder, parts)
+    joined = writer.folder / REJECTED
+    with joined.open("wb") as file:
+        for part in parts:
+            if part.rejected:
+                written = _rejected_file(writer, part)
+                file.write(written.read_bytes())
+                written.unlink()
+    rows_in = sum(part.clusters for part in parts)
+    rejected, most = sum((part.rejected for part in parts), Counter[str]()), config.max_rejected
+    if rejected.total() > most * rows_in or rejected.total() == rows_in:
+        shutil.move(joined, kept)
+        first = ChainMap(*(part.first_rejected for part in parts))
+        reasons = "; ".join(f"{count} {reason} (first: {first[reason]})" for reason, count in rejected.most_common(4))
+        limit = (
+            f"more than --max-rejected {most:g}" if rejected.total() < rows_in else "so nothing is left"
+        )
+        raise UserError(
+            f"{rejected.total()} of {rows_in} clusters are rejected, {limit}: {reasons}. "
+            f"Mend these rows; all are in {kept}"
+        )
     return writer.finish(
         [part.shard for part in parts],
         sources=[str(source.path) for source in sources],
-        rows_in=sum(part.clusters for part in parts),
-        rejected=dict(_total(part.rejected for part in parts).most_common()),
+        rows_in=rows_in,
+        rejected=dict(rejected.most_common()),
     )
 
 
-def _run(sources: list[Source], writer: DatasetWriter, splitting: Splitting) -> Iterator[Part]:
+def _run(sources: list[Source], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
     """The parts as they are written, in any order."""
     import ray.data
 
     quiet_data()
 
-    def read(batch: pa.Table) -> Iterator[pa.Table]:
-        for number in batch.column("source").to_pylist():
-            yield from _read_chunks(number, sources[number], splitting)
+    def read(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for chunk in _read_chunks(row["source"], sources[row["source"]], config):
+            yield {"chunk": pickle.dumps(chunk)}
 
-    def write(chunks: pa.Table) -> pa.Table:
-        parts = [_write_chunk(chunk, writer) for chunk in chunks.to_pylist()]
-        return pa.table({"part": [pickle.dumps(part) for part in parts]})
+    def write(row: dict[str, Any]) -> dict[str, Any]:
+        part, records = pickle.loads(row["chunk"])  # written by read, on the same cluster
+        _write_chunk(part, records, writer)
+        return {"part": pickle.dumps(part)}
 
     numbers = [{"source": number} for number in range(len(sources))]
     dataset = ray.data.from_items(numbers, override_num_blocks=len(sources))
     dataset.context.target_max_block_size = 1  # byte: every chunk is a block of its own, and so a task of its own
-    chunks = dataset.map_batches(read, batch_size=1, batch_format="pyarrow", num_cpus=_READING)
-    written = chunks.map_batches(write, batch_size=None, batch_format="pyarrow", num_cpus=_WRITING)
-    for row in written.iter_rows():
+    for row in dataset.flat_map(read, num_cpus=_READING).map(write, num_cpus=_WRITING).iter_rows():
         yield pickle.loads(row["part"])
 
 
-def _read_chunks(number: int, source: Source, splitting: Splitting) -> Iterator[pa.Table]:
-    """Tables of one row: the pickled records of a chunk. A damaged source gives a chunk that says so."""
+def _read_chunks(number: int, source: Source, config: PrepareConfig) -> Iterator[tuple[Part, list[Record]]]:
+    """Chunks of the source of that number; a damaged one gives a part that says so."""
     held: dict[str, list[Record]] = {split: [] for split in SPLITS}
     sizes, made = Counter[str](), Counter[str]()
 
-    def chunk(split: str) -> pa.Table:
+    def chunk(split: str) -> tuple[Part, list[Record]]:
         records, held[split] = held[split], []
         sizes[split] = 0
         made[split] += 1
-        return _chunk_table(f"{split}-{number:06d}-{made[split]:06d}", split, pickle.dumps(records), "")
+        return Part(Shard(f"{split}-{number:06d}-{made[split]:06d}", split)), records
 
     try:
         for record in source.records():
-            split, record = _assigned(record, source, splitting)
+            split = config.choose_split(record, source.split)
+            if split is None:
+                told = repr(record.raw["split"])
+                split, record = "train", replace(record, problem=f"split is none of {', '.join(SPLITS)}", detail=told)
             held[split].append(record)
             sizes[split] += _size(record.raw)
             most = min(_FIRST_CHUNK * (1 + made[split]), _LARGEST_CHUNK)
             if len(held[split]) == _CHUNK_ROWS or sizes[split] >= most:
                 yield chunk(split)
     except UserError as error:
-        yield _chunk_table("", "", b"", str(error))
+        yield Part(Shard("", ""), problem=str(error)), []
         return
     for split in SPLITS:
         if held[split]:
             yield chunk(split)
-
-
-def _chunk_table(name: str, split: str, records: bytes, problem: str) -> pa.Table:
-    binary = pa.array([records], pa.large_binary())
-    return pa.table({"name": [name], "split": [split], "records": binary, "problem": [problem]})
-
-
-def _assigned(record: Record, source: Source, splitting: Splitting) -> tuple[str, Record]:
-    """The record and its split; a row whose split is none is marked as a problem."""
-    told = record.raw.get("split") if isinstance(record.raw, dict) else None
-    split = splitting.of(cluster_id(record), told, source.split)
-    if split:
-        return split, record
-    return "train", Record(record.where, record.raw, f"split is none of {', '.join(SPLITS)}", repr(told))
 
 
 def _size(raw: Any) -> int:
@@ -174,45 +149,31 @@ def _size(raw: Any) -> int:
     return sum(_size(value) for value in raw) if isinstance(raw, list) else len(str(raw))
 
 
-def _write_chunk(chunk: dict[str, Any], writer: DatasetWriter) -> Part:
-    part = Part(Shard(chunk["name"], chunk["split"]), problem=chunk["problem"])
-    if part.problem:
-        return part
+def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> None:
+    """Write the rows and the rejected ones of a chunk, and tell ``part`` of them."""
     rows: list[Row] = []
     counts: Counter[str] = Counter()
     rejected: list[str] = []
-    for record in pickle.loads(chunk["records"]):  # written by _read_chunks, on the same cluster
+    for record in records:
         try:
-            if record.problem:
-                raise Rejected(record.problem, record.detail)
-            raw = record.raw | {"id": cluster_id(record)} if isinstance(record.raw, dict) else record.raw
-            row, found = prepare_counted(raw, writer.recipe, writer.vocabulary)
+            row, found = prepare_counted(record.cluster(), writer.recipe, writer.vocabulary)
             rows.append(row)
             counts += found
         except Rejected as error:
             part.rejected[error.reason] += 1
             part.first_rejected.setdefault(error.reason, ", ".join(filter(None, (record.where, error.detail))))
-            rejected.append(_rejected_line(record, error))
+            line = {"where": record.where, "reason": error.reason, "detail": error.detail, "row": record.raw}
+            rejected.append(json.dumps(line, default=str) + "\n")
     try:
         if rejected:
-            _rejected_file(writer.folder, part).write_text("".join(rejected), encoding="utf-8")
+            _rejected_file(writer, part).write_text("".join(rejected), encoding="utf-8")
         if rows:
-            part.shard = writer.add(part.shard.name, part.shard.split, table_of(rows, writer.kind))
-            part.shard.counts = counts
+            shard = writer.add(part.shard.name, part.shard.split, table_of(rows, writer.kind))
+            part.shard = replace(shard, counts=counts)
     except OSError as error:
         place = writer.folder.parent
         part.problem = f"cannot write to {place} ({error.strerror}); free space there or choose another --out"
-    return part
 
 
-def _rejected_line(record: Record, error: Rejected) -> str:
-    line = {"where": record.where, "reason": error.reason, "detail": error.detail, "row": record.raw}
-    return json.dumps(line, default=str) + "\n"
-
-
-def _rejected_file(folder: Path, part: Part) -> Path:
-    return folder / f"{part.shard.name}.rejected"
-
-
-def _total(counters: Iterator[Counter[str]]) -> Counter[str]:
-    return sum(counters, Counter())
+def _rejected_file(writer: DatasetWriter, part: Part) -> Path:
+    return writer.folder / f"{part.shard.name}.rejected"

@@ -34,12 +34,13 @@ class Source:
 
     path: Path
     split: str | None  # told by the name of the file or folder
+    reader: Callable[[Path], Iterator[Record]]
 
     def records(self) -> Iterator[Record]:
         """Raises UserError where the whole source is empty or damaged."""
         empty = True
         try:
-            for record in _reader(self.path)(self.path):
+            for record in self.reader(self.path):
                 empty = False
                 yield record
         except (OSError, EOFError, zlib.error, csv.Error) as error:
@@ -65,37 +66,28 @@ def _expand(path: Path) -> list[Source]:
             return _expand_folder(path)
         if not path.exists():
             raise UserError(f"no such file or folder: {path}")
-        _reader(path)
+        reader = next((reader for suffix, reader in _READERS.items() if path.name.endswith(suffix)), None)
+        if reader is None:
+            raise UserError(f"{path}: format not known; raysum reads {', '.join(_READERS)} and folders of .txt files")
         if path.stat().st_size == 0:
             raise UserError(f"{path} is empty: it holds no cluster")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    return [Source(path, _split_in_name(path))]
+    return [Source(path, _split_in_name(path), reader)]
 
 
 def _expand_folder(folder: Path) -> list[Source]:
     """Its data files; or itself, when its folders hold text files; or else what its folders train, valid, test hold."""
     files = [item for item in listed(folder) if item.is_file() and item.name.endswith(SUFFIXES)]
-    if files:
-        return [source for file in files for source in _expand(file)]
-    if next(cluster_folders(folder), None):
-        return [Source(folder, _split_in_name(folder))]
-    inner = [source for item in listed(folder) if item.is_dir() and split_of(item.name) for source in _expand(item)]
+    if not files and next(cluster_folders(folder), None):
+        return [Source(folder, _split_in_name(folder), read_folder)]
+    inner = files or [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
     if not inner:
         raise UserError(f"{folder} holds neither .jsonl, .csv or .parquet files nor folders of .txt files")
-    return inner
+    return [source for item in inner for source in _expand(item)]
 
 
 def _split_in_name(path: Path) -> str | None:
     """The split that a file name such as `scisumm-valid.01.jsonl.gz` tells; None where it tells none, or two."""
     told = {split for word in re.split(r"[^a-z]+", path.name.lower()) if (split := split_of(word))}
     return told.pop() if len(told) == 1 else None
-
-
-def _reader(path: Path) -> Callable[[Path], Iterator[Record]]:
-    if path.is_dir():
-        return read_folder
-    for suffix, reader in _READERS.items():
-        if path.name.endswith(suffix):
-            return reader
-    raise UserError(f"{path}: format not known; raysum reads {', '.join(_READERS)} and folders of .txt files")

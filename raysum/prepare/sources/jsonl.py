@@ -18,15 +18,12 @@ def read_jsonl(path: Path) -> Iterator[Record]:
 def json_records(lines: Iterable[bytes], name: str) -> Iterator[Record]:
     """The objects of ``lines``, which are told by ``name`` and number."""
     for number, line in enumerate(lines, 1):
-        text = line.removeprefix(codecs.BOM_UTF8).strip()
-        if text:
-            yield _json_record(f"{name}:{number}", text)
-
-
-def _json_record(where: str, line: bytes) -> Record:
-    try:
-        return Record(where, json.loads(line.decode("utf-8")))
-    except UnicodeDecodeError as error:
-        return Record(where, line.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}")
-    except (ValueError, RecursionError) as error:
-        return Record(where, line.decode("utf-8"), "not JSON", str(error))
+        text, where = line.removeprefix(codecs.BOM_UTF8).strip(), f"{name}:{number}"
+        if not text:
+            continue
+        try:
+            yield Record(where, json.loads(text.decode("utf-8")))
+        except UnicodeDecodeError as error:
+            yield Record(where, text.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}")
+        except (ValueError, RecursionError) as error:
+            yield Record(where, text.decode("utf-8"), "not JSON", str(error))

@@ -9,6 +9,15 @@ from typing import Any
 from raysum.errors import UserError
 
 
+class Rejected(Exception):
+    """A raw cluster that gives no row; ``reason`` is one of a few fixed texts, so that they can be counted."""
+
+    def __init__(self, reason: str, detail: str = ""):
+        super().__init__(f"{reason} ({detail})" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+
+
 @dataclass(frozen=True)
 class Record:
     """One raw cluster, or (``raw`` is then the text as it stood) why it could not be read."""
@@ -18,11 +27,19 @@ class Record:
     problem: str = ""
     detail: str = ""
 
+    @property
+    def id(self) -> str:
+        """The row's own; else the file name and line, which are unique within a corpus of differently named files."""
+        own = self.raw.get("id") if isinstance(self.raw, dict) else None
+        return str(own) if own not in (None, "") else Path(self.where).name
 
-def cluster_id(record: Record) -> str:
-    """The row's own id; else the file name and line, which are unique within a corpus of differently named files."""
-    own = record.raw.get("id") if isinstance(record.raw, dict) else None
-    return str(own) if own not in (None, "") else Path(record.where).name
+    def cluster(self) -> dict[str, Any]:
+        """The raw cluster with its ``id``. Raises Rejected where it could not be read."""
+        if self.problem:
+            raise Rejected(self.problem, self.detail)
+        if not isinstance(self.raw, dict):
+            raise Rejected("not an object with title and documents")
+        return self.raw | {"id": self.id}
 
 
 def check_columns(path: Path, columns: Iterable[str]) -> None:
