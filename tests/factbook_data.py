@@ -33,7 +33,7 @@ def write_factbook(path: Path, counts: dict[str, int], summaries: bool = True, p
     written = []
     for split, count in counts.items():
         rows = [prepare_example(raw | changes, recipe, vocabulary) for raw in generate(split, count)]
-        written.append(writer.add(split, split, table_of(rows, writer.kind)))
+        written.append(writer.add(split, split, [table_of(rows, writer.kind)]))
     return writer.finish(written)
 
 

@@ -39,7 +39,7 @@ def write_dataset(
             made = [row | _edges(rng, len(row["paragraph_offsets"]) - 1) for row in made]
         for number, part in enumerate(np.array_split(np.arange(count), shards)):
             table = table_of([made[i] for i in part], writer.kind)
-            written.append(writer.add(f"{split}-{number}", split, table))
+            written.append(writer.add(f"{split}-{number}", split, [table]))
     writer.finish(written)
     return path
 

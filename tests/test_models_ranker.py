@@ -74,7 +74,7 @@ def data(tmp_path_factory) -> Dataset:
 
 def test_a_batch_holds_titles_paragraphs_and_their_recall(data):
     kind, source = Ranking(), SourceConfig(max_paragraphs=4, paragraph_tokens=20)
-    rows = list(data.read("train", kind.columns, stop=5))
+    rows = list(data.read("train", kind.columns))[:5]
     arrays = kind.pack(rows, source)
     batch = kind.collate(arrays)
     scorer = rouge_scorer.RougeScorer(["rouge2"], use_stemmer=False)
@@ -84,7 +84,7 @@ def test_a_batch_holds_titles_paragraphs_and_their_recall(data):
     assert kind.tokens(arrays) == (len(batch.source.ids) + len(batch.titles.ids), weights.sum())
     assert costs.sum() >= len(batch.source.ids) and weights.tolist() == batch.source.counts.tolist()
     vocabulary = Vocabulary.load(data.vocabulary_path)
-    raw = list(data.read("train", ["title"], stop=5))
+    raw = list(data.read("train", ["title"]))[:5]
     for title, row in zip(batch.titles.ids.split(batch.titles.lengths.tolist()), raw, strict=True):
         assert title[-1] == TITLE_END and vocabulary.decode(title[:-1].tolist()) == row["title"]
     assert TITLE_END not in batch.source.ids

@@ -310,7 +310,7 @@ def test_labels_are_the_models_attention(alignment, twelve_steps, data):
 
     labels = Dataset.open(alignment.path / "labels")
     assert (labels.kind, labels.rows("train"), labels.rows("valid")) == ("alignment", 300, 40)
-    row, raw = next(labels.read("train", start=70)), next(Dataset.open(data).read("train", start=70))
+    row, raw = (list(dataset.read("train"))[70] for dataset in (labels, Dataset.open(data)))
     assert row["id"] == raw["id"]
     model = build(twelve_steps.config.model).eval()
     model.load_state_dict(load_file(twelve_steps.best().weights))

@@ -30,7 +30,7 @@ def as_dataset(shards: Path, vocabulary: Path, folder: Path) -> Dataset:
         if not files:
             raise UserError(f"{shards} has no WIKI.{split}.N.pt; name the folder of ranked shards with data=FOLDER")
         rows = [row for file in files for row in _rows(file)]
-        written.append(writer.add(split, split, table_of(rows, writer.kind)))
+        written.append(writer.add(split, split, [table_of(rows, writer.kind)]))
     return writer.finish(written)
 
 

@@ -1,18 +1,20 @@
 """`raysum data show`: what a dataset holds, what was left out of it and why."""
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from raysum.data.dataset import Dataset
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_PERCENTILES = (0, 10, 50, 90, 99, 100)
+_PERCENTILES = {"least": 0, "10 %": 10, "50 %": 50, "90 %": 90, "99 %": 99, "most": 100}
 _LENGTHS = ("source_tokens", "paragraphs", "target_tokens")  # columns of Dataset.lengths
 
 
@@ -53,22 +55,30 @@ class Card:
         """A line a split and kind of length: its rows and percentiles."""
         import pandas as pd
 
-        names = [_percentile_name(percentile) for percentile in _PERCENTILES]
         lines = [
-            {"split": name, "of": kind, "rows": split["rows"], **dict(zip(names, values, strict=True))}
+            {"split": name, "of": kind, "rows": split["rows"], **dict(zip(_PERCENTILES, values, strict=True))}
             for name, split in self.figures["splits"].items()
             for kind, values in split["lengths"].items()
         ]
         return pd.DataFrame(lines)
 
     def render(self) -> Group:
-        """Tables for the terminal."""
-        return Group(_overview(self.figures), _splits(self.figures), _lengths(self.figures))
+        """For the terminal: lines about the whole, and a table with a column a split."""
+        card = self.figures
+        lines = [f"{card['data']} ({card['kind']})", f"clusters: {card['rows']} of {card['rows_in']}"]
+        lines += [f"rejected: {count} {reason}" for reason, count in card["rejected"].items()]
+        lines += [f"{key}: {value}" for key, value in card["recipe"].items()]
+        lines += [f"vocabulary: {card['pieces']} pieces", f"fingerprint: {card['fingerprint']}"]
+        table = Table("", *(Column(split, justify="right") for split in card["splits"]))
+        columns = [_column(split) for split in card["splits"].values()]
+        for name in dict.fromkeys(chain.from_iterable(columns)):
+            table.add_row(name.replace("_", " "), *(str(column.get(name, 0)) for column in columns))
+        return Group(Text("\n".join(lines)), table)
 
 
 def _split(dataset: Dataset, split: str) -> dict[str, Any]:
     lengths = dataset.lengths(split)
-    percentiles = np.percentile(lengths, _PERCENTILES, axis=0, method="nearest").T
+    percentiles = np.percentile(lengths, [*_PERCENTILES.values()], axis=0, method="nearest").T.astype(int)
     counts = dataset.manifest["splits"][split].get("counts", {})
     ranked_out = _share(counts, "words_ranked_out", "words")
     cut = _share(counts, "tokens_cut", "tokens")
@@ -76,7 +86,7 @@ def _split(dataset: Dataset, split: str) -> dict[str, Any]:
         "rows": dataset.rows(split),
         "shards": len(dataset.files(split)),
         "megabytes": round(sum(file.stat().st_size for file in dataset.files(split)) / 1e6, 2),
-        "lengths": {name: [int(value) for value in row] for name, row in zip(_LENGTHS, percentiles, strict=True)},
+        "lengths": dict(zip(_LENGTHS, percentiles.tolist(), strict=True)),
         "source_ranked_out": ranked_out,
         "source_cut": round(1 - (1 - ranked_out) * (1 - cut), 4),
         "counts": counts,
@@ -87,43 +97,11 @@ def _share(counts: dict[str, int], part: str, whole: str) -> float:
     return round(counts.get(part, 0) / max(counts.get(whole, 0), 1), 4)
 
 
-def _overview(card: dict[str, Any]) -> Table:
-    table = Table(title=f"{card['data']} ({card['kind']})", show_header=False, title_justify="left")
-    table.add_row("clusters", f"{card['rows']} of {card['rows_in']}")
-    for reason, count in card["rejected"].items():
-        table.add_row("rejected", f"{count} {reason}")
-    table.add_row("vocabulary", f"{card['pieces']} pieces")
-    for key, value in card["recipe"].items():
-        table.add_row(key, str(value)[:16])
-    table.add_row("fingerprint", card["fingerprint"][:16])
-    return table
-
-
-def _splits(card: dict[str, Any]) -> Table:
-    table = Table(title="Splits (dropped, ranked out, cut: paragraphs; lost: of the source)", title_justify="left")
-    table.add_column("split")
-    columns = ("rows", "shards", "MB", "no summary", "dropped", "ranked out", "cut", "lost")
-    for name in columns:
-        table.add_column(name, justify="right")
-    for name, split in card["splits"].items():
-        counts = split["counts"]
-        paragraphs = ("without_summary", "paragraphs_cleaned_away", "paragraphs_ranked_out", "paragraphs_cut")
-        figures = (split["rows"], split["shards"], split["megabytes"], *(counts.get(key, 0) for key in paragraphs))
-        table.add_row(name, *map(str, figures), f"{100 * split['source_cut']:.1f} %")
-    return table
-
-
-def _lengths(card: dict[str, Any]) -> Table:
-    table = Table(title="Lengths", title_justify="left")
-    table.add_column("split")
-    table.add_column("of")
-    for percentile in _PERCENTILES:
-        table.add_column(_percentile_name(percentile), justify="right")
-    for name, split in card["splits"].items():
-        for kind, values in split["lengths"].items():
-            table.add_row(name, kind.replace("_", " "), *map(str, values))
-    return table
-
-
-def _percentile_name(percentile: int) -> str:
-    return {0: "least", 100: "most"}.get(percentile, f"{percentile} %")
+def _column(split: dict[str, Any]) -> dict[str, Any]:
+    lengths = {
+        f"{kind}, {name}": value
+        for kind, values in split["lengths"].items()
+        for name, value in zip(_PERCENTILES, values, strict=True)
+    }
+    sizes = {name: split[name] for name in ("rows", "shards", "megabytes")}
+    return {**sizes, "source lost": f"{100 * split['source_cut']:.1f} %", **lengths, **split["counts"]}

@@ -38,7 +38,7 @@ class Dataset:
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             version = manifest["format"]
-            named = [*(shard["file"] for split in manifest["splits"].values() for shard in split["shards"])]
+            named = [shard["file"] for split in manifest["splits"].values() for shard in split["shards"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{folder / MANIFEST} does not read ({error}); prepare the dataset again") from None
         if version not in (1, FORMAT):
@@ -101,23 +101,12 @@ class Dataset:
             for group, start in enumerate(range(0, shard["rows"], ROW_GROUP))
         ]
 
-    def read(
-        self, split: str, columns: Sequence[str] | None = None, start: int = 0, stop: int | None = None
-    ) -> Iterator[Any]:
-        """Rows ``start`` to ``stop`` in file order (see raysum.data.rows).
-
-        Only ``columns`` are read, and one row group at a time.
-        """
-        stop = self.rows(split) if stop is None else stop
-        files = self.files(split)
-        opened, first = -1, 0
-        for file, group, rows in self.row_groups(split):
-            skip, take = max(start - first, 0), min(stop - first, rows)
-            first += rows
-            if skip < take:
-                if file != opened:
-                    shard, opened = pq.ParquetFile(files[file]), file
-                yield from table_rows(read_group(shard, group, columns).slice(skip, take - skip))
+    def read(self, split: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Rows in file order (see raysum.data.rows), with ``columns`` alone where given, a row group at a time."""
+        for file in self.files(split):
+            with pq.ParquetFile(file) as shard:
+                for group in range(shard.num_row_groups):
+                    yield from table_rows(read_group(shard, group, columns))
 
     def _shards(self, split: str) -> list[dict[str, Any]]:
         return self.manifest["splits"][self.split(split)]["shards"]

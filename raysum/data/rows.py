@@ -3,7 +3,7 @@
 M paragraphs of a row, S their tokens, D the width of a model.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -56,38 +56,30 @@ def _type(name: str, kind: Any) -> pa.DataType:
 class Form:
     """What rows of one dataset kind look like.
 
-    ``lengths(table)`` counts each row: [rows, 3] source tokens, paragraphs, target tokens (BOS and EOS counted).
-    ``content`` are the columns that make the fingerprint.
+    ``counted`` are the list columns whose lengths, less a number, are the source tokens, paragraphs and target tokens
+    (BOS and EOS counted) of a row. ``content`` are the columns that make the fingerprint.
     """
 
     schema: pa.Schema
-    lengths: Callable[[pa.Table], np.ndarray]
+    counted: tuple[tuple[str, int], tuple[str, int], tuple[str, int]]
     content: tuple[str, ...]
 
-
-def _summarization_lengths(table: pa.Table) -> np.ndarray:
-    sizes = [_sizes(table, name) for name in ("ids", "paragraph_offsets", "target_ids")]
-    return np.stack(sizes, 1) - np.array([0, 1, 0], np.int32)
-
-
-def _alignment_lengths(table: pa.Table) -> np.ndarray:
-    return np.repeat(_sizes(table, "label")[:, None], 3, 1)
-
-
-def _sizes(table: pa.Table, name: str) -> np.ndarray:
-    return pc.list_value_length(table[name]).to_numpy().astype(np.int32)
+    def lengths(self, table: pa.Table) -> np.ndarray:
+        """[rows, 3] int32: source tokens, paragraphs, target tokens."""
+        sizes = [pc.list_value_length(table[name]).to_numpy() - less for name, less in self.counted]
+        return np.stack(sizes, 1).astype(np.int32)
 
 
 FORMS = {
     "summarization": Form(
         pa.schema([(name, _type(name, kind)) for name, kind in Row.__annotations__.items()]),
-        _summarization_lengths,
+        (("ids", 0), ("paragraph_offsets", 1), ("target_ids", 0)),
         ("id", "ids", "paragraph_offsets", "target_ids"),
     ),
     # What an attention predictor learns of: paragraph embeddings [M * D] and attention [M], which sums to one.
     "alignment": Form(
         pa.schema([("id", pa.string()), ("embeddings", pa.list_(pa.float16())), ("label", pa.list_(pa.float32()))]),
-        _alignment_lengths,
+        (("label", 0),) * 3,
         ("id", "embeddings", "label"),
     ),
 }
@@ -95,9 +87,8 @@ FORMS = {
 
 def table_of(rows: Sequence[Any], kind: str) -> pa.Table:
     """A table of rows of one kind that have the same columns."""
-    schema = FORMS[kind].schema
-    fields = [schema.field(name) for name in schema.names if name in rows[0]]
-    return pa.table({field.name: pa.array([row[field.name] for row in rows], field.type) for field in fields})
+    schema = pa.schema([field for field in FORMS[kind].schema if field.name in rows[0]])
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 def table_rows(table: pa.Table) -> Iterator[Any]:

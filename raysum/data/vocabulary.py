@@ -18,6 +18,10 @@ _MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids that stand for no text
 _CAPITAL_SHARE, _COMMON_PIECES = 0.01, 100  # of the pieces; ids
 _SAMPLE_CHARACTERS = 1000  # of training text for each piece: 32,000 pieces train in some 5 s of one core
 _EXAMPLE_CHARACTERS = 20_000  # most of one example, so that a few huge clusters cannot fill the sample
+_CAUSES = {  # by what the trainer says
+    "sentences_.empty()": "the training split holds no text",
+    "required_chars_": "the text has more different characters than that; ask for more pieces",
+}
 
 
 class Vocabulary:
@@ -70,11 +74,12 @@ class Vocabulary:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise UserError(f"cannot train a vocabulary of {size} pieces: {_cause(error)}") from None
-        vocabulary = cls(buffer.getvalue())
+            told = str(error)
+            cause = next((cause for part, cause in _CAUSES.items() if part in told), told.splitlines()[0])
+            raise UserError(f"cannot train a vocabulary of {size} pieces: {cause}") from None
         if out is not None:
-            Path(out).write_bytes(vocabulary.model)
-        return vocabulary
+            Path(out).write_bytes(buffer.getvalue())
+        return cls(buffer.getvalue())
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
@@ -103,16 +108,17 @@ class Vocabulary:
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` of each text, in one call of the library and one thread."""
         encoded = self._processor.encode(list(texts), num_threads=1)
-        return [ids if _MARKS.isdisjoint(ids) else self._escaped(ids) for ids in encoded]
+        for ids in encoded:
+            if not _MARKS.isdisjoint(ids):
+                ids[:] = [part for piece in ids for part in self._escapes.get(piece, (piece,))]
+        return encoded
 
     def encode_summary(self, text: str, how: Normalization = "none") -> list[int]:
         """BOS, the sentences of ``text`` with ``<Q>`` between them, EOS; each sentence normalized as ``how`` says."""
         lines = (text[start:end] for start, end in paragraph_spans(text))
         sentences = [normalize(line[start:end], how) for line in lines for start, end in sentence_spans(line)]
-        ids = [BOS]
-        for sentence in filter(None, self.encode_all(sentences)):
-            ids += [*sentence, SENTENCE_END]
-        return [*(ids[:-1] if len(ids) > 1 else ids), EOS]
+        ids = [piece for sentence in self.encode_all(sentences) if sentence for piece in (SENTENCE_END, *sentence)]
+        return [BOS, *ids[1:], EOS]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text up to the first EOS; special ids leave no text, sentence marks become spaces, unknown pieces ``⁇``."""
@@ -129,9 +135,6 @@ class Vocabulary:
             elif piece not in _MARKS:
                 sentences[-1].append(piece)
         return [sentence for sentence in sentences if sentence]
-
-    def _escaped(self, ids: list[int]) -> list[int]:
-        return [part for piece in ids for part in self._escapes.get(piece, (piece,))]
 
     def _spelled(self, piece: str) -> tuple[int, ...]:
         """The ids of the single characters of a special piece; small letters where the vocabulary has no capitals."""
@@ -159,12 +162,3 @@ def sample_texts(examples: Iterable[tuple[str, list[str]]], size: int) -> list[s
             held -= len(heapq.heappop(heap)[2])
     chosen = (text for _, _, text in sorted(heap, reverse=True))
     return [line for text in chosen for line in text.splitlines() if line.strip()]
-
-
-def _cause(error: RuntimeError) -> str:
-    text = str(error)
-    if "sentences_.empty()" in text:
-        return "the training split holds no text"
-    if "required_chars_" in text:
-        return "the text has more different characters than that; ask for more pieces"
-    return text.splitlines()[0]

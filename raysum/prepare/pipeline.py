@@ -58,19 +58,23 @@ def prepare_counted(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabula
     found = list(_paragraphs(cluster))
     if not found:
         raise Rejected("no text in the documents")
-    cleaned = _clean(found, cluster.summary, recipe)
+    summary = bigrams(words(cluster.summary))
+    own = [p for p in found if not is_clone(p.words, summary, recipe.clone_recall)]
+    cleaned = [p for p in own if len(p.words) >= recipe.min_words] or own  # a cluster of single facts is still one
     if not cleaned:
         raise Rejected("every paragraph is a clone of the summary")
-    scores = rank_scores(recipe.ranker, words(cluster.title), [paragraph.words for paragraph in cleaned])
+    scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in cleaned])
     best = best_first(scores)[: recipe.max_paragraphs]
-    row, tokens = _encode(cluster, [cleaned[i] for i in best], scores[best], recipe, vocabulary)
+    kept = [cleaned[i] for i in best]
+    row, tokens = _encode(cluster, kept, scores[best], recipe, vocabulary)
+    num_words = sum(len(p.words) for p in cleaned)
     counts = Counter(
         paragraphs_found=len(found),
         paragraphs_cleaned_away=len(found) - len(cleaned),
-        paragraphs_ranked_out=len(cleaned) - len(best),
+        paragraphs_ranked_out=len(cleaned) - len(kept),
         paragraphs_cut=int((tokens > recipe.paragraph_tokens).sum()),
-        words=sum(len(paragraph.words) for paragraph in cleaned),
-        words_ranked_out=sum(len(p.words) for p in cleaned) - sum(len(cleaned[i].words) for i in best),
+        words=num_words,
+        words_ranked_out=num_words - sum(len(p.words) for p in kept),
         tokens=int(tokens.sum()),
         tokens_cut=int(tokens.sum()) - len(row["ids"]),
         without_summary=int(not len(row["target_ids"])),
@@ -88,10 +92,9 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
         raise Rejected("no documents")
     if documents and paragraphs:
         raise Rejected("both documents and paragraphs")
-    given = documents or paragraphs
+    kind, given = ("document", documents) if documents else ("paragraph", paragraphs)
     if not isinstance(given, list):
-        raise Rejected(f"{'documents' if documents else 'paragraphs'} is not a list")
-    kind = "document" if documents else "paragraph"
+        raise Rejected(f"{kind}s is not a list")
     named = [_document(item, f"{kind} {number}") for number, item in enumerate(given, 1)]
     name = "" if raw.get("id") is None else str(raw["id"])
     try:
@@ -124,13 +127,6 @@ def _paragraphs(cluster: Cluster) -> Iterator[Paragraph]:
         for place, (start, end) in enumerate(spans):
             piece = text[start:end]
             yield Paragraph(number, place, start, end, piece, words(piece))
-
-
-def _clean(paragraphs: list[Paragraph], summary: str, recipe: Recipe) -> list[Paragraph]:
-    """Without clones, and without short paragraphs unless all are short (a cluster of single facts is still one)."""
-    target = bigrams(words(summary))
-    own = [p for p in paragraphs if not is_clone(p.words, target, recipe.clone_recall)]
-    return [p for p in own if len(p.words) >= recipe.min_words] or own
 
 
 def _encode(

@@ -75,9 +75,7 @@ def write_shards(sources: list[Source], writer: DatasetWriter, config: PrepareCo
         shutil.move(joined, kept)
         first = ChainMap(*(part.first_rejected for part in parts))
         reasons = "; ".join(f"{count} {reason} (first: {first[reason]})" for reason, count in rejected.most_common(4))
-        limit = (
-            f"more than --max-rejected {most:g}" if rejected.total() < rows_in else "so nothing is left"
-        )
+        limit = f"more than --max-rejected {most:g}" if rejected.total() < rows_in else "so nothing is left"
         raise UserError(
             f"{rejected.total()} of {rows_in} clusters are rejected, {limit}: {reasons}. "
             f"Mend these rows; all are in {kept}"
@@ -168,8 +166,8 @@ def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> No
         if rejected:
             _rejected_file(writer, part).write_text("".join(rejected), encoding="utf-8")
         if rows:
-            shard = writer.add(part.shard.name, part.shard.split, table_of(rows, writer.kind))
-            part.shard = replace(shard, counts=counts)
+            part.shard = writer.add(part.shard.name, part.shard.split, [table_of(rows, writer.kind)])
+            part.shard.counts = counts
     except OSError as error:
         place = writer.folder.parent
         part.problem = f"cannot write to {place} ({error.strerror}); free space there or choose another --out"

@@ -16,7 +16,7 @@ from raysum.config.sections import Config
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
 from raysum.data.rows import table_of
 from raysum.data.vocabulary import Vocabulary
-from raysum.data.writer import DatasetWriter, Shard, ShardWriter
+from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
 from raysum.models.batch import Batch, move
 from raysum.models.generator import Generator
@@ -143,10 +143,7 @@ def _shard(writer: DatasetWriter, run: Run, dataset: Dataset, split: str, config
     _, weights = kind.costs(dataset.lengths(split), run.config.source)
     rows = spread(np.flatnonzero(weights > 0), most)
     chunks = [rows[start : start + ROW_GROUP] for start in range(0, len(rows), ROW_GROUP)]
-    shard = ShardWriter(writer.folder, writer.kind, split, split)
-    for table in _labelled(run, dataset, split, chunks, config):
-        shard.write(table)
-    return shard.close()
+    return writer.add(split, split, _labelled(run, dataset, split, chunks, config))
 
 
 def _labelled(run: Run, dataset: Dataset, split: str, chunks: list[np.ndarray], config: Config) -> Iterator[pa.Table]:
