@@ -1,5 +1,6 @@
 """Shards to micro-batches, by plan: a plain iterator, and the same through Ray Data for Ray Train."""
 
+import pickle
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 _CPUS = 0.25  # of a reading task: accounting only, so that readers find room beside the workers on any machine
 _SPREAD = 256  # block numbers in a table
 _FIRST_CHUNK, _CHUNK = 4, 32  # steps read at once: few at first, so that training starts soon
-_SCALARS = ["step", "index", "rank", "weight", "real", "digest"]  # of MicroBatch; the rest are its arrays
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,14 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
     def read(block: pa.Table) -> pa.Table:
         (number,) = block["block"].to_pylist()
         first, last = chunks[number // world]
-        return _to_table(_read_chunk(stream, first, last, number % world, world))
+        made = _read_chunk(stream, first, last, number % world, world)
+        return pa.table({"chunk": pa.array([pickle.dumps(made)], pa.large_binary())})
 
     numbers = np.arange(len(chunks) * world)
     tables = [pa.table({"block": part}) for part in np.array_split(numbers, len(numbers) // _SPREAD + 1)]
     dataset = (
         ray.data.from_arrow(tables)
-        .map_batches(_same, batch_size=None, batch_format="pyarrow", num_cpus=_CPUS / 2)
+        .map_batches(lambda block: block, batch_size=None, batch_format="pyarrow", num_cpus=_CPUS / 2)
         .map_batches(read, batch_size=None, batch_format="pyarrow", num_cpus=_CPUS, concurrency=max(2, world))
     )
     dataset.context.target_max_block_size = 1  # byte: every row that a task yields is a block
@@ -128,20 +129,19 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
 def ray_batches(tables: Iterable[pa.Table]) -> Iterator[MicroBatch]:
     """Micro-batches of the one-row tables that a rank's shard of ``ray_dataset`` yields."""
     for table in tables:
-        for row in table_rows(pa.ipc.open_stream(table["chunk"][0].as_buffer()).read_all()):
-            scalars = {name: row.pop(name) for name in _SCALARS}
-            yield MicroBatch(**scalars, arrays=row)
+        yield from pickle.loads(table["chunk"][0].as_buffer())  # written by ``read`` above, on the same cluster
 
 
 def read_rows(path: str, split: str, rows: np.ndarray, columns: tuple[str, ...]) -> dict[int, Arrays]:
     """Columns of ``rows`` (ascending row numbers of the split), one row group in memory at a time."""
     files, groups, ends = _layout(path, split)
     found: dict[int, Arrays] = {}
-    for group, members in _runs(np.searchsorted(ends, rows, side="right"), rows):
-        file, number, size = groups[group]
+    holders = np.searchsorted(ends, rows, side="right")
+    for holder in np.unique(holders).tolist():
+        members, (file, number, size) = rows[holders == holder], groups[holder]
         with pq.ParquetFile(files[file], metadata=_metadata(files[file]), memory_map=True) as reader:
             table = read_group(reader, number, columns)
-        table = table.take(pa.array(members - (ends[group] - size)))
+        table = table.take(pa.array(members - (ends[holder] - size)))
         found.update(zip(members.tolist(), table_rows(table), strict=True))
     return found
 
@@ -176,26 +176,3 @@ def _layout(path: str, split: str) -> tuple[list[Path], list[tuple[int, int, int
 @lru_cache(maxsize=64)
 def _metadata(file: Path) -> pq.FileMetaData:
     return pq.read_metadata(file)
-
-
-def _runs(labels: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """``values`` split where the ascending ``labels`` change, with the label of each part."""
-    starts = np.flatnonzero(np.diff(labels, prepend=-1))
-    return zip(labels[starts].tolist(), np.split(values, starts[1:]), strict=True)
-
-
-def _to_table(made: list[MicroBatch]) -> pa.Table:
-    """One row: the serialized table of a chunk, which has a row a micro-batch and a column for each of its fields."""
-    columns = {name: pa.array([getattr(batch, name) for batch in made]) for name in _SCALARS}
-    for name in made[0].arrays:
-        parts = [batch.arrays[name] for batch in made]
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-        columns[name] = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(np.concatenate(parts)))
-    chunk, sink = pa.table(columns), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, chunk.schema) as writer:
-        writer.write_table(chunk)
-    return pa.table({"chunk": pa.array([sink.getvalue().to_pybytes()], pa.large_binary())})
-
-
-def _same(block: pa.Table) -> pa.Table:
-    return block

@@ -8,7 +8,6 @@ empty ones. Nothing here depends on the number of workers or on where training s
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -58,13 +57,10 @@ class Plan:
         if not keep.any():
             raise ValueError("a plan needs at least one row")
         self.costs, self.weights, self.keep, self.groups, self.settings = costs, weights, keep, groups, settings
+        self._group_starts = np.cumsum(groups) - groups
         self._first_epoch, first_step = origin
         self._first_steps = [first_step]  # of each epoch since then that was seen, and of the one after
         self._held: tuple[int, Epoch] | None = None
-
-    @cached_property
-    def _group_starts(self) -> np.ndarray:
-        return np.cumsum(self.groups) - self.groups
 
     def epoch(self, index: int) -> Epoch:
         if self._held is None or self._held[0] != index:
@@ -99,21 +95,18 @@ class Plan:
         rows, sizes = [], []
         for number, start in enumerate(range(0, len(order), self.settings.window)):
             chosen = order[start : start + self.settings.window]
-            window = np.concatenate([carried, self._rows_of(chosen)])
+            members = _ranges(self._group_starts[chosen], self.groups[chosen])
+            window = np.concatenate([carried, members[self.keep[members]]])
             # Alternating directions leave the longest and the shortest rows over in turn, so none is put off for ever.
             window = window[np.argsort(keys[window] * (-1) ** number, kind="stable")]
             parts = cut(self.costs[window], self.settings.batch_tokens)
             if start + self.settings.window < len(order) and len(parts):
                 window, carried = np.split(window, [len(window) - parts[-1]])
                 parts = parts[:-1]
-            shuffled = rng.permutation(len(parts))
-            rows.append(_permute_segments(window, parts, shuffled))
+            shuffled, starts = rng.permutation(len(parts)), np.cumsum(parts) - parts
+            rows.append(window[_ranges(starts[shuffled], parts[shuffled])])
             sizes.append(parts[shuffled])
         return self._epoch(np.concatenate(rows), np.concatenate(sizes))
-
-    def _rows_of(self, groups: np.ndarray) -> np.ndarray:
-        rows = _ranges(self._group_starts[groups], self.groups[groups])
-        return rows[self.keep[rows]]
 
     def _epoch(self, rows: np.ndarray, sizes: np.ndarray) -> Epoch:
         per_step = self.settings.micro_batches
@@ -131,11 +124,6 @@ def cut(costs: np.ndarray, budget: int) -> np.ndarray:
         ends.append(max(bisect_right(totals, spent + budget, ends[-1]), ends[-1] + 1))
         spent = totals[ends[-1] - 1]
     return np.diff(np.array(ends, np.int64))
-
-
-def _permute_segments(values: np.ndarray, sizes: np.ndarray, order: np.ndarray) -> np.ndarray:
-    starts = np.cumsum(sizes) - sizes
-    return values[_ranges(starts[order], sizes[order])]
 
 
 def _ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:

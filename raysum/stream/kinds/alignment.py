@@ -6,27 +6,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysum.config.sections import SourceConfig
-from raysum.data.dataset import Dataset
-from raysum.stream.kinds.base import Arrays, flat, padded
-from raysum.systems import Spec
+from raysum.stream.kinds.base import Arrays, Kind, flat, padded
 
 if TYPE_CHECKING:
     from raysum.models.systems.predictor import AlignmentBatch
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(Kind):
     """Cost and weight: paragraphs."""
 
     dataset_kind = "alignment"
     columns = ("embeddings", "label")
-
-    @classmethod
-    def of(cls, spec: Spec) -> "Alignment":
-        return cls()
-
-    def check(self, dataset: Dataset) -> None:
-        """All of them do."""
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
         paragraphs = lengths[:, 1].astype(np.int64)

@@ -1,7 +1,8 @@
 """What a kind of rows is to the stream and to training; one file a kind beside this one."""
 
 import zlib
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from raysum import systems
 from raysum.config.sections import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
+from raysum.systems import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,12 +21,15 @@ Arrays = dict[str, np.ndarray]
 class Kind(Protocol):
     """How rows are counted, packed flat (numpy only), and turned into tensors (torch): the one way into a model.
 
-    A kind is made by its ``of(spec)``: what the model of a spec reads. It is small and hashable.
+    Small and hashable.
     """
 
-    @property
-    def dataset_kind(self) -> str:
-        """That of the datasets it reads."""
+    dataset_kind: ClassVar[str] = "summarization"  # of the datasets it reads
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Kind":
+        """What the model of a spec reads."""
+        return cls()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -46,7 +51,7 @@ class Kind(Protocol):
         """Tensors of one micro-batch."""
 
 
-def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
+def kind_of(spec: Spec, dataset: Dataset) -> Kind:
     """How the rows of ``dataset`` reach the model of ``spec``. Raises UserError where they cannot."""
     kind: Kind = systems.kind(spec)
     if dataset.kind != kind.dataset_kind:
@@ -66,7 +71,7 @@ def digest(arrays: Arrays) -> int:
     return value
 
 
-def flat(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+def flat(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate(parts).astype(dtype, copy=False)
 
 

@@ -7,34 +7,24 @@ import numpy as np
 
 from raysum.config.sections import SourceConfig
 from raysum.data.clean import bigram_recall, bigrams, words
-from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.models.special_ids import TITLE_END
-from raysum.stream.kinds.base import Arrays, flat, long
+from raysum.stream.kinds.base import Arrays, Kind, flat, long
 from raysum.stream.kinds.summarization import cut_source
-from raysum.systems import Spec
 
 if TYPE_CHECKING:
     from raysum.models.systems.ranker import RankingBatch
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Kind):
     """Cost: source tokens; weight: paragraphs of an example with a summary.
 
     What the ranker learns, the ROUGE-2 recall of paragraphs (HT, section 3.1), is counted here: that costs less than
     reading. ``max_tokens`` does not hold, as paragraphs are read one by one.
     """
 
-    dataset_kind = "summarization"
     columns = ("ids", "title_tokens", "paragraph_offsets", "text", "summary")
-
-    @classmethod
-    def of(cls, spec: Spec) -> "Ranking":
-        return cls()
-
-    def check(self, dataset: Dataset) -> None:
-        """All of them do."""
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
         tokens, paragraphs, target = lengths.astype(np.int64).T

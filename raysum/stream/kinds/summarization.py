@@ -10,7 +10,7 @@ from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.models.special_ids import EOS, PAD, PARAGRAPH_END
-from raysum.stream.kinds.base import Arrays, flat, long, padded
+from raysum.stream.kinds.base import Arrays, Kind, flat, long, padded
 from raysum.systems import Spec
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _GRAPH: dict[str, type] = {"graph_row": np.int16, "graph_col": np.int16, "graph_
 
 
 @dataclass(frozen=True)
-class Summarization:
+class Summarization(Kind):
     """Cost: source and target tokens; weight: predicted target tokens (all but BOS).
 
     What a model reads: its paragraphs as they are, or ``joined`` to one sequence by marks (see ``cut_source``); and
@@ -29,7 +29,6 @@ class Summarization:
 
     joined: bool = False
     graph: bool = False
-    dataset_kind = "summarization"
 
     @classmethod
     def of(cls, spec: Spec) -> "Summarization":
@@ -59,19 +58,19 @@ class Summarization:
         """``ids`` [S], ``lengths`` [P], ``counts`` and ``titles`` [B] as in a Source; ``target`` flat and
         ``target_lengths`` [B]. With a graph also ``edges`` [B], their number in each example, and their columns, flat.
         """
-        sources = [cut_source(row, source, self.joined) for row in rows]
+        ids, lengths = zip(*(cut_source(row, source, self.joined) for row in rows), strict=True)
         targets = [cut_target(row["target_ids"], source.target_tokens) for row in rows]
-        titles = [min(row["title_tokens"], int(lengths[0])) for row, (_, lengths) in zip(rows, sources, strict=True)]
+        titles = [min(row["title_tokens"], int(sizes[0])) for row, sizes in zip(rows, lengths, strict=True)]
         arrays = {
-            "ids": flat([ids for ids, _ in sources], np.int32),
-            "lengths": flat([lengths for _, lengths in sources], np.int32),
-            "counts": np.array([len(lengths) for _, lengths in sources], np.int32),
+            "ids": flat(ids, np.int32),
+            "lengths": flat(lengths, np.int32),
+            "counts": np.array([len(sizes) for sizes in lengths], np.int32),
             "titles": np.array(titles, np.int32),
             "target": flat(targets, np.int32),
             "target_lengths": np.array([len(target) for target in targets], np.int32),
         }
         if self.graph:
-            edges = [cut_graph(row, len(lengths)) for row, (_, lengths) in zip(rows, sources, strict=True)]
+            edges = [cut_graph(row, len(sizes)) for row, sizes in zip(rows, lengths, strict=True)]
             arrays["edges"] = np.array([len(columns[0]) for columns in edges], np.int32)
             for number, (name, dtype) in enumerate(_GRAPH.items()):
                 arrays[name] = flat([columns[number] for columns in edges], dtype)
@@ -92,9 +91,9 @@ class Summarization:
             dense = np.zeros((len(counts), counts.max(), counts.max()), np.float32)
             dense[examples, arrays["graph_row"], arrays["graph_col"]] = arrays["graph_value"]
             graph = torch.from_numpy(dense)
-        target = padded(arrays["target"].astype(np.int64), arrays["target_lengths"], PAD)
+        target = long(padded(arrays["target"], arrays["target_lengths"], PAD))
         ids, lengths, titles = (long(arrays[name]) for name in ("ids", "lengths", "titles"))
-        return Batch(Source(ids, lengths, long(counts), graph, titles), long(target))
+        return Batch(Source(ids, lengths, long(counts), graph, titles), target)
 
 
 def cut_source(row: Row, source: SourceConfig, joined: bool = False) -> tuple[np.ndarray, np.ndarray]:
