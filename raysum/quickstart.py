@@ -36,14 +36,13 @@ _WORKERS = 2
 
 @dataclass(frozen=True)
 class QuickstartResult:
-    """The run, what the search chose, the table of systems, and one summary of the test split."""
+    """The run, what the search chose, the table of systems, and a cluster of the test split with its summary."""
 
     run: Run
     seconds: float
     beta: float
     evaluation: Evaluation
-    title: str
-    documents: list[str]
+    cluster: dict[str, Any]
     summary: Summary
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,12 +59,9 @@ class QuickstartResult:
         from rich.console import Group
         from rich.text import Text
 
-        lines = [f"\n{self.title}"]
-        for sentence in self.summary.sentences:
-            cited = ", ".join(f"[{c.document}.{c.paragraph}] {c.weight:.2f}" for c in sentence.citations)
-            lines.append(f"  {sentence.text}  {cited}")
-        for document, text in enumerate(self.documents):
-            lines += [f"    [{document}.{n}] {paragraph}" for n, paragraph in enumerate(text.split("\n\n"))]
+        lines = [f"\n{self.cluster['title']}", *(f"  {sentence.render()}" for sentence in self.summary.sentences)]
+        for number, document in enumerate(self.cluster["documents"]):
+            lines += [f"    [{number}.{n}] {paragraph}" for n, paragraph in enumerate(document["text"].split("\n\n"))]
         lines.append(f"\n{self.seconds:.0f} s in all; the best beta was {self.beta:g}. Serve this model with")
         lines.append(f"  raysum serve {self.run.path}")
         return Group(self.evaluation.render(), Text("\n".join(lines)))
@@ -100,8 +96,7 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
     _step(7, "summarize raw text")
     cluster = next(factbook.generate("test", 1))
     summary = Summarizer.load(run.path).summarize(cluster["title"], cluster["documents"])
-    texts = [document["text"] for document in cluster["documents"]]
-    return QuickstartResult(run, time.monotonic() - began, beta, evaluation, cluster["title"], texts, summary)
+    return QuickstartResult(run, time.monotonic() - began, beta, evaluation, cluster, summary)
 
 
 # Few labels and steps do: on the factbook the predictor's error stops falling after some 80.
@@ -133,12 +128,10 @@ def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
 
 
 def _claim(out: Path) -> None:
-    """Make the folder, and leave no half of an older quickstart in it."""
+    """Make the folder and one in it, so that it can be written. Raises UserError."""
     check_vacant(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / ".written").touch()
-        (out / ".written").unlink()
+        (out / "corpus").mkdir(parents=True)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}; choose another --out") from None
     if shutil.disk_usage(out).free < 1 << 30:

@@ -13,8 +13,7 @@ from raysum.metrics.rouge import score
 from raysum.metrics.statistics import figure_of
 from raysum.prepare.factbook.corpus import generate, write
 from raysum.prepare.factbook.phrases import kinds
-from raysum.prepare.factbook.reader import read_facts
-from raysum.prepare.factbook.scorer import Factbook, score_citations, score_facts, stated_in
+from raysum.prepare.factbook.scorer import Factbook, read_facts, score_citations, score_facts, stated_in
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
 
 

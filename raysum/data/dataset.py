@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ FORMAT = 2  # of the manifest and the columns; 1 had titles told by their mark a
 ROW_GROUP = 64  # rows: what is read from a shard at once; every group of a shard but its last has so many
 
 
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """Shards, lengths, vocabulary and manifest of one `raysum prepare`."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any]):
-        self.path = path
-        self.manifest = manifest
+    path: Path
+    manifest: dict[str, Any]
 
     @classmethod
     def open(cls, path: str | Path) -> "Dataset":

@@ -39,17 +39,14 @@ class Row(TypedDict, total=False):
     graph_value: np.ndarray
 
 
-_LISTS: dict[str, pa.DataType] = {
-    **dict.fromkeys(("text", "source"), pa.string()),
-    **dict.fromkeys(("rank_score", "graph_value"), pa.float32()),
-    **dict.fromkeys(("graph_row", "graph_col"), pa.int16()),
+_TYPES: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int32(),
+    list[str]: pa.list_(pa.string()),
+    np.ndarray: pa.list_(pa.int32()),  # but for these columns:
+    **dict.fromkeys(("rank_score", "graph_value"), pa.list_(pa.float32())),
+    **dict.fromkeys(("graph_row", "graph_col"), pa.list_(pa.int16())),
 }
-
-
-def _type(name: str, kind: Any) -> pa.DataType:
-    if kind is str:
-        return pa.string()
-    return pa.int32() if kind is int else pa.list_(_LISTS.get(name, pa.int32()))
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class Form:
 
 FORMS = {
     "summarization": Form(
-        pa.schema([(name, _type(name, kind)) for name, kind in Row.__annotations__.items()]),
+        pa.schema([(name, _TYPES.get(name, _TYPES[kind])) for name, kind in Row.__annotations__.items()]),
         (("ids", 0), ("paragraph_offsets", 1), ("target_ids", 0)),
         ("id", "ids", "paragraph_offsets", "target_ids"),
     ),

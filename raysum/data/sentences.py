@@ -1,6 +1,7 @@
 """Sentence boundaries: by rule for source paragraphs, by syntok where the rule may err in a summary."""
 
 import re
+from itertools import pairwise
 
 # A mark that may end a sentence, closing quotes or brackets, and the white space before the next word.
 _CANDIDATE = re.compile(r"""[.!?…]["'”’)\]]*\s+(?=\S)""")
@@ -8,6 +9,7 @@ _CANDIDATE = re.compile(r"""[.!?…]["'”’)\]]*\s+(?=\S)""")
 _ODD = re.compile(r"[;()\[\]{}<>]|[.!?…](?=\w)")
 _PLAIN_END = re.compile(r"(?:[A-Z]?[a-z]{4,}|\b(?:1\d|20)\d\d)$")  # too long for most abbreviations, or a year
 _PLAIN_START = re.compile(r"[A-Z](?:[a-z]| )")
+_TRIMMED = re.compile(r"\S(?:.*\S)?", re.DOTALL)
 _LAST_WORD = re.compile(r"[\w.&'-]+$")
 _LONGEST_WORD = 24  # characters looked at before a mark
 _ABBREVIATIONS = re.compile(
@@ -61,9 +63,5 @@ def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:
 
 def _spans(text: str, later_starts: list[int]) -> list[tuple[int, int]]:
     """The text cut at ``later_starts``, white space around the pieces left out."""
-    spans = []
-    for start, end in zip([0, *later_starts], [*later_starts, len(text)], strict=True):
-        piece = text[start:end]
-        if piece.strip():
-            spans.append((start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())))
-    return spans
+    pieces = (_TRIMMED.search(text, start, end) for start, end in pairwise([0, *later_starts, len(text)]))
+    return [piece.span() for piece in pieces if piece]

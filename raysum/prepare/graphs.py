@@ -46,19 +46,18 @@ def discourse_graph(texts: Sequence[str], places: Sequence[tuple[int, int]]) -> 
     ``texts`` are the paragraphs, ``places`` their documents and numbers within them. HT finds entities by a tagger;
     here they are capitalized names (see ``_entities``). The deverbal nouns of the first paper are left out, as in HT.
     """
-    weights: dict[tuple[int, int], float] = defaultdict(float)
     holders: dict[str, list[int]] = defaultdict(list)
     for number, entities in enumerate(_entities(texts)):
         for entity in entities:
             holders[entity].append(number)
     shared = Counter(chain.from_iterable(combinations(numbers, 2) for numbers in holders.values()))
-    for pair, count in shared.items():
-        weights[pair] += _ENTITY_WEIGHT * count
+    weights = {pair: _ENTITY_WEIGHT * count for pair, count in shared.items()}
     number_of = {place: number for number, place in enumerate(places)}
     for number, (document, place) in enumerate(places):
         before = number_of.get((document, place - 1))
         if before is not None and _MARKERS.match(texts[number]):
-            weights[min(before, number), max(before, number)] += 1
+            pair = min(before, number), max(before, number)
+            weights[pair] = weights.get(pair, 0) + 1
     pairs = np.array(list(weights), np.int64).reshape(-1, 2)
     values = np.array(list(weights.values()), np.float32)
     return _sorted(np.append(pairs[:, 0], pairs[:, 1]), np.append(pairs[:, 1], pairs[:, 0]), np.append(values, values))

@@ -3,7 +3,7 @@
 M paragraphs, T different words of the cluster.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain, count
 from typing import TYPE_CHECKING
@@ -46,10 +46,8 @@ class TfIdf:
 
     def cosine(self, query: Sequence[str]) -> np.ndarray:
         """[M] cosine of each paragraph with the words of ``query``; 0 where they share none."""
-        vector = np.zeros(len(self.idf))
-        for word, times in Counter(query).items():
-            if word in self._columns:
-                vector[self._columns[word]] = times * self.idf[self._columns[word]]
+        known = [self._columns[word] for word in query if word in self._columns]
+        vector = np.bincount(np.array(known, np.int64), minlength=len(self.idf)) * self.idf
         length = np.linalg.norm(vector)
         if not length:
             return np.zeros(self.size)
@@ -85,7 +83,7 @@ def best_first(scores: np.ndarray) -> np.ndarray:
 
 def lexrank(paragraphs: Sequence[str]) -> np.ndarray:
     """[M] LexRank scores of raw texts, summing to 1 (Erkan and Radev, 2004, with cosines as edge weights)."""
-    return _centrality(TfIdf([words(paragraph) for paragraph in paragraphs])) if paragraphs else np.zeros(0)
+    return rank_scores("lexrank", [], [words(paragraph) for paragraph in paragraphs])
 
 
 def _centrality(vectors: TfIdf) -> np.ndarray:

@@ -1,19 +1,27 @@
-"""What evaluation counts of summaries of the factbook: facts, and citations of the paragraphs that state them."""
+"""What evaluation counts of summaries of the factbook: facts, and citations of the paragraphs that state them.
+
+Facts are read back out of any text made of the factbook's words: summaries, sources, mixtures of both. Text is
+normalised first (lower case, punctuation dropped), so decoded pieces read like the original.
+"""
 
 import json
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+from raysum.data.clean import words
 from raysum.data.rows import Row
 from raysum.metrics.citations import cited, lexical
 from raysum.metrics.statistics import Figure
-from raysum.prepare.factbook.reader import Fact, plain, read_facts
+from raysum.prepare.factbook.phrases import kinds
 
 KEPT = "facts"  # the field of a raw cluster that must be kept (`keep: [facts]` of the recipe)
 
+Fact = tuple[str, str, str]  # subject, attribute and value, as plain text
 Places = set[tuple[int, int]]  # paragraphs: document, and paragraph within it
 
 
@@ -69,7 +77,7 @@ def _score(row: Row, summary: Any) -> dict[str, float]:
 def stated_in(facts: Sequence[dict[str, Any]], title: str) -> dict[Fact, Places]:
     """The true facts of an example (see ``generate``), and the paragraphs that state each."""
     return {
-        (plain(title), fact["attribute"], plain(fact["value"])): {(d, n) for d, n in fact["paragraphs"]}
+        (_plain(title), fact["attribute"], _plain(fact["value"])): {(d, n) for d, n in fact["paragraphs"]}
         for fact in facts
     }
 
@@ -99,3 +107,57 @@ def score_citations(
             counts["given"] += len(cited_places)
             counts["true"] += len(stating)
     return counts
+
+
+def read_facts(sentences: Iterable[str], title: str) -> list[list[Fact]]:
+    """What each of consecutive sentences states, of any subject; a pronoun before any subject means ``title``.
+
+    Source phrases name their subject; a lead's clauses belong to the subject of the last opening before them.
+    """
+    patterns = _patterns()
+    subject, read = _plain(title), []
+    for sentence in map(_plain, sentences):
+        facts: list[Fact] = []
+        for phrase, name in patterns.phrases:
+            facts += [(found["s"], name, found["v"]) for found in phrase.finditer(sentence)]
+        opening = patterns.opening.search(sentence)
+        if opening:
+            subject = next(filter(None, opening.groups()))
+        lead = opening or patterns.pronoun.match(sentence)
+        if lead:
+            for clause, name in patterns.clauses:
+                facts += [(subject, name, found["v"]) for found in clause.finditer(sentence, lead.end())]
+        read.append(facts)
+    return read
+
+
+class _Patterns(NamedTuple):
+    """Of plain text. Phrases and clauses come with their attribute; their groups are ``s`` and ``v``."""
+
+    phrases: list[tuple[re.Pattern[str], str]]
+    clauses: list[tuple[re.Pattern[str], str]]
+    opening: re.Pattern[str]  # its one matching group is the subject
+    pronoun: re.Pattern[str]
+
+
+@cache
+def _patterns() -> _Patterns:
+    phrases, clauses = [], []
+    for kind in kinds():
+        for attribute in kind.attributes:
+            slots = f"(?P<s>{kind.shape.value})", f"(?P<v>{attribute.shape.value})"
+            phrases += [(re.compile(_pattern(phrase, *slots)), attribute.name) for phrase in attribute.phrases]
+            clauses.append((re.compile(_pattern(attribute.clause, *slots)), attribute.name))
+    openings = [_pattern(kind.opening, f"({kind.shape.value})", "") for kind in kinds()]
+    pronouns = sorted({kind.pronoun.lower() for kind in kinds()})
+    return _Patterns(phrases, clauses, re.compile("|".join(openings)), re.compile(rf"(?:{'|'.join(pronouns)})\b"))
+
+
+def _pattern(phrase: str, subject: str, value: str) -> str:
+    """The expression for the words of a phrase up to its last slot, with the given ones in its slots."""
+    known = re.findall(r"\{[sv]\}|\w+", phrase[: phrase.rindex("}") + 1].lower())
+    return rf"\b{' '.join(known).format(s=subject, v=value)}\b"
+
+
+def _plain(text: str) -> str:
+    return " ".join(words(text))
