@@ -84,8 +84,8 @@ def test_every_phrase_of_every_attribute_is_read_once():
     for kind in kinds():
         for attribute in kind.attributes:
             for phrase in attribute.phrases:
-                subject = "vel dorkan" if kind.shape.name == "PERSON" else "dorkan"
-                value = {"WORD": "Mirsul", "PERSON": "Zan Fulgor", "YEAR": "1748"}[attribute.shape.name]
+                subject = "vel dorkan" if kind.name == "person" else "dorkan"
+                value = {"word": "Mirsul", "person": "Zan Fulgor", "year": "1748"}[attribute.value]
                 text = phrase.format(s=subject, v=value)
                 assert read(text, "other") == [[(subject, attribute.name, value.lower())]]
                 assert len(words(text)) >= 6

@@ -1,5 +1,6 @@
 """`raysum data show`: what a dataset holds, what was left out of it and why."""
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -79,9 +80,9 @@ class Card:
 def _split(dataset: Dataset, split: str) -> dict[str, Any]:
     lengths = dataset.lengths(split)
     percentiles = np.percentile(lengths, [*_PERCENTILES.values()], axis=0, method="nearest").T.astype(int)
-    counts = dataset.manifest["splits"][split].get("counts", {})
-    ranked_out = _share(counts, "words_ranked_out", "words")
-    cut = _share(counts, "tokens_cut", "tokens")
+    counts = Counter(dataset.manifest["splits"][split].get("counts", {}))
+    ranked_out = round(counts["words_ranked_out"] / max(counts["words"], 1), 4)
+    cut = round(counts["tokens_cut"] / max(counts["tokens"], 1), 4)
     return {
         "rows": dataset.rows(split),
         "shards": len(dataset.files(split)),
@@ -89,12 +90,8 @@ def _split(dataset: Dataset, split: str) -> dict[str, Any]:
         "lengths": dict(zip(_LENGTHS, percentiles.tolist(), strict=True)),
         "source_ranked_out": ranked_out,
         "source_cut": round(1 - (1 - ranked_out) * (1 - cut), 4),
-        "counts": counts,
+        "counts": dict(counts),
     }
-
-
-def _share(counts: dict[str, int], part: str, whole: str) -> float:
-    return round(counts.get(part, 0) / max(counts.get(whole, 0), 1), 4)
 
 
 def _column(split: dict[str, Any]) -> dict[str, Any]:

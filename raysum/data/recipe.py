@@ -15,8 +15,6 @@ Graph = Literal["none", "similarity", "discourse"]
 class Choices(Section):
     """Those that a user makes; what is left open follows from the vocabulary."""
 
-    model_config = ConfigDict(strict=True)
-
     max_paragraphs: int = Field(40, gt=0, le=32767, description="L: best-ranked paragraphs kept (HT is tested on 40)")
     paragraph_tokens: int = Field(100, ge=8, description="N: tokens kept of a paragraph (100 in the published shards)")
     ranker: Ranker = Field("tfidf", description="order of the paragraphs; 'none' keeps document order")
@@ -30,6 +28,8 @@ class Choices(Section):
 
 class Recipe(Choices):
     """Stored in the manifest of a dataset and in the run trained on it."""
+
+    model_config = ConfigDict(strict=True)
 
     normalize: Normalization = Field("none", description="what is done to text before the vocabulary sees it")
     vocabulary_sha256: str = Field(description="hash of the vocabulary file")

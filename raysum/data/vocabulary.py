@@ -138,8 +138,7 @@ class Vocabulary:
 
     def _spelled(self, piece: str) -> tuple[int, ...]:
         """The ids of the single characters of a special piece; small letters where the vocabulary has no capitals."""
-        exact = (self._processor.piece_to_id(character) for character in piece)
-        small = (self._processor.piece_to_id(character) for character in piece.lower())
+        exact, small = (self._processor.piece_to_id(list(text)) for text in (piece, piece.lower()))
         return tuple(first if first != UNK else second for first, second in zip(exact, small, strict=True))
 
 
@@ -154,8 +153,6 @@ def sample_texts(examples: Iterable[tuple[str, list[str]]], size: int) -> list[s
     for name, texts in examples:
         text = "\n".join(texts)[:_EXAMPLE_CHARACTERS]
         order = -int.from_bytes(hashlib.blake2b(name.encode(errors="replace"), digest_size=8).digest(), "big")
-        if held >= budget and heap and order < heap[0][0]:
-            continue
         heapq.heappush(heap, (order, name, text))
         held += len(text)
         while held - len(heap[0][2]) >= budget:

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from raysum.data.clean import Normalization
 from raysum.data.recipe import Choices, Recipe
@@ -11,8 +11,6 @@ from raysum.prepare.splits import SPLITS, split_of
 
 
 class PrepareConfig(Choices):
-    model_config = ConfigDict(strict=False)
-
     out: str = Field(description="dataset folder to write")
     vocab: str | None = Field(None, description="SentencePiece model; without it one is trained")
     pieces: int = Field(32000, gt=0, description="pieces of a trained vocabulary (HT, section 4)")
@@ -34,7 +32,7 @@ class PrepareConfig(Choices):
         return self
 
     def recipe(self, vocabulary_sha256: str, normalize: Normalization) -> Recipe:
-        choices = {name: getattr(self, name) for name in Choices.model_fields}
+        choices = self.model_dump(include={*Choices.model_fields})
         return Recipe(**choices, normalize=normalize, vocabulary_sha256=vocabulary_sha256)
 
     def choose_split(self, record: Record, by_file: str | None) -> str | None:

@@ -86,7 +86,10 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
     """Check the fields of a raw cluster. Raises Rejected naming the field."""
     if not isinstance(raw, Mapping):
         raise Rejected("not an object with title and documents")
-    title, summary = _text(raw, "title"), _text(raw, "summary")
+    for field in ("title", "summary"):
+        if not isinstance(raw.get(field), str | None):
+            raise Rejected(f"{field} is not a text")
+    title, summary = raw.get("title") or "", raw.get("summary") or ""
     documents, paragraphs = raw.get("documents"), raw.get("paragraphs")
     if not documents and not paragraphs:
         raise Rejected("no documents")
@@ -102,13 +105,6 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
     except UnicodeEncodeError:
         raise Rejected("a text is not valid Unicode", "half of a surrogate pair") from None
     return Cluster(name, " ".join(title.split()), named, not documents, summary, raw)
-
-
-def _text(raw: Mapping[str, Any], field: str) -> str:
-    value = raw.get(field)
-    if value is not None and not isinstance(value, str):
-        raise Rejected(f"{field} is not a text")
-    return value or ""
 
 
 def _document(item: Any, name: str) -> tuple[str, str]:

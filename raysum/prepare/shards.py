@@ -64,11 +64,9 @@ def write_shards(sources: list[Source], writer: DatasetWriter, config: PrepareCo
     parts.sort(key=lambda part: part.shard.name)
     joined = writer.folder / REJECTED
     with joined.open("wb") as file:
-        for part in parts:
-            if part.rejected:
-                written = _rejected_file(writer, part)
-                file.write(written.read_bytes())
-                written.unlink()
+        for written in sorted(writer.folder.glob("*.rejected")):  # by name, as the parts are
+            file.write(written.read_bytes())
+            written.unlink()
     rows_in = sum(part.clusters for part in parts)
     rejected, most = sum((part.rejected for part in parts), Counter[str]()), config.max_rejected
     if rejected.total() > most * rows_in or rejected.total() == rows_in:
@@ -142,9 +140,8 @@ def _read_chunks(number: int, source: Source, config: PrepareConfig) -> Iterator
 
 def _size(raw: Any) -> int:
     """Characters of the texts in a raw cluster, about."""
-    if isinstance(raw, dict):
-        return sum(_size(value) for value in raw.values())
-    return sum(_size(value) for value in raw) if isinstance(raw, list) else len(str(raw))
+    parts = [*raw.values()] if isinstance(raw, dict) else raw
+    return sum(map(_size, parts)) if isinstance(parts, list) else len(str(parts))
 
 
 def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> None:
@@ -164,14 +161,10 @@ def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> No
             rejected.append(json.dumps(line, default=str) + "\n")
     try:
         if rejected:
-            _rejected_file(writer, part).write_text("".join(rejected), encoding="utf-8")
+            (writer.folder / f"{part.shard.name}.rejected").write_text("".join(rejected), encoding="utf-8")
         if rows:
             part.shard = writer.add(part.shard.name, part.shard.split, [table_of(rows, writer.kind)])
             part.shard.counts = counts
     except OSError as error:
         place = writer.folder.parent
         part.problem = f"cannot write to {place} ({error.strerror}); free space there or choose another --out"
-
-
-def _rejected_file(writer: DatasetWriter, part: Part) -> Path:
-    return writer.folder / f"{part.shard.name}.rejected"

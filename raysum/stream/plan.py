@@ -37,6 +37,7 @@ class Epoch:
         return len(self.weights)
 
 
+@dataclass(eq=False)
 class Plan:
     """The sequence of steps over rows with ``costs`` [rows] in tokens and ``weights`` [rows] in the loss denominator.
 
@@ -45,20 +46,18 @@ class Plan:
     epoch and its first step, both known from another copy of the same plan, for steps from there on.
     """
 
-    def __init__(
-        self,
-        costs: np.ndarray,
-        weights: np.ndarray,
-        keep: np.ndarray,
-        groups: np.ndarray,
-        settings: PlanSettings,
-        origin: tuple[int, int] = (0, 0),
-    ):
-        if not keep.any():
+    costs: np.ndarray
+    weights: np.ndarray
+    keep: np.ndarray
+    groups: np.ndarray
+    settings: PlanSettings
+    origin: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        if not self.keep.any():
             raise ValueError("a plan needs at least one row")
-        self.costs, self.weights, self.keep, self.groups, self.settings = costs, weights, keep, groups, settings
-        self._group_starts = np.cumsum(groups) - groups
-        self._first_epoch, first_step = origin
+        self._group_starts = np.cumsum(self.groups) - self.groups
+        self._first_epoch, first_step = self.origin
         self._first_steps = [first_step]  # of each epoch since then that was seen, and of the one after
         self._held: tuple[int, Epoch] | None = None
 
@@ -106,14 +105,11 @@ class Plan:
             shuffled, starts = rng.permutation(len(parts)), np.cumsum(parts) - parts
             rows.append(window[_ranges(starts[shuffled], parts[shuffled])])
             sizes.append(parts[shuffled])
-        return self._epoch(np.concatenate(rows), np.concatenate(sizes))
-
-    def _epoch(self, rows: np.ndarray, sizes: np.ndarray) -> Epoch:
-        per_step = self.settings.micro_batches
-        filled = np.zeros(-len(sizes) % per_step, np.int64)
-        offsets = np.concatenate([[0], np.cumsum(np.concatenate([sizes, filled]))])
-        totals = np.concatenate([[0], np.cumsum(self.weights[rows], dtype=np.int64)])
-        return Epoch(rows, offsets, np.diff(totals[offsets[::per_step]]))
+        visited, num_micro_batches, per_step = np.concatenate(rows), sum(map(len, sizes)), self.settings.micro_batches
+        filled = np.zeros(-num_micro_batches % per_step, np.int64)
+        offsets = np.cumsum(np.concatenate([[0], *sizes, filled]))
+        totals = np.cumsum(np.append(0, self.weights[visited]), dtype=np.int64)
+        return Epoch(visited, offsets, np.diff(totals[offsets[::per_step]]))
 
 
 def cut(costs: np.ndarray, budget: int) -> np.ndarray:

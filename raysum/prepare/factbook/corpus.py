@@ -9,13 +9,13 @@ Everything follows from the split's name and the seed.
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 from zlib import crc32
 
-from raysum.prepare.factbook.phrases import Attribute, Kind, Shape, kinds, own_words
+from raysum.prepare.factbook.phrases import Attribute, Kind, kinds, own_words
 
 # Small enough for a small model and few steps: with 2,000 pieces that hold whole words, 300 test clusters had 167
 # source and 31 target tokens on average (42 at most), in at most 10 paragraphs of at most 33.
@@ -67,18 +67,18 @@ def write(folder: str | Path, *, train: int, valid: int, test: int, seed: int = 
     return folder
 
 
+@dataclass(eq=False)
 class Names:
     """Invented names and other values of one split, no word twice within an example."""
 
-    def __init__(self, random: Random, shares: tuple[int, ...]) -> None:
-        self.random = random
-        self.shares = shares
-        self.used: set[str] = set()
+    random: Random
+    shares: tuple[int, ...]
+    used: set[str] = field(default_factory=set)
 
-    def draw(self, shape: Shape) -> str:
-        if shape is Shape.YEAR:
+    def draw(self, shape: str) -> str:
+        if shape == "year":
             return _pick(self.random, YEARS)
-        return self.name(1, 2) if shape is Shape.PERSON else self.name(2)
+        return self.name(1, 2) if shape == "person" else self.name(2)
 
     def name(self, *syllables: int) -> str:
         """A name of as many words as ``syllables`` has numbers."""
@@ -140,7 +140,7 @@ def _example(random: Random, names: Names) -> dict[str, Any]:
 def _subject(random: Random, names: Names, kind: Kind) -> Subject:
     chosen = _shuffled(random, range(len(kind.attributes)))[: _pick(random, FACTS)]
     attributes = [kind.attributes[index] for index in sorted(chosen)]
-    return Subject(kind, names.draw(kind.shape), {attribute: names.draw(attribute.shape) for attribute in attributes})
+    return Subject(kind, names.draw(kind.name), {attribute: names.draw(attribute.value) for attribute in attributes})
 
 
 def _about_subject(random: Random, subject: Subject, num_documents: int) -> list[Paragraph]:

@@ -2,56 +2,40 @@
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from importlib import resources
 
 import yaml
 
-
-class Shape(Enum):
-    """The form of a name or value, by the regular expression (of normalised text) that recognises it."""
-
-    WORD = r"[a-z]+"
-    PERSON = r"[a-z]+ [a-z]+"
-    YEAR = r"\d{4}"
+# Shapes of names and values, by the regular expressions (of normalised text) that recognise them.
+SHAPES = {"word": r"[a-z]+", "person": r"[a-z]+ [a-z]+", "year": r"\d{4}"}
 
 
 @dataclass(frozen=True, eq=False)
 class Attribute:
     name: str
-    shape: Shape
+    value: str  # shape of its value
     clause: str
-    phrases: tuple[str, ...]
+    phrases: list[str]
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
     """A lead is the opening with some clauses, then the pronoun with the others; attributes are in the lead's order."""
 
-    shape: Shape
+    name: str  # shape of a subject's name
     opening: str
     pronoun: str
-    attributes: tuple[Attribute, ...]
-    remarks: tuple[str, ...]
+    attributes: list[Attribute]
+    remarks: list[str]
 
 
 @cache
 def kinds() -> tuple[Kind, ...]:
-    text = resources.files(__package__).joinpath("phrases.yaml").read_text(encoding="utf-8")
-    return tuple(
-        Kind(
-            shape=Shape[kind["name"].upper()],
-            opening=kind["opening"],
-            pronoun=kind["pronoun"],
-            attributes=tuple(
-                Attribute(name, Shape[words["value"].upper()], words["clause"], tuple(words["phrases"]))
-                for name, words in kind["attributes"].items()
-            ),
-            remarks=tuple(kind["remarks"]),
-        )
-        for kind in yaml.safe_load(text).values()
-    )
+    kinds = yaml.safe_load(resources.files(__package__).joinpath("phrases.yaml").read_text(encoding="utf-8")).values()
+    for kind in kinds:
+        kind["attributes"] = [Attribute(name, **words) for name, words in kind["attributes"].items()]
+    return tuple(Kind(**kind) for kind in kinds)
 
 
 @cache

@@ -17,7 +17,7 @@ from raysum.data.clean import words
 from raysum.data.rows import Row
 from raysum.metrics.citations import cited, lexical
 from raysum.metrics.statistics import Figure
-from raysum.prepare.factbook.phrases import kinds
+from raysum.prepare.factbook.phrases import SHAPES, kinds
 
 KEPT = "facts"  # the field of a raw cluster that must be kept (`keep: [facts]` of the recipe)
 
@@ -145,10 +145,10 @@ def _patterns() -> _Patterns:
     phrases, clauses = [], []
     for kind in kinds():
         for attribute in kind.attributes:
-            slots = f"(?P<s>{kind.shape.value})", f"(?P<v>{attribute.shape.value})"
+            slots = f"(?P<s>{SHAPES[kind.name]})", f"(?P<v>{SHAPES[attribute.value]})"
             phrases += [(re.compile(_pattern(phrase, *slots)), attribute.name) for phrase in attribute.phrases]
             clauses.append((re.compile(_pattern(attribute.clause, *slots)), attribute.name))
-    openings = [_pattern(kind.opening, f"({kind.shape.value})", "") for kind in kinds()]
+    openings = [_pattern(kind.opening, f"({SHAPES[kind.name]})", "") for kind in kinds()]
     pronouns = sorted({kind.pronoun.lower() for kind in kinds()})
     return _Patterns(phrases, clauses, re.compile("|".join(openings)), re.compile(rf"(?:{'|'.join(pronouns)})\b"))
 

@@ -24,12 +24,8 @@ def read_folder(folder: Path) -> Iterator[Record]:
 
 def cluster_folders(folder: Path) -> Iterator[Path]:
     """``folder`` itself where it holds text files, else those of its folders that do."""
-    if any(folder.glob("*.txt")):
-        yield folder
-        return
-    for item in listed(folder):
-        if item.is_dir() and any(item.glob("*.txt")):
-            yield item
+    found = [folder] if any(folder.glob("*.txt")) else listed(folder)
+    return (item for item in found if item.is_dir() and any(item.glob("*.txt")))
 
 
 def listed(folder: Path) -> list[Path]:

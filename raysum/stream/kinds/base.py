@@ -10,7 +10,6 @@ from raysum import systems
 from raysum.config.sections import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
-from raysum.systems import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +26,7 @@ class Kind(Protocol):
     dataset_kind: ClassVar[str] = "summarization"  # of the datasets it reads
 
     @classmethod
-    def of(cls, spec: Spec) -> "Kind":
+    def of(cls, spec: systems.Spec) -> "Kind":
         """What the model of a spec reads."""
         return cls()
 
@@ -51,7 +50,7 @@ class Kind(Protocol):
         """Tensors of one micro-batch."""
 
 
-def kind_of(spec: Spec, dataset: Dataset) -> Kind:
+def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
     """How the rows of ``dataset`` reach the model of ``spec``. Raises UserError where they cannot."""
     kind: Kind = systems.kind(spec)
     if dataset.kind != kind.dataset_kind:
