@@ -32,6 +32,7 @@ CLUSTERS = 16000  # of the train split: each is seen once
 _HELD_OUT = 300  # clusters of the valid and of the test split, at most
 _PIECES = 2000
 _WORKERS = 2
+_BETA_EXAMPLES = 100  # of the valid split, decoded with each beta
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,15 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
         held_out = min(_HELD_OUT, clusters // 4)
         factbook.write(corpus, train=clusters, valid=held_out, test=held_out)
         _step(2, "prepare: paragraphs ranked by tf-idf against the title, a vocabulary, shards")
-        files = sorted(str(file) for file in corpus.iterdir())
-        prepare(files, data, pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[KEPT])
+        prepare(corpus, data, pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[KEPT])
         _step(3, f"train a PHT on {_WORKERS} workers with ZeRO-2")
         length = {"steps": steps} if steps else {}
         run = train(PRESET, data=str(data), out=str(run_path), train={"workers": _WORKERS, **length}).run
         _step(4, "attention alignment: labels by the trained model, then the predictor")
-        shorter = [f"train.steps={min(steps, 50)}"] if steps else []
-        train("alignment", *_ALIGNMENT, *shorter, data=str(data), run=str(run_path))
+        # Few labels and steps do: on the factbook the predictor's error stops falling after some 80.
+        few = {"workers": 0, "label_examples": 1200, "micro_batches": 1, "steps": min(steps, 50) if steps else 80}
+        quick = {"lr": 0.001, "schedule": "linear", "warmup_steps": 10}
+        train("alignment", data=str(data), run=str(run_path), train=few, optim=quick)
         _step(5, "search the weight of attention alignment")
         tuned = tune("beta", data=str(data), out=str(found), run=str(run_path), examples=_BETA_EXAMPLES)
         beta = float(tuned.best.config["decode.beta"])
@@ -97,19 +99,6 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
     cluster = next(factbook.generate("test", 1))
     summary = Summarizer.load(run.path).summarize(cluster["title"], cluster["documents"])
     return QuickstartResult(run, time.monotonic() - began, beta, evaluation, cluster, summary)
-
-
-# Few labels and steps do: on the factbook the predictor's error stops falling after some 80.
-_ALIGNMENT = (
-    "train.workers=0",
-    "train.label_examples=1200",
-    "train.micro_batches=1",
-    "train.steps=80",
-    "optim.lr=0.001",
-    "optim.schedule=linear",
-    "optim.warmup_steps=10",
-)
-_BETA_EXAMPLES = 100  # of the valid split, decoded with each beta
 
 
 def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:

@@ -44,11 +44,9 @@ def quick_sentence_spans(text: str) -> list[tuple[int, int]]:
 
 def _is_plain(text: str, candidate: re.Match[str]) -> bool:
     before = _PLAIN_END.search(text, max(0, candidate.start() - _LONGEST_WORD), candidate.start())
-    return (
-        before is not None
-        and not _ABBREVIATIONS.fullmatch(before[0].lower())
-        and bool(_PLAIN_START.match(text, candidate.end()))
-    )
+    if before is None or _ABBREVIATIONS.fullmatch(before[0].lower()):
+        return False
+    return _PLAIN_START.match(text, candidate.end()) is not None
 
 
 def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:

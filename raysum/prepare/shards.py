@@ -78,12 +78,8 @@ def write_shards(sources: list[Source], writer: DatasetWriter, config: PrepareCo
             f"{rejected.total()} of {rows_in} clusters are rejected, {limit}: {reasons}. "
             f"Mend these rows; all are in {kept}"
         )
-    return writer.finish(
-        [part.shard for part in parts],
-        sources=[str(source.path) for source in sources],
-        rows_in=rows_in,
-        rejected=dict(rejected.most_common()),
-    )
+    shards, paths = [part.shard for part in parts], [str(source.path) for source in sources]
+    return writer.finish(shards, sources=paths, rows_in=rows_in, rejected=dict(rejected.most_common()))
 
 
 def _run(sources: list[Source], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:

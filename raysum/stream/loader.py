@@ -27,14 +27,16 @@ _CPUS = 0.25  # of a reading task: accounting only, so that readers find room be
 _SPREAD = 256  # block numbers in a table
 _FIRST_CHUNK, _CHUNK = 4, 32  # steps read at once: few at first, so that training starts soon
 
+_open = lru_cache(maxsize=4)(Dataset.open)
+_metadata = lru_cache(maxsize=64)(pq.read_metadata)
+
 
 @dataclass(frozen=True)
 class Stream:
     """What is read and how it is batched: small, hashable, and meaning the same in every process.
 
     ``kind``: how its rows become batches. ``examples``: use only so many rows of the split, evenly spread; None = all
-    that have a target.
-    ``origin``: an epoch and its first step, so that a late start need not plan the epochs before (see Plan).
+    that have a target. ``origin``: an epoch and its first step, so that a late start need not plan the epochs before.
     """
 
     path: str
@@ -64,14 +66,9 @@ class MicroBatch:
 
 
 @lru_cache(maxsize=4)
-def open_dataset(path: str) -> Dataset:
-    return Dataset.open(path)
-
-
-@lru_cache(maxsize=4)
 def plan_of(stream: Stream) -> Plan:
     """The plan of a stream. Raises ValueError where no row has a target."""
-    dataset = open_dataset(stream.path)
+    dataset = _open(stream.path)
     costs, weights = stream.kind.costs(dataset.lengths(stream.split), stream.source)
     keep = np.zeros(len(weights), bool)
     keep[spread(np.flatnonzero(weights > 0), stream.examples)] = True
@@ -168,11 +165,6 @@ def _read_chunk(stream: Stream, start: int, stop: int, rank: int, world: int) ->
 @lru_cache(maxsize=4)
 def _layout(path: str, split: str) -> tuple[list[Path], list[tuple[int, int, int]], np.ndarray]:
     """Files of a split, its row groups, and the row after each row group."""
-    dataset = open_dataset(path)
+    dataset = _open(path)
     groups = dataset.row_groups(split)
     return dataset.files(split), groups, np.cumsum([size for _, _, size in groups])
-
-
-@lru_cache(maxsize=64)
-def _metadata(file: Path) -> pq.FileMetaData:
-    return pq.read_metadata(file)

@@ -105,8 +105,8 @@ class Plan:
             shuffled, starts = rng.permutation(len(parts)), np.cumsum(parts) - parts
             rows.append(window[_ranges(starts[shuffled], parts[shuffled])])
             sizes.append(parts[shuffled])
-        visited, num_micro_batches, per_step = np.concatenate(rows), sum(map(len, sizes)), self.settings.micro_batches
-        filled = np.zeros(-num_micro_batches % per_step, np.int64)
+        visited, per_step = np.concatenate(rows), self.settings.micro_batches
+        filled = np.zeros(-sum(map(len, sizes)) % per_step, np.int64)
         offsets = np.cumsum(np.concatenate([[0], *sizes, filled]))
         totals = np.cumsum(np.append(0, self.weights[visited]), dtype=np.int64)
         return Epoch(visited, offsets, np.diff(totals[offsets[::per_step]]))

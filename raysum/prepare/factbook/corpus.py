@@ -10,6 +10,7 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -160,8 +161,7 @@ def _about_subject(random: Random, subject: Subject, num_documents: int) -> list
 def _about_others(random: Random, others: Sequence[Subject], num_documents: int) -> list[Paragraph]:
     """A fact in each paragraph, some with a remark, about the others in turn."""
     paragraphs = []
-    for index in range(_pick(random, OTHER_PARAGRAPHS)):
-        other = others[index % len(others)]
+    for other in islice(cycle(others), _pick(random, OTHER_PARAGRAPHS)):
         attribute, value = _pick(random, tuple(other.values.items()))
         sentences = [_pick(random, attribute.phrases).format(s=other.name, v=value)]
         if random.random() < REMARKED:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from raysum.data.clean import words
 from raysum.data.rows import Row
@@ -22,6 +22,7 @@ from raysum.prepare.factbook.phrases import SHAPES, kinds
 KEPT = "facts"  # the field of a raw cluster that must be kept (`keep: [facts]` of the recipe)
 
 Fact = tuple[str, str, str]  # subject, attribute and value, as plain text
+_Known = tuple[re.Pattern[str], str]  # the words for an attribute, and its name
 Places = set[tuple[int, int]]  # paragraphs: document, and paragraph within it
 
 
@@ -76,10 +77,8 @@ def _score(row: Row, summary: Any) -> dict[str, float]:
 
 def stated_in(facts: Sequence[dict[str, Any]], title: str) -> dict[Fact, Places]:
     """The true facts of an example (see ``generate``), and the paragraphs that state each."""
-    return {
-        (_plain(title), fact["attribute"], _plain(fact["value"])): {(d, n) for d, n in fact["paragraphs"]}
-        for fact in facts
-    }
+    named = {(_plain(title), fact["attribute"], _plain(fact["value"])): fact["paragraphs"] for fact in facts}
+    return {fact: {(document, paragraph) for document, paragraph in places} for fact, places in named.items()}
 
 
 def score_facts(text: str, true: dict[Fact, Places], title: str) -> dict[str, int]:
@@ -114,34 +113,27 @@ def read_facts(sentences: Iterable[str], title: str) -> list[list[Fact]]:
 
     Source phrases name their subject; a lead's clauses belong to the subject of the last opening before them.
     """
-    patterns = _patterns()
+    phrases, clauses, openings, pronouns = _patterns()
     subject, read = _plain(title), []
     for sentence in map(_plain, sentences):
         facts: list[Fact] = []
-        for phrase, name in patterns.phrases:
+        for phrase, name in phrases:
             facts += [(found["s"], name, found["v"]) for found in phrase.finditer(sentence)]
-        opening = patterns.opening.search(sentence)
+        opening = openings.search(sentence)
         if opening:
             subject = next(filter(None, opening.groups()))
-        lead = opening or patterns.pronoun.match(sentence)
+        lead = opening or pronouns.match(sentence)
         if lead:
-            for clause, name in patterns.clauses:
+            for clause, name in clauses:
                 facts += [(subject, name, found["v"]) for found in clause.finditer(sentence, lead.end())]
         read.append(facts)
     return read
 
 
-class _Patterns(NamedTuple):
-    """Of plain text. Phrases and clauses come with their attribute; their groups are ``s`` and ``v``."""
-
-    phrases: list[tuple[re.Pattern[str], str]]
-    clauses: list[tuple[re.Pattern[str], str]]
-    opening: re.Pattern[str]  # its one matching group is the subject
-    pronoun: re.Pattern[str]
-
-
 @cache
-def _patterns() -> _Patterns:
+def _patterns() -> tuple[list[_Known], list[_Known], re.Pattern[str], re.Pattern[str]]:
+    """Of plain text: phrases and clauses with the groups ``s`` and ``v``; openings, whose one matching group is the
+    subject; pronouns."""
     phrases, clauses = [], []
     for kind in kinds():
         for attribute in kind.attributes:
@@ -150,7 +142,7 @@ def _patterns() -> _Patterns:
             clauses.append((re.compile(_pattern(attribute.clause, *slots)), attribute.name))
     openings = [_pattern(kind.opening, f"({SHAPES[kind.name]})", "") for kind in kinds()]
     pronouns = sorted({kind.pronoun.lower() for kind in kinds()})
-    return _Patterns(phrases, clauses, re.compile("|".join(openings)), re.compile(rf"(?:{'|'.join(pronouns)})\b"))
+    return phrases, clauses, re.compile("|".join(openings)), re.compile(rf"(?:{'|'.join(pronouns)})\b")
 
 
 def _pattern(phrase: str, subject: str, value: str) -> str:

@@ -45,9 +45,8 @@ class Record:
 def check_columns(path: Path, columns: Iterable[str]) -> None:
     """Raises UserError where a table has neither documents nor paragraphs."""
     if not {"documents", "paragraphs"} & set(columns):
-        raise UserError(
-            f"{path} has no column `documents` or `paragraphs`, only {', '.join(columns) or 'nothing'}; rename one"
-        )
+        found = ", ".join(columns) or "nothing"
+        raise UserError(f"{path} has no column `documents` or `paragraphs`, only {found}; rename one")
 
 
 def listed_texts(column: str, value: Any) -> Any:
