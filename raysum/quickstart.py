@@ -27,7 +27,6 @@ from raysum.tune.search import tune
 if TYPE_CHECKING:
     from rich.console import Group
 
-PRESET = "quickstart"
 CLUSTERS = 16000  # of the train split: each is seen once
 _HELD_OUT = 300  # clusters of the valid and of the test split, at most
 _PIECES = 2000
@@ -83,8 +82,8 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
         _step(2, "prepare: paragraphs ranked by tf-idf against the title, a vocabulary, shards")
         prepare(corpus, data, pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[KEPT])
         _step(3, f"train a PHT on {_WORKERS} workers with ZeRO-2")
-        length = {"steps": steps} if steps else {}
-        run = train(PRESET, data=str(data), out=str(run_path), train={"workers": _WORKERS, **length}).run
+        length = {"workers": _WORKERS} | ({"steps": steps} if steps else {})
+        run = train("quickstart", data=str(data), out=str(run_path), train=length).run
         _step(4, "attention alignment: labels by the trained model, then the predictor")
         # Few labels and steps do: on the factbook the predictor's error stops falling after some 80.
         few = {"workers": 0, "label_examples": 1200, "micro_batches": 1, "steps": min(steps, 50) if steps else 80}

@@ -118,7 +118,7 @@ def test_costs_bound_tokens_and_weights_are_exact():
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory) -> Stream:
     path = write_dataset(tmp_path_factory.mktemp("plan") / "data", {"train": 201})
-    return Stream(str(path), "train", SourceConfig(), PlanSettings(200, 4, 2, 0))
+    return Stream(str(path), "train", SourceConfig(), PlanSettings(200, 4, 2, 0), Summarization())
 
 
 def test_ranks_share_the_micro_batches_of_each_step(stream):

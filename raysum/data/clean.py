@@ -41,9 +41,8 @@ def bigram_recall(paragraph: Sequence[str], summary: Counter[tuple[str, str]]) -
     """Share of the summary's bigrams that the paragraph holds, repeats counted as in ROUGE-2 recall; 0 without bigrams.
 
     The HT paper (section 4) removes "paragraphs in the source documents whose bigram recall against the target summary
-    was higher than 0.8". Recall against the target has the target's bigrams below the line, as has the ROUGE-2 recall
-    by which the paper scores paragraphs. So a paragraph goes when it holds nearly the whole summary; one that merely
-    shares a sentence with it stays.
+    was higher than 0.8": recall has the target's bigrams below the line, as in the ROUGE-2 recall by which the paper
+    scores paragraphs. So one that holds nearly the whole summary goes, one that merely shares a sentence with it stays.
     """
     total = summary.total()
     if not total:

@@ -94,11 +94,11 @@ class Dataset:
         """[rows, 3] int32 in file order: source tokens, paragraphs, target tokens (BOS and EOS counted)."""
         return np.load(self.path / f"{self.split(split)}.lengths.npy")
 
-    def row_groups(self, split: str) -> list[tuple[int, int, int]]:
-        """File index, row group index and rows of each row group, in file order."""
+    def row_groups(self, split: str) -> list[tuple[Path, int, int]]:
+        """File, index in it and rows of each row group, in file order."""
         return [
-            (file, group, min(ROW_GROUP, shard["rows"] - start))
-            for file, shard in enumerate(self._shards(split))
+            (self.path / shard["file"], group, min(ROW_GROUP, shard["rows"] - start))
+            for shard in self._shards(split)
             for group, start in enumerate(range(0, shard["rows"], ROW_GROUP))
         ]
 

@@ -53,8 +53,7 @@ _TYPES: dict[Any, pa.DataType] = {
 class Form:
     """What rows of one dataset kind look like.
 
-    ``counted`` are the list columns whose lengths, less a number, are the source tokens, paragraphs and target tokens
-    (BOS and EOS counted) of a row. ``content`` are the columns that make the fingerprint.
+    ``counted``: the list columns whose lengths, less a number, are those of a row. ``content``: what is fingerprinted.
     """
 
     schema: pa.Schema
@@ -62,7 +61,7 @@ class Form:
     content: tuple[str, ...]
 
     def lengths(self, table: pa.Table) -> np.ndarray:
-        """[rows, 3] int32: source tokens, paragraphs, target tokens."""
+        """[rows, 3] int32: source tokens, paragraphs, target tokens (BOS and EOS counted)."""
         sizes = [pc.list_value_length(table[name]).to_numpy() - less for name, less in self.counted]
         return np.stack(sizes, 1).astype(np.int32)
 

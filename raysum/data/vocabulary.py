@@ -14,7 +14,6 @@ from raysum.errors import UserError
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, SPECIAL_PIECES, TITLE_END, UNK
 
 _MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids that stand for no text
-
 _CAPITAL_SHARE, _COMMON_PIECES = 0.01, 100  # of the pieces; ids
 _SAMPLE_CHARACTERS = 1000  # of training text for each piece: 32,000 pieces train in some 5 s of one core
 _EXAMPLE_CHARACTERS = 20_000  # most of one example, so that a few huge clusters cannot fill the sample
@@ -157,5 +156,4 @@ def sample_texts(examples: Iterable[tuple[str, list[str]]], size: int) -> list[s
         held += len(text)
         while held - len(heap[0][2]) >= budget:
             held -= len(heapq.heappop(heap)[2])
-    chosen = (text for _, _, text in sorted(heap, reverse=True))
-    return [line for text in chosen for line in text.splitlines() if line.strip()]
+    return [line for _, _, text in sorted(heap, reverse=True) for line in text.splitlines() if line.strip()]

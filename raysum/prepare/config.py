@@ -1,13 +1,23 @@
-"""The settings of `raysum prepare`."""
+"""The settings of `raysum prepare`, and which split a cluster is in."""
 
 import hashlib
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from raysum.data.clean import Normalization
 from raysum.data.recipe import Choices, Recipe
 from raysum.prepare.sources.record import Record
-from raysum.prepare.splits import SPLITS, split_of
+
+SPLITS = ("train", "valid", "test")
+_NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
+    ("valid", "val", "dev", "validation", "development"), "valid"
+)
+
+
+def split_of(name: Any) -> str | None:
+    """train, valid or test for one of their usual names, in any case; None for anything else."""
+    return _NAMES.get(str(name).strip().lower())
 
 
 class PrepareConfig(Choices):

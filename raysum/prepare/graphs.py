@@ -16,6 +16,7 @@ from raysum.data.sentences import quick_sentence_spans
 from raysum.prepare.ranking import TfIdf
 
 Edges = tuple[np.ndarray, np.ndarray, np.ndarray]
+NO_EDGES: Edges = (np.empty(0, np.int16), np.empty(0, np.int16), np.empty(0, np.float32))
 
 _THRESHOLD = 0.1  # cosines below are no edge: the threshold of Erkan and Radev (2004)
 _ENTITY_WEIGHT = 0.2  # of an entity that two paragraphs share, where a discourse marker weighs 1 (HT, appendix)
@@ -63,7 +64,7 @@ def discourse_graph(texts: Sequence[str], places: Sequence[tuple[int, int]]) -> 
     return _sorted(np.append(pairs[:, 0], pairs[:, 1]), np.append(pairs[:, 1], pairs[:, 0]), np.append(values, values))
 
 
-def _entities(texts: Sequence[str]) -> Iterator[set[str]]:
+def _entities(texts: Sequence[str]) -> list[set[str]]:
     """The entities of each text, lower-cased: runs of capitalized words; where the texts have no capitals, words of
     four letters or more that few of the texts hold.
 
@@ -72,12 +73,10 @@ def _entities(texts: Sequence[str]) -> Iterator[set[str]]:
     small = {word for text in texts for word in _TOKEN.findall(text) if word.islower()}
     found = [set(_names(text, small)) for text in texts]
     if any(found):
-        yield from found
-        return
+        return found
     own = [{word for word in words(text) if len(word) >= _RARE_LENGTH and word.isalpha()} for text in texts]
-    spread = Counter(chain.from_iterable(own))
-    for held in own:
-        yield {word for word in held if spread[word] <= max(2, _RARE * len(texts))}
+    spread, most = Counter(chain.from_iterable(own)), max(2, _RARE * len(texts))
+    return [{word for word in held if spread[word] <= most} for held in own]
 
 
 def _names(text: str, small: set[str]) -> Iterator[str]:

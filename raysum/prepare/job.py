@@ -74,8 +74,7 @@ def make_dataset(paths: Sequence[str | Path], config: PrepareConfig) -> PrepareR
 
 
 def _train_vocabulary(sources: list[Source], config: PrepareConfig, how: Normalization) -> Vocabulary:
-    texts = track(_train_texts(sources, config), label="vocabulary", unit="cluster")
-    sample = sample_texts(texts, config.pieces)
+    sample = sample_texts(track(_train_texts(sources, config), label="vocabulary", unit="cluster"), config.pieces)
     vocabulary = Vocabulary.train((normalize(text, how) for text in sample), config.pieces)
     if len(vocabulary) < config.pieces:
         say(f"The corpus gives {len(vocabulary)} pieces, not {config.pieces}: the vocabulary is that small")

@@ -17,7 +17,7 @@ from raysum.data.rows import Row
 from raysum.data.sentences import quick_sentence_spans
 from raysum.data.vocabulary import Vocabulary
 from raysum.models.special_ids import TITLE_END
-from raysum.prepare.graphs import discourse_graph, similarity_graph
+from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.sources.record import Rejected
 
@@ -143,7 +143,11 @@ def _encode(
     ids, paragraph_offsets, sentence_offsets = _flatten(tokenized, recipe.paragraph_tokens)
     target = vocabulary.encode_summary(cluster.summary, recipe.normalize)
     kept = {name: cluster.raw[name] for name in recipe.keep if cluster.raw.get(name)}
-    graph = _graph(paragraphs, recipe)
+    edges = NO_EDGES
+    if recipe.graph == "similarity":
+        edges = similarity_graph([p.words for p in paragraphs])
+    elif recipe.graph == "discourse":
+        edges = discourse_graph([p.text for p in paragraphs], [(p.document, p.number) for p in paragraphs])
     row: Row = {
         "id": cluster.id,
         "title": cluster.title,
@@ -161,20 +165,11 @@ def _encode(
         "target_ids": np.array(target if len(target) > 2 else [], np.int32),  # more than BOS and EOS
         "summary": cluster.summary,
         "extra": json.dumps(kept) if kept else "",
-        "graph_row": np.asarray(graph[0], np.int16),
-        "graph_col": np.asarray(graph[1], np.int16),
-        "graph_value": np.asarray(graph[2], np.float32),
+        "graph_row": edges[0],
+        "graph_col": edges[1],
+        "graph_value": edges[2],
     }
     return row, np.array([sum(map(len, group)) for group in tokenized])
-
-
-def _graph(paragraphs: list[Paragraph], recipe: Recipe) -> tuple[Any, Any, Any]:
-    """Rows, columns and values of the edges between paragraphs."""
-    if recipe.graph == "similarity":
-        return similarity_graph([p.words for p in paragraphs])
-    if recipe.graph == "discourse":
-        return discourse_graph([p.text for p in paragraphs], [(p.document, p.number) for p in paragraphs])
-    return (), (), ()
 
 
 def _flatten(paragraphs: list[list[list[int]]], most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -17,11 +17,10 @@ from raysum.data.dataset import REJECTED, ROW_GROUP, Dataset
 from raysum.data.rows import Row, table_of
 from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
-from raysum.prepare.config import PrepareConfig
+from raysum.prepare.config import SPLITS, PrepareConfig
 from raysum.prepare.pipeline import prepare_counted
 from raysum.prepare.sources.find import Source
 from raysum.prepare.sources.record import Record, Rejected
-from raysum.prepare.splits import SPLITS
 from raysum.runtime.progress import bar
 from raysum.runtime.silence import quiet_data
 
@@ -64,9 +63,11 @@ def write_shards(sources: list[Source], writer: DatasetWriter, config: PrepareCo
     parts.sort(key=lambda part: part.shard.name)
     joined = writer.folder / REJECTED
     with joined.open("wb") as file:
-        for written in sorted(writer.folder.glob("*.rejected")):  # by name, as the parts are
-            file.write(written.read_bytes())
-            written.unlink()
+        for part in parts:
+            if part.rejected:
+                written = _rejected_file(writer, part)
+                file.write(written.read_bytes())
+                written.unlink()
     rows_in = sum(part.clusters for part in parts)
     rejected, most = sum((part.rejected for part in parts), Counter[str]()), config.max_rejected
     if rejected.total() > most * rows_in or rejected.total() == rows_in:
@@ -97,8 +98,8 @@ def _run(sources: list[Source], writer: DatasetWriter, config: PrepareConfig) ->
         _write_chunk(part, records, writer)
         return {"part": pickle.dumps(part)}
 
-    numbers = [{"source": number} for number in range(len(sources))]
-    dataset = ray.data.from_items(numbers, override_num_blocks=len(sources))
+    numbers = range(len(sources))
+    dataset = ray.data.from_items([{"source": number} for number in numbers], override_num_blocks=len(numbers))
     dataset.context.target_max_block_size = 1  # byte: every chunk is a block of its own, and so a task of its own
     for row in dataset.flat_map(read, num_cpus=_READING).map(write, num_cpus=_WRITING).iter_rows():
         yield pickle.loads(row["part"])
@@ -142,9 +143,7 @@ def _size(raw: Any) -> int:
 
 def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> None:
     """Write the rows and the rejected ones of a chunk, and tell ``part`` of them."""
-    rows: list[Row] = []
-    counts: Counter[str] = Counter()
-    rejected: list[str] = []
+    rows, rejected, counts = list[Row](), list[str](), Counter[str]()
     for record in records:
         try:
             row, found = prepare_counted(record.cluster(), writer.recipe, writer.vocabulary)
@@ -157,10 +156,14 @@ def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> No
             rejected.append(json.dumps(line, default=str) + "\n")
     try:
         if rejected:
-            (writer.folder / f"{part.shard.name}.rejected").write_text("".join(rejected), encoding="utf-8")
+            _rejected_file(writer, part).write_text("".join(rejected), encoding="utf-8")
         if rows:
             part.shard = writer.add(part.shard.name, part.shard.split, [table_of(rows, writer.kind)])
             part.shard.counts = counts
     except OSError as error:
         place = writer.folder.parent
         part.problem = f"cannot write to {place} ({error.strerror}); free space there or choose another --out"
+
+
+def _rejected_file(writer: DatasetWriter, part: Part) -> Path:
+    return writer.folder / f"{part.shard.name}.rejected"

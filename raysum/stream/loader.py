@@ -17,7 +17,6 @@ from raysum.config.sections import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import read_group, table_rows
 from raysum.stream.kinds.base import Arrays, Kind, digest
-from raysum.stream.kinds.summarization import Summarization
 from raysum.stream.plan import Plan, PlanSettings
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Stream:
     split: str
     source: SourceConfig
     settings: PlanSettings
-    kind: Kind = Summarization()
+    kind: Kind
     examples: int | None = None
     origin: tuple[int, int] = (0, 0)
 
@@ -131,12 +130,12 @@ def ray_batches(tables: Iterable[pa.Table]) -> Iterator[MicroBatch]:
 
 def read_rows(path: str, split: str, rows: np.ndarray, columns: tuple[str, ...]) -> dict[int, Arrays]:
     """Columns of ``rows`` (ascending row numbers of the split), one row group in memory at a time."""
-    files, groups, ends = _layout(path, split)
+    groups, ends = _layout(path, split)
     found: dict[int, Arrays] = {}
     holders = np.searchsorted(ends, rows, side="right")
     for holder in np.unique(holders).tolist():
         members, (file, number, size) = rows[holders == holder], groups[holder]
-        with pq.ParquetFile(files[file], metadata=_metadata(files[file]), memory_map=True) as reader:
+        with pq.ParquetFile(file, metadata=_metadata(file), memory_map=True) as reader:
             table = read_group(reader, number, columns)
         table = table.take(pa.array(members - (ends[holder] - size)))
         found.update(zip(members.tolist(), table_rows(table), strict=True))
@@ -150,21 +149,19 @@ def _chunks(start: int, stop: int) -> list[tuple[int, int]]:
 
 def _read_chunk(stream: Stream, start: int, stop: int, rank: int, world: int) -> list[MicroBatch]:
     plan, kind = plan_of(stream), stream.kind
-    per_step = stream.settings.micro_batches
-    places = [(step, index) for step in range(start, stop) for index in range(rank, per_step, world)]
-    planned = [plan.rows(step, index) for step, index in places]
-    chosen = [rows if len(rows) else plan.rows(step, 0)[:1] for (step, _), rows in zip(places, planned, strict=True)]
-    found = read_rows(stream.path, stream.split, np.unique(np.concatenate(chosen)), kind.columns)
+    indices = range(rank, stream.settings.micro_batches, world)
+    planned = {(step, index): plan.rows(step, index) for step in range(start, stop) for index in indices}
+    chosen = {place: rows if len(rows) else plan.rows(place[0], 0)[:1] for place, rows in planned.items()}
+    found = read_rows(stream.path, stream.split, np.unique(np.concatenate([*chosen.values()])), kind.columns)
     made = []
-    for (step, index), real, rows in zip(places, planned, chosen, strict=True):
-        arrays = kind.pack([found[row] for row in rows.tolist()], stream.source)
-        made.append(MicroBatch(step, index, rank, plan.weight(step), bool(len(real)), digest(arrays), arrays))
+    for (step, index), rows in chosen.items():
+        arrays, real = kind.pack([found[row] for row in rows.tolist()], stream.source), len(planned[step, index]) > 0
+        made.append(MicroBatch(step, index, rank, plan.weight(step), real, digest(arrays), arrays))
     return made
 
 
 @lru_cache(maxsize=4)
-def _layout(path: str, split: str) -> tuple[list[Path], list[tuple[int, int, int]], np.ndarray]:
-    """Files of a split, its row groups, and the row after each row group."""
-    dataset = _open(path)
-    groups = dataset.row_groups(split)
-    return dataset.files(split), groups, np.cumsum([size for _, _, size in groups])
+def _layout(path: str, split: str) -> tuple[list[tuple[Path, int, int]], np.ndarray]:
+    """The row groups of a split, and the row after each."""
+    groups = _open(path).row_groups(split)
+    return groups, np.cumsum([size for _, _, size in groups])

@@ -50,8 +50,7 @@ def generate(split: str, count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     """
     random = Random(f"factbook {split} {seed}")
     for index in range(count):
-        names = Names(random, SHARES[split])
-        yield {"id": f"{split}-{index:06d}", **_example(random, names), "split": split}
+        yield {"id": f"{split}-{index:06d}", **_example(random, Names(random, SHARES[split])), "split": split}
 
 
 def write(folder: str | Path, *, train: int, valid: int, test: int, seed: int = 0) -> Path:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raysum.errors import UserError
+from raysum.prepare.config import split_of
 from raysum.prepare.sources.csv import read_csv
 from raysum.prepare.sources.folders import cluster_folders, listed, read_folder
 from raysum.prepare.sources.jsonl import read_jsonl
 from raysum.prepare.sources.parquet import read_parquet
 from raysum.prepare.sources.record import Record
-from raysum.prepare.splits import split_of
 
 _READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
     ".jsonl": read_jsonl,

@@ -14,8 +14,7 @@ class Rejected(Exception):
 
     def __init__(self, reason: str, detail: str = ""):
         super().__init__(f"{reason} ({detail})" if detail else reason)
-        self.reason = reason
-        self.detail = detail
+        self.reason, self.detail = reason, detail
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysum.config.sections import SourceConfig
-from raysum.stream.kinds.base import Arrays, Kind, flat, padded
+from raysum.stream.kinds.base import Arrays, Kind, padded
 
 if TYPE_CHECKING:
     from raysum.models.systems.predictor import AlignmentBatch
@@ -26,9 +26,9 @@ class Alignment(Kind):
     def pack(self, rows: list[Any], source: SourceConfig) -> Arrays:
         """``embeddings`` [P * D] fp16, ``counts`` [B] paragraphs of each example, ``label`` [P]."""
         return {
-            "embeddings": flat([row["embeddings"] for row in rows], np.float16),
+            "embeddings": np.concatenate([row["embeddings"] for row in rows], dtype=np.float16),
             "counts": np.array([len(row["label"]) for row in rows], np.int32),
-            "label": flat([row["label"] for row in rows], np.float32),
+            "label": np.concatenate([row["label"] for row in rows], dtype=np.float32),
         }
 
     def tokens(self, arrays: Arrays) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from raysum.config.sections import SourceConfig
 from raysum.data.clean import bigram_recall, bigrams, words
 from raysum.data.rows import Row
 from raysum.models.special_ids import TITLE_END
-from raysum.stream.kinds.base import Arrays, Kind, flat, long
+from raysum.stream.kinds.base import Arrays, Kind, long
 from raysum.stream.kinds.summarization import cut_source
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ class Ranking(Kind):
             summary = bigrams(words(row["summary"]))
             recall += [bigram_recall(words(text), summary) for text in row["text"][: len(lengths)]]
         return {
-            "title": flat(titles, np.int32),
+            "title": np.concatenate(titles, dtype=np.int32),
             "title_lengths": np.array([len(title) for title in titles], np.int32),
-            "ids": flat(paragraphs, np.int32),
+            "ids": np.concatenate(paragraphs, dtype=np.int32),
             "lengths": np.array([len(paragraph) for paragraph in paragraphs], np.int32),
             "counts": np.array(counts, np.int32),
             "recall": np.array(recall, np.float32),

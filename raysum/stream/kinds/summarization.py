@@ -10,7 +10,7 @@ from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.models.special_ids import EOS, PAD, PARAGRAPH_END
-from raysum.stream.kinds.base import Arrays, Kind, flat, long, padded
+from raysum.stream.kinds.base import Arrays, Kind, long, padded
 from raysum.systems import Spec
 
 if TYPE_CHECKING:
@@ -62,18 +62,18 @@ class Summarization(Kind):
         targets = [cut_target(row["target_ids"], source.target_tokens) for row in rows]
         titles = [min(row["title_tokens"], int(sizes[0])) for row, sizes in zip(rows, lengths, strict=True)]
         arrays = {
-            "ids": flat(ids, np.int32),
-            "lengths": flat(lengths, np.int32),
+            "ids": np.concatenate(ids, dtype=np.int32),
+            "lengths": np.concatenate(lengths, dtype=np.int32),
             "counts": np.array([len(sizes) for sizes in lengths], np.int32),
             "titles": np.array(titles, np.int32),
-            "target": flat(targets, np.int32),
+            "target": np.concatenate(targets, dtype=np.int32),
             "target_lengths": np.array([len(target) for target in targets], np.int32),
         }
         if self.graph:
             edges = [cut_graph(row, len(sizes)) for row, sizes in zip(rows, lengths, strict=True)]
             arrays["edges"] = np.array([len(columns[0]) for columns in edges], np.int32)
             for number, (name, dtype) in enumerate(_GRAPH.items()):
-                arrays[name] = flat([columns[number] for columns in edges], dtype)
+                arrays[name] = np.concatenate([columns[number] for columns in edges], dtype=dtype)
         return arrays
 
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
@@ -128,10 +128,8 @@ def _within(lengths: np.ndarray, most: int | None) -> np.ndarray:
 
 
 def cut_graph(row: Row, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The edges of a row between the first ``count`` of its paragraphs that are not empty: rows, columns, values.
-
-    Their numbers are those of the paragraphs in what ``cut_source`` gives.
-    """
+    """The edges of a row between the first ``count`` of its paragraphs that are not empty: rows, columns, values, by
+    the numbers of the paragraphs in what ``cut_source`` gives."""
     sizes = np.diff(row["paragraph_offsets"])
     place = np.where(sizes > 0, np.cumsum(sizes > 0) - 1, count)  # beyond all that is read: an empty one
     first, second = place[row["graph_row"]], place[row["graph_col"]]
