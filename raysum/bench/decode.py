@@ -10,7 +10,7 @@ from raysum.bench.inputs import batch as random_batch
 from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES, Machine, measure, timed
 from raysum.bench.operators import Costs
-from raysum.bench.peers import check, peer_row
+from raysum.bench.peers import check, fastest_row, ways
 from raysum.bench.result import BenchResult
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, Section
@@ -57,12 +57,12 @@ def bench_decode(settings: DecodeBench) -> BenchResult:
         for name in settings.against
         for config in configs.values()
         for dtype in settings.dtypes
-        if dtype != "int8" or name == "ctranslate2"
+        if ways(name, dtype, 1, 1)
         for count in settings.threads
         for batch in settings.batches
     ]
-    work = [(decode_row, settings, *one) for one in wanted] + [(peer_row, *one) for one in peers]
-    rows = [alone(*one) for one in track(work, label="bench decode", unit="row")]
+    work: list[Any] = [(alone, decode_row, settings, *one) for one in wanted] + [(fastest_row, *one) for one in peers]
+    rows = [measure_row(*one) for measure_row, *one in track(work, label="bench decode", unit="row")]
     return BenchResult("decode", machines[max(machines)], rows)
 
 

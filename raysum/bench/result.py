@@ -36,7 +36,7 @@ class BenchResult:
             table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
             table.add_column(names[0].replace("_", " "), no_wrap=True)
             for row in shown:
-                table.add_column(_cell(row.get(names[0])), justify="right", no_wrap=True)
+                table.add_column(_cell(row.get(names[0])), justify="right", overflow="fold")
             for name in names[1:]:
                 table.add_row(name.replace("_", " "), *(_cell(row.get(name)) for row in shown))
             tables.append(table)
