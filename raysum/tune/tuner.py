@@ -147,18 +147,22 @@ class Drawn(OptunaSearch):
     def __init__(self, space: Space, **settings: Any):
         super().__init__(**settings)
         self.space = space
+        self.draws: dict[str, str] = {}  # by trial: the name of the draw that it tries
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         for number in range(DRAWS):
-            drawn = f"{trial_id}-{number}"
-            values = super().suggest(drawn)
-            if values is None:
-                return None
-            if self.space.fits(values):
-                self._ot_trials[trial_id] = self._ot_trials.pop(drawn)
+            self.draws[trial_id] = f"{trial_id}-{number}"
+            values = super().suggest(self.draws[trial_id])
+            if values is None or self.space.fits(values):
                 return values
-            self.on_trial_complete(drawn, error=True)
+            self.on_trial_complete(trial_id, error=True)
         raise self.space.no_fit()
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        super().on_trial_result(self.draws[trial_id], result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        super().on_trial_complete(self.draws[trial_id], result, error)
 
 
 class TrialProgress(tune.Callback):
