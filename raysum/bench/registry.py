@@ -6,6 +6,7 @@ from raysum.bench.curve import CurveBench, bench_curve
 from raysum.bench.decode import DecodeBench, bench_decode
 from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
 from raysum.bench.result import BenchResult
+from raysum.bench.start import StartBench, bench_start
 from raysum.bench.train import TrainBench, bench_train
 from raysum.config.loading import section_of
 from raysum.config.problems import did_you_mean
@@ -16,6 +17,7 @@ BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {
     "curve": (CurveBench, bench_curve),
     "decode": (DecodeBench, bench_decode),
     "efficiency": (EfficiencyBench, bench_efficiency),
+    "start": (StartBench, bench_start),
     "train": (TrainBench, bench_train),
 }
 

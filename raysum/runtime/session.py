@@ -13,6 +13,7 @@ from raysum.runtime.private import dashboard_address
 from raysum.runtime.processes import environment
 from raysum.runtime.silence import quiet_ray
 
+NO_DASHBOARD = "RAYSUM_NO_DASHBOARD"  # set in the environment: Ray is started without its dashboard
 _OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each
 
 # Ray reads these when it is imported or started. Workers inherit them.
@@ -51,7 +52,7 @@ def start_ray(address: str | None = None, cpus: float | None = None) -> None:
                     address="local",
                     num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
                     object_store_memory=_OBJECT_STORE,
-                    include_dashboard=True,
+                    include_dashboard=not os.environ.get(NO_DASHBOARD),
                     dashboard_port=port,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
