@@ -59,7 +59,7 @@ class QuickstartResult:
         from rich.console import Group
         from rich.text import Text
 
-        lines = [f"\n{self.cluster['title']}", *(f"  {sentence.render()}" for sentence in self.summary.sentences)]
+        lines = [f"\n{self.cluster['title']}", *self.summary.render().splitlines()[1:]]
         for number, document in enumerate(self.cluster["documents"]):
             lines += [f"    [{number}.{n}] {paragraph}" for n, paragraph in enumerate(document["text"].split("\n\n"))]
         lines.append(f"\n{self.seconds:.0f} s in all; the best beta was {self.beta:g}. Serve this model with")

@@ -23,7 +23,7 @@ from raysum.data.rows import table_of
 from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
-from raysum.prepare import factbook
+from raysum.prepare.factbook import corpus
 from raysum.prepare.pipeline import prepare_example
 from raysum.runtime.progress import track
 from raysum.runtime.session import NO_DASHBOARD
@@ -59,7 +59,7 @@ def bench_start(settings: StartBench) -> BenchResult:
 
 def _prepare(folder: Path, aligned: bool) -> None:
     """A dataset of the factbook, and a run of few steps, with its attention predictor if it is to be ``aligned``."""
-    clusters = {split: list(factbook.generate(split, count)) for split, count in _ROWS.items()}
+    clusters = {split: list(corpus.generate(split, count)) for split, count in _ROWS.items()}
     texts = (document["text"] for cluster in clusters["train"] for document in cluster["documents"])
     vocabulary = Vocabulary.train(texts, 2000)
     recipe = Recipe(max_paragraphs=10, paragraph_tokens=40, vocabulary_sha256=vocabulary.sha256)
