@@ -75,7 +75,7 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
     began = time.monotonic()
     corpus, data, run_path, found = (out / name for name in ("corpus", "data", "pht", "search"))
     _claim(out)
-    with ray_session(cpus=_WORKERS + 2):
+    with ray_session(cpus=_WORKERS + 2, purpose="search"):
         _step(1, "an invented encyclopedia: sources that state facts, and leads that combine them")
         held_out = min(_HELD_OUT, clusters // 4)
         factbook.write(corpus, train=clusters, valid=held_out, test=held_out)

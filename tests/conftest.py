@@ -24,5 +24,5 @@ def ray_session():
     """One local Ray session for all tests that need one."""
     from raysum.runtime.session import ray_session
 
-    with ray_session(cpus=4):
+    with ray_session(cpus=4, purpose="search"):
         yield

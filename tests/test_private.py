@@ -24,16 +24,17 @@ def test_a_packed_matrix_gives_the_plain_product():
 TRAINING = """
 import torch
 from torch import distributed
-from raysum.runtime.private import compile_nothing, full_precision_copies, leave_process_group
+from raysum.runtime.private import full_precision_copies, leave_process_group, load_deepspeed
 from raysum.runtime.silence import quiet_training
 from raysum.train.group import lone_group
 
 quiet_training()
-import deepspeed
-compile_nothing()
+load_deepspeed()
+import sys, deepspeed
 built = []
 import deepspeed.ops.op_builder.builder as builder
 builder.OpBuilder.jit_load = lambda self, verbose=True: built.append(self.name)
+builder.probe_is_compatible = lambda *_: built.append("probed")
 for attempt in range(2):
     with lone_group():
         model = torch.nn.Linear(4, 4)
@@ -47,6 +48,7 @@ for attempt in range(2):
         distributed.all_reduce(torch.ones(1))
     assert not distributed.is_initialized()
 assert not built, built
+assert "torch._inductor.compile_fx" not in sys.modules, "torch's compiler is loaded"
 """
 
 

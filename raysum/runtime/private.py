@@ -3,8 +3,12 @@
 Libraries are imported where they are touched, so this file is light.
 """
 
-from collections.abc import Callable
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,11 +29,19 @@ def packed_linear(weight: Any, bias: "Tensor | None", rows: int) -> "Callable[[T
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
-def compile_nothing() -> None:
-    """DeepSpeed would compile an operator for shared memory at first use, for minutes, which training does not need."""
-    import deepspeed
+def load_deepspeed() -> None:
+    """Import DeepSpeed without what costs seconds, or minutes, and is not used.
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    ZeRO imports the Muon optimizer, which compiles functions when it is imported, and so loads torch's compiler; it
+    works without. And compilers would be tried for DeepSpeed's own operators, to compile one of them at first use.
+    """
+    import torch
+
+    with suppress(ImportError), mock.patch.object(torch, "compile", lambda function: function):
+        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
+    import deepspeed.ops
+
+    deepspeed.ops.__compatible_ops__ = {}
 
 
 def leave_process_group() -> None:
@@ -63,3 +75,17 @@ def dashboard_address() -> str | None:
 
     node = ray.worker.global_worker.node
     return node.address_info.get("webui_url") if node else None
+
+
+@contextmanager
+def no_ids_drawn() -> Iterator[None]:
+    """Nothing imported in the block draws one of Ray's ids: copies of a process that has drawn one all draw the same.
+
+    Classes of actors have such an id.
+    """
+    import ray.actor
+
+    real: Any = ray.actor.ActorClassID
+    drawn = type("Drawn", (real,), {"from_random": classmethod(lambda cls: real(os.urandom(real.size())))})
+    with mock.patch.object(ray.actor, "ActorClassID", drawn):
+        yield

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from raysum.errors import UserError
+from raysum.runtime import forkserver
 from raysum.runtime.private import dashboard_address
 from raysum.runtime.processes import environment
 from raysum.runtime.silence import quiet_ray
@@ -25,15 +26,27 @@ _ENVIRONMENT = {
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TQDM": "0",
+    "RAY_prestart_worker_first_driver": "0",  # workers that Train and Tune do not use: theirs have an environment
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a box whatever its verbosity
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune's returns as if the search had ended
 }
 
 
-def start_ray(address: str | None = None, cpus: float | None = None) -> None:
+def make_ready(purpose: str, address: str | None = None) -> None:
+    """Begin to import what the workers of a session load, if it will be one of our own; see ``forkserver.PURPOSES``."""
+    if _resolved(address) == "local":
+        forkserver.start(purpose)
+
+
+def _resolved(address: str | None) -> str:
+    return address or os.environ.get("RAY_ADDRESS") or "local"
+
+
+def start_ray(address: str | None = None, cpus: float | None = None, purpose: str = "data") -> None:
     """Join the Ray cluster at ``address``, or start one on this machine; nothing if one is there already.
 
     ``cpus`` is accounting only: at least so many are offered, so that workers never wait for cores that are not there.
+    ``purpose`` is what it is for: ``forkserver.PURPOSES``.
     Inside a submitted job (`ray job submit`) the job's cluster is the address.
     Raises UserError where ``address`` does not answer.
     """
@@ -43,11 +56,12 @@ def start_ray(address: str | None = None, cpus: float | None = None) -> None:
 
     if ray.is_initialized():
         return
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    address = _resolved(address)
     try:
         if address == "local":
             port = _free_port()
-            with _interrupt_held(), environment(_own(port)):
+            forkserver.start(purpose)
+            with _interrupt_held(), environment(_own(port)), forkserver.forked_python():
                 ray.init(
                     address="local",
                     num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
@@ -57,6 +71,7 @@ def start_ray(address: str | None = None, cpus: float | None = None) -> None:
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
+            ray.remote(num_cpus=0)(_nothing).remote()  # the fork server begins to load Ray while we do
         else:
             _knock(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -66,6 +81,10 @@ def start_ray(address: str | None = None, cpus: float | None = None) -> None:
             f"no Ray cluster answers at {address!r} ({first}); check the address, or leave it out"
         ) from None
     quiet_ray()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _knock(address: str) -> None:
@@ -112,17 +131,18 @@ def _interrupt_held() -> Iterator[None]:
 
 
 @contextmanager
-def ray_session(address: str | None = None, cpus: float | None = None) -> Iterator[None]:
-    """Ray for the length of the block; a session that was there before stays."""
+def ray_session(address: str | None = None, cpus: float | None = None, purpose: str = "data") -> Iterator[None]:
+    """Ray for the length of the block, as of :func:`start_ray`; a session that was there before stays."""
     import ray
 
     was_there = ray.is_initialized()
     try:
-        start_ray(address, cpus)
+        start_ray(address, cpus, purpose)
         yield
     finally:
         if not was_there:
             ray.shutdown()
+            forkserver.stop()
 
 
 def dashboard() -> str | None:

@@ -55,7 +55,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
     found = run.checkpoint(config.checkpoint)
     settings = validate(run.decode.model_dump() | config.decode, None, DecodeConfig)
     port = _free_port(config.host, config.port)
-    with ray_session(config.address, cpus=config.replicas):
+    with ray_session(config.address, config.replicas, "serve"):
         from ray import serve as ray_serve
 
         from raysum.serve.replicas import application

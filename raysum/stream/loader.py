@@ -111,10 +111,10 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
         made = _read_chunk(stream, first, last, number % world, world)
         return pa.table({"chunk": pa.array([pickle.dumps(made)], pa.large_binary())})
 
-    numbers = np.arange(len(chunks) * world)
-    tables = [pa.table({"block": part}) for part in np.array_split(numbers, len(numbers) // _SPREAD + 1)]
+    # Not from_arrow: it asks for a whole CPU to look at its tables, while the workers may hold all there are.
+    numbers = [{"block": number} for number in range(len(chunks) * world)]
     dataset = (
-        ray.data.from_arrow(tables)
+        ray.data.from_items(numbers, override_num_blocks=len(numbers) // _SPREAD + 1)
         .map_batches(lambda block: block, batch_size=None, batch_format="pyarrow", num_cpus=_CPUS / 2)
         .map_batches(read, batch_size=None, batch_format="pyarrow", num_cpus=_CPUS, concurrency=max(2, world))
     )

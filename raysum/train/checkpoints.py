@@ -10,14 +10,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import save_file
-from torch import Tensor, distributed
+from typing import TYPE_CHECKING, Any
 
 from raysum.run import Checkpoint, Run
 from raysum.runtime.private import full_precision_copies
 from raysum.runtime.storage import write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ENGINE, _CONVERTED = "engine", "engine-converted"
 _PARTIAL = ".partial-"
@@ -26,6 +26,9 @@ _RESUMABLE = 2  # newest checkpoints that keep their engine state: one may be wr
 
 def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
     """Publish the checkpoint of ``state["step"]``. Every rank calls it, and returns when all can see it."""
+    from safetensors.torch import save_file
+    from torch import distributed
+
     final = run.checkpoint_path(state["step"])
     partial = run.checkpoint_folder / f"{_PARTIAL}{final.name}-{_from_first_rank(secrets.token_hex(4))}"
     engine.save_checkpoint(str(partial), tag=_ENGINE, save_latest=False)
@@ -95,7 +98,7 @@ def convert(checkpoint: Checkpoint) -> None:
     os.replace(partial, target)
 
 
-def full_weights(engine: Any) -> dict[str, Tensor]:
+def full_weights(engine: Any) -> "dict[str, Tensor]":
     """All parameters of the trained model in fp32 on the CPU, tied ones once. Every rank calls it."""
     from deepspeed.utils import safe_get_full_fp32_param
 
@@ -109,6 +112,8 @@ def full_weights(engine: Any) -> dict[str, Tensor]:
 
 
 def _from_first_rank(value: str) -> str:
+    from torch import distributed
+
     values = [value]
     distributed.broadcast_object_list(values, src=0)
     return values[0]

@@ -1,12 +1,11 @@
-"""The driver of a training: checks, the run folder, and the workers: in this process, or under Ray Train."""
+"""The driver of a training: checks, the run folder, and the workers: in this process, or under Ray Train.
 
-import secrets
-import shutil
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+It loads torch only where it trains itself: a training on Ray starts seconds sooner.
+"""
+
+from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
@@ -14,25 +13,15 @@ from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.run import Run, RunResult
-from raysum.runtime.placement import share
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
-from raysum.runtime.session import ray_session
-from raysum.runtime.silence import quiet_data, quiet_ray, quiet_training
-from raysum.stream.loader import batches, ray_batches, ray_dataset
+from raysum.runtime.session import make_ready
+from raysum.stream.loader import batches
 from raysum.train import checkpoints
 from raysum.train.brief import Brief, brief_of
-from raysum.train.group import lone_group
-from raysum.train.labels import labelled
+from raysum.train.follow import followed
+from raysum.train.on_ray import train_on_ray
 from raysum.train.optim import check_engine_config
-from raysum.train.report import Reporter, followed
-from raysum.train.worker import work
-
-if TYPE_CHECKING:
-    import ray.data
-
-_FAILURES = 3  # restarts of lost workers, before a training that keeps failing is given up
-_STARTS = 2  # failed attempts to start the workers at all
 
 # May differ when a run is resumed; everything else must be as it was.
 _CHANGEABLE = {"decode", "data", "out", "run"}
@@ -55,12 +44,15 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
 def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     """:func:`train` with a checked config; ``callbacks`` are Ray Train ``UserCallback`` objects."""
     if config.model.predicts_attention:
+        from raysum.train.labels import labelled
+
         dataset, config = labelled(config)
     else:
         dataset, config = _given(config)
     assert config.out is not None, "there is a place for the run"
+    if config.train.workers:
+        make_ready("train", config.train.address)
     run = Run(config.out)
-    quiet_training()
     check_engine_config(config)
     check_resumable(run, config, dataset)
     newest = run.latest()
@@ -78,7 +70,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
             checkpoints.convert(newest)
     with followed(run, config.train.steps, done, f"training {run.path.name}"):
         if config.train.workers:
-            _train_on_ray(brief, callbacks)
+            train_on_ray(brief, callbacks)
         else:
             _train_here(brief)
     return run
@@ -116,86 +108,13 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
 
 
 def _train_here(brief: Brief) -> None:
+    from raysum.train.group import lone_group
+    from raysum.train.report import Reporter
+    from raysum.train.worker import work
+
     settle(brief.config.train.threads, neighbours=1)
     with lone_group(), closing(Reporter(Run(brief.out), first=True)) as reporter:
         work(brief, lambda start: batches(brief.train, 0, 1, start, brief.config.train.steps), reporter)
-
-
-def _train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
-    from ray.data import ExecutionOptions
-    from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    workers, folder = brief.config.train.workers, Run(brief.out).path / "ray"
-    with ray_session(brief.config.train.address, cpus=workers + 1):
-        each = share("worker", workers)
-        trainer = TorchTrainer(
-            _ray_worker,  # type: ignore[arg-type]
-            train_loop_config={"brief": brief},
-            scaling_config=ScalingConfig(
-                num_workers=workers, use_gpu=bool(each.gpus), resources_per_worker=each.bundle
-            ),
-            datasets={"train": lambda: _remaining(brief)},
-            dataset_config=DataConfig(
-                execution_options=ExecutionOptions(preserve_order=True), enable_shard_locality=False
-            ),
-            run_config=RunConfig(
-                name=f"{Run(brief.out).path.name}-{secrets.token_hex(3)}",
-                storage_path=str(folder),
-                failure_config=FailureConfig(max_failures=_FAILURES, controller_failure_limit=_STARTS),  # type: ignore[call-arg]
-                callbacks=list(callbacks),
-            ),
-        )
-        try:
-            mistake = _interruptible(trainer.fit).return_value
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    if mistake:
-        raise UserError(mistake)
-
-
-def _ray_worker(settings: dict[str, Any]) -> str | None:
-    """One worker under Ray Train; returns the message of a UserError, which another attempt would only repeat."""
-    import ray.train
-
-    brief, context = settings["brief"], ray.train.get_context()
-    settle(brief.config.train.threads, neighbours=context.get_local_world_size())
-    quiet_ray()
-    shard = ray.train.get_dataset_shard("train")
-    tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
-    reporter = Reporter(Run(brief.out), context.get_world_rank() == 0, hand_on=ray.train.report)
-    try:
-        with closing(reporter):
-            work(brief, lambda start: ray_batches(tables), reporter)
-    except UserError as error:
-        return str(error)
-    return None
-
-
-def _remaining(brief: Brief) -> "ray.data.Dataset":
-    """The batches after the newest checkpoint: evaluated by Ray Train at every start of the workers."""
-    quiet_data()
-    newest = Run(brief.out).latest()
-    return ray_dataset(brief.train, brief.config.train.workers, newest.step if newest else 0, brief.config.train.steps)
-
-
-def _interruptible(work: Callable[[], Any]) -> Any:
-    """What ``work`` returns, done in another thread, so that Ctrl-C ends the training at once.
-
-    In the main thread Ray Train would take Ctrl-C over, and wait for its workers for up to a minute.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return work()
-    done: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return done.result()
 
 
 def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:

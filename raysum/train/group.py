@@ -1,5 +1,6 @@
-"""A process group of this process alone, for trainings that Ray Train makes none for."""
+"""The process group of a training: of one process alone, or of the workers of Ray Train."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +15,46 @@ from raysum.runtime.processes import environment
 
 @contextmanager
 def lone_group() -> Iterator[None]:
-    """The group, for the length of the block."""
+    """A group of this process, for the length of the block."""
     names = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
     with environment(names), tempfile.TemporaryDirectory(prefix="raysum-") as folder:
         meeting = (Path(folder) / "group").as_uri()
-        distributed.init_process_group(backend, init_method=meeting, rank=0, world_size=1)
+        distributed.init_process_group(_backend(), init_method=meeting, rank=0, world_size=1)
         try:
             yield
         finally:
             leave_process_group()
+
+
+@contextmanager
+def ray_group() -> Iterator[None]:
+    """The group of the workers of Ray Train, for the length of the block. Each of them calls it.
+
+    Ray's own TorchConfig makes it before the workers' function runs: one after the other, while nothing else goes on,
+    and with torch in the process that directs them. Where the block fails, it is not left: others may be gone, and
+    leaving waits for them.
+    """
+    import ray
+    import ray.train
+    from ray.train.collective import broadcast_from_rank_zero
+
+    context = ray.train.get_context()
+    rank, world, local = context.get_world_rank(), context.get_world_size(), context.get_local_rank()
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local)
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a lost peer ends a worker in place of a wait
+    host, store = ray.util.get_node_ip_address(), None
+    if rank == 0:
+        store = distributed.TCPStore(host, 0, world, is_master=True, wait_for_workers=False)
+    host, port = broadcast_from_rank_zero((host, store.port) if store else None)
+    store = store or distributed.TCPStore(host, port, world, is_master=False)
+    names = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": world, "NODE_RANK": context.get_node_rank()}
+    names |= {"LOCAL_WORLD_SIZE": context.get_local_world_size(), "MASTER_ADDR": host, "MASTER_PORT": port}
+    with environment({name: str(value) for name, value in names.items()}):
+        distributed.init_process_group(_backend(), store=store, rank=rank, world_size=world)
+        yield
+        leave_process_group()
+
+
+def _backend() -> str:
+    return "nccl" if torch.cuda.is_available() else "gloo"

@@ -156,7 +156,7 @@ def _labelled(run: Run, dataset: Dataset, split: str, chunks: list[np.ndarray], 
         labeler = Labeler(*settings, 1)
         yield from track((labeler.label(split, rows) for rows in chunks), len(chunks), label, unit="chunk")
         return
-    with ray_session(config.train.address, cpus=workers + 1):
+    with ray_session(config.train.address, workers + 1, "train"):
         import ray.data
 
         quiet_data()

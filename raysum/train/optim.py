@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from raysum.config.loading import merge
+from raysum.config.loading import load_config, merge, presets
 from raysum.config.sections import Config, OptimConfig
 from raysum.errors import UserError
+from raysum.runtime.silence import quiet_training
 
 _OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "scheduler", "checkpoint")
 _PRECISIONS = ("bf16", "fp16", "torch_autocast")
@@ -31,6 +32,9 @@ def check_engine_config(config: Config) -> None:
         raise UserError(
             f"deepspeed.{ours[0]} is set by raysum; use train.batch_tokens, train.micro_batches and optim.* instead"
         )
+    if any(config.deepspeed == load_config(name).deepspeed for name in presets()):
+        return  # known to be right, and DeepSpeed takes seconds to load
+    quiet_training()
     from deepspeed.runtime.config import DeepSpeedConfig
 
     try:

@@ -10,7 +10,7 @@ from torch import distributed
 from raysum import systems
 from raysum.models.batch import move
 from raysum.run import Checkpoint, Run
-from raysum.runtime.private import compile_nothing
+from raysum.runtime.private import load_deepspeed
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
 from raysum.train.brief import Brief
@@ -47,9 +47,9 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
 
 def build(brief: Brief, checkpoint: Checkpoint | None) -> Any:
     """The DeepSpeed engine around the objective around the model, with the same weights on every rank."""
+    load_deepspeed()
     import deepspeed
 
-    compile_nothing()
     world = distributed.get_world_size()
     universal = checkpoint is not None and checkpoints.needs_conversion(checkpoint, world)
     torch.manual_seed(brief.config.train.seed)

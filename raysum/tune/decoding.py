@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BETA = "decode.beta"
-_CHUNK = 64  # examples between two reports
+_FIRST, _CHUNK = 16, 64  # examples before the first report, and between others: something is seen soon
 
 
 def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
@@ -30,8 +31,8 @@ def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
     own = {"num_cpus": 0, "num_gpus": share("decoder", job.at_once).gpus}
     decoder = decoder or ray.remote(Decoder).options(**own).remote(job, values)
     scorer: Any = ray.remote(TrialScorer).options(name=name, num_cpus=1).remote(job, name)
-    for start in range(0, job.length, _CHUNK):
-        stop = min(start + _CHUNK, job.length)
+    bounds = sorted({0, min(_FIRST, job.length), *range(_CHUNK, job.length, _CHUNK), job.length})
+    for start, stop in pairwise(bounds):
         tune.report(ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, beta))))
 
 

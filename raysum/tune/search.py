@@ -18,7 +18,7 @@ from raysum.run import Run
 from raysum.runtime.placement import trainings_at_once
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
-from raysum.runtime.session import dashboard, ray_session
+from raysum.runtime.session import dashboard, make_ready, ray_session
 from raysum.runtime.storage import write_json, write_text
 from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked
@@ -44,7 +44,9 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     job = _check(load_space(name, [*pairs(values), *overrides]))
     space, config = job.space, job.space.resolve(next(job.space.samples()))
     _claim(Path(job.out), space, config)
-    with ray_session(config.train.address, cpus=job.at_once * (config.train.workers + 2)):
+    purpose = "decode" if space.config.kind == "decode" else "search"
+    make_ready(purpose, config.train.address)
+    with ray_session(config.train.address, job.at_once * (config.train.workers + 2), purpose):
         say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token); TensorBoard: tensorboard --logdir {job.out}")
         from raysum.tune.tuner import run_trials  # after the session has set what Ray reads when it is imported
 

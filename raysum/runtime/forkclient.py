@@ -1,0 +1,36 @@
+"""What runs in place of Python for a worker of Ray: it asks the fork server for a process, or becomes Python.
+
+    python -IS forkclient.py ADDRESS PYTHON SCRIPT ARGUMENT...
+
+Only the standard library, for it starts without site packages.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+_PATIENCE = 60  # seconds
+
+
+def ask(address: str, python: str, argv: list[str]) -> bool:
+    """Whether the server has made the process. It gets our streams, environment and folder."""
+    blocked = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
+    request = {"argv": argv, "python": python, "env": dict(os.environ), "cwd": os.getcwd(), "blocked": blocked}
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_PATIENCE)
+            connection.connect(address)
+            data = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(connection, [data], [0, 1, 2])
+            connection.sendall(data[sent:])
+            return bool(connection.recv(20))
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    address, python, *argv = sys.argv[1:]
+    if not ask(address, python, argv):
+        os.execv(python, [python, *argv])

@@ -1,0 +1,260 @@
+"""Ray's workers by fork: one process imports what they need, once, and each of them is a copy of it.
+
+A start of Ray Train or Tune makes a dozen processes, which would each import Ray, pandas, torch and DeepSpeed for
+seconds. While a session of our own starts, Ray is told another Python (``forked_python``): a shell script that runs
+``forkclient.py`` for workers of Ray, which asks the server for a copy of itself, and Python for everything else. What
+is not as expected - no server, threads in it, another job - ends in the start of a Python as ever.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from raysum.runtime.private import no_ids_drawn
+
+# What workers load, first without Ray and then of it.
+_ANY = ("uvloop", "requests", "jsonschema", "pandas", "pyarrow.dataset", "pyarrow.parquet", "fsspec", "pydantic")
+_TRAINING = ("torch.distributed", "torch._dynamo", "deepspeed", "raysum.train.worker")
+_DECODING = ("safetensors.torch", "raysum.decode.summarizer", "raysum.evaluate.scorers", "syntok.segmenter",
+             "rouge_score.rouge_scorer", "sklearn.feature_extraction.text")  # fmt: skip
+_RAY_TRAINING = ("ray.data", "ray.train.v2.api.data_parallel_trainer", "raysum.train.backend", "raysum.train.fit")
+_RAY_DECODING = ("ray.data", "ray.tune", "raysum.tune.decoding")
+
+PURPOSES = {
+    "data": (_ANY, ("ray.data",)),
+    "train": ((*_ANY, *_TRAINING), _RAY_TRAINING),
+    "decode": ((*_ANY, *_DECODING), _RAY_DECODING),
+    "serve": ((*_ANY, "safetensors.torch", "raysum.decode.summarizer"), ("ray.serve", "raysum.serve.replicas")),
+    "search": ((*_ANY, *_TRAINING, *_DECODING), (*_RAY_TRAINING, *_RAY_DECODING, "raysum.tune.training")),
+}
+
+_OFF = "RAYSUM_FORKS"  # set to 0 in the environment: workers are started as Ray does
+_CLIENT = Path(__file__).with_name("forkclient.py")
+_IDENTITY = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # what Ray's library reads when it is loaded
+_NAME = 120  # characters that a process may call itself; its command has as many
+# So that importing starts no threads: a fork copies none.
+_QUIET = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+
+_server: "Server | None" = None
+
+
+class Server:
+    """The server's process, and the script that stands for Python, in a folder of their own."""
+
+    def __init__(self, modules: Iterable[str], ray_modules: Iterable[str]):
+        self.folder = tempfile.mkdtemp(prefix="raysum-")
+        address, self.python = os.path.join(self.folder, "server"), os.path.join(self.folder, "python")
+        python = shlex.quote(sys.executable)
+        Path(self.python).write_text(
+            f'#!/bin/sh\ncase "$1" in\n  */_private/workers/*) exec {python} -IS {shlex.quote(str(_CLIENT))} '
+            f'{shlex.quote(address)} {python} "$@" ;;\nesac\nexec {python} "$@"\n'
+        )
+        os.chmod(self.python, 0o700)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(address)
+            listener.listen(128)
+            ended, self._held = os.pipe()  # the server ends with what we hold
+            command = [sys.executable, "-m", "raysum.runtime.forkserver", str(listener.fileno()), str(ended)]
+            path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self.process = subprocess.Popen(
+                [*command, ",".join(modules), ",".join(ray_modules), "-" * _NAME],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **_QUIET, **path, "DS_ACCELERATOR": "cpu"},
+                pass_fds=(listener.fileno(), ended),
+                start_new_session=True,
+            )
+            os.close(ended)
+
+    def close(self) -> None:
+        """End the server. Copies of it live as long as Ray wants them to."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._held)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start(purpose: str) -> None:
+    """Let the server import what workers of ``purpose`` load, if it can run here and does not yet.
+
+    Not beside GPUs: CUDA does not survive it.
+    """
+    global _server
+    wanted = os.environ.get(_OFF, "1") != "0" and sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
+    if wanted and _server is None:
+        _server = Server(*PURPOSES[purpose])
+        atexit.register(stop)
+
+
+def stop() -> None:
+    global _server
+    if _server is not None:
+        _server.close()
+        _server = None
+
+
+@contextmanager
+def forked_python() -> Iterator[None]:
+    """Ray, started in the block, starts its workers by the server, if there is one."""
+    before = sys.executable
+    if _server is not None and os.access(_server.python, os.X_OK):  # not where temporary files cannot be run
+        import multiprocessing.spawn  # noqa: F401 - remembers which Python there is
+
+        sys.executable = _server.python
+    try:
+        yield
+    finally:
+        sys.executable = before
+
+
+def main(listener: socket.socket, ended: int, modules: list[str], ray_modules: list[str]) -> None:
+    """The server: import ``modules``, then become a worker at each request, in a copy, until ``ended`` is at its end.
+
+    Ray and ``ray_modules`` are imported at the first request, as its worker would: Ray's library reads then, once, of
+    which job it is part. Requests of other jobs are declined.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the copies
+    _load(modules)
+    served: list[str | None] | None = None
+    copyable = False
+    watched: list[Any] = [listener, ended]
+    while ended not in select.select(watched, [], [])[0]:
+        connection, _ = listener.accept()
+        request, streams = _receive(connection)
+        if request is not None:
+            identity = [request["env"].get(name) for name in _IDENTITY]
+            if served is None:
+                served = identity
+                os.environ.clear()
+                os.environ.update({**request["env"], **_QUIET})
+                with no_ids_drawn():
+                    _load(ray_modules)
+                copyable = _may_be_copied()
+            if copyable and identity == served:
+                if (child := os.fork()) == 0:
+                    for held in (listener, connection):
+                        held.close()
+                    os.close(ended)
+                    _become(request, streams)
+                    sys.exit(0)
+                with suppress(OSError):  # it has given up
+                    connection.sendall(b"%d" % child)
+        for stream in streams:
+            os.close(stream)
+        connection.close()
+    os._exit(0)  # at once: to take apart what is loaded takes seconds
+
+
+def _load(modules: list[str]) -> None:
+    gc.disable()
+    for name in modules:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    gc.enable()
+    gc.freeze()  # not to be looked at, and so copied, by each copy
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """A request of the client and its streams; None where it broke off."""
+    connection.settimeout(10)
+    data, streams = b"", []
+    try:
+        while not data.endswith(b"\n"):
+            part, received, *_ = socket.recv_fds(connection, 1 << 20, 3)
+            streams += received
+            if not part:
+                return None, streams
+            data += part
+        return json.loads(data), streams
+    except (OSError, ValueError):
+        return None, streams
+
+
+def _may_be_copied() -> bool:
+    """Whether this process has no other threads, and copies of it draw different ids."""
+    return len(os.listdir("/proc/self/task")) == 1 and len({_drawn_by_copy() for _ in range(2)}) == 2
+
+
+def _drawn_by_copy() -> bytes:
+    import ray
+
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, ray.NodeID.from_random().binary())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as found:
+        return found.read()
+
+
+def _become(request: dict[str, Any], streams: list[int]) -> None:
+    """Turn this copy into the process that ``request`` describes."""
+    os.setsid()  # Ray ends a worker with its group of processes
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # as Ray's workers have
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    argv = request["argv"]
+    _run(_set_up(argv, request["python"]) if argv[0].endswith("setup_worker.py") else argv)
+
+
+class _Exec(BaseException):
+    """Raised in place of becoming another program."""
+
+
+def _set_up(argv: list[str], python: str) -> list[str]:
+    """Run Ray's script that sets up the environment of a worker; what it would then have Python run.
+
+    Where it wants to become anything but a worker in our Python, it does.
+    """
+    execvp = os.execvp
+
+    def stop(file: str, args: list[str]) -> None:
+        words = shlex.split(args[2]) if list(args[:2]) == ["bash", "-c"] and len(args) == 3 else []
+        if words[:2] == ["exec", python] and words[2:3] and words[2].endswith("default_worker.py"):
+            raise _Exec(words[2:])
+        execvp(file, args)
+
+    os.execvp = stop  # type: ignore[assignment]
+    try:
+        _run(argv)
+    except _Exec as wanted:
+        return wanted.args[0]
+    finally:
+        os.execvp = execvp
+    sys.exit(0)
+
+
+def _run(argv: list[str]) -> None:
+    sys.argv = argv
+    sys.path[0] = os.path.dirname(argv[0])
+    runpy.run_path(argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    listening, ending, before_ray, with_ray, *_ = sys.argv[1:]
+    main(socket.socket(fileno=int(listening)), int(ending), before_ray.split(","), with_ray.split(","))

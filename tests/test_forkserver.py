@@ -1,0 +1,134 @@
+"""Ray's workers by fork: that they are copies, whole and different ones, and that Ray does without as well."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from raysum.runtime.forkserver import PURPOSES
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+# Starts a session, an actor with an environment (as Ray Train's have) and one without, and tells what they are.
+SCRIPT = """
+import json, os, sys
+import ray
+from raysum.runtime.session import ray_session
+
+class Told:
+    def tell(self):
+        import psutil, signal, threading
+        ids = [ray.NodeID.from_random().hex()]
+        thread = threading.Thread(target=lambda: ids.append(ray.NodeID.from_random().hex()))
+        thread.start()
+        thread.join()
+        return {
+            "pid": os.getpid(), "parent": " ".join(psutil.Process(os.getppid()).cmdline()), "ids": ids,
+            "loaded": "pandas" in sys.modules, "variable": os.environ.get("RAYSUM_TEST"), "group": os.getpgid(0),
+            "child": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, "put": ray.put(1).hex(),
+            "draw": __import__("numpy").random.random(),
+        }
+
+with ray_session(cpus=4):
+    actors = [
+        ray.remote(num_cpus=0, runtime_env={"env_vars": {"RAYSUM_TEST": "1"}})(Told).remote(),
+        *[ray.remote(num_cpus=0)(Told).remote() for _ in range(3)],
+    ]
+    print(json.dumps(ray.get([actor.tell.remote() for actor in actors])), flush=True)
+    if sys.argv[1:] == ["wait"]:
+        sys.stdin.readline()
+        print(json.dumps(ray.get(ray.remote(num_cpus=0)(Told).remote().tell.remote())), flush=True)
+"""
+
+
+def started(*arguments: str, **variables: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables},
+    )  # fmt: skip
+
+
+def told(process: subprocess.Popen):
+    return json.loads(process.stdout.readline())
+
+
+def server_of(process: subprocess.Popen) -> psutil.Process:
+    (server,) = [
+        p for p in psutil.Process(process.pid).children() if "raysum.runtime.forkserver" in " ".join(p.cmdline())
+    ]
+    return server
+
+
+needs_forks = pytest.mark.skipif(
+    sys.platform != "linux" or os.path.exists("/dev/nvidiactl"), reason="processes are not copied here"
+)
+
+
+def test_what_is_loaded_ahead_is_there():
+    names = {name for purpose in PURPOSES.values() for group in purpose for name in group}
+    assert not [name for name in names if importlib.util.find_spec(name) is None]
+
+
+@needs_forks
+def test_workers_are_copies_and_no_two_are_the_same():
+    process = started()
+    found = told(process)
+    assert process.wait(60) == 0
+    assert all("raysum.runtime.forkserver" in one["parent"] and one["loaded"] for one in found)
+    assert [one["variable"] for one in found] == ["1", None, None, None]
+    ids = [number for one in found for number in one["ids"]]
+    assert len(set(ids)) == len(ids), "copies of Ray's library draw the same ids"
+    assert len({one["put"] for one in found}) == len({one["draw"] for one in found}) == 4
+    assert all(one["group"] == one["pid"] for one in found), "Ray ends a worker with its group of processes"
+    assert all(one["child"] for one in found)
+
+
+@needs_forks
+def test_without_its_server_a_session_goes_on_with_processes_as_ever():
+    process = started("wait")
+    found = told(process)
+    server = server_of(process)
+    family = [server, *server.children(recursive=True)]
+    server.send_signal(signal.SIGKILL)
+    assert not left_after([server], 20)
+    print("", file=process.stdin, flush=True)
+    another = told(process)
+    assert "raysum.runtime.forkserver" not in another["parent"] and another["pid"] not in {one["pid"] for one in found}
+    assert process.wait(60) == 0
+    assert not left_after(family, 20)
+
+
+@needs_forks
+def test_copies_end_with_a_killed_driver():
+    process = started("wait")
+    told(process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    family = [child for child in family if "Agent" not in " ".join(child.cmdline())]
+    process.kill()
+    process.wait()
+    assert not left_after(family, 60)
+
+
+def test_forks_can_be_turned_off():
+    process = started(RAYSUM_FORKS="0")
+    found = told(process)
+    assert process.wait(60) == 0
+    assert not any("raysum.runtime.forkserver" in one["parent"] for one in found)
+    assert [one["variable"] for one in found] == ["1", None, None, None]
+
+
+def left_after(family: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """What of ``family`` still runs after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        left = [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        if not left:
+            return []
+        time.sleep(0.2)
+    return left
