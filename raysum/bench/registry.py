@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from raysum.bench.curve import CurveBench, bench_curve
 from raysum.bench.decode import DecodeBench, bench_decode
 from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
 from raysum.bench.result import BenchResult
@@ -14,7 +13,6 @@ from raysum.config.sections import Section
 from raysum.errors import UserError
 
 BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {
-    "curve": (CurveBench, bench_curve),
     "decode": (DecodeBench, bench_decode),
     "efficiency": (EfficiencyBench, bench_efficiency),
     "start": (StartBench, bench_start),
