@@ -53,4 +53,4 @@ def test_quickstart_with_few_steps_prints_what_it_promises(tmp_path):
     assert "training pht: 100%" in done.stderr
     again = shell("raysum quickstart --out out", tmp_path)
     assert (again.returncode, again.stdout) == (2, "")
-    assert "out is there already" in again.stderr
+    assert "out exists already" in again.stderr
