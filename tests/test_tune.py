@@ -150,18 +150,19 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
 
 @pytest.mark.slow
 def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_session):
-    space = tmp_path / "length.yaml"
+    space = tmp_path / "beams.yaml"
     # The second allocates more memory than there is.
     space.write_text(
-        "about: x\nkind: decode\nexamples: 4\nsearch:\n  decode.max_length: {grid: [5, 1000000000000000]}\n"
+        "about: x\nkind: decode\nexamples: 4\nconfig: {decode.max_length: 5}\n"
+        "search:\n  decode.num_beams: {grid: [2, 1000000000000000]}\n"
     )
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}"]
     for _ in range(2):
         result = tune(str(space), *command)
         good, bad = result.trials
-        assert good.config == {"decode.max_length": 5} and good.error is None
+        assert good.config == {"decode.num_beams": 2} and good.error is None
         assert bad.metrics == {} and bad.error and "memory" in result.render().columns[0]._cells[1]
-    assert run.decode.max_length == 5
+    assert run.decode.num_beams == 2
 
 
 @pytest.mark.slow
