@@ -22,10 +22,10 @@ def ask(address: str, python: str, argv: list[str]) -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_PATIENCE)
             connection.connect(address)
-            data = json.dumps(request).encode() + b"\n"
-            sent = socket.send_fds(connection, [data], [0, 1, 2])
-            connection.sendall(data[sent:])
-            return bool(connection.recv(20))
+            socket.send_fds(connection, [b" "], [0, 1, 2])
+            connection.sendall(json.dumps(request).encode())
+            connection.shutdown(socket.SHUT_WR)
+            return bool(connection.recv(1))
     except OSError:
         return False
 

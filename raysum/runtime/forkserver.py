@@ -14,16 +14,16 @@ import os
 import runpy
 import select
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from unittest import mock
 
 from raysum.runtime.private import no_ids_drawn
 
@@ -45,6 +45,7 @@ PURPOSES = {
 
 _OFF = "RAYSUM_FORKS"  # set to 0 in the environment: workers are started as Ray does
 _CLIENT = Path(__file__).with_name("forkclient.py")
+_WORKER = "/default_worker.py"  # Ray's script
 _IDENTITY = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # what Ray's library reads when it is loaded
 _NAME = 120  # characters that a process may call itself; its command has as many
 # So that importing starts no threads: a fork copies none.
@@ -56,38 +57,35 @@ _server: "Server | None" = None
 class Server:
     """The server's process, and the script that stands for Python, in a folder of their own."""
 
-    def __init__(self, modules: Iterable[str], ray_modules: Iterable[str]):
-        self.folder = tempfile.mkdtemp(prefix="raysum-")
-        address, self.python = os.path.join(self.folder, "server"), os.path.join(self.folder, "python")
-        python = shlex.quote(sys.executable)
+    def __init__(self, modules: tuple[str, ...], ray_modules: tuple[str, ...]):
+        self.folder = tempfile.TemporaryDirectory(prefix="raysum-", ignore_cleanup_errors=True)
+        address, self.python = os.path.join(self.folder.name, "server"), os.path.join(self.folder.name, "python")
+        client = shlex.join([sys.executable, "-IS", str(_CLIENT), address, sys.executable])
         Path(self.python).write_text(
-            f'#!/bin/sh\ncase "$1" in\n  */_private/workers/*) exec {python} -IS {shlex.quote(str(_CLIENT))} '
-            f'{shlex.quote(address)} {python} "$@" ;;\nesac\nexec {python} "$@"\n'
+            f'#!/bin/sh\ncase "$1" in\n  */_private/workers/*) exec {client} "$@" ;;\nesac\n'
+            f'exec {shlex.quote(sys.executable)} "$@"\n'
         )
         os.chmod(self.python, 0o700)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(address)
             listener.listen(128)
-            ended, self._held = os.pipe()  # the server ends with what we hold
-            command = [sys.executable, "-m", "raysum.runtime.forkserver", str(listener.fileno()), str(ended)]
+            command = [sys.executable, "-m", "raysum.runtime.forkserver", str(listener.fileno())]
             path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             self.process = subprocess.Popen(
                 [*command, ",".join(modules), ",".join(ray_modules), "-" * _NAME],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # the server ends where that does, and so with us
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, **_QUIET, **path, "DS_ACCELERATOR": "cpu"},
-                pass_fds=(listener.fileno(), ended),
+                pass_fds=[listener.fileno()],
                 start_new_session=True,
             )
-            os.close(ended)
 
     def close(self) -> None:
         """End the server. Copies of it live as long as Ray wants them to."""
         self.process.kill()
-        self.process.wait()
-        os.close(self._held)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.process.communicate()
+        self.folder.cleanup()
 
 
 def start(purpose: str) -> None:
@@ -112,52 +110,43 @@ def stop() -> None:
 @contextmanager
 def forked_python() -> Iterator[None]:
     """Ray, started in the block, starts its workers by the server, if there is one."""
-    before = sys.executable
-    if _server is not None and os.access(_server.python, os.X_OK):  # not where temporary files cannot be run
-        import multiprocessing.spawn  # noqa: F401 - remembers which Python there is
-
-        sys.executable = _server.python
-    try:
+    if _server is None or not os.access(_server.python, os.X_OK):  # where temporary files cannot be run
         yield
-    finally:
-        sys.executable = before
+        return
+    import multiprocessing.spawn  # noqa: F401 - remembers which Python there is
+
+    with mock.patch.object(sys, "executable", _server.python):
+        yield
 
 
-def main(listener: socket.socket, ended: int, modules: list[str], ray_modules: list[str]) -> None:
-    """The server: import ``modules``, then become a worker at each request, in a copy, until ``ended`` is at its end.
+def main(listener: socket.socket, modules: list[str], ray_modules: list[str]) -> None:
+    """The server: import ``modules``, then become a worker at each request, in a copy, until stdin is at its end.
 
     Ray and ``ray_modules`` are imported at the first request, as its worker would: Ray's library reads then, once, of
-    which job it is part. Requests of other jobs are declined.
+    which job it is part. Requests of other jobs are declined: they get no answer.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the copies
     _load(modules)
     served: list[str | None] | None = None
-    copyable = False
-    watched: list[Any] = [listener, ended]
-    while ended not in select.select(watched, [], [])[0]:
-        connection, _ = listener.accept()
-        request, streams = _receive(connection)
-        if request is not None:
-            identity = [request["env"].get(name) for name in _IDENTITY]
-            if served is None:
+    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+        with listener.accept()[0] as connection:
+            request, streams = _receive(connection)
+            identity = [request["env"].get(name) for name in _IDENTITY] if request else []
+            if request and served is None:
                 served = identity
-                os.environ.clear()
-                os.environ.update({**request["env"], **_QUIET})
+                _replace_environment(request["env"] | _QUIET)
                 with no_ids_drawn():
                     _load(ray_modules)
-                copyable = _may_be_copied()
-            if copyable and identity == served:
-                if (child := os.fork()) == 0:
-                    for held in (listener, connection):
-                        held.close()
-                    os.close(ended)
-                    _become(request, streams)
-                    sys.exit(0)
-                with suppress(OSError):  # it has given up
-                    connection.sendall(b"%d" % child)
-        for stream in streams:
-            os.close(stream)
-        connection.close()
+                if not _may_be_copied():
+                    break
+            if request and identity == served and os.fork() == 0:
+                with suppress(OSError):  # the client has given up
+                    connection.send(b"1")
+                connection.close()
+                listener.close()
+                _become(request, streams)
+            for stream in streams:
+                os.close(stream)
     os._exit(0)  # at once: to take apart what is loaded takes seconds
 
 
@@ -173,22 +162,16 @@ def _load(modules: list[str]) -> None:
 def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """A request of the client and its streams; None where it broke off."""
     connection.settimeout(10)
-    data, streams = b"", []
-    try:
-        while not data.endswith(b"\n"):
-            part, received, *_ = socket.recv_fds(connection, 1 << 20, 3)
-            streams += received
-            if not part:
-                return None, streams
-            data += part
-        return json.loads(data), streams
-    except (OSError, ValueError):
-        return None, streams
+    streams: list[int] = []
+    with suppress(OSError, ValueError):
+        _, streams, *_ = socket.recv_fds(connection, 1, 3)
+        return json.load(connection.makefile()), streams
+    return None, streams
 
 
 def _may_be_copied() -> bool:
     """Whether this process has no other threads, and copies of it draw different ids."""
-    return len(os.listdir("/proc/self/task")) == 1 and len({_drawn_by_copy() for _ in range(2)}) == 2
+    return len(os.listdir("/proc/self/task")) == 1 and _drawn_by_copy() != _drawn_by_copy()
 
 
 def _drawn_by_copy() -> bytes:
@@ -203,58 +186,49 @@ def _drawn_by_copy() -> bytes:
         return found.read()
 
 
-def _become(request: dict[str, Any], streams: list[int]) -> None:
-    """Turn this copy into the process that ``request`` describes."""
+def _replace_environment(values: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(values)
+
+
+def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
+    """Turn this copy into the process that ``request`` describes.
+
+    Ray's script that sets up a worker ends by becoming a shell, which becomes the worker. Where that is one in our
+    Python, it is run here instead.
+    """
     os.setsid()  # Ray ends a worker with its group of processes
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)
-    os.environ.clear()
-    os.environ.update(request["env"])
+    _replace_environment(request["env"])
     os.chdir(request["cwd"])
     signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # as Ray's workers have
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
-    argv = request["argv"]
-    _run(_set_up(argv, request["python"]) if argv[0].endswith("setup_worker.py") else argv)
-
-
-class _Exec(BaseException):
-    """Raised in place of becoming another program."""
-
-
-def _set_up(argv: list[str], python: str) -> list[str]:
-    """Run Ray's script that sets up the environment of a worker; what it would then have Python run.
-
-    Where it wants to become anything but a worker in our Python, it does.
-    """
     execvp = os.execvp
 
-    def stop(file: str, args: list[str]) -> None:
-        words = shlex.split(args[2]) if list(args[:2]) == ["bash", "-c"] and len(args) == 3 else []
-        if words[:2] == ["exec", python] and words[2:3] and words[2].endswith("default_worker.py"):
-            raise _Exec(words[2:])
+    def execute(file: str, args: list[str]) -> NoReturn:
+        os.execvp = execvp
+        match shlex.split(args[-1]) if args[:-1] == ["bash", "-c"] else []:
+            case ["exec", python, worker, *options] if python == request["python"] and worker.endswith(_WORKER):
+                _run([worker, *options])
         execvp(file, args)
 
-    os.execvp = stop  # type: ignore[assignment]
-    try:
-        _run(argv)
-    except _Exec as wanted:
-        return wanted.args[0]
-    finally:
-        os.execvp = execvp
-    sys.exit(0)
+    os.execvp = execute  # type: ignore[assignment]
+    _run(request["argv"])
 
 
-def _run(argv: list[str]) -> None:
+def _run(argv: list[str]) -> NoReturn:
     sys.argv = argv
     sys.path[0] = os.path.dirname(argv[0])
     runpy.run_path(argv[0], run_name="__main__")
+    sys.exit(0)
 
 
 if __name__ == "__main__":
-    listening, ending, before_ray, with_ray, *_ = sys.argv[1:]
-    main(socket.socket(fileno=int(listening)), int(ending), before_ray.split(","), with_ray.split(","))
+    listening, before_ray, with_ray, *_ = sys.argv[1:]
+    main(socket.socket(fileno=int(listening)), before_ray.split(","), with_ray.split(","))
