@@ -1,24 +1,25 @@
 """How fast summaries are written: beam search with random weights, every summary of the same length."""
 
+from itertools import product
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 
 from raysum import systems
-from raysum.bench.inputs import batch as random_batch
+from raysum.bench.inputs import Search
 from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES, Machine, measure, timed
 from raysum.bench.operators import Costs
 from raysum.bench.peers import check, fastest_row, ways
 from raysum.bench.result import BenchResult
 from raysum.config.loading import load_config
-from raysum.config.sections import Config, Section
+from raysum.config.sections import Section
 from raysum.decode.beam import beam_search
 from raysum.models.batch import move
 from raysum.models.kernels.int8 import check_int8, quantize
 from raysum.runtime.placement import device
-from raysum.runtime.progress import track
+from raysum.runtime.progress import bar
 
 
 class DecodeBench(Section):
@@ -45,54 +46,36 @@ def bench_decode(settings: DecodeBench) -> BenchResult:
         check_int8(device())
     rates = dict.fromkeys([*settings.dtypes, *(["fp32"] if "int8" in settings.dtypes else [])])
     machines = {count: measure(count, list(rates)) for count in settings.threads}
-    wanted = [
-        (machine, preset, config, dtype, batch)
-        for preset, config in configs.items()
-        for dtype in settings.dtypes
-        for machine in machines.values()
-        for batch in settings.batches
+    variants = product(configs.items(), settings.dtypes, settings.threads, settings.batches)
+    searches = [
+        Search(preset, config, dtype, threads, batch, settings.beams, settings.length)
+        for (preset, config), dtype, threads, batch in variants
     ]
-    peers = [
-        (name, config, dtype, batch, settings.beams, settings.length, count)
-        for name in settings.against
-        for config in configs.values()
-        for dtype in settings.dtypes
-        if ways(name, dtype, 1, 1)
-        for count in settings.threads
-        for batch in settings.batches
-    ]
-    work: list[Any] = [(alone, decode_row, settings, *one) for one in wanted] + [(fastest_row, *one) for one in peers]
-    rows = [measure_row(*one) for measure_row, *one in track(work, label="bench decode", unit="row")]
+    work: list[Any] = [(alone, decode_row, one, machines[one.threads], settings.repeats) for one in searches]
+    work += [(fastest_row, name, one) for name in settings.against for one in searches if ways(name, one)]
+    rows = [measure_row(*one) for measure_row, *one in bar(work, label="bench decode", unit="row")]
     return BenchResult("decode", machines[max(machines)], rows)
 
 
-def decode_row(settings: DecodeBench, machine: Machine, preset: str, config: Config, dtype: str, batch: int) -> Row:
+def decode_row(search: Search, machine: Machine, repeats: int) -> Row:
     """The figures of one model, in this process, encoding included."""
-    torch.set_num_threads(machine.threads)
+    torch.set_num_threads(search.threads)
     torch.manual_seed(0)
-    model: Any = systems.build(config.model).to(device(), DTYPES.get(dtype, torch.float32)).eval()
-    if dtype == "int8":
+    model: Any = systems.build(search.config.model).to(device(), DTYPES.get(search.dtype, torch.float32)).eval()
+    if search.dtype == "int8":
         quantize(model)
-    inputs = move(random_batch(config, batch, settings.length).source, device())
-    forced = {"num_beams": settings.beams, "min_length": settings.length, "max_length": settings.length}
-    decode = config.decode.model_copy(update=forced)
+    inputs = move(search.source(), device())
+    forced = {"num_beams": search.beams, "min_length": search.length, "max_length": search.length}
+    decode = search.config.decode.model_copy(update=forced)
 
     def run() -> None:
         with torch.inference_mode():
             beam_search(model, model.encode(inputs), decode)
 
-    seconds = min(timed(run) for _ in range(settings.repeats))
+    seconds = min(timed(run) for _ in range(repeats))
     with Costs() as costs:
         run()
-    return {
-        "preset": preset,
-        "dtype": dtype,
-        "threads": machine.threads,
-        "batch": batch,
-        "beams": settings.beams,
-        "examples_per_s": batch / seconds,
-        "tokens_per_s": batch * settings.length / seconds,
-        "seconds": seconds,
-        "limit_share": costs.least_seconds(machine, dtype) / seconds,
-        "mflop_per_token": costs.flops / (batch * settings.length) / 1e6,
+    return search.row(seconds) | {
+        "limit_share": costs.least_seconds(machine, search.dtype) / seconds,
+        "mflop_per_token": costs.flops / (search.batch * search.length) / 1e6,
     }

@@ -13,11 +13,11 @@ from raysum.bench.result import BenchResult
 from raysum.bench.train import training_step
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, Section
-from raysum.config.sizes import PAPERS_MB, megabytes
+from raysum.config.sizes import sizes_of
 from raysum.errors import UserError
 from raysum.models.batch import move
 from raysum.runtime.placement import device
-from raysum.runtime.progress import track
+from raysum.runtime.progress import bar
 
 
 class EfficiencyBench(Section):
@@ -38,20 +38,24 @@ def bench_efficiency(settings: EfficiencyBench) -> BenchResult:
     configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
     machine = measure(settings.threads, ["fp32"])
     rows = []
-    for preset, config in track(list(configs.items()), label="bench efficiency", unit="preset"):
+    for preset, config in bar(list(configs.items()), label="bench efficiency", unit="preset"):
         largest, used = _largest_batch(settings, config)
-        row: Row = {"preset": preset, "dtype": "fp32", "threads": settings.threads}
-        row |= {"largest_batch": largest, "memory_mb": used, "parameters": systems.count_parameters(config.model)}
-        row |= {"parameters_mb": megabytes(config.model), "paper_mb": PAPERS_MB.get(preset)}
-        rows.append(row | alone(validation_row, settings, config))
+        row = {
+            "preset": preset,
+            "dtype": "fp32",
+            "threads": settings.threads,
+            "largest_batch": largest,
+            "memory_mb": used,
+        }
+        rows.append(row | sizes_of(preset, config) | alone(validation_row, settings, config))
     return BenchResult("efficiency", machine, rows)
 
 
 def _largest_batch(settings: EfficiencyBench, config: Config) -> tuple[int, float]:
     """The most examples whose training step stays in the memory, and its peak in MiB: doubled, then halved between."""
     fits, used, fails = 0, 0.0, settings.most + 1
-    size = 1
     while fits + 1 < fails:
+        size = (fits + fails) // 2 if fails <= settings.most else min(2 * fits or 1, settings.most)
         try:
             peak = alone(training_row, settings, config, size)["peak_rss_mb"]
         except UserError:  # killed for memory
@@ -60,8 +64,6 @@ def _largest_batch(settings: EfficiencyBench, config: Config) -> tuple[int, floa
             fits, used = size, peak
         else:
             fails = size
-        size = min(2 * fits, fails - 1) if fails > settings.most else (fits + fails) // 2
-        size = max(size, 1)
     return fits, used
 
 

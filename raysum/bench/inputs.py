@@ -1,5 +1,6 @@
 """Random rows of a preset's own sizes: how fast a model is depends on sizes, not on words."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,42 @@ from raysum.data.rows import Row
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END
 
 
+@dataclass(frozen=True)
+class Search:
+    """A beam search with random weights, in which no summary ends before it has ``length`` tokens."""
+
+    preset: str
+    config: Config
+    dtype: str
+    threads: int
+    batch: int
+    beams: int
+    length: int
+
+    def source(self) -> Any:
+        return batch(self.config, self.batch, self.length).source
+
+    def row(self, seconds: float) -> dict[str, Any]:
+        """What was searched, and how fast."""
+        return {
+            "preset": self.preset,
+            "dtype": self.dtype,
+            "threads": self.threads,
+            "batch": self.batch,
+            "beams": self.beams,
+            "examples_per_s": self.batch / seconds,
+            "tokens_per_s": self.batch * self.length / seconds,
+            "seconds": seconds,
+        }
+
+
 def batch(config: Config, examples: int, target_tokens: int, paragraphs: int | None = None, seed: int = 0) -> Any:
     """``examples`` with full paragraphs and targets of ``target_tokens`` tokens after BOS, as the model reads them.
 
     ``config.source`` limits them; ``paragraphs`` replaces its ``max_paragraphs`` and lifts its ``max_tokens``.
     """
-    limits = config.source.model_copy(update={"target_tokens": target_tokens + 1})
-    if paragraphs:
-        limits = limits.model_copy(update={"max_paragraphs": paragraphs, "max_tokens": None})
+    changes: dict[str, Any] = {"max_paragraphs": paragraphs, "max_tokens": None} if paragraphs else {}
+    limits = config.source.model_copy(update={"target_tokens": target_tokens + 1, **changes})
     spec: Any = config.model
     random = np.random.default_rng(seed)
     sizes = limits.max_paragraphs, limits.paragraph_tokens, target_tokens

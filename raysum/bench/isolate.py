@@ -26,9 +26,8 @@ def alone(work: Callable[..., Row], *arguments: Any) -> Row:
         try:
             return pool.submit(_measured, work, arguments).result()
         except BrokenProcessPool:
-            raise UserError(
-                f"a measuring process was killed, as a rule for memory: {arguments}; ask for less"
-            ) from None
+            message = f"a measuring process was killed, as a rule for memory: {arguments}; ask for less"
+            raise UserError(message) from None
 
 
 def _end_with_parent() -> None:

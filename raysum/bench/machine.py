@@ -4,7 +4,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,15 @@ from raysum.models.kernels.int8 import int8_linear
 from raysum.runtime.placement import device
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_SIDES = {"cpu": 2048}  # of the square matrices that are multiplied: larger ones are no faster there
-_SIDE_ELSEWHERE = 8192
+_CPU_SIDE, _GPU_SIDE = 2048, 8192  # of the square matrices that are multiplied: larger ones are no faster
 _READ = 512 << 20  # bytes that are summed: far more than any cache holds
 _SECONDS = 1.0  # of repetition for each figure; the fastest repetition counts
 
 
 @dataclass(frozen=True)
 class Machine:
-    """``gflops``: 1e9 floating-point operations a second in products of square matrices (2,048 rows on a CPU, else
-    8,192), by dtype; ``read_gb_per_s``: 1e9 bytes a second when 512 MiB are summed. Both the best of one second's
-    repetitions.
+    """``gflops``: 1e9 operations a second in products of square matrices, by dtype; ``read_gb_per_s``: 1e9 bytes a
+    second when 512 MiB are summed. Both the best of one second's repetitions.
     """
 
     processor: str
@@ -34,9 +32,6 @@ class Machine:
     torch: str
     gflops: dict[str, float]
     read_gb_per_s: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         rates = ", ".join(f"{rate:,.0f} GFLOP/s {dtype}" for dtype, rate in self.gflops.items())
@@ -50,7 +45,7 @@ def measure(threads: int, dtypes: list[str]) -> Machine:
     """Measure the machine with so many ``threads``, in this process."""
     torch.set_num_threads(threads)
     place = device()
-    side = _SIDES.get(place.type, _SIDE_ELSEWHERE)
+    side = _CPU_SIDE if place.type == "cpu" else _GPU_SIDE
     values = torch.ones(_READ // 4, device=place)
     return Machine(
         processor=torch.cuda.get_device_name() if place.type == "cuda" else _processor(),
@@ -63,11 +58,11 @@ def measure(threads: int, dtypes: list[str]) -> Machine:
     )
 
 
-def fastest(work: Callable[[], Any], seconds: float = _SECONDS) -> float:
-    """Seconds of the fastest run of ``work`` within about ``seconds``, after one that does not count."""
+def fastest(work: Callable[[], Any]) -> float:
+    """Seconds of the fastest run of ``work`` within about ``_SECONDS``, after one that does not count."""
     work()
     found: list[float] = []
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + _SECONDS
     while not found or time.perf_counter() < end:
         found.append(timed(work))
     return min(found)

@@ -30,28 +30,23 @@ class Costs(TorchDispatchMode):
         super().__init__()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        count = _COUNTS.get(function.overloadpacket)
-        if function.overloadpacket is _int8_linear:
-            result, x = function(*args, **(kwargs or {})), args[0]
-            weights, moved = x.shape[-1] * result.shape[-1], x.numel() + result.numel()
-            self._count(self.int8, 2.0 * x.numel() * result.shape[-1], weights + 4.0 * moved)
-            return result
-        if count is None:
+        operator, named = function.overloadpacket, kwargs or {}
+        if operator not in _COUNTS and operator is not _int8_linear:
             with self:  # in inference mode torch hands on whole linear layers, which are made of products
-                result = function.decompose(*args, **(kwargs or {}))
-            if result is not NotImplemented:
-                return result
-        result = function(*args, **(kwargs or {}))
-        if count is not None:
-            output = result if isinstance(result, Tensor) else result[0]
-            tensors = [item for item in args if isinstance(item, Tensor)]
-            size = sum(item.numel() * item.element_size() for item in [*tensors, output])
-            self._count(self.products, count(output, *tensors), float(size))
+                result = function.decompose(*args, **named)
+            return function(*args, **named) if result is NotImplemented else result
+        result = function(*args, **named)
+        output = result if isinstance(result, Tensor) else result[0]
+        tensors = [item for item in args if isinstance(item, Tensor)]
+        size = float(sum(item.numel() * item.element_size() for item in [*tensors, output]))
+        if operator is _int8_linear:  # its weight is packed: a byte each
+            flops, size = 2.0 * tensors[0].numel() * output.shape[-1], size + tensors[0].shape[-1] * output.shape[-1]
+            self.int8.append((flops, size))
+        else:
+            flops = _COUNTS[operator](output, *tensors)
+            self.products.append((flops, size))
+        self.flops += flops
         return result
-
-    def _count(self, products: list[tuple[float, float]], operations: float, size: float) -> None:
-        self.flops += operations
-        products.append((operations, size))
 
     def least_seconds(self, machine: Machine, dtype: str) -> float:
         """For each product the longer of its arithmetic at the matrix rate and its memory traffic, summed.
@@ -59,9 +54,8 @@ class Costs(TorchDispatchMode):
         A model in int8 has products in fp32 too, those of its attention.
         """
         parts = (self.products, "fp32" if dtype == "int8" else dtype), (self.int8, "int8")
-        bandwidth = 1e9 * machine.read_gb_per_s
-        return sum(
-            max(flops / (1e9 * machine.gflops[rate]), size / bandwidth)
+        return 1e-9 * sum(
+            max(flops / machine.gflops[rate], size / machine.read_gb_per_s)
             for products, rate in parts
             for flops, size in products
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysum.bench.inputs import batch as random_batch
+from raysum.bench.inputs import Search
 from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES, timed
 from raysum.config.sections import Config
@@ -34,56 +34,44 @@ def check(names: Iterable[str], config: Config) -> None:
             raise UserError(f"{name} has flat Transformers only: compare presets such as ft")
 
 
-def fastest_row(name: str, config: Config, dtype: str, batch: int, beams: int, length: int, threads: int) -> Row:
+def fastest_row(name: str, search: Search) -> Row:
     """The figures of the tool ``name`` by the fastest of its ways, each in a process of its own; ``way`` tells it."""
-    found = ways(name, dtype, batch, threads)
-    rows = [alone(peer_row, name, way, config, dtype, batch, beams, length, threads) for way in found]
+    rows = [alone(peer_row, name, search, way) for way in ways(name, search)]
     return max(rows, key=lambda row: row["tokens_per_s"])
 
 
-def ways(name: str, dtype: str, batch: int, threads: int) -> list[Way]:
-    """What a tool lets its user choose, such as how threads are shared out; none where it has no ``dtype`` here."""
-    place = device().type
+def ways(name: str, search: Search) -> list[Way]:
+    """What a tool lets its user choose, such as how threads are shared out; none where it lacks the dtype here."""
     if name == "transformers":
-        return [{}] if dtype in DTYPES else []
+        return [{}] if search.dtype in DTYPES else []
     import ctranslate2
 
-    kinds = {"fp32": ("float32",), "bf16": ("bfloat16",), "int8": ("int8", "int8_float32", "int8_bfloat16")}[dtype]
-    split = {(1, threads), (1, 1), (min(threads, batch), max(1, threads // batch))} if place == "cpu" else {(1, 1)}
+    kinds = {"fp32": ("float32",), "bf16": ("bfloat16",), "int8": ("int8", "int8_float32", "int8_bfloat16")}
+    place, split = device().type, {(1, 1)}
+    if place == "cpu":
+        split |= {(1, search.threads), (min(search.threads, search.batch), max(1, search.threads // search.batch))}
     known = ctranslate2.get_supported_compute_types(place)
     return [
         {"compute_type": kind, "inter_threads": inter, "intra_threads": intra}
-        for kind in kinds
+        for kind in kinds[search.dtype]
         if kind in known
         for inter, intra in sorted(split)
     ]
 
 
-def peer_row(name: str, way: Way, config: Config, dtype: str, batch: int, beams: int, length: int, threads: int) -> Row:
+def peer_row(name: str, search: Search, way: Way) -> Row:
     """The figures of one way, in this process; the faster of two searches counts."""
-    torch.set_num_threads(threads)
-    ids = random_batch(config, batch, length).source.ids.view(batch, -1)
-    run = {"transformers": _transformers, "ctranslate2": _ctranslate2}[name](config, ids, dtype, beams, length, way)
-    seconds = min(timed(run) for _ in range(2))
-    return {
-        "preset": name,
-        "dtype": dtype,
-        "threads": threads,
-        "batch": batch,
-        "beams": beams,
-        "examples_per_s": batch / seconds,
-        "tokens_per_s": batch * length / seconds,
-        "seconds": seconds,
-        "way": "{compute_type} {inter_threads}x{intra_threads}".format(**way) if way else None,
-    }
+    torch.set_num_threads(search.threads)
+    ids = search.source().ids.view(search.batch, -1)
+    run = _transformers(search, ids) if name == "transformers" else _ctranslate2(search, ids, way)
+    told = "{compute_type} {inter_threads}x{intra_threads}".format(**way) if way else None
+    return search.row(min(timed(run) for _ in range(2))) | {"preset": name, "way": told}
 
 
-def _transformers(
-    config: Config, ids: torch.Tensor, dtype: str, beams: int, length: int, way: Way
-) -> Callable[[], Any]:
+def _transformers(search: Search, ids: torch.Tensor) -> Callable[[], Any]:
     from transformers import MarianConfig, MarianMTModel
 
-    spec: Any = config.model
+    spec: Any = search.config.model
     model = MarianMTModel(
         MarianConfig(
             vocab_size=spec.vocabulary,
@@ -94,26 +82,25 @@ def _transformers(
             decoder_ffn_dim=spec.ffn,
             encoder_attention_heads=spec.heads,
             decoder_attention_heads=spec.heads,
-            max_position_embeddings=max(ids.shape[1], length) + 2,
+            max_position_embeddings=max(ids.shape[1], search.length) + 2,
             pad_token_id=PAD,
             eos_token_id=EOS,
             decoder_start_token_id=BOS,
             forced_eos_token_id=None,
         )
     )
-    model, ids = model.eval().to(device(), DTYPES[dtype]), ids.to(device())
-    sizes = {"num_beams": beams, "min_new_tokens": length, "max_new_tokens": length, "do_sample": False}
+    model, ids = model.eval().to(device(), DTYPES[search.dtype]), ids.to(device())
+    sizes = {"num_beams": search.beams, "min_new_tokens": search.length, "max_new_tokens": search.length}
     mask = torch.ones_like(ids)
-    return lambda: model.generate(input_ids=ids, attention_mask=mask, **sizes)
+    return lambda: model.generate(input_ids=ids, attention_mask=mask, do_sample=False, **sizes)
 
 
-def _ctranslate2(config: Config, ids: torch.Tensor, dtype: str, beams: int, length: int, way: Way) -> Callable[[], Any]:
+def _ctranslate2(search: Search, ids: torch.Tensor, way: Way) -> Callable[[], Any]:
     import ctranslate2
 
-    spec: Any = config.model
+    spec: Any = search.config.model
     kind = ctranslate2.specs.TransformerSpec.from_config((len(spec.encoder), len(spec.decoder)), spec.heads)
-    random = np.random.default_rng(0)
-    _fill(kind, spec, random)
+    _fill(kind, spec)
     pieces = ["<unk>", "<s>", "</s>", *(str(number) for number in range(3, spec.vocabulary))]
     kind.register_source_vocabulary(pieces)
     kind.register_target_vocabulary(pieces)
@@ -122,14 +109,14 @@ def _ctranslate2(config: Config, ids: torch.Tensor, dtype: str, beams: int, leng
         kind.save(folder)
         translator = ctranslate2.Translator(folder, device().type, **way)
     tokens = [[pieces[number] for number in row] for row in ids.tolist()]
-    sizes = {"beam_size": beams, "min_decoding_length": length, "max_decoding_length": length}
+    sizes = {"beam_size": search.beams, "min_decoding_length": search.length, "max_decoding_length": search.length}
     part = -(-len(tokens) // way["inter_threads"])
     return lambda: translator.translate_batch(tokens, max_batch_size=part, max_input_length=0, **sizes)
 
 
-def _fill(part: Any, spec: Any, random: np.random.Generator) -> None:
+def _fill(part: Any, spec: Any) -> None:
     """Random weights of the right shapes in a CTranslate2 specification."""
-    width, ffn, vocabulary = spec.width, spec.ffn, spec.vocabulary
+    random, width = np.random.default_rng(0), spec.width
 
     def put(layer: Any, *shape: int) -> None:
         layer.weight = random.normal(0, 0.02, shape).astype(np.float32)
@@ -144,15 +131,14 @@ def _fill(part: Any, spec: Any, random: np.random.Generator) -> None:
         for linear, count in zip(layer.linear, parts, strict=True):
             put(linear, count * width, width)
 
-    put(part.encoder.embeddings[0], vocabulary, width)
-    put(part.decoder.embeddings, vocabulary, width)
-    put(part.decoder.projection, vocabulary, width)
+    for table in (part.encoder.embeddings[0], part.decoder.embeddings, part.decoder.projection):
+        put(table, spec.vocabulary, width)
     for side in (part.encoder, part.decoder):
         norm(side.layer_norm)
         for layer in side.layer:
             attention(layer.self_attention, (3, 1))
             norm(layer.ffn.layer_norm)
-            put(layer.ffn.linear_0, ffn, width)
-            put(layer.ffn.linear_1, width, ffn)
+            put(layer.ffn.linear_0, spec.ffn, width)
+            put(layer.ffn.linear_1, width, spec.ffn)
     for layer in part.decoder.layer:
         attention(layer.attention, (1, 2, 1))

@@ -1,6 +1,6 @@
 """What a benchmark found: the machine and rows of figures, as a table and as JSON."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from raysum.bench.isolate import Row
@@ -21,7 +21,7 @@ class BenchResult:
     rows: list[Row]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"bench": self.bench, "machine": self.machine.to_dict(), "rows": self.rows}
+        return asdict(self)
 
     def render(self) -> "Group":
         """A line a figure, a column a row; a few columns beside each other, so that they fit a terminal."""

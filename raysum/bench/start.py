@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -18,17 +19,12 @@ from raysum.bench.isolate import Row
 from raysum.bench.machine import measure
 from raysum.bench.result import BenchResult
 from raysum.config.sections import Section
-from raysum.data.recipe import Recipe
-from raysum.data.rows import table_of
-from raysum.data.vocabulary import Vocabulary
-from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.prepare.factbook import corpus
-from raysum.prepare.pipeline import prepare_example
-from raysum.runtime.progress import track
+from raysum.runtime.progress import bar
 from raysum.runtime.session import NO_DASHBOARD
 
-_ROWS = {"train": 2000, "valid": 60}  # of an invented dataset
+_CLUSTERS = {"train": 2000, "valid": 60, "test": 60}  # of an invented dataset
 _LOOK = 0.1  # seconds between two looks at the processes
 _PATIENCE = 300  # seconds
 # What is in the command line of Ray's own processes; all others of a session are the driver, or workers.
@@ -50,59 +46,47 @@ def bench_start(settings: StartBench) -> BenchResult:
     machine = measure(os.cpu_count() or 1, ["fp32"])
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        work = [(command, workers, shown) for command in settings.commands for workers in settings.workers
-                for shown in settings.dashboard if command == "train" or workers == settings.workers[0]]  # fmt: skip
+        work = [one for one in product(settings.commands, settings.workers, settings.dashboard)
+                if one[0] == "train" or one[1] == settings.workers[0]]  # fmt: skip
         _prepare(folder, aligned="tune" in settings.commands)
-        rows = [_row(folder, settings.repeats, *one) for one in track(work, label="bench start", unit="row")]
+        rows = [_row(folder, settings.repeats, *one) for one in bar(work, label="bench start", unit="row")]
     return BenchResult("start", machine, rows)
 
 
 def _prepare(folder: Path, aligned: bool) -> None:
     """A dataset of the factbook, and a run of few steps, with its attention predictor if it is to be ``aligned``."""
-    clusters = {split: list(corpus.generate(split, count)) for split, count in _ROWS.items()}
-    texts = (document["text"] for cluster in clusters["train"] for document in cluster["documents"])
-    vocabulary = Vocabulary.train(texts, 2000)
-    recipe = Recipe(max_paragraphs=10, paragraph_tokens=40, vocabulary_sha256=vocabulary.sha256)
-    (folder / "data").mkdir()
-    writer = DatasetWriter(folder / "data", "summarization", recipe, vocabulary)
-    rows = {split: [prepare_example(raw, recipe, vocabulary) for raw in some] for split, some in clusters.items()}
-    writer.finish([writer.add(split, split, table_of(some, writer.kind)) for split, some in rows.items()])
+    clusters, data, run = str(corpus.write(folder / "corpus", **_CLUSTERS)), str(folder / "data"), folder / "run"
+    few = [f"data={data}", "train.workers=0", "train.steps=2", "train.batch_tokens=2000"]
+    sizes = ["--pieces=2000", "--max-paragraphs=10", "--paragraph-tokens=40"]
+    commands = [["prepare", clusters, f"--out={data}", *sizes]]
     if aligned:
-        data, few = f"data={folder / 'data'}", ["train.workers=0", "train.steps=2", "train.batch_tokens=2000"]
-        for command in (["quickstart", f"out={folder / 'run'}"], ["alignment", f"run={folder / 'run'}"]):
-            subprocess.run(_raysum("train", *command, data, *few), check=True, capture_output=True)
+        commands += [["train", "quickstart", f"out={run}", *few], ["train", "alignment", f"run={run}", *few]]
+    for command in commands:
+        subprocess.run(_raysum(*command), check=True, capture_output=True)
 
 
 def _row(folder: Path, repeats: int, command: str, workers: int, dashboard: bool) -> Row:
-    found = [_start(folder, f"{command}-{workers}-{dashboard}-{number}", command, workers, dashboard)
-             for number in range(repeats)]  # fmt: skip
-    row: Row = {"start": command, "workers": workers, "dashboard": "yes" if dashboard else "no"}
+    found = [_start(folder, command, workers, dashboard) for _ in range(repeats)]
+    middle = {name: median(one[name] for one in found) for name in found[0]}
     seconds = [one["seconds"] for one in found]
-    row |= {"seconds": median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
-    return row | {name: median(one[name] for one in found) for name in found[0] if name != "seconds"}
+    row = {"start": command, "workers": workers, "dashboard": "yes" if dashboard else "no"}
+    return row | {"seconds": 0, "fastest": min(seconds), "slowest": max(seconds)} | middle
 
 
-def _start(folder: Path, name: str, command: str, workers: int, dashboard: bool) -> Row:
+def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[str, float]:
     """One start: its seconds, its CPU seconds by kind of process, and how many processes there were."""
-    data, out = f"data={folder / 'data'}", folder / name
-    if command == "train":
-        line = _raysum("train", "quickstart", data, f"out={out}", f"train.workers={workers}", "train.log_every=1")
-        metrics = out / "metrics.jsonl"
-
-        def reached() -> bool:
-            return metrics.exists() and b"\n" in metrics.read_bytes()
-    else:
-        line = _raysum("tune", "beta", f"run={folder / 'run'}", data, f"out={out}", "decode.max_length=20")
-
-        def reached() -> bool:
-            return b": rouge2 " in log.read_bytes()
-
-    log = folder / f"{name}.log"
+    here = Path(tempfile.mkdtemp(dir=folder))
+    out, log = here / "out", here / "log"
+    options, file, mark = {
+        "train": (["quickstart", f"train.workers={workers}", "train.log_every=1"], out / "metrics.jsonl", b"\n"),
+        "tune": (["beta", f"run={folder / 'run'}", "decode.max_length=20"], log, b": rouge2 "),
+    }[command]
+    line = _raysum(command, *options, f"data={folder / 'data'}", f"out={out}")
+    environment = os.environ | ({} if dashboard else {NO_DASHBOARD: "1"})
+    began = time.monotonic()
     with log.open("wb") as said:
-        began = time.monotonic()
-        environment = os.environ | ({} if dashboard else {NO_DASHBOARD: "1"})
-        process = subprocess.Popen(line, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment)
-    cpu = _watch(process, reached)
+        process = psutil.Popen(line, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment)
+    cpu = _watch(process, lambda: file.exists() and mark in file.read_bytes())
     seconds = time.monotonic() - began
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
@@ -112,21 +96,18 @@ def _start(folder: Path, name: str, command: str, workers: int, dashboard: bool)
     kinds = {"driver": 0.0, "workers": 0.0, "ray": 0.0, "dashboard": 0.0}
     for kind, spent in cpu.values():
         kinds[kind] += spent
-    return (
-        {"seconds": seconds, "cpu_s": sum(kinds.values())}
-        | {f"cpu_{kind}_s": spent for kind, spent in kinds.items()}
-        | {"processes": len(cpu)}
-    )
+    by_kind = {f"cpu_{kind}_s": spent for kind, spent in kinds.items()}
+    return {"seconds": seconds, "cpu_s": sum(kinds.values()), **by_kind, "processes": len(cpu)}
 
 
-def _watch(process: "subprocess.Popen[bytes]", reached: Callable[[], bool]) -> dict[int, tuple[str, float]]:
+def _watch(process: psutil.Popen, reached: Callable[[], bool]) -> dict[int, tuple[str, float]]:
     """Until the first result: kind and CPU seconds of each process; nothing where there never was one."""
     found: dict[int, tuple[str, float]] = {}
     deadline = time.monotonic() + _PATIENCE
     while not reached():
         if process.poll() is not None or time.monotonic() > deadline:
             return {}
-        for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+        for one in [process, *process.children(recursive=True)]:
             try:
                 times, words = one.cpu_times(), " ".join(one.cmdline())
             except psutil.Error:

@@ -1,6 +1,7 @@
 """How fast models train: one forward pass, backward pass and Adam step, repeated on one random batch."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from raysum.config.loading import load_config
 from raysum.config.sections import Config, Section
 from raysum.models.batch import move
 from raysum.runtime.placement import device
-from raysum.runtime.progress import track
+from raysum.runtime.progress import bar
 from raysum.runtime.silence import hushed
 
 
@@ -41,15 +42,10 @@ def bench_train(settings: TrainBench) -> BenchResult:
     Raises UserError for an unknown preset, or a batch that does not fit in memory.
     """
     configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
-    numbers: list[int | None] = [*settings.paragraphs] or [None]
-    wanted = [
-        (preset, config, dtype, paragraphs)
-        for preset, config in configs.items()
-        for dtype in settings.dtypes
-        for paragraphs in numbers
-    ]
     machine = measure(settings.threads, list(settings.dtypes))
-    rows = [alone(train_row, settings, machine, *one) for one in track(wanted, label="bench train", unit="row")]
+    numbers: list[int | None] = [*settings.paragraphs] or [None]
+    work = bar(list(product(configs.items(), settings.dtypes, numbers)), label="bench train", unit="row")
+    rows = [alone(train_row, settings, machine, *preset, *sizes) for preset, *sizes in work]
     if settings.plot:
         plot_growth(rows, Path(settings.plot).expanduser())
     return BenchResult("train", machine, rows)
@@ -69,7 +65,7 @@ def train_row(
     share = _product_share(step)
     source_tokens, target_tokens = len(inputs.source.ids), settings.examples * settings.target_tokens
     flops = 3 * costs.flops  # a backward pass has two products for each one of the forward pass
-    return {
+    row = {
         "preset": preset,
         "dtype": dtype,
         "threads": settings.threads,
@@ -84,7 +80,10 @@ def train_row(
         "mflop_per_source_token": flops / source_tokens / 1e6,
         "parameters": systems.count_parameters(config.model),
         "peak_rss_mb": peak,
-    } | _gpu_memory()
+    }
+    if torch.cuda.is_available():
+        row["peak_gpu_mb"] = torch.cuda.max_memory_allocated() / (1 << 20)
+    return row
 
 
 def training_step(config: Config, inputs: Any, dtype: str) -> tuple[Callable[[], None], Costs]:
@@ -114,13 +113,7 @@ def _product_share(step: Callable[[], None]) -> float:
     cuda = device().type == "cuda"
     with hushed(), profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiled:
         step()
-    times = {
-        event.key: event.self_device_time_total if cuda else event.self_cpu_time_total
-        for event in profiled.key_averages()
-    }
+    kind = "self_device_time_total" if cuda else "self_cpu_time_total"
+    times = {event.key: getattr(event, kind) for event in profiled.key_averages()}
     products = ("mm", "gemm", "matmul", "flash_attention", "cutlass", "fmha")
     return sum(time for key, time in times.items() if any(part in key for part in products)) / sum(times.values())
-
-
-def _gpu_memory() -> Row:
-    return {"peak_gpu_mb": torch.cuda.max_memory_allocated() / (1 << 20)} if torch.cuda.is_available() else {}

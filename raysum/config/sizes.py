@@ -17,6 +17,16 @@ def megabytes(spec: Spec, moments: bool = False) -> float:
     return count_parameters(spec) * (12 if moments else 4) / 1e6
 
 
+def sizes_of(preset: str, config: Config) -> dict[str, Any]:
+    """The parameters of ``config``, and what a paper states of ``preset``."""
+    spec = config.model
+    return {
+        "parameters": count_parameters(spec),
+        "parameters_mb": megabytes(spec),
+        "paper_mb": PAPERS_MB.get(preset),
+    }
+
+
 @dataclass(frozen=True)
 class SizedConfig:
     """What `raysum config show` prints."""
@@ -25,9 +35,7 @@ class SizedConfig:
     config: Config
 
     def to_dict(self) -> dict[str, Any]:
-        spec, paper = self.config.model, PAPERS_MB.get(self.preset)
-        sizes = {"parameters": count_parameters(spec), "parameters_mb": megabytes(spec), "paper_mb": paper}
-        return self.config.model_dump(mode="json") | sizes
+        return self.config.model_dump(mode="json") | sizes_of(self.preset, self.config)
 
     def render(self) -> str:
         """The config as YAML, its sizes as comments."""

@@ -17,7 +17,7 @@ from raysum.prepare.pipeline import read_cluster
 from raysum.prepare.shards import write_shards
 from raysum.prepare.sources.find import Source, find_sources
 from raysum.prepare.sources.record import Rejected
-from raysum.runtime.progress import say, track
+from raysum.runtime.progress import bar, say
 from raysum.runtime.session import start_ray
 from raysum.runtime.storage import new_folder
 
@@ -74,7 +74,7 @@ def make_dataset(paths: Sequence[str | Path], config: PrepareConfig) -> PrepareR
 
 
 def _train_vocabulary(sources: list[Source], config: PrepareConfig, how: Normalization) -> Vocabulary:
-    sample = sample_texts(track(_train_texts(sources, config), label="vocabulary", unit="cluster"), config.pieces)
+    sample = sample_texts(bar(_train_texts(sources, config), label="vocabulary", unit="cluster"), config.pieces)
     vocabulary = Vocabulary.train((normalize(text, how) for text in sample), config.pieces)
     if len(vocabulary) < config.pieces:
         say(f"The corpus gives {len(vocabulary)} pieces, not {config.pieces}: the vocabulary is that small")

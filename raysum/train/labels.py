@@ -25,7 +25,7 @@ from raysum.restore import restore
 from raysum.run import Run
 from raysum.runtime.placement import device, share
 from raysum.runtime.processes import settle
-from raysum.runtime.progress import track
+from raysum.runtime.progress import bar
 from raysum.runtime.session import ray_session
 from raysum.runtime.silence import quiet_data
 from raysum.stream.kinds.base import kind_of
@@ -154,7 +154,7 @@ def _labelled(run: Run, dataset: Dataset, split: str, chunks: list[np.ndarray], 
         return
     if not workers:
         labeler = Labeler(*settings, 1)
-        yield from track((labeler.label(split, rows) for rows in chunks), len(chunks), label, unit="chunk")
+        yield from bar((labeler.label(split, rows) for rows in chunks), len(chunks), label, unit="chunk")
         return
     with ray_session(config.train.address, workers + 1, "train"):
         import ray.data
@@ -172,4 +172,4 @@ def _labelled(run: Run, dataset: Dataset, split: str, chunks: list[np.ndarray], 
             num_gpus=each.gpus,
         )
         found.context.execution_options.preserve_order = True
-        yield from track(found.iter_batches(batch_size=None, batch_format="pyarrow"), len(chunks), label, unit="chunk")
+        yield from bar(found.iter_batches(batch_size=None, batch_format="pyarrow"), len(chunks), label, unit="chunk")
