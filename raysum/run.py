@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from raysum.config.loading import dump, merge, parse_yaml
-from raysum.config.problems import validate
+from raysum.config.problems import AnySection, validate
 from raysum.config.sections import Config, DecodeConfig
 from raysum.errors import UserError
 from raysum.runtime.storage import read_json, read_lines, write_json, write_text
@@ -85,9 +85,7 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        file = self.path / "config.yaml"
-        values, places = parse_yaml(file.read_text(encoding="utf-8"), str(file))
-        return validate(values, places, Config)
+        return self._read("config.yaml", Config, {})
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
@@ -161,11 +159,13 @@ class Run:
     @property
     def decode(self) -> DecodeConfig:
         """The run's decoding settings: those of its config, changed by what a search found best (decode.yaml)."""
-        file = self.path / "decode.yaml"
-        if not file.is_file():
+        if not (self.path / "decode.yaml").is_file():
             return self.config.decode
-        found, places = parse_yaml(file.read_text(encoding="utf-8"), str(file))
-        return validate(merge(self.config.decode.model_dump(), found), places, DecodeConfig)
+        return self._read("decode.yaml", DecodeConfig, self.config.decode.model_dump())
+
+    def _read(self, name: str, root: type[AnySection], base: dict[str, Any]) -> AnySection:
+        values, places = parse_yaml((self.path / name).read_text(encoding="utf-8"), str(self.path / name))
+        return validate(merge(base, values), places, root)
 
     def set_decode(self, settings: dict[str, Any]) -> None:
         """Make ``settings`` (decode keys) the ones that evaluate, summarize and serve use."""

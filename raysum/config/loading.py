@@ -25,15 +25,17 @@ def load_config(name: str | None, overrides: Iterable[str] = (), values: dict[st
     Raises UserError that lists every problem with its file, line and the nearest valid key.
     """
     base, places = read_values(name) if name else ({}, {})
-    merged = merge(base, values or {})
-    for override in overrides:
-        apply_override(merged, places, override)
-    return validate(merged, places, Config)
+    return section_of(Config, merge(base, values or {}), overrides, places)
 
 
-def section_of(root: type[AnySection], values: dict[str, Any], overrides: Iterable[str] = ()) -> AnySection:
+def section_of(
+    root: type[AnySection],
+    values: dict[str, Any],
+    overrides: Iterable[str] = (),
+    places: dict[str, str] | None = None,
+) -> AnySection:
     """``values`` changed by ``key=value`` overrides as a ``root`` section. Raises UserError as :func:`load_config`."""
-    changed, places = dict(values), dict[str, str]()
+    changed, places = dict(values), places or {}
     for override in overrides:
         apply_override(changed, places, override)
     return validate(changed, places, root)

@@ -25,8 +25,7 @@ def import_checkpoint(
 
     ``vocab`` is the SentencePiece model that it was trained with. ``heads`` and ``dropout`` are for ``wiki_sum``, whose
     files do not tell them (by default the code's own). The recipe is that of the published data, the rest of the config
-    that of the paper's preset. The optimizer's state is not imported. ``out`` appears complete, by renaming.
-    Raises UserError for a mistake in any of these; nothing is then written.
+    that of the paper's preset. Raises UserError for a mistake in any of these; nothing is then written.
     """
     if kind not in KINDS:
         raise UserError(f"{kind!r} is no kind of checkpoint that is read; the kinds are {' and '.join(KINDS)}")
@@ -55,8 +54,7 @@ def import_checkpoint(
 
 def _load(kind: str, file: Path, heads: int | None, dropout: float | None) -> Published:
     if kind == "wiki_sum":
-        heads = wiki_sum.HEADS if heads is None else heads
-        return wiki_sum.load(file, heads, wiki_sum.DROPOUT if dropout is None else dropout)
+        return wiki_sum.load(file, heads, dropout)
     if heads is not None or dropout is not None:
         raise UserError("a hiersumm checkpoint tells its heads and dropout itself; leave --heads and --dropout out")
     return hiersumm.load(file)

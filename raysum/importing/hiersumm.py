@@ -42,8 +42,7 @@ def load(path: Path) -> Published:
 def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[FamilySpec, dict[str, Tensor]]:
     """The spec and state dict of a hiersumm model.
 
-    ``arrays``: parameters by hiersumm's names (buffers are ignored), ``options``: its ``opt`` as a mapping, which gives
-    what no shape tells. Raises KeyError where a parameter is missing.
+    ``arrays``: parameters by its names; ``options``: its ``opt``. Raises KeyError where a parameter is missing.
     """
     flat = any(name.startswith(_FLAT) for name in arrays)
     layers = _FLAT if flat else _HIERARCHICAL

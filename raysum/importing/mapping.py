@@ -22,15 +22,12 @@ Part = tuple[str, str, str]  # a section of the table, and what stands before ou
 
 @dataclass(frozen=True)
 class Published:
-    """A published model: its architecture, its weights under our names, and the step they were saved at (0: unknown).
-
-    ``source`` are the keys of a config's section of that name which the checkpoint tells.
-    """
+    """A published model."""
 
     spec: FamilySpec
-    weights: dict[str, Tensor]
-    step: int
-    source: dict[str, int]
+    weights: dict[str, Tensor]  # by our names
+    step: int  # that they were saved at; 0: unknown
+    source: dict[str, int]  # what the checkpoint tells of the config's section of that name
 
 
 def layer_parts(spec: FamilySpec, encoder: str, decoder: str) -> list[Part]:

@@ -41,10 +41,9 @@ class Entry:
 
 
 class TensorBundle:
-    """The tensors of a checkpoint, each read when it is asked for.
+    """The tensors of a checkpoint, each read when it is asked for, by the ``prefix`` of its files or one of them.
 
-    ``prefix`` is the name that all its files begin with; one of those files does too. Raises UserError where the index
-    is missing, damaged, or not one.
+    Raises UserError where the index is missing, damaged, or not one.
     """
 
     def __init__(self, prefix: str | Path):

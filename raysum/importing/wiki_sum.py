@@ -10,7 +10,7 @@ from raysum.importing.mapping import Arrays, Published, count_layers, layer_part
 from raysum.importing.tensor_bundle import TensorBundle
 from raysum.models.specs.family import FamilySpec
 
-HEADS, DROPOUT = 4, 0.3  # the code's defaults, -num_headers and -drop_rate; also PHT/VHT paper section 4.2
+_HEADS, _DROPOUT = 4, 0.3  # the code's defaults, -num_headers and -drop_rate; also PHT/VHT paper section 4.2
 
 _MODEL, _VALUE, _SLOT = "model/", "/.ATTRIBUTES/VARIABLE_VALUE", "/.OPTIMIZER_SLOT/"
 _STEPS = f"optimizer/iter{_VALUE}"  # updates; the number in a checkpoint's name counts savings
@@ -20,7 +20,7 @@ _DECODER = "decoder/dec_layers/"
 _POOLING = "encoder/para_encoder/final_encoder/"
 
 
-def load(prefix: Path, heads: int = HEADS, dropout: float = DROPOUT) -> Published:
+def load(prefix: Path, heads: int | None = None, dropout: float | None = None) -> Published:
     """The model of the checkpoint ``prefix`` (``ckpt-N``, or one of its files). The optimizer's state is left out.
 
     Raises UserError where its files do not read, are of another code, or do not fit ``heads``.
@@ -29,7 +29,8 @@ def load(prefix: Path, heads: int = HEADS, dropout: float = DROPOUT) -> Publishe
     names = [name for name in bundle.entries if name.startswith(_MODEL) and name.endswith(_VALUE) and _SLOT not in name]
     arrays = {name.removeprefix(_MODEL).removesuffix(_VALUE): bundle.read(name) for name in names}
     try:
-        spec, weights = convert(arrays, {"num_heads": heads, "drop_rate": dropout})
+        told = {"num_heads": _HEADS if heads is None else heads, "drop_rate": _DROPOUT if dropout is None else dropout}
+        spec, weights = convert(arrays, told)
     except (KeyError, ValueError, RuntimeError) as error:
         raise misfit(prefix, "wiki_sum", error) from None
     step = int(bundle.read(_STEPS)) if _STEPS in bundle.entries else step_in_name(prefix, r"ckpt-(\d+)")
@@ -39,8 +40,8 @@ def load(prefix: Path, heads: int = HEADS, dropout: float = DROPOUT) -> Publishe
 def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[FamilySpec, dict[str, Tensor]]:
     """The spec and state dict of a wiki_sum model.
 
-    ``arrays``: weights by their TensorFlow object path (behind ``model/``), ``options``: ``num_heads`` and
-    ``drop_rate``, which no shape tells. Raises KeyError where a weight is missing.
+    ``arrays``: weights by their object path behind ``model/``; ``options``: ``num_heads`` and ``drop_rate``.
+    Raises KeyError where a weight is missing.
     """
     vocabulary, width = arrays[_EMBEDDING].shape
     letter = "P" if f"{_POOLING}weight" in arrays else "V"

@@ -21,9 +21,8 @@ def packed_linear(weight: Any, bias: "Tensor | None", rows: int) -> "Callable[[T
     """
     import torch
 
-    if not isinstance(weight, torch.Tensor) or weight.dtype != torch.float32 or weight.device.type != "cpu":
-        return None
-    if not torch.backends.mkldnn.is_available():
+    fits = isinstance(weight, torch.Tensor) and weight.dtype == torch.float32 and weight.device.type == "cpu"
+    if not (fits and torch.backends.mkldnn.is_available()):
         return None
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")

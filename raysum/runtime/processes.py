@@ -16,16 +16,14 @@ _KEPT = 256 << 20  # bytes that may stay free at the end of the heap
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
     """The variables have these ``values``, in this process and in those that it starts; then what they had before."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def cores() -> int:

@@ -71,20 +71,16 @@ def start_ray(address: str | None = None, cpus: float | None = None, purpose: st
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
-            ray.remote(num_cpus=0)(_nothing).remote()  # the fork server begins to load Ray while we do
+            ray.remote(num_cpus=0)(lambda: None).remote()  # the fork server begins to load Ray while we do
         else:
             _knock(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(
             f"no Ray cluster answers at {address!r} ({first}); check the address, or leave it out"
         ) from None
     quiet_ray()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _knock(address: str) -> None:
