@@ -50,8 +50,6 @@ def peak_rss_mb() -> float:
 
     Linux counts what the parent held into ``ru_maxrss`` of a new process, but not into VmHWM.
     """
-    if sys.platform.startswith("linux"):
-        (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
-        return int(line.split()[1]) / (1 << 10)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    if sys.platform == "darwin":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / (1 << 10)

@@ -126,7 +126,7 @@ def _fill(part: Any, spec: Any) -> None:
     def norm(layer: Any) -> None:
         layer.gamma, layer.beta = np.ones(width, np.float32), np.zeros(width, np.float32)
 
-    def attention(layer: Any, parts: tuple[int, ...]) -> None:
+    def attention(layer: Any, *parts: int) -> None:
         norm(layer.layer_norm)
         for linear, count in zip(layer.linear, parts, strict=True):
             put(linear, count * width, width)
@@ -136,9 +136,9 @@ def _fill(part: Any, spec: Any) -> None:
     for side in (part.encoder, part.decoder):
         norm(side.layer_norm)
         for layer in side.layer:
-            attention(layer.self_attention, (3, 1))
+            attention(layer.self_attention, 3, 1)
             norm(layer.ffn.layer_norm)
             put(layer.ffn.linear_0, spec.ffn, width)
             put(layer.ffn.linear_1, width, spec.ffn)
     for layer in part.decoder.layer:
-        attention(layer.attention, (1, 2, 1))
+        attention(layer.attention, 1, 2, 1)

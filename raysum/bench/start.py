@@ -67,10 +67,10 @@ def _prepare(folder: Path, aligned: bool) -> None:
 
 def _row(folder: Path, repeats: int, command: str, workers: int, dashboard: bool) -> Row:
     found = [_start(folder, command, workers, dashboard) for _ in range(repeats)]
-    middle = {name: median(one[name] for one in found) for name in found[0]}
-    seconds = [one["seconds"] for one in found]
+    seconds = [one.pop("seconds") for one in found]
     row = {"start": command, "workers": workers, "dashboard": "yes" if dashboard else "no"}
-    return row | {"seconds": 0, "fastest": min(seconds), "slowest": max(seconds)} | middle
+    row |= {"seconds": median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
+    return row | {name: median(one[name] for one in found) for name in found[0]}
 
 
 def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[str, float]:

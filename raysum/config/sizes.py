@@ -19,12 +19,8 @@ def megabytes(spec: Spec, moments: bool = False) -> float:
 
 def sizes_of(preset: str, config: Config) -> dict[str, Any]:
     """The parameters of ``config``, and what a paper states of ``preset``."""
-    spec = config.model
-    return {
-        "parameters": count_parameters(spec),
-        "parameters_mb": megabytes(spec),
-        "paper_mb": PAPERS_MB.get(preset),
-    }
+    number, paper = count_parameters(config.model), PAPERS_MB.get(preset)
+    return {"parameters": number, "parameters_mb": megabytes(config.model), "paper_mb": paper}
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,7 @@ class Server:
 
 
 def start(purpose: str) -> None:
-    """Let the server import what workers of ``purpose`` load, if it can run here and does not yet.
-
-    Not beside GPUs: CUDA does not survive it.
-    """
+    """Let the server import what workers of ``purpose`` load, if it does not yet; not beside GPUs, for CUDA's sake."""
     global _server
     wanted = os.environ.get(_OFF, "1") != "0" and sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
     if wanted and _server is None:
@@ -194,8 +191,7 @@ def _replace_environment(values: dict[str, str]) -> None:
 def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
     """Turn this copy into the process that ``request`` describes.
 
-    Ray's script that sets up a worker ends by becoming a shell, which becomes the worker. Where that is one in our
-    Python, it is run here instead.
+    Ray's script that sets up a worker becomes a shell that becomes the worker; one in our Python is run here instead.
     """
     os.setsid()  # Ray ends a worker with its group of processes
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,7 +1,6 @@
 """Which device, how many CPUs and how many GPUs a process gets: a worker, a labeller, a decoder, a replica."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from raysum.runtime.processes import cores
 
@@ -11,8 +10,7 @@ if TYPE_CHECKING:
 Role = Literal["worker", "labeller", "decoder", "replica"]
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """What one process asks Ray for."""
 
     cpus: float

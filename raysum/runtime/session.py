@@ -46,9 +46,8 @@ def start_ray(address: str | None = None, cpus: float | None = None, purpose: st
     """Join the Ray cluster at ``address``, or start one on this machine; nothing if one is there already.
 
     ``cpus`` is accounting only: at least so many are offered, so that workers never wait for cores that are not there.
-    ``purpose`` is what it is for: ``forkserver.PURPOSES``.
-    Inside a submitted job (`ray job submit`) the job's cluster is the address.
-    Raises UserError where ``address`` does not answer.
+    ``purpose`` is one of ``forkserver.PURPOSES``. Inside a submitted job (`ray job submit`) the job's cluster is the
+    address. Raises UserError where ``address`` does not answer.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)

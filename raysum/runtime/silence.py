@@ -8,13 +8,11 @@ from contextlib import contextmanager
 
 from raysum.runtime.private import hide_worker_logs
 
-_RAY = ("ray", "ray.data", "ray.train", "ray.tune", "ray.serve")
-
 
 def quiet_ray() -> None:
     """Errors alone of Ray, in this process."""
     hide_worker_logs()
-    for name in _RAY:
+    for name in ("ray", "ray.data", "ray.train", "ray.tune", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
