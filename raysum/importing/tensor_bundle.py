@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -78,21 +79,20 @@ class TensorBundle:
         """All entries, and the number of shards."""
         if len(table) < _FOOTER or struct.unpack("<Q", table[-8:])[0] != _MAGIC:
             raise UserError(f"{self._index} is not the index of a TensorFlow checkpoint, or only its beginning")
-        place = len(table) - _FOOTER
+        footer = BytesIO(table[-_FOOTER:])
         for _ in range(2):  # the handle of the table's own properties, which checkpoints have none of, is passed over
-            _, place = _varint(table, place)
+            _varint(footer)
         found: dict[bytes, bytes] = {}
-        for _, handle in self._block(table, table[place:]):
-            found |= dict(self._block(table, handle))
+        for _, handle in self._block(table, footer):
+            found |= dict(self._block(table, BytesIO(handle)))
         header = dict(_fields(found.pop(b"")))
         if header.get(2, 0):
             raise UserError(f"{self._index} was written by a big-endian machine; only little-endian files are read")
         return {name.decode(): _entry(value) for name, value in found.items()}, header[1]
 
-    def _block(self, table: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _block(self, table: bytes, handle: BytesIO) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of the block that ``handle`` points to."""
-        start, place = _varint(handle, 0)
-        size, _ = _varint(handle, place)
+        start, size = _varint(handle), _varint(handle)
         block, trailer = table[start : start + size], table[start + size : start + size + _TRAILER]
         compression, crc = struct.unpack("<BI", trailer)
         if _masked(crc32c(block + trailer[:1])) != crc:
@@ -100,14 +100,11 @@ class TensorBundle:
         if compression:
             raise UserError(f"{self._index} is compressed; save the checkpoint again by tf.train.Checkpoint")
         end = size - 4 * (1 + struct.unpack("<I", block[-4:])[0])  # where the list of restarts begins
-        place, key = 0, b""
-        while place < end:
-            shared, place = _varint(block, place)
-            fresh, place = _varint(block, place)
-            length, place = _varint(block, place)
-            key = key[:shared] + block[place : place + fresh]
-            place += fresh + length
-            yield key, block[place - length : place]
+        entries, key = BytesIO(block[:end]), b""
+        while entries.tell() < end:
+            shared, fresh, length = (_varint(entries) for _ in range(3))
+            key = key[:shared] + entries.read(fresh)
+            yield key, entries.read(length)
 
 
 def crc32c(data: bytes) -> int:
@@ -145,29 +142,25 @@ def _entry(data: bytes) -> Entry:
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """Number and value (a number, or bytes) of each field of a protocol buffer message."""
-    place = 0
-    while place < len(data):
-        tag, place = _varint(data, place)
-        kind = tag & 7
+    message = BytesIO(data)
+    while message.tell() < len(data):
+        number, kind = divmod(_varint(message), 8)
         if kind == 0:
-            value, place = _varint(data, place)
-            yield tag >> 3, value
-            continue
-        size = {1: 8, 5: 4}.get(kind)
-        if size is None:
-            size, place = _varint(data, place)
-        raw, place = data[place : place + size], place + size
-        yield tag >> 3, raw if kind == 2 else int.from_bytes(raw, "little")
+            yield number, _varint(message)
+        elif kind == 2:
+            yield number, message.read(_varint(message))
+        else:
+            yield number, int.from_bytes(message.read({1: 8, 5: 4}[kind]), "little")
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """The number at ``place``, seven bits a byte, and the place behind it."""
+def _varint(stream: BytesIO) -> int:
+    """The next number, seven bits a byte. Raises ValueError where the stream ends."""
     value = shift = 0
     while True:
-        byte = data[place]
-        value, shift, place = value | (byte & 127) << shift, shift + 7, place + 1
+        (byte,) = stream.read(1)
+        value, shift = value | (byte & 127) << shift, shift + 7
         if byte < 128:
-            return value, place
+            return value
 
 
 def _read(path: Path, offset: int = 0, size: int = -1) -> bytes:
