@@ -184,7 +184,5 @@ def test_zero_stages_give_equal_losses(folder, whole, ray_session):
     for stage, workers in ((0, 0), (1, 0), (3, 2)):  # starting workers takes half a minute
         overrides = [f"data={folder / 'data'}", f"out={folder / f'stage-{stage}'}", "train.steps=8"]
         overrides.append(f"train.workers={workers}")
-        run = fit(
-            load_config(str(folder / "config.yaml"), [*overrides, f"deepspeed.zero_optimization.stage={stage}"])
-        )
+        run = fit(load_config(str(folder / "config.yaml"), [*overrides, f"deepspeed.zero_optimization.stage={stage}"]))
         assert [line["loss"] for line in lines(run)] == pytest.approx(expected, rel=1e-4), stage

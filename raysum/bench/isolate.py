@@ -2,17 +2,14 @@
 
 import multiprocessing
 import os
-import resource
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.runtime.processes import keep_freed_memory
+from raysum.runtime.processes import keep_freed_memory, peak_rss_mb
 
 Row = dict[str, Any]
 
@@ -43,13 +40,3 @@ def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
     keep_freed_memory()
     row = work(*arguments)
     return {**row, "peak_rss_mb": round(row.get("peak_rss_mb", peak_rss_mb()), 1)}
-
-
-def peak_rss_mb() -> float:
-    """The most memory that this process has held at one time, in MiB.
-
-    Linux counts what the parent held into ``ru_maxrss`` of a new process, but not into VmHWM.
-    """
-    if sys.platform == "darwin":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / (1 << 10)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from raysum import systems
 from raysum.bench.inputs import batch
-from raysum.bench.isolate import Row, alone, peak_rss_mb
+from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES, Machine, measure, timed
 from raysum.bench.operators import Costs
 from raysum.bench.plots import plot_growth
@@ -20,6 +20,7 @@ from raysum.config.loading import load_config
 from raysum.config.sections import Config, Section
 from raysum.models.batch import move
 from raysum.runtime.placement import device
+from raysum.runtime.processes import peak_rss_mb
 from raysum.runtime.progress import bar
 from raysum.runtime.silence import hushed
 

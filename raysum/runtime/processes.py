@@ -2,9 +2,11 @@
 
 import ctypes
 import os
+import resource
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from raysum.runtime.silence import quiet_training
 
@@ -56,3 +58,15 @@ def keep_freed_memory() -> None:
     if hasattr(library, "mallopt"):
         library.mallopt(_MMAP_THRESHOLD, _LARGEST)
         library.mallopt(_TRIM_THRESHOLD, _KEPT)
+
+
+def peak_rss_mb() -> float:
+    """The most memory that this process has held at one time, in MiB.
+
+    Linux counts what the parent held into ``ru_maxrss`` of a new process, but not into VmHWM.
+    """
+    if sys.platform.startswith("linux"):
+        (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+        return int(line.split()[1]) / (1 << 10)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

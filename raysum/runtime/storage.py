@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,26 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} does not read as JSON: {error}") from None
 
 
+def append_line(path: Path, value: Any) -> None:
+    """Write one more object of a JSONL file, on a line of its own where a killed writer has torn the last one."""
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            file.write(b"" if file.read() == b"\n" else b"\n")
+        file.write(json.dumps(value).encode() + b"\n")
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file; nothing where it does not exist. A torn last line (a killed writer) is left out."""
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+    if path.is_file():
+        with path.open("rb") as lines:
+            yield from parsed(lines)
+
+
+def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The objects of lines of JSON, without those that are torn."""
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue

@@ -70,16 +70,18 @@ def plan_of(stream: Stream) -> Plan:
     dataset = _open(stream.path)
     costs, weights = stream.kind.costs(dataset.lengths(stream.split), stream.source)
     keep = np.zeros(len(weights), bool)
-    keep[spread(np.flatnonzero(weights > 0), stream.examples)] = True
+    keep[rows_with_targets(stream)] = True
     groups = np.array([rows for _, _, rows in dataset.row_groups(stream.split)], np.int64)
     return Plan(costs, weights, keep, groups, stream.settings, stream.origin)
 
 
-def spread(rows: np.ndarray, most: int | None) -> np.ndarray:
-    """``rows``, or ``most`` of them at even distances where there are more; None = all."""
-    if most is None or most >= len(rows):
+def rows_with_targets(stream: Stream) -> np.ndarray:
+    """The rows that a stream reads: those with a target, or ``examples`` of them at even distances."""
+    _, weights = stream.kind.costs(_open(stream.path).lengths(stream.split), stream.source)
+    rows = np.flatnonzero(weights > 0)
+    if stream.examples is None or stream.examples >= len(rows):
         return rows
-    return rows[np.linspace(0, len(rows) - 1, most).astype(int)]
+    return rows[np.linspace(0, len(rows) - 1, stream.examples).astype(int)]
 
 
 def batches(stream: Stream, rank: int, world: int, start: int, stop: int) -> Iterator[MicroBatch]:

@@ -30,7 +30,9 @@ def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
     from torch import distributed
 
     final = run.checkpoint_path(state["step"])
-    partial = run.checkpoint_folder / f"{_PARTIAL}{final.name}-{_from_first_rank(secrets.token_hex(4))}"
+    attempt = [secrets.token_hex(4)]
+    distributed.broadcast_object_list(attempt, src=0)
+    partial = run.checkpoint_folder / f"{_PARTIAL}{final.name}-{attempt[0]}"
     engine.save_checkpoint(str(partial), tag=_ENGINE, save_latest=False)
     weights = full_weights(engine)
     if distributed.get_rank() == 0:
@@ -51,27 +53,19 @@ def restore(engine: Any, checkpoint: Checkpoint, world: int) -> None:
 
 
 def prune(run: Run, keep: int) -> None:
-    """Keep the best checkpoint, the newest ``keep`` and the newest engine states; remove all else."""
+    """Keep the best checkpoint, the newest ``keep`` and the newest engine states; remove all else.
+
+    What is removed is renamed first: what a kill leaves of it has no name that counts.
+    """
     for leftover in run.checkpoint_folder.glob(f"{_PARTIAL}*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    checkpoints = run.checkpoints()
-    if not checkpoints:
-        return
-    best = run.best().step
-    for checkpoint in checkpoints[:-keep]:
-        if checkpoint.step != best:
-            _discard(run, checkpoint.path)
-    for checkpoint in checkpoints[:-_RESUMABLE]:
-        for name in (_ENGINE, _CONVERTED):
-            if (checkpoint.path / name).is_dir():
-                _discard(run, checkpoint.path / name)
-
-
-def _discard(run: Run, folder: Path) -> None:
-    """Remove ``folder``; what a kill leaves of it has no name that counts."""
-    doomed = run.checkpoint_folder / f"{_PARTIAL}{secrets.token_hex(4)}"
-    os.replace(folder, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    checkpoints, best = run.checkpoints(), run.best()
+    unwanted = [checkpoint.path for checkpoint in checkpoints[:-keep] if checkpoint != best]
+    unwanted += [checkpoint.path / name for checkpoint in checkpoints[:-_RESUMABLE] for name in (_ENGINE, _CONVERTED)]
+    for folder in filter(Path.is_dir, unwanted):
+        doomed = run.checkpoint_folder / f"{_PARTIAL}{secrets.token_hex(4)}"
+        os.replace(folder, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 def needs_conversion(checkpoint: Checkpoint, world: int) -> bool:
@@ -109,11 +103,3 @@ def full_weights(engine: Any) -> "dict[str, Tensor]":
         full = copies.get(id(parameter), parameter) if full is None else full
         weights[name] = full.detach().float().cpu().view(parameter.shape).clone()
     return weights
-
-
-def _from_first_rank(value: str) -> str:
-    from torch import distributed
-
-    values = [value]
-    distributed.broadcast_object_list(values, src=0)
-    return values[0]

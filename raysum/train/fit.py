@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from raysum.config.loading import load_config
+from raysum.config.loading import load_config, pairs
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
@@ -24,10 +24,9 @@ from raysum.train.on_ray import train_on_ray
 from raysum.train.optim import check_engine_config
 
 # May differ when a run is resumed; everything else must be as it was.
-_CHANGEABLE = {"decode", "data", "out", "run"}
-_CHANGEABLE_TRAIN = {
-    "steps", "workers", "threads", "address", "validate_every", "validate_examples", "save_every", "keep", "log_every",
-}  # fmt: skip
+_RUNNING = {"steps", "workers", "threads", "address", "keep", "log_every"}
+_CHECKING = {"validate_every", "validate_examples", "save_every"}
+_CHANGEABLE: Any = {"decode": True, "data": True, "out": True, "run": True, "train": _RUNNING | _CHECKING}
 
 
 def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
@@ -68,7 +67,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         say(f"{run.path} goes on from step {done}")
         if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):
             checkpoints.convert(newest)
-    with followed(run, config.train.steps, done, f"training {run.path.name}"):
+    with followed(run, done, config.train.steps):
         if config.train.workers:
             train_on_ray(brief, callbacks)
         else:
@@ -93,7 +92,8 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
     vocabulary = Vocabulary.load(run.vocabulary)
     if vocabulary.sha256 != dataset.vocabulary_hash:
         raise UserError(f"{run.path} was trained with another vocabulary than {dataset.path} has; choose another out=")
-    changed = [name for name in _differences(run.config.model_dump(), config.model_dump()) if not _changeable(name)]
+    before, now = (list(pairs(each.model_dump(exclude=_CHANGEABLE))) for each in (run.config, config))
+    changed = dict.fromkeys(pair.partition("=")[0] for pair in (*before, *now) if (pair in before) != (pair in now))
     if changed:
         raise UserError(
             f"{run.path} was trained with other values of {', '.join(changed)}; keep them, or choose another out="
@@ -113,18 +113,5 @@ def _train_here(brief: Brief) -> None:
     from raysum.train.worker import work
 
     settle(brief.config.train.threads, neighbours=1)
-    with lone_group(), closing(Reporter(Run(brief.out), first=True)) as reporter:
+    with lone_group(), closing(Reporter(brief.run, first=True)) as reporter:
         work(brief, lambda start: batches(brief.train, 0, 1, start, brief.config.train.steps), reporter)
-
-
-def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
-    """Dotted names of what differs between two nested dicts."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return [] if old == new else [prefix.removesuffix(".")]
-    names = [*old, *(name for name in new if name not in old)]
-    return [found for name in names for found in _differences(old.get(name), new.get(name), f"{prefix}{name}.")]
-
-
-def _changeable(name: str) -> bool:
-    section, _, key = name.partition(".")
-    return section in _CHANGEABLE or (section == "train" and key in _CHANGEABLE_TRAIN)

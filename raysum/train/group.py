@@ -1,10 +1,8 @@
 """The process group of a training: of one process alone, or of the workers of Ray Train."""
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from torch import distributed
@@ -17,9 +15,8 @@ from raysum.runtime.processes import environment
 def lone_group() -> Iterator[None]:
     """A group of this process, for the length of the block."""
     names = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    with environment(names), tempfile.TemporaryDirectory(prefix="raysum-") as folder:
-        meeting = (Path(folder) / "group").as_uri()
-        distributed.init_process_group(_backend(), init_method=meeting, rank=0, world_size=1)
+    with environment(names):
+        distributed.init_process_group(_backend(), store=distributed.HashStore(), rank=0, world_size=1)
         try:
             yield
         finally:

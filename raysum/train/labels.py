@@ -4,19 +4,20 @@ The dataset of kind ``alignment`` has the rows ``id``, ``embeddings`` (Memory.pa
 ``label`` (eta of eq. 15, [M], summing to 1).
 """
 
-import shutil
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from raysum.config.problems import validate
-from raysum.config.sections import Config
+from raysum.config.sections import Config, TrainConfig
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
 from raysum.data.rows import table_of
 from raysum.data.vocabulary import Vocabulary
-from raysum.data.writer import DatasetWriter, Shard
+from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.models.batch import Batch, move
 from raysum.models.generator import Generator
@@ -28,9 +29,10 @@ from raysum.runtime.processes import settle
 from raysum.runtime.progress import bar
 from raysum.runtime.session import ray_session
 from raysum.runtime.silence import quiet_data
+from raysum.runtime.storage import new_folder
 from raysum.stream.kinds.base import kind_of
-from raysum.stream.loader import read_rows, spread
-from raysum.stream.plan import cut
+from raysum.stream.loader import Stream, read_rows, rows_with_targets
+from raysum.stream.plan import PlanSettings, cut
 
 
 def labelled(config: Config) -> tuple[Dataset, Config]:
@@ -62,32 +64,25 @@ def labelled(config: Config) -> tuple[Dataset, Config]:
 class Labeler:
     """The best checkpoint of a run in evaluation mode, as an actor or in this process."""
 
-    def __init__(self, run: str, data: str, threads: int | None, neighbours: int):
+    def __init__(self, run: Run, stream: Stream, threads: int | None, neighbours: int):
         settle(threads, neighbours)
-        opened = Run.open(run)
-        self.source, self.budget = opened.config.source, opened.config.train.batch_tokens
-        self.data, self.kind = data, kind_of(opened.config.model, Dataset.open(data))
-        self.device = device()
-        self.model = restore(opened, "best", self.device)
+        self.stream, self.device = stream, device()
+        self.model = restore(run, "best", self.device)
 
-    def label(self, split: str, rows: np.ndarray) -> pa.Table:
-        """A table of labels for the ascending ``rows`` of the dataset's ``split``."""
-        found = read_rows(self.data, split, rows, ("id", *self.kind.columns))
-        examples = [found[row] for row in rows.tolist()]
+    def __call__(self, block: pa.Table) -> pa.Table:
+        """A table of labels for the ascending numbers in the column ``row``, of rows of the stream."""
+        stream, kind = self.stream, self.stream.kind
+        examples = [*read_rows(stream.path, stream.split, block["row"].to_numpy(), ("id", *kind.columns)).values()]
         costs = np.array([len(example["ids"]) + len(example["target_ids"]) for example in examples])
         labels: list[dict[str, np.ndarray]] = []
-        for part in np.split(np.arange(len(rows)), np.cumsum(cut(costs, self.budget))[:-1]):
-            batch = self.kind.collate(self.kind.pack([examples[i] for i in part.tolist()], self.source))
+        for part in np.split(np.arange(len(examples)), np.cumsum(cut(costs, stream.settings.batch_tokens))[:-1]):
+            batch = kind.collate(kind.pack([examples[i] for i in part.tolist()], stream.source))
             phi, eta = attention_labels(self.model, move(batch, self.device))
             for counted, embeddings, label in zip(batch.source.counts.tolist(), phi.cpu(), eta.cpu(), strict=True):
                 flat = embeddings[:counted].flatten().half().numpy()
                 labels.append({"embeddings": flat, "label": label[:counted].numpy()})
         named = [{"id": example["id"], **label} for example, label in zip(examples, labels, strict=True)]
         return table_of(named, "alignment")
-
-    def __call__(self, block: pa.Table) -> pa.Table:
-        """:meth:`label` for a Ray Data block with the columns ``split`` and ``row``."""
-        return self.label(block["split"][0].as_py(), block["row"].to_numpy())
 
 
 @torch.no_grad()
@@ -119,57 +114,48 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
                 f"dataset, the best checkpoint is now {best.step}; remove that folder to train it anew"
             )
         return labels
-    partial = folder.with_name(".partial-labels")
-    shutil.rmtree(partial, ignore_errors=True)
-    examples = {"train": config.train.label_examples, "valid": config.train.validate_examples}
+    trained, most = run.config, {"train": config.train.label_examples, "valid": config.train.validate_examples}
+    stream = Stream(
+        str(dataset.path),
+        "train",
+        trained.source,
+        PlanSettings(trained.train.batch_tokens, trained.train.micro_batches),
+        kind_of(trained.model, dataset),
+    )
+    streams = [replace(stream, split=split, examples=most[split]) for split in most if split in dataset.splits]
     try:
-        partial.mkdir(parents=True)
-        writer = DatasetWriter(partial, "alignment", dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
-        shards = [
-            _shard(writer, run, dataset, split, config, most)
-            for split, most in examples.items()
-            if split in dataset.splits
-        ]
-        writer.finish(shards, origin=origin)
-        partial.rename(folder)
+        with new_folder(folder) as unfinished:
+            writer = DatasetWriter(unfinished, "alignment", dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
+            shards = [writer.add(each.split, each.split, _labelled(run, each, config.train)) for each in streams]
+            writer.finish(shards, origin=origin)
     except OSError as error:
-        raise UserError(f"cannot write {partial}: {error.strerror}; free space there, or change its rights") from None
+        raise UserError(f"cannot write {folder}: {error.strerror}; free space there, or change its rights") from None
     return Dataset.open(folder)
 
 
-def _shard(writer: DatasetWriter, run: Run, dataset: Dataset, split: str, config: Config, most: int | None) -> Shard:
-    """The labels of ``most`` examples of a split, a row group at a time."""
-    kind = kind_of(run.config.model, dataset)
-    _, weights = kind.costs(dataset.lengths(split), run.config.source)
-    rows = spread(np.flatnonzero(weights > 0), most)
-    chunks = [rows[start : start + ROW_GROUP] for start in range(0, len(rows), ROW_GROUP)]
-    return writer.add(split, split, _labelled(run, dataset, split, chunks, config))
-
-
-def _labelled(run: Run, dataset: Dataset, split: str, chunks: list[np.ndarray], config: Config) -> Iterator[pa.Table]:
-    """A labelled table for each chunk, in order: by this process without workers, else by actors in Ray Data."""
-    label = f"labelling {split}"
-    workers, settings = config.train.workers, (str(run.path), str(dataset.path), config.train.threads)
-    if not chunks:
+def _labelled(run: Run, stream: Stream, settings: TrainConfig) -> Iterator[pa.Table]:
+    """The labels of a stream, a row group at a time: by this process without workers, else by actors in Ray Data."""
+    rows, workers = rows_with_targets(stream), settings.workers
+    blocks = [pa.table({"row": rows[start : start + ROW_GROUP]}) for start in range(0, len(rows), ROW_GROUP)]
+    shown = partial(bar, total=len(blocks), label=f"labelling {stream.split}", unit="chunk")
+    if not blocks:
         return
     if not workers:
-        labeler = Labeler(*settings, 1)
-        yield from bar((labeler.label(split, rows) for rows in chunks), len(chunks), label, unit="chunk")
+        yield from shown(map(Labeler(run, stream, settings.threads, 1), blocks))
         return
-    with ray_session(config.train.address, workers + 1, "train"):
+    with ray_session(settings.address, workers + 1, "train"):
         import ray.data
 
         quiet_data()
         each = share("labeller", workers)
-        tables = [pa.table({"split": [split] * len(rows), "row": rows}) for rows in chunks]
-        found = ray.data.from_arrow(tables).map_batches(
+        found = ray.data.from_arrow(blocks).map_batches(
             Labeler,
-            fn_constructor_args=(*settings, workers),
+            fn_constructor_args=(run, stream, settings.threads, workers),
             batch_size=None,
             batch_format="pyarrow",
-            concurrency=min(workers, len(chunks)),
+            concurrency=min(workers, len(blocks)),
             num_cpus=each.cpus,
             num_gpus=each.gpus,
         )
         found.context.execution_options.preserve_order = True
-        yield from bar(found.iter_batches(batch_size=None, batch_format="pyarrow"), len(chunks), label, unit="chunk")
+        yield from shown(found.iter_batches(batch_size=None, batch_format="pyarrow"))

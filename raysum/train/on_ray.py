@@ -9,7 +9,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
-from raysum.run import Run
 from raysum.runtime.placement import share
 from raysum.runtime.processes import settle
 from raysum.runtime.session import ray_session
@@ -26,7 +25,7 @@ _STARTS = 2  # failed attempts to start the workers at all
 
 def train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
     """Raises UserError where a worker did, which another attempt would only repeat."""
-    workers, folder = brief.config.train.workers, Run(brief.out).path / "ray"
+    workers, folder = brief.config.train.workers, brief.run.path / "ray"
     with ray_session(brief.config.train.address, workers + 1, "train"):
         from ray.data import ExecutionOptions
         from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig
@@ -34,7 +33,7 @@ def train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
 
         from raysum.train.backend import SharedDevices
 
-        each = share("worker", workers)
+        each, in_order = share("worker", workers), ExecutionOptions(preserve_order=True)
         trainer = DataParallelTrainer(  # TorchTrainer would load torch into all of Ray Train's own processes
             _worker,
             train_loop_config={"brief": brief},
@@ -43,11 +42,9 @@ def train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
                 num_workers=workers, use_gpu=bool(each.gpus), resources_per_worker=each.bundle
             ),
             datasets={"train": lambda: _remaining(brief)},
-            dataset_config=DataConfig(
-                execution_options=ExecutionOptions(preserve_order=True), enable_shard_locality=False
-            ),
+            dataset_config=DataConfig(execution_options=in_order, enable_shard_locality=False),
             run_config=RunConfig(
-                name=f"{Run(brief.out).path.name}-{secrets.token_hex(3)}",
+                name=f"{brief.run.path.name}-{secrets.token_hex(3)}",
                 storage_path=str(folder),
                 failure_config=FailureConfig(max_failures=_FAILURES, controller_failure_limit=_STARTS),  # type: ignore[call-arg]
                 callbacks=list(callbacks),
@@ -74,7 +71,7 @@ def _worker(settings: dict[str, Any]) -> str | None:
     quiet_ray()
     shard = ray.train.get_dataset_shard("train")
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
-    reporter = Reporter(Run(brief.out), context.get_world_rank() == 0, hand_on=ray.train.report)
+    reporter = Reporter(brief.run, context.get_world_rank() == 0, hand_on=ray.train.report)
     try:
         with ray_group(), closing(reporter):
             work(brief, lambda start: ray_batches(tables), reporter)
@@ -86,7 +83,7 @@ def _worker(settings: dict[str, Any]) -> str | None:
 def _remaining(brief: Brief) -> "ray.data.Dataset":
     """The batches after the newest checkpoint: evaluated by Ray Train at every start of the workers."""
     quiet_data()
-    newest = Run(brief.out).latest()
+    newest = brief.run.latest()
     return ray_dataset(brief.train, brief.config.train.workers, newest.step if newest else 0, brief.config.train.steps)
 
 

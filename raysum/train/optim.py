@@ -51,20 +51,11 @@ def engine_config(config: Config, world: int, cuda: bool, universal: bool = Fals
     The rate is set before each step, so DeepSpeed has no scheduler. ``universal``: a checkpoint in DeepSpeed's
     universal form will be loaded.
     """
-    optim = config.optim
+    adam = config.optim.model_dump(include={"lr", "betas", "eps", "weight_decay"})
     ours = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": config.train.micro_batches // world,
-        "optimizer": {
-            "type": "AdamW",
-            "params": {
-                "lr": optim.lr,
-                "betas": list(optim.betas),
-                "eps": optim.eps,
-                "weight_decay": optim.weight_decay,
-                "torch_adam": True,
-            },
-        },
+        "optimizer": {"type": "AdamW", "params": {**adam, "torch_adam": True}},
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1 << 60,

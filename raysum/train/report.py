@@ -1,9 +1,6 @@
 """Metrics of a training: reduced over the workers, written to the run folder."""
 
-import json
 import math
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +12,8 @@ from torch import distributed
 
 from raysum.errors import UserError
 from raysum.run import Run
+from raysum.runtime.processes import peak_rss_mb
+from raysum.runtime.storage import append_line
 
 _SUMS = ("loss", "source_tokens", "target_tokens", "digest")
 
@@ -59,7 +58,7 @@ class Meter:
             "lr": lr,
             "tokens_per_s": (sums["source_tokens"] + sums["target_tokens"]) / spent,
             **self.state(),
-            "peak_rss_mb": _peak_rss_mb(),
+            "peak_rss_mb": peak_rss_mb(),
             "batch_hash": int(sums["digest"]),
         }
         if grad_norm is not None:
@@ -110,29 +109,12 @@ class Reporter:
     def write(self, line: dict[str, Any]) -> None:
         self._latest |= line
         if self.first:
-            text = json.dumps(line) + "\n"
-            with self.run.metrics.open("a+b") as file:
-                file.write(text.encode() if _ends_whole(file) else b"\n" + text.encode())
-            if self._board is None:
-                self._board = SummaryWriter(str(self.run.tensorboard), purge_step=line["step"])
-            for name, value in line.items():
-                if name not in ("step", "batch_hash"):
-                    self._board.add_scalar(name, value, line["step"])
+            append_line(self.run.metrics, line)
+            self._board = self._board or SummaryWriter(str(self.run.tensorboard), purge_step=line["step"])
+            for name in line.keys() - {"step", "batch_hash"}:
+                self._board.add_scalar(name, line[name], line["step"])
             self._board.flush()
 
     def close(self) -> None:
         if self._board is not None:
             self._board.close()
-
-
-def _ends_whole(file: Any) -> bool:
-    """Whether a file, open for reading and appending, is empty or ends with a whole line; a killed writer tears one."""
-    if file.seek(0, 2) == 0:
-        return True
-    file.seek(-1, 2)
-    return file.read(1) == b"\n"
-
-
-def _peak_rss_mb() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

@@ -9,7 +9,7 @@ from torch import distributed
 
 from raysum import systems
 from raysum.models.batch import move
-from raysum.run import Checkpoint, Run
+from raysum.run import Checkpoint
 from raysum.runtime.private import load_deepspeed
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
@@ -23,7 +23,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
 
     ``load(step)`` gives this rank's micro-batches from step ``step`` (counted from 0) on.
     """
-    settings, run = brief.config.train, Run(brief.out)
+    settings, run = brief.config.train, brief.run
     checkpoint = run.latest()
     engine = build(brief, checkpoint)
     state = restore(engine, brief, checkpoint)
