@@ -74,7 +74,7 @@ def test_config_of_the_space_lies_between_preset_and_command_line(space_file):
 
 def test_continuous_spaces_are_checked_at_their_ends(space_file):
     text = "about: x\nkind: decode\nsearcher: optuna\ntrials: 5\nsearch:\n  decode.length_penalty: {uniform: [-1, 2]}\n"
-    with pytest.raises(UserError, match=r"decode.length_penalty: .*\(mine.yaml, line 6\)"):
+    with pytest.raises(UserError, match=r"decode.length_penalty: .*\(.*mine.yaml, line 6\)"):
         load_space(space_file(text))
     assert load_space(space_file(text.replace("-1", "0"))).num_trials == 5
     between = text.replace("length_penalty: {uniform: [-1, 2]}", "num_beams: {uniform: [1, 4]}")
@@ -190,7 +190,7 @@ def test_a_space_goes_on_with_a_decode_space(space_file):
     space = load_space(path, ["examples=7", "decode.max_length=50"])
     assert space.then and (space.then.name, space.then.config.examples) == ("beta", 7)
     assert space.then.resolve({"decode.beta": 0.4}).decode.max_length == 50
-    assert load_config("alignment", space.of_alignment).train.steps == 20
+    assert space.predictor.train.steps == 20
     assert load_space("joint").then == load_space("beta")
     with pytest.raises(UserError, match="goes on with optimizer, which must be a decode space"):
         load_space(path, ["then=optimizer"])
@@ -206,10 +206,10 @@ def test_a_space_goes_on_with_a_decode_space(space_file):
         (
             ("decode.beta", "decode.betta"),
             [],
-            r"unknown key 'decode.betta' \(mine.yaml, line 4\); did you mean 'decode.beta'",
+            r"unknown key 'decode.betta' \(.*mine.yaml, line 4\); did you mean 'decode.beta'",
         ),
         (("0.5", "-0.5"), [], r"decode.beta: .*got -0.5.*mine.yaml, line 4"),
-        (("grid: [1", "gird: [1"), [], r"unknown key 'search.decode.num_beams.gird' \(mine.yaml, line 5\)"),
+        (("grid: [1", "gird: [1"), [], r"unknown key 'search.decode.num_beams.gird' \(.*mine.yaml, line 5\)"),
         (("{grid: [1, 4]}", "{}"), [], "exactly one of grid, mixes, choice, uniform, loguniform"),
         (("decode.beta", "model.width"), [], "decode space changes decode"),
         (("about", "metrik"), [], "(?s)about is missing.*metrik"),

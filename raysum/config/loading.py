@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,17 @@ from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config, Section
 from raysum.errors import UserError
 
+_PRESETS = Path(__file__).parents[1] / "presets"
+
 
 def presets() -> list[str]:
     """Names of the presets in the package, sorted."""
-    folder = resources.files("raysum") / "presets"
-    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+    return yaml_names(_PRESETS)
+
+
+def yaml_names(folder: Path) -> list[str]:
+    """Names of the YAML files in ``folder``, sorted."""
+    return sorted(file.stem for file in folder.glob("*.yaml"))
 
 
 def load_config(name: str | None, overrides: Iterable[str] = (), values: dict[str, Any] | None = None) -> Config:
@@ -48,14 +53,7 @@ def dump(config: Section) -> str:
 
 def read_values(name: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Values of a preset or file, with what it extends below it, and the place of each dotted key."""
-    if name in presets():
-        label, text = f"preset {name}", (resources.files("raysum") / "presets" / f"{name}.yaml").read_text()
-    elif Path(name).is_file():
-        label, text = name, read_text(Path(name))
-    else:
-        near = did_you_mean(name, presets())
-        raise UserError(f"no preset or file {name!r}; {near}the presets are {', '.join(presets())}")
-    values, places = parse_yaml(text, label)
+    values, places = read_yaml(name, _PRESETS, "preset")
     base = values.pop("extends", None)
     if base is None:
         return values, places
@@ -63,6 +61,19 @@ def read_values(name: str) -> tuple[dict[str, Any], dict[str, str]]:
     if "system" in (values.get("model") or {}):
         del base_values["model"]  # another system has other keys
     return merge(base_values, values), base_places | places
+
+
+def read_yaml(name: str, folder: Path, noun: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values and places, as of :func:`parse_yaml`, of what is called ``name`` in ``folder``, or of that file.
+
+    Raises UserError with the names there are; ``noun`` says what they name.
+    """
+    names = yaml_names(folder)
+    if name in names:
+        return parse_yaml(read_text(folder / f"{name}.yaml"), f"{noun} {name}")
+    if Path(name).is_file():
+        return parse_yaml(read_text(Path(name)), name)
+    raise UserError(f"no {noun} or file {name!r}; {did_you_mean(name, names)}the {noun}s are {', '.join(names)}")
 
 
 def read_text(path: Path) -> str:

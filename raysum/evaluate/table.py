@@ -65,7 +65,7 @@ class Evaluation:
 
 def cell(figures: dict[str, float], name: str, figure: Figure, interval: bool = True) -> str:
     """A figure, with half of its 95 % ``interval``; empty where it is not known."""
-    value = f"{figures[name]:.{figure.digits}f}" if name in figures else ""
+    value = f"{figures[name]:,.{figure.digits}f}" if name in figures else ""
     if not interval or f"{name}_low" not in figures:
         return value
     half = (figures[f"{name}_high"] - figures[f"{name}_low"]) / 2

@@ -36,11 +36,10 @@ from raysum.stream.plan import PlanSettings, cut
 
 
 def labelled(config: Config) -> tuple[Dataset, Config]:
-    """What the predictor of ``config`` learns from, labels of ``config.data`` by the best checkpoint of ``config.run``;
-    and the config with the width of that run's paragraph embeddings, and the place inside the run.
+    """What the predictor of ``config`` learns from, made of ``config.data`` by the best checkpoint of ``config.run``;
+    and the config with that run's width and the place inside it.
 
-    Labels are written once. Raises UserError for a wrong config, run or dataset, and for a model without attention to
-    paragraphs.
+    Raises UserError for a wrong config, run or dataset, and for a model without attention to paragraphs.
     """
     if config.run is None or config.data is None:
         missing = "run=RUN" if config.run is None else "data=DATA"
@@ -115,13 +114,8 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
             )
         return labels
     trained, most = run.config, {"train": config.train.label_examples, "valid": config.train.validate_examples}
-    stream = Stream(
-        str(dataset.path),
-        "train",
-        trained.source,
-        PlanSettings(trained.train.batch_tokens, trained.train.micro_batches),
-        kind_of(trained.model, dataset),
-    )
+    batching = PlanSettings(trained.train.batch_tokens, trained.train.micro_batches)
+    stream = Stream(str(dataset.path), "train", trained.source, batching, kind_of(trained.model, dataset))
     streams = [replace(stream, split=split, examples=most[split]) for split in most if split in dataset.splits]
     try:
         with new_folder(folder) as unfinished:

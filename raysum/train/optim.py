@@ -47,9 +47,8 @@ def check_engine_config(config: Config) -> None:
 def engine_config(config: Config, world: int, cuda: bool, universal: bool = False) -> dict[str, Any]:
     """DeepSpeed's config: raysum's own keys under the user's ``deepspeed`` block.
 
-    Torch's AdamW (``torch_adam``), so that nothing is compiled. On CUDA bf16 is the default precision, on CPU fp32.
-    The rate is set before each step, so DeepSpeed has no scheduler. ``universal``: a checkpoint in DeepSpeed's
-    universal form will be loaded.
+    Torch's AdamW, so that nothing is compiled; no scheduler, as the rate is set before each step. On CUDA bf16 is the
+    default precision, on CPU fp32. ``universal``: a checkpoint in DeepSpeed's universal form will be loaded.
     """
     adam = config.optim.model_dump(include={"lr", "betas", "eps", "weight_decay"})
     ours = {

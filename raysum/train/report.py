@@ -24,7 +24,7 @@ class Meter:
     def __init__(self, device: torch.device, totals: dict[str, float]):
         self.device, self.totals = device, {name: totals.get(name, 0) for name in ("source_tokens", "target_tokens")}
         self.seconds, self.begun = totals.get("seconds", 0.0), time.monotonic()
-        self._mine = {name: 0.0 for name in _SUMS}
+        self._mine = dict.fromkeys(_SUMS, 0.0)
         self._since_line = dict(self._mine)
         self._planned = 0  # loss denominators of the steps since the last line
         self._line_time = self.begun
@@ -63,7 +63,7 @@ class Meter:
         }
         if grad_norm is not None:
             line["grad_norm"] = float(grad_norm)
-        self._since_line, self._planned, self._line_time = {name: 0.0 for name in _SUMS}, 0, now
+        self._since_line, self._planned, self._line_time = dict.fromkeys(_SUMS, 0.0), 0, now
         return line
 
     @contextmanager
@@ -96,15 +96,14 @@ class Reporter:
     (2 s each, measured).
     """
 
-    def __init__(self, run: Run, first: bool, hand_on: Callable[[dict[str, Any]], None] | None = None):
+    def __init__(self, run: Run, first: bool, hand_on: Callable[[dict[str, Any]], None] = lambda line: None):
         self.run, self.first, self.hand_on = run, first, hand_on
         self._latest: dict[str, Any] = {}
         self._board: SummaryWriter | None = None
 
     def share(self) -> None:
         """Hand on the latest value of every metric. Every worker calls it."""
-        if self.hand_on is not None:
-            self.hand_on(self._latest)
+        self.hand_on(self._latest)
 
     def write(self, line: dict[str, Any]) -> None:
         self._latest |= line

@@ -92,7 +92,8 @@ def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], m
         batch = next(coming)
         place = (batch.step, batch.index, batch.rank)
         assert place == (number, index, rank), f"the stream is at {place}, training at {(number, index, rank)}"
-        torch.manual_seed(_seed(settings.seed, number, index))
+        seed = np.random.SeedSequence([settings.seed, number, index])  # dropout is the same on whichever rank
+        torch.manual_seed(int(seed.generate_state(1, np.uint64)[0] >> 1))
         loss = engine(move(kind.collate(batch.arrays), engine.device))
         engine.backward(loss * (batch.real * settings.micro_batches / batch.weight))
         engine.step()
@@ -114,8 +115,3 @@ def validate(engine: Any, brief: Brief) -> float:
     engine.train()
     distributed.all_reduce(total)
     return float(total) / int(epoch.weights.sum())
-
-
-def _seed(seed: int, number: int, index: int) -> int:
-    """One number from three, so that dropout is the same whichever rank gets the micro-batch."""
-    return int(np.random.SeedSequence([seed, number, index]).generate_state(1, np.uint64)[0] >> 1)

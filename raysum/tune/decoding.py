@@ -11,7 +11,6 @@ from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.decode.summary import Summary
 from raysum.evaluate.examples import read_examples
-from raysum.run import Run
 from raysum.runtime.placement import share
 from raysum.tune.spaces import Job
 
@@ -37,10 +36,7 @@ def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
 
 
 class Decoder:
-    """The actor that decodes the split: for one trial, or for all trials of a search that differ in beta only.
-
-    ``values`` are the trial's, ``betas`` those that are decoded together.
-    """
+    """The actor that decodes the split: for one trial, or together for all that differ in their ``betas`` only."""
 
     def __init__(self, job: Job, values: dict[str, Any], betas: Sequence[float] | None = None):
         import torch
@@ -48,9 +44,9 @@ class Decoder:
         from raysum.decode.summarizer import Summarizer
 
         torch.set_num_threads(job.threads * (job.at_once if betas else 1))
-        run = Run.open(job.run)
-        self.settings = job.space.resolve(values, base=run.decode).decode
-        self.summarizer = Summarizer.load(run.path, **self.settings.model_dump())
+        assert job.run, "a decode space has a run"
+        self.settings = job.space.resolve(values, base=job.run.decode).decode
+        self.summarizer = Summarizer.load(job.run.path, **self.settings.model_dump())
         self.betas = list(betas or [self.settings.beta])
         self.rows = read_rows(job)
         self.done: dict[int, list[list[Summary]]] = {}
@@ -81,11 +77,9 @@ class TrialScorer:
         if len(scores) == len(self.rows):
             self.folder.mkdir(parents=True, exist_ok=True)
             scores.to_parquet(self.folder / "scores.parquet", index=False)
-        return {name: value for name, value in means(scores).items() if self._is_shown(name)}
-
-    def _is_shown(self, figure: str) -> bool:
-        """Of intervals only the one of the metric, or TensorBoard would show three curves for each."""
-        return not figure.endswith(("_low", "_high")) or figure.rpartition("_")[0] == self.metric
+        figures = means(scores)  # of intervals only the metric's, or TensorBoard would show three curves for each
+        bounds = {f"{name}_{end}" for name in figures.keys() - {self.metric} for end in ("low", "high")}
+        return {name: value for name, value in figures.items() if name not in bounds}
 
 
 def read_rows(job: Job) -> list[Row]:
@@ -103,9 +97,9 @@ def shared_decoder(job: Job) -> Iterator[Any]:
     if set(search) != {BETA} or search[BETA].grid is None:
         yield None
         return
-    first = next(job.space.samples())
+    betas = search[BETA].listed
     place = {"num_cpus": 1, "num_gpus": share("decoder", 1).gpus, "max_restarts": 1, "max_task_retries": 1}
-    decoder: Any = ray.remote(Decoder).options(**place).remote(job, first, search[BETA].grid)
+    decoder: Any = ray.remote(Decoder).options(**place).remote(job, {BETA: betas[0]}, betas)
     try:
         yield decoder
     finally:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-_LOSS = {"valid_loss": Figure("valid loss", 4), "step": Figure("step", 0)}
-_SHOWN = {
-    name: (FIGURES | _LOSS)[name]
-    for name in ("rouge1", "rouge2", "rougeL", "facts_f1", "attention_similarity", "valid_loss", "step")
+_SHOWN = {name: FIGURES[name] for name in ("rouge1", "rouge2", "rougeL", "facts_f1", "attention_similarity")} | {
+    "valid_loss": Figure("valid loss", 4),
+    "step": Figure("step", 0),
+    "parameters": Figure("parameters", 0),
+    "train_seconds": Figure("training s", 0),
 }
-_COSTS = {"parameters": "parameters", "train_seconds": "training s"}
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """All trials of a search, best first, failed ones last; ``run`` is what `serve` hosts.
-
-    ``then`` is the search of the best run's decoding, where the space goes on with one.
-    """
+    """All trials of a search, best first, failed ones last; ``run`` is what `serve` hosts."""
 
     space: SpaceConfig
     trials: list[Trial]
     run: Run
     seconds: float
-    then: "SearchResult | None" = None
+    then: "SearchResult | None" = None  # the search of the best run's decoding, where the space goes on with one
 
     @property
     def best(self) -> Trial:
@@ -74,28 +71,22 @@ class SearchResult:
 
         return Group(self._trials(), "", self.then.render()) if self.then else self._trials()
 
-    @property
-    def _best(self) -> str:
-        found = {trial.metrics.get(self.space.metric) for trial in self.trials if not trial.error}
-        alike = len(found) == 1 and len(self.trials) > 1
-        return self.best.name + (f", though all have the same {self.space.metric}" if alike else "")
-
     def _trials(self) -> "Table":
         from rich.table import Table
 
-        shown = [name for name in _SHOWN if name in self.best.metrics]
-        costs = [name for name in _COSTS if name in self.best.metrics]
+        metric, shown = self.space.metric, {name: one for name, one in _SHOWN.items() if name in self.best.metrics}
+        found = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
+        best = self.best.name + f", though all have the same {metric}" * (len(found) == 1 < len(self.trials))
         table = Table(
-            title=f"{self.space.about}: trials by {self.space.metric}, ± half of the 95 % interval",
-            caption=f"best: {self._best}, now used by {self.run.path} ({self.seconds:.0f} s)",
+            title=f"{self.space.about}: trials by {metric}, ± half of the 95 % interval",
+            caption=f"best: {best}, now used by {self.run.path} ({self.seconds:.0f} s)",
         )
         table.add_column("trial", min_width=max(len(trial.name) for trial in self.trials))
-        for heading in (*(_SHOWN[name].label for name in shown), *(_COSTS[name] for name in costs), "seconds"):
+        for heading in (*(figure.label for figure in shown.values()), "seconds"):
             table.add_column(heading, justify="right")
         for trial in self.trials:
             named = f"{trial.name}: {label(trial.config)}" if self.space.scheduler == "pbt" else trial.name
-            cells = [cell(trial.metrics, name, _SHOWN[name], interval=name == self.space.metric) for name in shown]
-            cells += [f"{trial.metrics[name]:,.0f}" if name in trial.metrics else "" for name in costs]
+            cells = [cell(trial.metrics, name, figure, interval=name == metric) for name, figure in shown.items()]
             table.add_row(f"{named} failed: {trial.error}" if trial.error else named, *cells, f"{trial.seconds:.0f}")
         return table
 

@@ -27,10 +27,7 @@ _PERTURBED = {
 
 
 class Mixes(Section):
-    """All strings of ``letters`` with these numbers of layers.
-
-    For k letters and the numbers n1, n2 ... that is k^n1 + k^n2 + ... strings: LG with 2 and 3 layers gives 4 + 8 = 12.
-    """
+    """All strings of ``letters`` with these numbers of layers: of LG with 2 and 3 layers that is 4 + 8 = 12."""
 
     letters: str = Field(min_length=1, description="one letter a kind of layer")
     layers: list[int] = Field(min_length=1, description="numbers of layers")
@@ -62,10 +59,10 @@ class Values(Section):
         given = [name for name in Values.model_fields if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"needs exactly one of {', '.join(Values.model_fields)}; it has {given or 'none'}")
-        for name in ("uniform", "loguniform"):
-            bounds = getattr(self, name)
-            if bounds and not (0 if name == "loguniform" else float("-inf")) < bounds[0] < bounds[1]:
-                raise ValueError(f"{name} needs a lower and a greater bound{', above 0' * (name == 'loguniform')}")
+        if self.uniform and not self.uniform[0] < self.uniform[1]:
+            raise ValueError("uniform needs a lower and a greater bound")
+        if self.loguniform and not 0 < self.loguniform[0] < self.loguniform[1]:
+            raise ValueError("loguniform needs a lower and a greater bound, above 0")
         return self
 
     @property
@@ -88,11 +85,9 @@ class Values(Section):
         return self.listed
 
     def draw(self, rng: random.Random) -> Any:
-        if self.uniform:
-            return rng.uniform(*self.uniform)
         if self.loguniform:
             return math.exp(rng.uniform(*map(math.log, self.loguniform)))
-        return rng.choice(self.listed)
+        return rng.uniform(*self.uniform) if self.uniform else rng.choice(self.listed)
 
 
 class Budget(Section):

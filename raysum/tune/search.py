@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from raysum.config.loading import load_config, pairs
-from raysum.config.sections import Config
+from raysum.config.loading import pairs
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
@@ -32,62 +31,60 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     """Search the space ``name`` (of the package, or a file) on ``data`` into ``out``.
 
     ``values`` and ``key=value`` ``overrides`` also hold ``run`` for a decode space, config keys for all trials, and
-    keys of the space itself. The same search on the same folder goes on where it stopped; failed trials are tried
-    again. The settings of the best trial become the run's (RUN/decode.yaml), or its run the search's; SEARCH/best.json
-    says which. On equal metrics the smaller values win. A space with ``then`` goes on with the attention predictor and
-    the decoding of the best run.
+    keys of the space itself. The same search on the same folder goes on where it stopped, and tries failed trials
+    again. The best settings become the run's (RUN/decode.yaml), or the best run the search's (SEARCH/best.json); of
+    equal ones the smaller values. A space with ``then`` goes on with that run's attention predictor and decoding.
     Raises UserError for a wrong space, key, run or dataset, and where every trial failed.
 
     >>> raysum.tune("beta", run="runs/pht", data="data", out="runs/beta", examples=50).to_pandas()
     """
     started = time.monotonic()
     job = _check(load_space(name, [*pairs(values), *overrides]))
-    space, config = job.space, job.space.resolve(next(job.space.samples()))
-    _claim(Path(job.out), space, config)
-    purpose = "decode" if space.config.kind == "decode" else "search"
-    make_ready(purpose, config.train.address)
-    with ray_session(config.train.address, job.at_once * (config.train.workers + 2), purpose):
+    space, settings = job.space, job.space.first.train
+    _claim(job)
+    purpose = "decode" if job.run else "search"
+    make_ready(purpose, settings.address)
+    with ray_session(settings.address, job.at_once * (settings.workers + 2), purpose):
         say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token); TensorBoard: tensorboard --logdir {job.out}")
         from raysum.tune.tuner import run_trials  # after the session has set what Ray reads when it is imported
 
         # What follows belongs to one best run: once it has begun, no failed trial is tried again that might be better.
-        again = not (space.config.then and (_followed(job) / _CLAIM).is_file())
+        again = not (space.then and (job.out / space.then.name / _CLAIM).is_file())
         trials = ranked(space.config, run_trials(job, again))
         best = trials[0]
         if best.error:
             raise UserError(
                 f"every trial failed, {best.name} with {best.error!r}; see {job.out}/tune/{best.name}/error.txt"
             )
-        plot(space.config, [trial for trial in trials if not trial.error], Path(job.out) / "search.png")
-        run = Run.open(job.run or job.folder(best.name))
-        then = _follow(job, run) if space.config.then else None
+        plot(space.config, [trial for trial in trials if not trial.error], job.out / "search.png")
+        run = job.run or Run.open(job.folder(best.name))
+        then = _follow(job, run, space.then) if space.then else None
     _adopt(job, best, run)
     return SearchResult(space.config, trials, run, time.monotonic() - started, then)
 
 
 def _check(space: Space) -> Job:
     """All that can be wrong before the first trial."""
-    config = space.resolve(next(space.samples()))
+    config, run = space.first, None
     if not config.data or not config.out:
         raise UserError(f"a search needs a dataset and a folder: `raysum tune {space.name} data=DATA out=SEARCH`")
-    dataset = Dataset.open(config.data)
+    dataset, out = Dataset.open(config.data), Path(config.out).expanduser().absolute()
     if space.config.kind == "decode":
-        _check_run(space, config, dataset)
+        run = _check_run(space, dataset)
         rows = dataset.rows(space.config.split)
         length, at_once = min(rows, space.config.examples or rows), cores()
     else:
-        space = _check_training(space, config, dataset)
+        space = _check_training(space, dataset)
         length = max(space.resolve(sample).train.steps for sample in space.samples())
-        at_once = trainings_at_once(max(1, config.train.workers))
-        if space.config.scheduler == "pbt":
-            at_once = space.num_trials
+        side_by_side = space.config.scheduler == "pbt"
+        at_once = space.num_trials if side_by_side else trainings_at_once(max(1, config.train.workers))
     at_once = max(1, min(at_once, space.num_trials))
-    data, out, run = (_absolute(path) if path else "" for path in (config.data, config.out, config.run))
-    return Job(space, data, out, run, length, at_once, threads=max(1, cores() // at_once))
+    return Job(space, dataset.path, out, run, length, at_once, threads=max(1, cores() // at_once))
 
 
-def _check_training(space: Space, config: Config, dataset: Dataset) -> Space:
+def _check_training(space: Space, dataset: Dataset) -> Space:
     """The train space for models of the dataset's vocabulary, once it is known that something of it can be trained."""
+    config = space.first
     if config.run:
         raise UserError(f"the space {space.name} trains a run for each trial; leave run= out")
     if not config.model.summarizes:
@@ -105,12 +102,9 @@ def _check_training(space: Space, config: Config, dataset: Dataset) -> Space:
     return fitted
 
 
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
-
-
-def _check_run(space: Space, config: Config, dataset: Dataset) -> None:
-    """Whether the run of a decode space is there, reads this dataset and has what the settings need."""
+def _check_run(space: Space, dataset: Dataset) -> Run:
+    """The run of a decode space, once it is known that it reads this dataset and has what the settings need."""
+    config = space.first
     if not config.run:
         raise UserError(f"the space {space.name} searches the decoding of a trained run; name it with run=RUN")
     run = Run.open(config.run)
@@ -124,13 +118,14 @@ def _check_run(space: Space, config: Config, dataset: Dataset) -> None:
             f"{config.run} has no attention predictor, which the space {space.name} needs; "
             f"train it with `raysum train alignment run={config.run} data={config.data}`"
         )
+    return run
 
 
-def _claim(out: Path, space: Space, config: Config) -> None:
+def _claim(job: Job) -> None:
     """Write what is searched into the folder, or find the same search there."""
-    values = {"space": space.config.model_dump(mode="json"), "config": config.model_dump(mode="json")}
+    space, out, file = job.space, job.out, job.out / _CLAIM
+    values = {"space": space.config.model_dump(mode="json"), "config": space.first.model_dump(mode="json")}
     wanted = yaml.safe_dump({"format": _FORMAT, "name": space.name, **values}, sort_keys=False)
-    file = out / _CLAIM
     if file.is_file():
         found = file.read_text(encoding="utf-8")
         if not found.startswith(f"format: {_FORMAT}\n"):
@@ -150,23 +145,15 @@ def _claim(out: Path, space: Space, config: Config) -> None:
         raise UserError(f"cannot write the search folder {out}: {error.strerror}; choose another out=") from None
 
 
-def _followed(job: Job) -> Path:
-    """The folder of the search that follows."""
-    assert job.space.then
-    return Path(job.out) / job.space.then.name
-
-
-def _follow(job: Job, run: Run) -> SearchResult:
+def _follow(job: Job, run: Run, then: Space) -> SearchResult:
     """Train the attention predictor of the best ``run``, then search its decoding: each goes on where it was."""
     from raysum.train.fit import fit
 
-    space, out = job.space.config, _followed(job)
-    assert space.then
+    given, out = {"data": str(job.data), "run": str(run.path)}, str(job.out / then.name)
     say(f"the best run is {run.path}; its attention predictor is trained next")
-    predictor = load_config("alignment", job.space.of_alignment)
-    fit(predictor.model_copy(update={"data": job.data, "run": str(run.path)}))
-    say(f"{space.then} is searched next, into {out}")
-    return tune(space.then, *job.space.passed_on, data=job.data, run=str(run.path), out=str(out))
+    fit(job.space.predictor.model_copy(update=given))
+    say(f"{then.name} is searched next, into {out}")
+    return tune(str(job.space.config.then), *job.space.passed_on, **given, out=out)
 
 
 def _adopt(job: Job, best: Trial, run: Run) -> None:
@@ -176,5 +163,5 @@ def _adopt(job: Job, best: Trial, run: Run) -> None:
         trained_with = run.config.decode.model_dump(mode="json")
         searched = {key.rpartition(".")[2] for key in best.config}
         run.set_decode({key: value for key, value in found.items() if key in searched or value != trained_with[key]})
-    path = job.run or os.path.relpath(run.path, job.out)
-    write_json(Path(job.out) / "best.json", {"config": best.config, "metrics": best.metrics, "run": path})
+    path = str(run.path) if job.run else os.path.relpath(run.path, job.out)
+    write_json(job.out / "best.json", {"config": best.config, "metrics": best.metrics, "run": path})

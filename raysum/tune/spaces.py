@@ -1,25 +1,25 @@
 """Search spaces, found and resolved: the config of each trial, and what all trials of a search share."""
 
-import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from itertools import product
+from itertools import count, islice, product
 from pathlib import Path
 from typing import Any
 
-from raysum.config.loading import apply_override, assign, load_config, parse_yaml, presets, read_values
-from raysum.config.problems import did_you_mean, validate
+from raysum.config import loading
+from raysum.config.problems import validate
 from raysum.config.sections import Config, DecodeConfig
 from raysum.errors import UserError
+from raysum.run import Run
 from raysum.systems import count_parameters
 from raysum.tune.schema import SpaceConfig
 
-DRAWS = 1000  # that may exceed the budget one after the other
+_DRAWS = 1000  # that may exceed the budget one after the other
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Space:
 
     @cached_property
     def _preset(self) -> tuple[dict[str, Any], dict[str, str]]:
-        return read_values(self.config.preset) if self.config.preset else ({}, {})
+        return loading.read_values(self.config.preset) if self.config.preset else ({}, {})
 
     def resolve(self, values: dict[str, Any], base: DecodeConfig | None = None) -> Config:
         """The whole config of the trial that tries ``values`` (dotted keys), over the preset or the decode ``base``.
@@ -44,24 +44,28 @@ class Space:
         if base is not None:
             resolved["decode"] = base.model_dump()
         for key, value in self.config.config.items():
-            assign(resolved, places, key, value, self.places.get(f"config.{key}", f"space {self.name}"))
+            loading.assign(resolved, places, key, value, self.places.get(f"config.{key}", f"space {self.name}"))
         for override in self.overrides:
-            apply_override(resolved, places, override)
+            loading.apply_override(resolved, places, override)
         for key, value in values.items():
-            assign(resolved, places, key, value, self.places.get(f"search.{key}", f"space {self.name}"))
+            loading.assign(resolved, places, key, value, self.places.get(f"search.{key}", f"space {self.name}"))
         return validate(resolved, places, Config)
 
+    @cached_property
+    def first(self) -> Config:
+        """The config of one trial: what all have in common can be read from it."""
+        return self.resolve(next(self.samples()))
+
     @property
-    def of_alignment(self) -> list[str]:
-        """Overrides of the config that the attention predictor of the best run is trained with."""
-        return [f"{key}={json.dumps(value)}" for key, value in self.config.alignment.items()]
+    def predictor(self) -> Config:
+        """What the attention predictor of the best run is trained with."""
+        return loading.load_config("alignment", loading.pairs(self.config.alignment))
 
     @property
     def passed_on(self) -> list[str]:
         """Overrides of the search that follows: what this one says of decoding."""
-        said = {key: getattr(self.config, key) for key in ("split", "examples") if key in self.config.model_fields_set}
-        decoding = [override for override in self.overrides if override.startswith("decode.")]
-        return [*(f"{key}={json.dumps(value)}" for key, value in said.items()), *decoding]
+        said = self.config.model_dump(include={"split", "examples"}, exclude_unset=True)
+        return [*loading.pairs(said), *(override for override in self.overrides if override.startswith("decode."))]
 
     @cached_property
     def then(self) -> "Space | None":
@@ -91,27 +95,22 @@ class Space:
         if self.config.searcher == "grid":
             return [point for point in self.samples() if self.fits(point)]
         rng = random.Random(self.config.seed)
-        return [self._drawn(rng) for _ in range(self.config.trials or 0)]
+        draws = ({key: values.draw(rng) for key, values in self.config.search.items()} for _ in count())
+        return [self.first_fit(draws) for _ in range(self.config.trials or 0)]
 
-    def _drawn(self, rng: random.Random) -> dict[str, Any]:
-        for _ in range(DRAWS):
-            point = {key: values.draw(rng) for key, values in self.config.search.items()}
-            if self.fits(point):
-                return point
-        raise self.no_fit()
-
-    def no_fit(self) -> UserError:
-        """What to say where draws do not come within the budget."""
-        return UserError(f"of {DRAWS} draws of the space {self.name} none fits its budget.parameters; raise it")
+    def first_fit(self, draws: Iterator[Any]) -> dict[str, Any]:
+        """The next of ``draws`` that is within the budget. Raises UserError where none of many is."""
+        for point in filter(self.fits, islice(draws, _DRAWS)):
+            return point
+        raise UserError(f"of {_DRAWS} draws of the space {self.name} none fits its budget.parameters; raise it")
 
     def check_budget(self) -> None:
         """Raises UserError where no trial fits the budget."""
         if not any(map(self.fits, self.samples())):
-            sizes = {count_parameters(self.resolve(point).model): point for point in self.samples()}
-            least = min(sizes)
+            least, point = min((count_parameters(self.resolve(point).model), label(point)) for point in self.samples())
             raise UserError(
                 f"no model of the space {self.name} fits budget.parameters={self.config.budget.parameters:,.0f}: the "
-                f"smallest, {label(sizes[least])}, has {least:,}; raise it, or search smaller models"
+                f"smallest, {point}, has {least:,}; raise it, or search smaller models"
             )
 
     @property
@@ -124,9 +123,9 @@ class Job:
     """Paths are absolute: Tune runs each trial in a folder of its own."""
 
     space: Space
-    data: str
-    out: str  # the search folder; a trial's own files go to out/trials/NAME
-    run: str  # the run whose decoding is searched; "" where trials train their own
+    data: Path
+    out: Path  # the search folder; a trial's own files go to out/trials/NAME
+    run: Run | None  # whose decoding is searched; None where trials train their own
     length: int  # examples scored, or steps trained, in a whole trial
     at_once: int  # trials that run side by side
     threads: int  # of each of them
@@ -139,30 +138,29 @@ class Job:
         return named if self.space.config.searcher == "grid" else f"{named},{trial.trial_id}"  # draws may repeat
 
     def folder(self, name: str) -> Path:
-        return Path(self.out) / "trials" / name
+        return self.out / "trials" / name
 
 
 def spaces() -> list[str]:
     """Names of the spaces that come with raysum, sorted."""
-    return sorted(file.stem for file in _folder().glob("*.yaml"))
+    return loading.yaml_names(_folder())
 
 
-def load_space(name: str, overrides: list[str] | None = None) -> Space:
+def load_space(name: str, overrides: Iterable[str] = ()) -> Space:
     """A space by name or file. Overrides of config keys (``train.steps=500``) hold for all of its trials, others
     (``examples=50``) change the space itself.
 
     Raises UserError for an unknown space, key or value; each point of a grid is resolved and checked here.
     """
-    place, text = _read(name)
-    values, places = parse_yaml(text, place)
+    values, places = loading.read_yaml(name, _folder(), "search space")
     of_trials = []
-    for override in overrides or []:
+    for override in overrides:
         if override.partition("=")[0].partition(".")[0] in Config.model_fields:
             of_trials.append(override)
         else:
-            apply_override(values, places, override)
+            loading.apply_override(values, places, override)
     config: SpaceConfig = validate(values, places, SpaceConfig)
-    if config.preset and config.preset not in presets():
+    if config.preset and config.preset not in loading.presets():
         config = config.model_copy(update={"preset": str(Path(config.preset).absolute())})  # trials run elsewhere
     searched = [override for override in of_trials if override.partition("=")[0] in config.search]
     if searched:
@@ -171,19 +169,8 @@ def load_space(name: str, overrides: list[str] | None = None) -> Space:
     for sample in space.samples():
         space.resolve(sample)
     if space.then:
-        load_config("alignment", space.of_alignment)
+        _ = space.predictor  # reads and checks it
     return space
-
-
-def _read(name: str) -> tuple[str, str]:
-    path = _folder() / f"{name}.yaml" if name in spaces() else Path(name)
-    if not path.is_file():
-        near = did_you_mean(name, spaces())
-        raise UserError(f"no search space or file {name!r}; {near}the spaces are {', '.join(spaces())}")
-    try:
-        return path.name, path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the search space {path}: {error}") from None
 
 
 def _folder() -> Path:

@@ -7,8 +7,6 @@ Tune's checkpoints hold no weights, only where they are: the run of a trial and 
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,16 +31,14 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
 
     run = Run(job.folder(tune.get_context().get_trial_name()))
     config = job.space.resolve(values)
-    shared = config.train.model_copy(
-        update={"threads": config.train.threads or max(1, job.threads // max(1, config.train.workers))}
-    )
-    config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
+    threads = config.train.threads or max(1, job.threads // max(1, config.train.workers))
+    shared = config.train.model_copy(update={"threads": threads})
+    config = config.model_copy(update={"data": str(job.data), "out": str(run.path), "train": shared})
     if job.space.config.scheduler == "pbt":
         inherit(run)
         for steps in _parts(run, shared.steps, shared.validate_every):
             fit(config.model_copy(update={"train": shared.model_copy(update={"steps": steps})}))
-            with pointer(run) as checkpoint:
-                tune.report(so_far(run), checkpoint=checkpoint)
+            _report_part(run)
         return
     fit(config, callbacks=[ReportValidations(run)])
     tune.report(so_far(run))  # once more, for a run that had ended before the search was stopped
@@ -85,10 +81,9 @@ def population(job: Job) -> PopulationBasedTraining:
     to the next.
     """
     search = job.space.config.search
-    every = job.space.resolve(next(job.space.samples())).train.validate_every
     return PopulationBasedTraining(
         time_attr="step",
-        perturbation_interval=every,
+        perturbation_interval=job.space.first.train.validate_every,
         hyperparam_mutations={key: values.listed or domain(values) for key, values in search.items()},
         custom_explore_fn=partial(_within, search),
         synch=True,  # a trial waits for all to be validated at its step: fair, and it repeats
@@ -101,14 +96,11 @@ def _within(search: dict[str, Values], config: dict[str, Any]) -> dict[str, Any]
     return config | {key: min(max(config[key], low), high) for key, (low, high) in ranges.items()}
 
 
-@contextmanager
-def pointer(run: Run) -> Iterator[tune.Checkpoint]:
-    """What a trial hands to Tune as its checkpoint: the path of its newest one."""
-    newest = run.latest()
-    assert newest, "a part of the training has ended"
+def _report_part(run: Run) -> None:
+    """Report a part that has ended; what Tune gets as its checkpoint tells where the newest one of ``run`` is."""
     with tempfile.TemporaryDirectory() as folder:
-        write_json(Path(folder) / _POINTER, {"run": str(run.path), "step": newest.step})
-        yield tune.Checkpoint(folder)
+        write_json(Path(folder) / _POINTER, {"run": str(run.path), "step": run.checkpoints()[-1].step})
+        tune.report(so_far(run), checkpoint=tune.Checkpoint(folder))
 
 
 def inherit(run: Run) -> None:
@@ -143,8 +135,6 @@ def copy(donor: Run, step: int, run: Run) -> None:
 
 def domain(values: Values) -> Domain:
     """What Ray Tune draws a key of a search from."""
-    if values.uniform:
-        return tune.uniform(*values.uniform)
     if values.loguniform:
         return tune.loguniform(*values.loguniform)
-    return tune.choice(values.listed)
+    return tune.uniform(*values.uniform) if values.uniform else tune.choice(values.listed)

@@ -2,6 +2,8 @@
 
 import pickle
 import shutil
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from ray import tune
 from ray.tune import Result
 from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
-from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchAlgorithm, Searcher
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 from ray.tune.search.optuna import OptunaSearch
 from ray.util.metrics import Gauge
 
@@ -18,15 +20,15 @@ from raysum.runtime.progress import bar, say
 from raysum.runtime.silence import muted
 from raysum.tune.decoding import decode_trial, shared_decoder
 from raysum.tune.results import Trial
-from raysum.tune.spaces import DRAWS, Job, Space
+from raysum.tune.spaces import Job, Space
 from raysum.tune.training import domain, population, train_trial
 
 
-def run_trials(job: Job, again: bool = True) -> list[Trial]:
+def run_trials(job: Job, again: bool) -> list[Trial]:
     """Run the trials that have not ended yet, failed ones ``again``; what all trials of the search gave."""
     with muted("ray.tune"), shared_decoder(job) as decoder:
         grid = _tuner(job, decoder, again).fit()
-    for leftover in Path(job.out).glob("trials/*/ray"):  # Ray Train's own files, of trials that were stopped
+    for leftover in job.out.glob("trials/*/ray"):  # Ray Train's own files, of trials that were stopped
         shutil.rmtree(leftover, ignore_errors=True)
     return [_trial(grid[number]) for number in range(len(grid))]
 
@@ -34,17 +36,13 @@ def run_trials(job: Job, again: bool = True) -> list[Trial]:
 def _tuner(job: Job, decoder: Any, again: bool) -> tune.Tuner:
     """A new search, or the one that the folder holds, with its unfinished trials to be run again."""
     space = job.space.config
-    folder = Path(job.out) / "tune"
+    folder = job.out / "tune"
     decode = space.kind == "decode"
     # A trial holds almost no CPU itself (0 is refused): its actor does, or its worker group, which Tune does not count.
     actors = [share("decoder", job.at_once).bundle] if decode else []
     resources = tune.PlacementGroupFactory([{"CPU": 0.01}, *actors])
-    with_job = (
-        tune.with_parameters(decode_trial, job=job, decoder=decoder)
-        if decode
-        else tune.with_parameters(train_trial, job=job)
-    )
-    trainable = tune.with_resources(with_job, resources)
+    trial, given = (decode_trial, {"decoder": decoder}) if decode else (train_trial, {})
+    trainable = tune.with_resources(tune.with_parameters(trial, job=job, **given), resources)
     if tune.Tuner.can_restore(folder):
         return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=again)
     drawn = space.searcher == "optuna" or space.scheduler == "pbt"  # by Tune, else by us
@@ -55,6 +53,7 @@ def _tuner(job: Job, decoder: Any, again: bool) -> tune.Tuner:
             metric=space.metric,
             mode=space.mode,
             search_alg=_searcher(job),
+            max_concurrent_trials=job.at_once,
             scheduler=_scheduler(job),
             num_samples=job.space.num_trials,
             # Importing Tune costs each process 2 seconds. But a trial that is stopped while its workers train cannot
@@ -65,7 +64,7 @@ def _tuner(job: Job, decoder: Any, again: bool) -> tune.Tuner:
         ),
         run_config=tune.RunConfig(
             name=folder.name,
-            storage_path=job.out,
+            storage_path=str(job.out),
             verbose=0,
             stop=_ends(job),
             callbacks=[TrialProgress(space.metric, job.space.num_trials)],
@@ -78,9 +77,8 @@ def _searcher(job: Job) -> SearchAlgorithm | Searcher:
     if space.scheduler == "pbt":  # takes no other, and needs all trials at once
         return BasicVariantGenerator(random_state=space.seed)
     if space.searcher == "optuna":
-        optuna = Drawn(job.space, metric=space.metric, mode=space.mode, seed=space.seed)
-        return ConcurrencyLimiter(optuna, max_concurrent=job.at_once)
-    return ConcurrencyLimiter(Listed(job.space.points), max_concurrent=job.at_once)
+        return Drawn(job.space, metric=space.metric, mode=space.mode, seed=space.seed)
+    return Listed(job.space.points)
 
 
 def _scheduler(job: Job) -> TrialScheduler:
@@ -100,10 +98,9 @@ def _scheduler(job: Job) -> TrialScheduler:
 def _ends(job: Job) -> dict[str, float] | None:
     """Metrics at which a trial ends that would go on."""
     space = job.space.config
-    ends: dict[str, float] = {"train_seconds": space.budget.seconds} if space.budget.seconds else {}
-    if space.scheduler == "pbt":
-        ends["step"] = job.length  # before the scheduler looks at a trial that has nothing left to train
-    return ends or None
+    last = job.length if space.scheduler == "pbt" else None  # then the scheduler sees none with nothing left to train
+    ends = {"train_seconds": space.budget.seconds, "step": last}
+    return {name: most for name, most in ends.items() if most} or None
 
 
 def _trial(result: Result) -> Trial:
@@ -111,8 +108,8 @@ def _trial(result: Result) -> Trial:
     name, config, found = Path(result.path).name, result.config or {}, result.metrics or {}
     if result.error:
         return Trial(name, config, {}, 0.0, str(result.error).strip().splitlines()[-1])
-    reported = {key: value for key, value in found.items() if key not in AUTO_RESULT_KEYS}
-    metrics = {key: value for key, value in reported.items() if type(value) in (int, float)}
+    own = found.keys() - AUTO_RESULT_KEYS
+    metrics = {key: value for key, value in found.items() if key in own and type(value) in (int, float)}
     return Trial(name, config, metrics, found["time_total_s"])
 
 
@@ -133,12 +130,10 @@ class Listed(Searcher):
         """The list does not depend on results."""
 
     def save(self, checkpoint_path: str) -> None:
-        with open(checkpoint_path, "wb") as file:  # Tune names it .pkl and looks for the newest such file
-            pickle.dump(self.given, file)
+        Path(checkpoint_path).write_bytes(pickle.dumps(self.given))  # Tune names it .pkl, and takes the newest such
 
     def restore(self, checkpoint_path: str) -> None:
-        with open(checkpoint_path, "rb") as file:
-            self.given = pickle.load(file)
+        self.given = pickle.loads(Path(checkpoint_path).read_bytes())
 
 
 class Drawn(OptunaSearch):
@@ -149,14 +144,14 @@ class Drawn(OptunaSearch):
         self.space = space
         self.draws: dict[str, str] = {}  # by trial: the name of the draw that it tries
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        for number in range(DRAWS):
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        return self.space.first_fit(self._drawn(trial_id))
+
+    def _drawn(self, trial_id: str) -> Iterator[Any]:
+        for number in count():
             self.draws[trial_id] = f"{trial_id}-{number}"
-            values = super().suggest(self.draws[trial_id])
-            if values is None or self.space.fits(values):
-                return values
+            yield super().suggest(self.draws[trial_id])
             self.on_trial_complete(trial_id, error=True)
-        raise self.space.no_fit()
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         super().on_trial_result(self.draws[trial_id], result)
