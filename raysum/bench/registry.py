@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from raysum.bench.decode import DecodeBench, bench_decode
-from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
 from raysum.bench.result import BenchResult
 from raysum.bench.start import StartBench, bench_start
 from raysum.bench.train import TrainBench, bench_train
@@ -14,7 +13,6 @@ from raysum.errors import UserError
 
 BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {
     "decode": (DecodeBench, bench_decode),
-    "efficiency": (EfficiencyBench, bench_efficiency),
     "start": (StartBench, bench_start),
     "train": (TrainBench, bench_train),
 }

@@ -17,12 +17,6 @@ def megabytes(spec: Spec, moments: bool = False) -> float:
     return count_parameters(spec) * (12 if moments else 4) / 1e6
 
 
-def sizes_of(preset: str, config: Config) -> dict[str, Any]:
-    """The parameters of ``config``, and what a paper states of ``preset``."""
-    number, paper = count_parameters(config.model), PAPERS_MB.get(preset)
-    return {"parameters": number, "parameters_mb": megabytes(config.model), "paper_mb": paper}
-
-
 @dataclass(frozen=True)
 class SizedConfig:
     """What `raysum config show` prints."""
@@ -31,7 +25,9 @@ class SizedConfig:
     config: Config
 
     def to_dict(self) -> dict[str, Any]:
-        return self.config.model_dump(mode="json") | sizes_of(self.preset, self.config)
+        spec, paper = self.config.model, PAPERS_MB.get(self.preset)
+        sizes = {"parameters": count_parameters(spec), "parameters_mb": megabytes(spec), "paper_mb": paper}
+        return self.config.model_dump(mode="json") | sizes
 
     def render(self) -> str:
         """The config as YAML, its sizes as comments."""

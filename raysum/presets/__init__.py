@@ -1,1 +1,0 @@
-"""Presets: configurations of the papers, a YAML each."""
