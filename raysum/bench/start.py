@@ -21,6 +21,7 @@ from raysum.bench.result import BenchResult
 from raysum.config.sections import Section
 from raysum.errors import UserError
 from raysum.prepare.factbook import corpus
+from raysum.runtime.processes import cores
 from raysum.runtime.progress import bar
 from raysum.runtime.session import NO_DASHBOARD
 
@@ -43,7 +44,7 @@ def bench_start(settings: StartBench) -> BenchResult:
 
     Raises UserError where a command fails.
     """
-    machine = measure(os.cpu_count() or 1, ["fp32"])
+    machine = measure(cores(), ["fp32"])
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         work = [one for one in product(settings.commands, settings.workers, settings.dashboard)
@@ -68,7 +69,8 @@ def _prepare(folder: Path, aligned: bool) -> None:
 def _row(folder: Path, repeats: int, command: str, workers: int, dashboard: bool) -> Row:
     found = [_start(folder, command, workers, dashboard) for _ in range(repeats)]
     seconds = [one.pop("seconds") for one in found]
-    row = {"start": command, "workers": workers, "dashboard": "yes" if dashboard else "no"}
+    row: Row = {"start": command, "dashboard": "yes" if dashboard else "no"}
+    row |= {"workers": workers} if command == "train" else {}
     row |= {"seconds": median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
     return row | {name: median(one[name] for one in found) for name in found[0]}
 
