@@ -95,11 +95,9 @@ def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[st
     process.wait(_PATIENCE)
     if not cpu:
         raise UserError(f"{' '.join(line)} ended before its first result: {log.read_text(errors='replace')[-2000:]}")
-    kinds = {"driver": 0.0, "workers": 0.0, "ray": 0.0, "dashboard": 0.0}
-    for kind, spent in cpu.values():
-        kinds[kind] += spent
-    by_kind = {f"cpu_{kind}_s": spent for kind, spent in kinds.items()}
-    return {"seconds": seconds, "cpu_s": sum(kinds.values()), **by_kind, "processes": len(cpu)}
+    kinds = ("driver", "workers", *_RAY)
+    by_kind = {f"cpu_{kind}_s": sum(spent for of, spent in cpu.values() if of == kind) for kind in kinds}
+    return {"seconds": seconds, "cpu_s": sum(by_kind.values()), **by_kind, "processes": len(cpu)}
 
 
 def _watch(process: psutil.Popen, reached: Callable[[], bool]) -> dict[int, tuple[str, float]]:
