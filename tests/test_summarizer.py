@@ -22,7 +22,7 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.decode import searching
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import terms
-from raysum.decode.searching import attention_of, sentence_spans
+from raysum.decode.searching import attention_of, token_spans
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.metrics import citations
@@ -290,11 +290,11 @@ def test_a_restricted_graph_is_that_of_its_paragraphs():
     assert torch.equal(source.graph, expected)
 
 
-def test_sentence_spans():
+def test_token_spans():
     q = SENTENCE_END
-    assert sentence_spans([9, 10, q, 11, EOS]) == [(0, 2), (3, 4)]
-    assert sentence_spans([q, 9, q, q, 10, q]) == [(1, 2), (4, 5)]
-    assert sentence_spans([EOS]) == []
+    assert token_spans([9, 10, q, 11, EOS]) == [(0, 2), (3, 4)]
+    assert token_spans([q, 9, q, q, 10, q]) == [(1, 2), (4, 5)]
+    assert token_spans([EOS]) == []
 
 
 def test_cited_paragraphs():

@@ -145,7 +145,7 @@ def _summary(
     row: Row, best: Hypothesis, attention: np.ndarray, settings: DecodeConfig, vocabulary: Vocabulary
 ) -> Summary:
     """What ``best`` says and cites, with its ``attention`` [K, M]."""
-    spans = [(vocabulary.decode(best.ids[a:b]), attention[a:b]) for a, b in sentence_spans(best.ids)]
+    spans = [(vocabulary.decode(best.ids[a:b]), attention[a:b]) for a, b in token_spans(best.ids)]
     spans = [(text, weights) for text, weights in spans if text]
     weights = [citations.overall(part) for _, part in spans]
     if settings.citations == "lexical" and spans:
@@ -165,7 +165,7 @@ def _summary(
     )
 
 
-def sentence_spans(ids: Sequence[int]) -> list[tuple[int, int]]:
+def token_spans(ids: Sequence[int]) -> list[tuple[int, int]]:
     """Where each sentence of a summary's ``ids`` begins and ends: they end before ``<Q>`` and EOS."""
     stop = ids.index(EOS) if EOS in ids else len(ids)
     marks = [-1, *(i for i in range(stop) if ids[i] == SENTENCE_END), stop]

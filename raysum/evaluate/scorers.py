@@ -48,7 +48,7 @@ class Rouge(Scorer):
         return scores.assign(words=[len(text.split()) for text in texts]).to_dict("records")
 
 
-class Attention(Scorer):
+class AttentionSimilarity(Scorer):
     """How near a model's attention to paragraphs is to where the reference comes from (0 to 1)."""
 
     figures: ClassVar = {"attention_similarity": Figure("attention", 3)}
@@ -62,12 +62,12 @@ class Attention(Scorer):
         ]
 
 
-FIGURES: dict[str, Figure] = {**Rouge.figures, **Factbook.figures, **Attention.figures}
+FIGURES: dict[str, Figure] = {**Rouge.figures, **Factbook.figures, **AttentionSimilarity.figures}
 
 
 def scorers_of(names: Sequence[str] | None, row: Row, protocol: str = "google") -> list[Scorer]:
     """The scorers ``names``; without names all that know a dataset with such a ``row``. Raises UserError."""
-    known: dict[str, Scorer] = {"rouge": Rouge(protocol), "factbook": Factbook(), "attention": Attention()}
+    known: dict[str, Scorer] = {"rouge": Rouge(protocol), "factbook": Factbook(), "attention": AttentionSimilarity()}
     wrong = [name for name in names or () if name not in known]
     if wrong:
         raise UserError(f"no scorer {wrong[0]!r}; there are {', '.join(known)}")

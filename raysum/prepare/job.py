@@ -15,7 +15,7 @@ from raysum.errors import UserError
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.pipeline import read_cluster
 from raysum.prepare.shards import write_shards
-from raysum.prepare.sources.find import Source, find_sources
+from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.prepare.sources.record import Rejected
 from raysum.runtime.progress import bar, say
 from raysum.runtime.session import start_ray
@@ -73,7 +73,7 @@ def make_dataset(paths: Sequence[str | Path], config: PrepareConfig) -> PrepareR
     return PrepareResult(Dataset.open(out), time.monotonic() - began)
 
 
-def _train_vocabulary(sources: list[Source], config: PrepareConfig, how: Normalization) -> Vocabulary:
+def _train_vocabulary(sources: list[RawSource], config: PrepareConfig, how: Normalization) -> Vocabulary:
     sample = sample_texts(bar(_train_texts(sources, config), label="vocabulary", unit="cluster"), config.pieces)
     vocabulary = Vocabulary.train((normalize(text, how) for text in sample), config.pieces)
     if len(vocabulary) < config.pieces:
@@ -81,7 +81,7 @@ def _train_vocabulary(sources: list[Source], config: PrepareConfig, how: Normali
     return vocabulary
 
 
-def _train_texts(sources: list[Source], config: PrepareConfig) -> Iterator[tuple[str, list[str]]]:
+def _train_texts(sources: list[RawSource], config: PrepareConfig) -> Iterator[tuple[str, list[str]]]:
     """Id and texts of each readable cluster of the train split; the others are left to the job, which counts them.
 
     Raises UserError where there are only others.

@@ -19,7 +19,7 @@ from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
 from raysum.prepare.config import SPLITS, PrepareConfig
 from raysum.prepare.pipeline import prepare_counted
-from raysum.prepare.sources.find import Source
+from raysum.prepare.sources.find import RawSource
 from raysum.prepare.sources.record import Record, Rejected
 from raysum.runtime.progress import bar
 from raysum.runtime.silence import quiet_data
@@ -47,7 +47,7 @@ class Part:
         return self.shard.rows + self.rejected.total()
 
 
-def write_shards(sources: list[Source], writer: DatasetWriter, config: PrepareConfig, kept: Path) -> Dataset:
+def write_shards(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig, kept: Path) -> Dataset:
     """Finish the dataset of ``sources``. Ray must be running.
 
     Rows keep the order of the sources. Raises UserError where a source is damaged, the folder cannot be written, no
@@ -83,7 +83,7 @@ def write_shards(sources: list[Source], writer: DatasetWriter, config: PrepareCo
     return writer.finish(shards, sources=paths, rows_in=rows_in, rejected=dict(rejected.most_common()))
 
 
-def _run(sources: list[Source], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
+def _run(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
     """The parts as they are written, in any order."""
     import ray.data
 
@@ -105,7 +105,7 @@ def _run(sources: list[Source], writer: DatasetWriter, config: PrepareConfig) ->
         yield pickle.loads(row["part"])
 
 
-def _read_chunks(number: int, source: Source, config: PrepareConfig) -> Iterator[tuple[Part, list[Record]]]:
+def _read_chunks(number: int, source: RawSource, config: PrepareConfig) -> Iterator[tuple[Part, list[Record]]]:
     """Chunks of the source of that number; a damaged one gives a part that says so."""
     held: dict[str, list[Record]] = {split: [] for split in SPLITS}
     sizes, made = Counter[str](), Counter[str]()

@@ -45,7 +45,7 @@ def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
     distributed.barrier()
 
 
-def restore(engine: Any, checkpoint: Checkpoint, world: int) -> None:
+def load(engine: Any, checkpoint: Checkpoint, world: int) -> None:
     """Load the engine state of ``checkpoint``; one of another number of workers must have been converted."""
     tag = _CONVERTED if needs_conversion(checkpoint, world) else _ENGINE
     path, _ = engine.load_checkpoint(str(checkpoint.path), tag=tag)

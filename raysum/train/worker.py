@@ -25,11 +25,11 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
     """
     settings, run = brief.config.train, brief.run
     checkpoint = run.latest()
-    engine = build(brief, checkpoint)
-    state = restore(engine, brief, checkpoint)
+    engine = build_engine(brief, checkpoint)
+    state = resume(engine, brief, checkpoint)
     coming, meter = load(state["step"]), Meter(engine.device, state)
     if state["step"] and brief.judges(state["step"]) and state["step"] not in run.validations():
-        reporter.write({"step": state["step"], "valid_loss": validate(engine, brief)})
+        reporter.write({"step": state["step"], "valid_loss": validation_loss(engine, brief)})
     for done in range(state["step"] + 1, settings.steps + 1):
         rate = step(engine, brief, done - 1, coming, meter)
         last = done == settings.steps
@@ -39,13 +39,13 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
             with meter.paused():
                 checkpoints.save(engine, run, state | meter.state() | {"step": done})
                 if brief.judges(done):
-                    reporter.write({"step": done, "valid_loss": validate(engine, brief)})
+                    reporter.write({"step": done, "valid_loss": validation_loss(engine, brief)})
                 reporter.share()
                 if distributed.get_rank() == 0:
                     checkpoints.prune(run, settings.keep)
 
 
-def build(brief: Brief, checkpoint: Checkpoint | None) -> Any:
+def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
     """The DeepSpeed engine around the objective around the model, with the same weights on every rank."""
     load_deepspeed()
     import deepspeed
@@ -62,7 +62,7 @@ def build(brief: Brief, checkpoint: Checkpoint | None) -> Any:
     return engine
 
 
-def restore(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str, Any]:
+def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str, Any]:
     """The state to go on from: that of ``checkpoint``, which is loaded, or of a new run."""
     state = {
         "step": 0,
@@ -73,7 +73,7 @@ def restore(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[st
     }
     if checkpoint is None:
         return state
-    checkpoints.restore(engine, checkpoint, state["workers"])
+    checkpoints.load(engine, checkpoint, state["workers"])
     return checkpoint.state | {"workers": state["workers"]}
 
 
@@ -104,7 +104,7 @@ def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], m
 
 
 @torch.no_grad()
-def validate(engine: Any, brief: Brief) -> float:
+def validation_loss(engine: Any, brief: Brief) -> float:
     """The loss of the valid split: summed over all ranks, divided once by the number of targets."""
     assert brief.valid, "there is a valid split"
     kind, epoch = brief.valid.kind, plan_of(brief.valid).epoch(0)

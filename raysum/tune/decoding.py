@@ -48,7 +48,7 @@ class Decoder:
         self.settings = job.space.resolve(values, base=job.run.decode).decode
         self.summarizer = Summarizer.load(job.run.path, **self.settings.model_dump())
         self.betas = list(betas or [self.settings.beta])
-        self.rows = read_rows(job)
+        self.rows = scored_rows(job)
         self.done: dict[int, list[list[Summary]]] = {}
 
     def decode(self, start: int, stop: int, beta: float | None = None) -> list[Summary]:
@@ -62,7 +62,7 @@ class TrialScorer:
     """The actor of one decode trial, named like the trial: it scores what the decoder gives."""
 
     def __init__(self, job: Job, name: str):
-        self.rows = read_rows(job)
+        self.rows = scored_rows(job)
         self.folder, self.metric = job.folder(name), job.space.config.metric
         self.parts: list[pd.DataFrame] = []
 
@@ -82,7 +82,7 @@ class TrialScorer:
         return {name: value for name, value in figures.items() if name not in bounds}
 
 
-def read_rows(job: Job) -> list[Row]:
+def scored_rows(job: Job) -> list[Row]:
     """The rows that a decode search scores."""
     return list(read_examples(Dataset.open(job.data), job.space.config.split, job.length))
 

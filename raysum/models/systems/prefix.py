@@ -144,7 +144,7 @@ class Rows:
     width: int
 
 
-def cut(layout: Layout, size: int) -> Rows:
+def cut_rows(layout: Layout, size: int) -> Rows:
     """Rows of ``size`` tokens, the last one of an example shorter."""
     sizes, width = layout.sizes, min(size, layout.source_mask.shape[1])
     counts = (sizes + size - 1) // size

@@ -20,7 +20,7 @@ from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import Projection, xavier_linear
 from raysum.models.specs.tdmca import TdmcaSpec
-from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut, last_tokens
+from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut_rows, last_tokens
 
 
 class Tdmca(PrefixModel):
@@ -41,7 +41,7 @@ class BlockAttention(nn.Module):
         self.dropout = Dropout(spec.attention_dropout)
 
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
-        qkv, rows = self.qkv(x), cut(layout, self.block)
+        qkv, rows = self.qkv(x), cut_rows(layout, self.block)
         query, key, value = split_heads(scatter_padded(qkv, rows.index, len(rows.first), rows.width), self.heads, 3)
         context = attend(query, key, value, causal=True, dropout=self.dropout.active)
         index, mask = last_tokens(layout, layout.sizes % self.block)

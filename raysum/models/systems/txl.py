@@ -23,7 +23,7 @@ from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
 from raysum.models.layers import Projection, sinusoids
 from raysum.models.specs.txl import TxlSpec
-from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut, last_tokens
+from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut_rows, last_tokens
 
 
 class TransformerXL(PrefixModel):
@@ -82,7 +82,7 @@ class RelativeAttention(nn.Module):
         self.shared = (bias,)  # in a tuple, as it belongs to the model and not to each layer
 
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
-        rows, kv = cut(layout, self.segment), self.source(x)
+        rows, kv = cut_rows(layout, self.segment), self.source(x)
         past = self.source(x.detach()) if torch.is_grad_enabled() else kv  # what is remembered has no gradient
         places = torch.arange(self.memory + self.segment, device=x.device)
         codes = self.position(sinusoids(places, x.shape[-1], self.sinusoid).to(x.dtype))

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, TypeVar
 from zlib import crc32
 
-from raysum.prepare.factbook.phrases import Attribute, Kind, kinds, own_words
+from raysum.prepare.factbook.phrases import Attribute, SubjectKind, kinds, own_words
 
 # Small enough for a small model and few steps: with 2,000 pieces that hold whole words, 300 test clusters had 167
 # source and 31 target tokens on average (42 at most), in at most 10 paragraphs of at most 33.
@@ -94,7 +94,7 @@ class Names:
 
 @dataclass(eq=False)
 class Subject:
-    kind: Kind
+    kind: SubjectKind
     name: str
     values: dict[Attribute, str]  # in the order of the lead
 
@@ -107,7 +107,7 @@ class Subject:
 
 
 @dataclass(eq=False)
-class Paragraph:
+class Passage:
     document: int
     text: str
     states: Attribute | None = None  # the fact about the example's subject, None in paragraphs about others
@@ -137,13 +137,13 @@ def _example(random: Random, names: Names) -> dict[str, Any]:
     }
 
 
-def _subject(random: Random, names: Names, kind: Kind) -> Subject:
+def _subject(random: Random, names: Names, kind: SubjectKind) -> Subject:
     chosen = _shuffled(random, range(len(kind.attributes)))[: _pick(random, FACTS)]
     attributes = [kind.attributes[index] for index in sorted(chosen)]
     return Subject(kind, names.draw(kind.name), {attribute: names.draw(attribute.value) for attribute in attributes})
 
 
-def _about_subject(random: Random, subject: Subject, num_documents: int) -> list[Paragraph]:
+def _about_subject(random: Random, subject: Subject, num_documents: int) -> list[Passage]:
     """A remark and a fact in each paragraph: every fact once, some again in another document and in other words."""
     facts = [(attribute, _shuffled(random, attribute.phrases)) for attribute in _shuffled(random, subject.values)]
     told = [(attribute, phrases[0], number) for number, (attribute, phrases) in enumerate(facts)]
@@ -153,11 +153,11 @@ def _about_subject(random: Random, subject: Subject, num_documents: int) -> list
     for (attribute, phrase, number), remark in zip(told, _shuffled(random, subject.kind.remarks), strict=False):
         fact = phrase.format(s=subject.name, v=subject.values[attribute])
         sentences = _shuffled(random, [fact, remark.format(s=subject.name)])
-        paragraphs.append(Paragraph(number % num_documents, " ".join(sentences), attribute))
+        paragraphs.append(Passage(number % num_documents, " ".join(sentences), attribute))
     return paragraphs
 
 
-def _about_others(random: Random, others: Sequence[Subject], num_documents: int) -> list[Paragraph]:
+def _about_others(random: Random, others: Sequence[Subject], num_documents: int) -> list[Passage]:
     """A fact in each paragraph, some with a remark, about the others in turn."""
     paragraphs = []
     for other in islice(cycle(others), _pick(random, OTHER_PARAGRAPHS)):
@@ -165,7 +165,7 @@ def _about_others(random: Random, others: Sequence[Subject], num_documents: int)
         sentences = [_pick(random, attribute.phrases).format(s=other.name, v=value)]
         if random.random() < REMARKED:
             sentences = _shuffled(random, [*sentences, _pick(random, other.kind.remarks).format(s=other.name)])
-        paragraphs.append(Paragraph(_pick(random, range(num_documents)), " ".join(sentences)))
+        paragraphs.append(Passage(_pick(random, range(num_documents)), " ".join(sentences)))
     return paragraphs
 
 

@@ -20,7 +20,7 @@ class Attribute:
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class SubjectKind:
     """A lead is the opening with some clauses, then the pronoun with the others; attributes are in the lead's order."""
 
     name: str  # shape of a subject's name
@@ -31,11 +31,11 @@ class Kind:
 
 
 @cache
-def kinds() -> tuple[Kind, ...]:
+def kinds() -> tuple[SubjectKind, ...]:
     kinds = yaml.safe_load(resources.files(__package__).joinpath("phrases.yaml").read_text(encoding="utf-8")).values()
     for kind in kinds:
         kind["attributes"] = [Attribute(name, **words) for name, words in kind["attributes"].items()]
-    return tuple(Kind(**kind) for kind in kinds)
+    return tuple(SubjectKind(**kind) for kind in kinds)
 
 
 @cache

@@ -29,7 +29,7 @@ SUFFIXES = tuple(_READERS)
 
 
 @dataclass(frozen=True)
-class Source:
+class RawSource:
     """A file, or a folder of clusters, that one reader reads from beginning to end."""
 
     path: Path
@@ -49,7 +49,7 @@ class Source:
             raise UserError(f"{self.path} is empty: it holds no cluster")
 
 
-def find_sources(paths: Iterable[str | Path]) -> list[Source]:
+def find_sources(paths: Iterable[str | Path]) -> list[RawSource]:
     """The sources behind ``paths``, folders expanded, in the order given and by natural sort within a folder.
 
     Raises UserError where a path is missing, unreadable, empty or of no known format.
@@ -60,7 +60,7 @@ def find_sources(paths: Iterable[str | Path]) -> list[Source]:
     return sources
 
 
-def _expand(path: Path) -> list[Source]:
+def _expand(path: Path) -> list[RawSource]:
     try:
         if path.is_dir():
             return _expand_folder(path)
@@ -73,14 +73,14 @@ def _expand(path: Path) -> list[Source]:
             raise UserError(f"{path} is empty: it holds no cluster")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    return [Source(path, _split_in_name(path), reader)]
+    return [RawSource(path, _split_in_name(path), reader)]
 
 
-def _expand_folder(folder: Path) -> list[Source]:
+def _expand_folder(folder: Path) -> list[RawSource]:
     """Its data files; or itself, when its folders hold text files; or else what its folders train, valid, test hold."""
     files = [item for item in listed(folder) if item.is_file() and item.name.endswith(SUFFIXES)]
     if not files and next(cluster_folders(folder), None):
-        return [Source(folder, _split_in_name(folder), read_folder)]
+        return [RawSource(folder, _split_in_name(folder), read_folder)]
     inner = files or [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
     if not inner:
         raise UserError(f"{folder} holds neither .jsonl, .csv or .parquet files nor folders of .txt files")
