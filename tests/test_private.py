@@ -59,7 +59,7 @@ def test_deepspeed_compiles_nothing_and_its_group_ends():
 
 DEATH = """
 import os, ray
-from raysum.runtime.private import dashboard_address
+from raysum.runtime.private import dashboard
 from raysum.runtime.session import ray_session
 
 @ray.remote(max_retries=0)
@@ -67,9 +67,9 @@ def die():
     print("a word of a worker")
     os._exit(1)
 
-assert dashboard_address() is None
+assert dashboard() is None
 with ray_session(cpus=1):
-    host, _, port = dashboard_address().partition(":")
+    host, _, port = dashboard().removeprefix("http://").partition(":")
     assert host == "127.0.0.1" and int(port) > 0
     try:
         ray.get(die.remote())
@@ -83,3 +83,25 @@ def test_a_session_tells_its_dashboard_and_keeps_workers_words_from_stdout():
     done = subprocess.run([sys.executable, "-c", DEATH], capture_output=True, text=True, timeout=120, env=os.environ)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
+
+
+TOLD = """
+import sys
+from raysum.runtime.private import dashboard
+from raysum.runtime.session import ray_session
+
+with ray_session(cpus=1):
+    print(dashboard(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_sessions_that_start_at_one_moment_have_dashboards_of_their_own():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    sessions = [subprocess.Popen([sys.executable, "-c", TOLD], **pipes) for _ in range(2)]
+    told = [session.stdout.readline() for session in sessions]
+    assert len(set(told)) == 2 and all(address.startswith("http://127.0.0.1:") for address in told)
+    for session in sessions:
+        session.communicate(timeout=60)
+        assert session.returncode == 0

@@ -120,7 +120,7 @@ def test_a_search_that_has_not_ended_cannot_be_served(tmp_path):
 def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_session):
     from ray.util.state import list_actors
 
-    from raysum.runtime.session import dashboard
+    from raysum.runtime.private import dashboard
 
     space = betas(tmp_path, [0.0, 0.4, 0.8])
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=6"]
@@ -271,7 +271,7 @@ def gets_back_all_cpus() -> bool:
     """Whether the session has all its CPUs again soon. Ray's clean-up asks the address that workers know."""
     import ray
 
-    from raysum.runtime.session import dashboard
+    from raysum.runtime.private import dashboard
 
     known = ray.remote(num_cpus=0)(lambda: os.environ["RAY_API_SERVER_ADDRESS"]).remote()
     assert ray.get(known) == dashboard() and "RAY_API_SERVER_ADDRESS" not in os.environ

@@ -68,12 +68,12 @@ def hide_worker_logs() -> None:
     ray._private.worker._worker_logs_enabled = False
 
 
-def dashboard_address() -> str | None:
-    """``host:port`` of the dashboard of this process' Ray session."""
+def dashboard() -> str | None:
+    """Address of the dashboard of this process' Ray session, None where it has none."""
     import ray
 
     node = ray.worker.global_worker.node
-    return node.address_info.get("webui_url") if node else None
+    return f"http://{node.address_info['webui_url']}" if node and node.address_info.get("webui_url") else None
 
 
 @contextmanager

@@ -1,16 +1,17 @@
 """Starting or joining Ray, quietly; stopping what was started."""
 
+import fcntl
 import logging
 import os
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.private import dashboard_address
 from raysum.runtime.processes import environment
 from raysum.runtime.silence import quiet_ray
 
@@ -34,12 +35,8 @@ _ENVIRONMENT = {
 
 def make_ready(purpose: str, address: str | None = None) -> None:
     """Begin to import what the workers of a session load, if it will be one of our own; see ``forkserver.PURPOSES``."""
-    if _resolved(address) == "local":
+    if not (address or os.environ.get("RAY_ADDRESS")):
         forkserver.start(purpose)
-
-
-def _resolved(address: str | None) -> str:
-    return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def start_ray(address: str | None = None, cpus: float | None = None, purpose: str = "data") -> None:
@@ -55,12 +52,11 @@ def start_ray(address: str | None = None, cpus: float | None = None, purpose: st
 
     if ray.is_initialized():
         return
-    address = _resolved(address)
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
     try:
         if address == "local":
-            port = _free_port()
             forkserver.start(purpose)
-            with _interrupt_held(), environment(_own(port)), forkserver.forked_python():
+            with _alone(), _interrupt_held(), environment(_own(port := _free_port())), forkserver.forked_python():
                 ray.init(
                     address="local",
                     num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
@@ -88,6 +84,15 @@ def _knock(address: str) -> None:
     if colon and port.isdecimal():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
             pass
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other session of this user starts in the block: it would find the same port free."""
+    lock = os.open(f"{tempfile.gettempdir()}/raysum-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(lock) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _free_port(first: int = 8265) -> int:
@@ -138,9 +143,3 @@ def ray_session(address: str | None = None, cpus: float | None = None, purpose: 
         if not was_there:
             ray.shutdown()
             forkserver.stop()
-
-
-def dashboard() -> str | None:
-    """Address of the dashboard of the Ray session, None where it has none."""
-    address = dashboard_address()
-    return f"http://{address}" if address else None

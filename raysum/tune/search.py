@@ -15,9 +15,10 @@ from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.run import Run
 from raysum.runtime.placement import trainings_at_once
+from raysum.runtime.private import dashboard
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
-from raysum.runtime.session import dashboard, make_ready, ray_session
+from raysum.runtime.session import make_ready, ray_session
 from raysum.runtime.storage import write_json, write_text
 from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked
