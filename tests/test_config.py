@@ -107,3 +107,11 @@ def test_configs_of_before_load_under_the_systems_new_name():
     former = load_config(None, ["model.system=seq2seq", "model.encoder=LLG"]).model
     assert (former.system, former.encoder) == ("family", "LLG")
     assert former == load_config(None, ["model.encoder=LLG"]).model
+
+
+@pytest.mark.parametrize("base", ["[pht, ht]", "5", "{file}"])
+def test_extends_names_a_preset_or_another_file(tmp_path, base):
+    file = tmp_path / "own.yaml"
+    file.write_text(f"extends: {base.format(file=file)}\n")
+    with pytest.raises(UserError, match="must name a preset or a file that does not extend this one"):
+        load_config(str(file))

@@ -22,7 +22,7 @@ from raysum.models.special_ids import PAD
 from raysum.run import Run
 from raysum.runtime.storage import read_lines
 from raysum.systems import build
-from raysum.train.fit import fit
+from raysum.train.fit import fit, train
 from raysum.train.optim import engine_config, learning_rate
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
@@ -261,6 +261,14 @@ def test_a_run_goes_on_only_as_it_began(twelve_steps, data, tmp_path):
 def test_mistakes_are_named(changes, message, data, tmp_path):
     with pytest.raises(UserError, match=message):
         fit(config(data, tmp_path / "run").model_copy(update=changes))
+
+
+def test_what_another_put_there_is_not_trained_over(data, tmp_path):
+    file = tmp_path / "vocabulary.model"
+    file.write_text("mine")
+    with pytest.raises(UserError, match="exists already"):
+        train("quickstart", data=str(data), out=str(tmp_path))
+    assert file.read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -51,13 +51,15 @@ def dump(config: Section) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
-def read_values(name: str) -> tuple[dict[str, Any], dict[str, str]]:
+def read_values(name: str, within: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
     """Values of a preset or file, with what it extends below it, and the place of each dotted key."""
     values, places = read_yaml(name, _PRESETS, "preset")
     base = values.pop("extends", None)
     if base is None:
         return values, places
-    base_values, base_places = read_values(base)
+    if not isinstance(base, str) or base in (name, *within):
+        raise UserError(f"{name}: extends: {base} must name a preset or a file that does not extend this one")
+    base_values, base_places = read_values(base, (name, *within))
     if "system" in (values.get("model") or {}):
         del base_values["model"]  # another system has other keys
     return merge(base_values, values), base_places | places

@@ -107,9 +107,8 @@ def _free_port(first: int = 8265) -> int:
 def _own(port: int) -> dict[str, str]:
     """What the processes of a Ray of our own are told, whose dashboard is at ``port``.
 
-    Ray Train's clean-up asks an API server whether a training still runs; beside other Ray sessions of the machine it
-    asks the newest of them, dies, and never frees the CPUs of a trial that Tune stopped. And nobody takes this machine
-    back as a cloud does: without watching for that, a training starts a process less.
+    Without an address Ray Train's clean-up asks the newest session of the machine whether a training still runs, dies,
+    and never frees the CPUs of a trial that Tune stopped. And no cloud takes this machine back: nothing watches for it.
     """
     return {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 

@@ -1,7 +1,4 @@
-"""The driver of a training: checks, the run folder, and the workers: in this process, or under Ray Train.
-
-It loads torch only where it trains itself: a training on Ray starts seconds sooner.
-"""
+"""The driver of a training: checks, the run folder, and the workers: under Ray Train, or here, which loads torch."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,6 +13,7 @@ from raysum.run import Run, RunResult
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready
+from raysum.runtime.storage import check_vacant
 from raysum.stream.loader import batches
 from raysum.train import checkpoints
 from raysum.train.brief import Brief, brief_of
@@ -37,7 +35,10 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
 
     >>> raysum.train("pht", data="data", out="runs/pht", train={"steps": 2000}, model={"encoder": "LLG"})
     """
-    return RunResult(fit(load_config(preset, overrides, values)))
+    config = load_config(preset, overrides, values)
+    if config.out and not Run(config.out).exists:
+        check_vacant(Run(config.out).path)  # what another put there is not trained over
+    return RunResult(fit(config))
 
 
 def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
@@ -77,8 +78,8 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
 
 def _given(config: Config) -> tuple[Dataset, Config]:
     """The dataset that the config names, and the config with its vocabulary's size, whatever the preset says."""
-    if config.data is None or config.out is None:
-        missing = "data=DATA" if config.data is None else "out=RUN"
+    if not config.data or not config.out:
+        missing = "out=RUN" if config.data else "data=DATA"
         raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
     dataset = Dataset.open(config.data)
     model = config.model.fitted(len(Vocabulary.load(dataset.vocabulary_path)))

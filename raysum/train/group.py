@@ -27,9 +27,8 @@ def lone_group() -> Iterator[None]:
 def ray_group() -> Iterator[None]:
     """The group of the workers of Ray Train, for the length of the block. Each of them calls it.
 
-    Ray's own TorchConfig makes it before the workers' function runs: one after the other, while nothing else goes on,
-    and with torch in the process that directs them. Where the block fails, it is not left: others may be gone, and
-    leaving waits for them.
+    Ray's own TorchConfig makes it before the workers' function runs, and loads torch into what directs them.
+    Where the block fails, the group is not left: others may be gone, and leaving waits for them.
     """
     import ray
     import ray.train
