@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -115,18 +114,15 @@ def _own(port: int) -> dict[str, str]:
 
 @contextmanager
 def _interrupt_held() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block: Ray interrupted while it starts leaves processes behind for minutes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    """Ctrl-C waits for the end of the block, and what starts in the block never sees it.
+
+    Ray interrupted while it starts leaves processes behind, or waits without end for one that Ctrl-C has ended.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
