@@ -136,7 +136,7 @@ def search(
         ends = (eos > -torch.inf) & (stuck | (better.sum(-1) < beams))
         if ends.any():
             done.add(tokens, history, ends, eos, eos_score, closed=True)
-        tokens = torch.cat((torch.take_along_dim(tokens, parent[..., None], 1), token[..., None]), -1)
+        tokens = torch.cat((tokens.gather(1, parent[..., None].expand_as(tokens)), token[..., None]), -1)
         history.reorder(parent)
         alive = log_prob > -torch.inf
         if length == settings.max_length:
