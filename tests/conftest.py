@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: the shared data, one Ray session, small datasets and a small trained run."""
+"""Fixtures shared by all tests: the shared data, one Ray session."""
 
 import os
 from pathlib import Path

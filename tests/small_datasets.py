@@ -54,6 +54,8 @@ def _row(rng: np.random.Generator, name: str, paragraphs: int, tokens: int, voca
         "ids": ids,
         "title_tokens": 0,
         "paragraph_offsets": np.concatenate([[0], np.cumsum(lengths)]),
+        "document": np.zeros(len(lengths), np.int32),
+        "paragraph": np.arange(len(lengths), dtype=np.int32),
         "text": [],
         "source": [],
         "target_ids": np.array([BOS, *ids[: rng.integers(2, 6)], EOS]),

@@ -6,9 +6,11 @@ import sys
 
 import pytest
 
+from raysum.cli.app import main
 
-def raysum(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "raysum", *arguments], capture_output=True, text=True, cwd=cwd)
+
+def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "raysum", *arguments], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +41,17 @@ def raysum(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
         (["config", "show", "pht", "model.decoder=PQ"], "letters F, P, V"),
     ],
 )
-def test_mistakes_are_one_message_and_exit_2(tmp_path, arguments, words):
+def test_mistakes_are_one_message_and_exit_2(tmp_path, monkeypatch, capsys, arguments, words):
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "file").write_text("")
-    done = raysum(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr and done.stdout == ""
-    assert words in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["raysum", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    told = capsys.readouterr()
+    assert end.value.code == 2, told.err
+    assert "Traceback" not in told.err and told.out == ""
+    assert words in told.err
     assert sorted(item.name for item in tmp_path.iterdir()) == ["empty.jsonl", "file"]
 
 

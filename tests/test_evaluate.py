@@ -39,7 +39,7 @@ def rows(data) -> list[dict]:
 
 
 def score(rows: list[dict], summaries: list[Summary]) -> pd.DataFrame:
-    return scorers.score(rows, summaries, scorers.scorers_of(None, rows[0]))
+    return scorers.score(rows, summaries, scorers.scorers_of(None))
 
 
 def said(*sentences: str, cited: tuple[Citation, ...] = (), attention: tuple[float, ...] = ()) -> Summary:
@@ -107,6 +107,23 @@ def test_the_reference_scores_everything_and_another_summary_no_fact(rows):
     assert own["facts_right"] == own["facts_total"] > 0 == own["facts_wrong"]
     strange = means(score(rows, [said(row["summary"]) for row in (*rows[1:], rows[0])]))
     assert strange["facts_right"] == 0 < strange["facts_wrong"] and strange["rouge2"] < 50
+
+
+def test_rows_without_facts_are_scored_by_what_else_they_have(rows):
+    for extra in ("", '{"other": 1}'):
+        for mixed in ([rows[0] | {"extra": extra}, *rows[1:3]], [*rows[1:3], rows[0] | {"extra": extra}]):
+            figures = means(score(mixed, [said(row["summary"]) for row in mixed]))
+            facts = sum(len(json.loads(row["extra"])["facts"]) for row in rows[1:3])
+            assert figures["facts_f1"] == figures["rouge2"] == 100 and figures["facts_total"] == facts
+    bare = [row | {"extra": ""} for row in rows[:2]]
+    assert "facts_f1" not in means(score(bare, [said("x") for _ in bare]))
+
+
+def test_intervals_are_made_where_they_are_asked_for(rows):
+    scores = score(rows, [said(row["summary"]) for row in (*rows[1:], rows[0])])
+    every, some = means(scores), means(scores, {"rouge2"})
+    bounds = {name for name in every if name.endswith(("_low", "_high"))}
+    assert some == {name: value for name, value in every.items() if name not in bounds or "rouge2" in name}
 
 
 def test_citations_are_scored_against_the_paragraphs_that_state_the_facts(rows):

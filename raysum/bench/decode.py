@@ -9,7 +9,7 @@ from pydantic import Field
 from raysum import systems
 from raysum.bench.inputs import Search
 from raysum.bench.isolate import Row, alone
-from raysum.bench.machine import DTYPES, Machine, measure, timed
+from raysum.bench.machine import DTYPES, Machine, measure
 from raysum.bench.operators import Costs
 from raysum.bench.peers import check, fastest_row, ways
 from raysum.bench.result import BenchResult
@@ -48,16 +48,16 @@ def bench_decode(settings: DecodeBench) -> BenchResult:
     machines = {count: measure(count, list(rates)) for count in settings.threads}
     variants = product(configs.items(), settings.dtypes, settings.threads, settings.batches)
     searches = [
-        Search(preset, config, dtype, threads, batch, settings.beams, settings.length)
+        Search(preset, config, dtype, threads, batch, settings.beams, settings.length, settings.repeats)
         for (preset, config), dtype, threads, batch in variants
     ]
-    work: list[Any] = [(alone, decode_row, one, machines[one.threads], settings.repeats) for one in searches]
+    work: list[Any] = [(alone, decode_row, one, machines[one.threads]) for one in searches]
     work += [(fastest_row, name, one) for name in settings.against for one in searches if ways(name, one)]
     rows = [measure_row(*one) for measure_row, *one in bar(work, label="bench decode", unit="row")]
     return BenchResult("decode", machines[max(machines)], rows)
 
 
-def decode_row(search: Search, machine: Machine, repeats: int) -> Row:
+def decode_row(search: Search, machine: Machine) -> Row:
     """The figures of one model, in this process, encoding included."""
     torch.set_num_threads(search.threads)
     torch.manual_seed(0)
@@ -72,10 +72,10 @@ def decode_row(search: Search, machine: Machine, repeats: int) -> Row:
         with torch.inference_mode():
             beam_search(model, model.encode(inputs), decode)
 
-    seconds = min(timed(run) for _ in range(repeats))
+    row = search.row(run)
     with Costs() as costs:
         run()
-    return search.row(seconds) | {
-        "limit_share": costs.least_seconds(machine, search.dtype) / seconds,
+    return row | {
+        "limit_share": costs.least_seconds(machine, search.dtype) / row["seconds"],
         "mflop_per_token": costs.flops / (search.batch * search.length) / 1e6,
     }

@@ -13,7 +13,7 @@ import torch
 
 from raysum.bench.inputs import Search
 from raysum.bench.isolate import Row, alone
-from raysum.bench.machine import DTYPES, timed
+from raysum.bench.machine import DTYPES
 from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.models.special_ids import BOS, EOS, PAD
@@ -60,12 +60,12 @@ def ways(name: str, search: Search) -> list[Way]:
 
 
 def peer_row(name: str, search: Search, way: Way) -> Row:
-    """The figures of one way, in this process; the faster of two searches counts."""
+    """The figures of one way, in this process."""
     torch.set_num_threads(search.threads)
     ids = search.source().ids.view(search.batch, -1)
     run = _transformers(search, ids) if name == "transformers" else _ctranslate2(search, ids, way)
     told = "{compute_type} {inter_threads}x{intra_threads}".format(**way) if way else None
-    return search.row(min(timed(run) for _ in range(2))) | {"preset": name, "way": told}
+    return search.row(run) | {"preset": name, "way": told}
 
 
 def _transformers(search: Search, ids: torch.Tensor) -> Callable[[], Any]:

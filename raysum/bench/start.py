@@ -63,7 +63,9 @@ def _prepare(folder: Path, aligned: bool) -> None:
     if aligned:
         commands += [["train", "quickstart", f"out={run}", *few], ["train", "alignment", f"run={run}", *few]]
     for command in commands:
-        subprocess.run(_raysum(*command), check=True, capture_output=True)
+        done = subprocess.run(_raysum(*command), capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(f"raysum {' '.join(command)} failed: {done.stderr[-2000:]}")
 
 
 def _row(folder: Path, repeats: int, command: str, workers: int, dashboard: bool) -> Row:
@@ -94,7 +96,7 @@ def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[st
         process.send_signal(signal.SIGINT)
     process.wait(_PATIENCE)
     if not cpu:
-        raise UserError(f"{' '.join(line)} ended before its first result: {log.read_text(errors='replace')[-2000:]}")
+        raise UserError(f"{' '.join(line)} gave no result: {log.read_text(errors='replace')[-2000:]}")
     kinds = ("driver", "workers", *_RAY)
     by_kind = {f"cpu_{kind}_s": sum(spent for of, spent in cpu.values() if of == kind) for kind in kinds}
     return {"seconds": seconds, "cpu_s": sum(by_kind.values()), **by_kind, "processes": len(cpu)}

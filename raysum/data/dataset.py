@@ -90,6 +90,10 @@ class Dataset:
     def rows(self, split: str) -> int:
         return sum(shard["rows"] for shard in self._shards(split))
 
+    def references(self, split: str) -> int:
+        """Rows that have a reference summary."""
+        return int(np.count_nonzero(self.lengths(split)[:, 2]))
+
     def lengths(self, split: str) -> np.ndarray:
         """[rows, 3] int32 in file order: source tokens, paragraphs, target tokens (BOS and EOS counted)."""
         return np.load(self.path / f"{self.split(split)}.lengths.npy")

@@ -64,8 +64,9 @@ def compare(
     rouge.find_protocol(config.protocol)
     examples = read_examples(dataset, split, config.limit)
     first = next(examples)
-    scorers = scorers_of(config.scorers, first, config.protocol)
-    total = min(config.limit or dataset.rows(split), dataset.rows(split))
+    scorers = scorers_of(config.scorers, config.protocol)
+    references = dataset.references(split)
+    total = min(config.limit or references, references)
     if any(isinstance(system, Swapped) for system in systems) and total < 2:
         raise UserError("the swapped control needs two examples at least: it reads another one's sources")
     scored: list[pd.DataFrame] = []
@@ -90,7 +91,7 @@ def compare(
         interval = paired_difference(by_system[main]["rouge2"], by_system[name]["rouge2"])
         differences[f"{main} - {name}"] = dict(zip(("rouge2", "rouge2_low", "rouge2_high"), interval, strict=True))
     result = Evaluation(
-        systems={name: means(part.dropna(axis=1, how="all")) for name, part in by_system.items()},
+        systems={name: means(part) for name, part in by_system.items()},
         differences=differences,
         protocol=rouge.signature([line[main] for line in written], config.protocol),
         examples=len(written),

@@ -1,6 +1,6 @@
 """Scorers by name: what is counted of a summary, and how the figures of a system come of its examples."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -24,12 +24,8 @@ class Scorer(Protocol):
 
     figures: ClassVar[Any]
 
-    def knows(self, row: Row) -> bool:
-        """Whether a row of the dataset has what the scorer compares with."""
-        return True
-
     def score(self, rows: Sequence[Row], summaries: Sequence[Any]) -> list[dict[str, float]]:
-        """The columns of each example, from its row and its ``Summary``."""
+        """The columns of each example, from its row and its ``Summary``; none where a row lacks what is compared."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +61,13 @@ class AttentionSimilarity(Scorer):
 FIGURES: dict[str, Figure] = {**Rouge.figures, **Factbook.figures, **AttentionSimilarity.figures}
 
 
-def scorers_of(names: Sequence[str] | None, row: Row, protocol: str = "google") -> list[Scorer]:
-    """The scorers ``names``; without names all that know a dataset with such a ``row``. Raises UserError."""
+def scorers_of(names: Sequence[str] | None, protocol: str = "google") -> list[Scorer]:
+    """The scorers ``names``, all without names. Raises UserError."""
     known: dict[str, Scorer] = {"rouge": Rouge(protocol), "factbook": Factbook(), "attention": AttentionSimilarity()}
     wrong = [name for name in names or () if name not in known]
     if wrong:
         raise UserError(f"no scorer {wrong[0]!r}; there are {', '.join(known)}")
-    return [scorer for name, scorer in known.items() if (name in names if names else scorer.knows(row))]
+    return [scorer for name, scorer in known.items() if not names or name in names]
 
 
 def score(rows: Sequence[Row], summaries: Sequence[Summary], scorers: Iterable[Scorer]) -> pd.DataFrame:
@@ -80,9 +76,9 @@ def score(rows: Sequence[Row], summaries: Sequence[Summary], scorers: Iterable[S
     return pd.concat([pd.DataFrame({"id": [row["id"] for row in rows]}), *parts], axis=1)
 
 
-def means(scores: pd.DataFrame) -> dict[str, float]:
-    """The figures of one system, with their seeded bootstrap intervals as ``_low`` and ``_high``, and ``examples``."""
+def means(scores: pd.DataFrame, sure: Container[str] = FIGURES) -> dict[str, float]:
+    """The figures of one system, those in ``sure`` with bootstrap intervals (``_low``, ``_high``), and ``examples``."""
     figures: dict[str, float] = {}
     for name, figure in FIGURES.items():
-        figures |= figure_of(name, figure, scores)
+        figures |= figure_of(name, figure, scores, name in sure)
     return figures | {"examples": len(scores)}

@@ -40,8 +40,7 @@ class Swapped(Trained):
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         found = super().summarize([swap(row, other) for row, other in zip(rows, others, strict=True)], others)
-        texts = [[sentence.text for sentence in summary.sentences] for summary in found]
-        return [_uncited(row, sentences) for row, sentences in zip(rows, texts, strict=True)]
+        return [_uncited(row, [part.text for part in one.sentences]) for row, one in zip(rows, found, strict=True)]
 
 
 def swap(row: Row, other: Row) -> Row:

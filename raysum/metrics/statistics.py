@@ -78,16 +78,17 @@ class Figure:
     below: tuple[str, ...] = ()
 
 
-def figure_of(name: str, figure: Figure, scores: "DataFrame") -> dict[str, float]:
-    """The value of a figure, of means and ratios also ``_low`` and ``_high``; nothing where no example has it."""
+def figure_of(name: str, figure: Figure, scores: "DataFrame", sure: bool = True) -> dict[str, float]:
+    """The value of a figure, of means and ratios if ``sure`` also its bounds; nothing where no example has it."""
     columns = {*figure.above, *figure.below} or {name}
     if not columns <= {*scores.columns} or not scores[[*columns]].notna().any(axis=None):
         return {}
     above, below = (scores[[*part]].fillna(0).to_numpy().sum(1) for part in (figure.above, figure.below))
-    if figure.below:
-        found = 100 * np.array(ratio_interval(above, below))
-    elif figure.above:
+    if figure.above and not figure.below:
         return {name: int(above.sum())}
-    else:
-        found = np.array(mean_interval(scores[name].dropna().to_numpy()))
-    return dict(zip((name, f"{name}_low", f"{name}_high"), found.tolist(), strict=True))
+    if not figure.above:
+        above = scores[name].dropna().to_numpy()
+        below = np.ones_like(above)
+    interval = ratio_interval(above, below) if sure else [_ratio(np.stack([above, below], axis=1).sum(axis=0))]
+    found = (100 if figure.below else 1) * np.array(interval)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), found.tolist(), strict=False))

@@ -72,14 +72,12 @@ class TrialScorer:
 
         from raysum.evaluate.scorers import means, score, scorers_of
 
-        self.parts.append(score(self.rows[start:stop], summaries, scorers_of(None, self.rows[0])))
+        self.parts.append(score(self.rows[start:stop], summaries, scorers_of(None)))
         scores = pd.concat(self.parts, ignore_index=True)
         if len(scores) == len(self.rows):
             self.folder.mkdir(parents=True, exist_ok=True)
             scores.to_parquet(self.folder / "scores.parquet", index=False)
-        figures = means(scores)  # of intervals only the metric's, or TensorBoard would show three curves for each
-        bounds = {f"{name}_{end}" for name in figures.keys() - {self.metric} for end in ("low", "high")}
-        return {name: value for name, value in figures.items() if name not in bounds}
+        return means(scores, {self.metric})  # with more intervals TensorBoard would show three curves for each
 
 
 def scored_rows(job: Job) -> list[Row]:

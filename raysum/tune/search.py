@@ -72,8 +72,8 @@ def _check(space: Space) -> Job:
     dataset, out = Dataset.open(config.data), Path(config.out).expanduser().absolute()
     if space.config.kind == "decode":
         run = _check_run(space, dataset)
-        rows = dataset.rows(space.config.split)
-        length, at_once = min(rows, space.config.examples or rows), cores()
+        references = dataset.references(space.config.split)
+        length, at_once = min(references, space.config.examples or references), cores()
     else:
         space = _check_training(space, dataset)
         length = max(space.resolve(sample).train.steps for sample in space.samples())

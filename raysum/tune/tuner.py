@@ -39,7 +39,7 @@ def _tuner(job: Job, decoder: Any, again: bool) -> tune.Tuner:
     folder = job.out / "tune"
     decode = space.kind == "decode"
     # A trial holds almost no CPU itself (0 is refused): its actor does, or its worker group, which Tune does not count.
-    actors = [share("decoder", job.at_once).bundle] if decode else []
+    actors = [{"CPU": 1.0} if decoder else share("decoder", job.at_once).bundle] if decode else []
     resources = tune.PlacementGroupFactory([{"CPU": 0.01}, *actors])
     trial, given = (decode_trial, {"decoder": decoder}) if decode else (train_trial, {})
     trainable = tune.with_resources(tune.with_parameters(trial, job=job, **given), resources)

@@ -49,15 +49,14 @@ class Factbook:
         **_citation_figures("random", "  at random"),
     }
 
-    def knows(self, row: Row) -> bool:
-        return bool(row["extra"]) and KEPT in json.loads(row["extra"])
-
     def score(self, rows: Sequence[Row], summaries: Sequence[Any]) -> list[dict[str, float]]:
-        return [_score(row, summary) for row, summary in zip(rows, summaries, strict=True)]
+        facts = [json.loads(row["extra"] or "{}").get(KEPT) for row in rows]
+        scored = zip(rows, facts, summaries, strict=True)
+        return [{} if known is None else _score(row, known, summary) for row, known, summary in scored]
 
 
-def _score(row: Row, summary: Any) -> dict[str, float]:
-    true = stated_in(json.loads(row["extra"])[KEPT], row["title"])
+def _score(row: Row, facts: Sequence[dict[str, Any]], summary: Any) -> dict[str, float]:
+    true = stated_in(facts, row["title"])
     sentences = [sentence.text for sentence in summary.sentences]
     scores: dict[str, float] = {**score_facts(" ".join(sentences), true, row["title"])}
     given = [{(c.document, c.paragraph) for c in sentence.citations} for sentence in summary.sentences]
