@@ -147,7 +147,8 @@ def test_citations_count_only_for_sentences_with_a_right_fact():
         "It was mapped by Zan Fulgor.": {(1, 2)},
         "It passes Gorfen.": {(0, 3)},  # not true: whatever it cites is not counted
     }
-    found = score_citations(list(cited), list(cited.values()), stated_in(FACTS, "Dorkan"), "Dorkan")
+    read = read_facts(list(cited), "Dorkan")
+    found = score_citations(read, list(cited.values()), stated_in(FACTS, "Dorkan"))
     assert found == {"correct": 2, "given": 4, "true": 4}
 
 

@@ -24,6 +24,6 @@ def bench(name: str, overrides: list[str] | None = None) -> BenchResult:
     Raises UserError for an unknown name, key, value or preset, or sizes that do not fit in memory.
     """
     if name not in BENCHES:
-        raise UserError(f"no benchmark {name!r}; {did_you_mean(name, list(BENCHES))}there are {', '.join(BENCHES)}")
+        raise UserError(f"no benchmark {name!r}; {did_you_mean(name, BENCHES)}there are {', '.join(BENCHES)}")
     kind, run = BENCHES[name]
     return run(section_of(kind, {}, overrides or []))

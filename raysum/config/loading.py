@@ -114,8 +114,8 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """``base`` with ``changes`` over it, mapping by mapping."""
     merged = dict(base)
     for key, value in changes.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = merge(merged[key], value) if both else value
+        own = merged.get(key)
+        merged[key] = merge(own if isinstance(own, dict) else {}, value) if isinstance(value, dict) else value
     return merged
 
 
@@ -149,4 +149,4 @@ def pairs(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
         if isinstance(value, dict) and value:
             yield from pairs(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}={json.dumps(value, default=str)}"
+            yield f"{prefix}{key}={json.dumps(value, default=str, ensure_ascii=False)}"

@@ -1,6 +1,6 @@
 """Values into sections, with messages that name the place and the nearest valid key."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from os import PathLike, fspath
 from typing import Any, TypeVar, get_args
@@ -36,7 +36,7 @@ def keys(section: type[BaseModel] = Config, spec: type[systems.Spec] | None = No
             yield from keys(part, spec, f"{prefix}{name}.")
 
 
-def did_you_mean(word: str, valid: Iterator[str] | list[str]) -> str:
+def did_you_mean(word: str, valid: Iterable[str]) -> str:
     """``did you mean 'nearest'? `` to put into a message; nothing where none is near."""
     near = get_close_matches(word, list(valid), 1)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -9,7 +9,7 @@ Normalization = Literal["none", "lower", "lower-split"]
 
 _LINE = re.compile(r"\S(?:[^\n\r]*\S)?")
 _WORD = re.compile(r"\w+")
-_SPLIT_OFF = {ord(mark): f" {mark} " for mark in "!\"%'()*+,-./:;<=?@[]^_`{}~"}  # those split in the published shards
+_SPLIT_OFF = re.compile(r"""([!"%'()*+,\-./:;<=?@[\]^_`{}~])""")  # those split in the published shards
 
 
 def paragraph_spans(text: str) -> list[tuple[int, int]]:
@@ -30,7 +30,7 @@ def normalize(text: str, how: Normalization) -> str:
     if how == "none":
         return text
     lowered = text.lower()
-    return lowered.translate(_SPLIT_OFF) if how == "lower-split" else lowered
+    return " ".join(_SPLIT_OFF.split(lowered)) if how == "lower-split" else lowered
 
 
 def bigrams(text_words: Sequence[str]) -> Counter[tuple[str, str]]:

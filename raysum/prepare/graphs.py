@@ -70,8 +70,9 @@ def _entities(texts: Sequence[str]) -> list[set[str]]:
 
     The first word of a sentence counts only where the texts have it in no other place in small letters.
     """
-    small = {word for text in texts for word in _TOKEN.findall(text) if word.islower()}
-    found = [set(_names(text, small)) for text in texts]
+    tokenized = [[_TOKEN.findall(text, *span) for span in quick_sentence_spans(text)] for text in texts]
+    small = {word for sentences in tokenized for tokens in sentences for word in tokens if word.islower()}
+    found = [set(_names(sentences, small)) for sentences in tokenized]
     if any(found):
         return found
     own = [{word for word in words(text) if len(word) >= _RARE_LENGTH and word.isalpha()} for text in texts]
@@ -79,9 +80,8 @@ def _entities(texts: Sequence[str]) -> list[set[str]]:
     return [{word for word in held if spread[word] <= most} for held in own]
 
 
-def _names(text: str, small: set[str]) -> Iterator[str]:
-    for start, end in quick_sentence_spans(text):
-        tokens = _TOKEN.findall(text, start, end)
+def _names(sentences: list[list[str]], small: set[str]) -> Iterator[str]:
+    for tokens in sentences:
         if tokens[0].lower() in small:
             tokens[0] = tokens[0].lower()
         for capitalized, run in groupby(tokens, lambda token: len(token) > 1 and token[0].isupper()):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raysum.data.dataset import REJECTED, ROW_GROUP, Dataset
+from raysum.data.dataset import REJECTED, ROW_GROUP
 from raysum.data.rows import Row, table_of
 from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
@@ -47,7 +47,7 @@ class Part:
         return self.shard.rows + self.rejected.total()
 
 
-def write_shards(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig, kept: Path) -> Dataset:
+def write_shards(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig, kept: Path) -> None:
     """Finish the dataset of ``sources``. Ray must be running.
 
     Rows keep the order of the sources. Raises UserError where a source is damaged, the folder cannot be written, no
@@ -80,7 +80,7 @@ def write_shards(sources: list[RawSource], writer: DatasetWriter, config: Prepar
             f"Mend these rows; all are in {kept}"
         )
     shards, paths = [part.shard for part in parts], [str(source.path) for source in sources]
-    return writer.finish(shards, sources=paths, rows_in=rows_in, rejected=dict(rejected.most_common()))
+    writer.finish(shards, sources=paths, rows_in=rows_in, rejected=dict(rejected.most_common()))
 
 
 def _run(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:

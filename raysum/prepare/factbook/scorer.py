@@ -58,6 +58,7 @@ class Factbook:
 def _score(row: Row, facts: Sequence[dict[str, Any]], summary: Any) -> dict[str, float]:
     true = stated_in(facts, row["title"])
     sentences = [sentence.text for sentence in summary.sentences]
+    read = read_facts(sentences, row["title"])
     scores: dict[str, float] = {**score_facts(" ".join(sentences), true, row["title"])}
     given = [{(c.document, c.paragraph) for c in sentence.citations} for sentence in summary.sentences]
     if any(given):
@@ -69,7 +70,7 @@ def _score(row: Row, facts: Sequence[dict[str, Any]], summary: Any) -> dict[str,
             "random": [set(draw.sample(places, len(some))) for some in given],
         }
         for way, citations in ways.items():
-            counts = score_citations(sentences, citations, true, row["title"])
+            counts = score_citations(read, citations, true)
             scores |= {f"{way}_{name}": count for name, count in counts.items()}
     return scores
 
@@ -89,16 +90,16 @@ def score_facts(text: str, true: dict[Fact, Places], title: str) -> dict[str, in
 
 
 def score_citations(
-    sentences: Sequence[str], citations: Sequence[Places], true: dict[Fact, Places], title: str
+    read: Sequence[Sequence[Fact]], citations: Sequence[Places], true: dict[Fact, Places]
 ) -> dict[str, int]:
-    """Citations of each sentence against the paragraphs that truly state what it says.
+    """Citations of each sentence, ``read`` as facts, against the paragraphs that truly state what it says.
 
     ``given`` paragraphs, of which ``correct`` state a true fact of the sentence; ``true`` ones state one, cited or not.
     Precision is correct / given and recall correct / true, best of sums over a corpus. A sentence without a true fact
     has no true citation and counts nowhere: facts are scored by ``score_facts``.
     """
     counts = {"correct": 0, "given": 0, "true": 0}
-    for facts, cited_places in zip(read_facts(sentences, title), citations, strict=True):
+    for facts, cited_places in zip(read, citations, strict=True):
         stating = {place for fact in facts for place in true.get(fact, ())}
         if stating:
             counts["correct"] += len(stating & cited_places)
