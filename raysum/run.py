@@ -105,6 +105,7 @@ class Run:
                 shutil.copyfile(vocabulary, self.vocabulary)
             write_json(self.path / "recipe.json", recipe)
             write_text(self.path / "config.yaml", dump(config))
+            self.config = config
         except OSError as error:
             raise UserError(f"cannot write the run folder {self.path}: {error.strerror}; choose another out=") from None
 

@@ -70,6 +70,7 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "raysum", "serve", str(run), f"--port={self.port}", *arguments],
             env=os.environ | {"RAYSUM_TEST_MARK": self.mark},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells let background jobs ignore it
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

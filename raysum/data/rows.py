@@ -101,13 +101,16 @@ def _column_values(column: pa.Array) -> Sequence[Any]:
     return [values[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
 
 
-def read_group(shard: pq.ParquetFile, number: int, columns: Sequence[str] | None) -> pa.Table:
-    """Row group ``number`` with the ``columns`` (None: all); also of a shard of format 1, which lacks some.
+def read_group(
+    shard: pq.ParquetFile, number: int, columns: Sequence[str] | None, rows: np.ndarray | None = None
+) -> pa.Table:
+    """``rows`` and ``columns`` (None: all) of row group ``number``; also of a shard of format 1, which lacks some.
 
     There titles were told by their mark alone, and the extra field was ``facts``.
     """
     former = None if columns is None else [*columns, *(["facts"] if "extra" in columns else [])]
     table = shard.read_row_group(number, columns=former)
+    table = table if rows is None else table.take(pa.array(rows))
     if "facts" in table.column_names:
         texts = [f'{{"facts": {facts}}}' if facts else "" for facts in table["facts"].to_pylist()]
         table = table.drop_columns("facts").append_column("extra", pa.array(texts))

@@ -14,6 +14,7 @@ import os
 import runpy
 import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -144,6 +145,8 @@ def main(listener: socket.socket, modules: list[str], ray_modules: list[str]) ->
                 _become(request, streams)
             for stream in streams:
                 os.close(stream)
+    else:  # the driver has ended, perhaps without a word
+        shutil.rmtree(os.path.dirname(listener.getsockname()), ignore_errors=True)
     os._exit(0)  # at once: to take apart what is loaded takes seconds
 
 

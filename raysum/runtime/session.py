@@ -5,7 +5,9 @@ import logging
 import os
 import signal
 import socket
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -34,7 +36,8 @@ _ENVIRONMENT = {
 
 def make_ready(purpose: str, address: str | None = None) -> None:
     """Begin to import what the workers of a session load, if it will be one of our own; see ``forkserver.PURPOSES``."""
-    if not (address or os.environ.get("RAY_ADDRESS")):
+    ray = sys.modules.get("ray")
+    if not (address or os.environ.get("RAY_ADDRESS") or (ray and ray.is_initialized())):
         forkserver.start(purpose)
 
 
@@ -116,13 +119,21 @@ def _own(port: int) -> dict[str, str]:
 def _interrupt_held() -> Iterator[None]:
     """Ctrl-C waits for the end of the block, and what starts in the block never sees it.
 
-    Ray interrupted while it starts leaves processes behind, or waits without end for one that Ctrl-C has ended.
+    Ray interrupted while it starts leaves processes behind, or waits without end for one that Ctrl-C has ended. What is
+    started inherits this thread's mask; another thread that has none may take the signal, which the handler keeps.
     """
+    pressed: list[int] = []
+    main = threading.current_thread() is threading.main_thread()  # only there Python handles signals
+    handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number)) if main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if main:
+            signal.signal(signal.SIGINT, handler)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

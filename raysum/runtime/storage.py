@@ -23,7 +23,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"cannot write {out} ({error.strerror}); choose another --out") from None
+        raise UserError(f"cannot write {out} ({error.strerror}); choose another folder") from None
     try:
         yield folder
         folder.replace(out)
@@ -35,9 +35,9 @@ def check_vacant(out: Path) -> None:
     """Raises UserError where ``out`` is a file, or a folder that holds something."""
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(f"{out} exists already; remove it or choose another --out")
+            raise UserError(f"{out} exists already; remove it or choose another folder")
     except OSError as error:
-        raise UserError(f"cannot write {out} ({error.strerror}); choose another --out") from None
+        raise UserError(f"cannot write {out} ({error.strerror}); choose another folder") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -138,8 +138,7 @@ def read_rows(path: str, split: str, rows: np.ndarray, columns: tuple[str, ...])
     for holder in np.unique(holders).tolist():
         members, (file, number, size) = rows[holders == holder], groups[holder]
         with pq.ParquetFile(file, metadata=_metadata(file), memory_map=True) as reader:
-            table = read_group(reader, number, columns)
-        table = table.take(pa.array(members - (ends[holder] - size)))
+            table = read_group(reader, number, columns, members - (ends[holder] - size))
         found.update(zip(members.tolist(), table_rows(table), strict=True))
     return found
 

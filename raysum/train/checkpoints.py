@@ -93,13 +93,15 @@ def convert(checkpoint: Checkpoint) -> None:
 
 
 def full_weights(engine: Any) -> "dict[str, Tensor]":
-    """All parameters of the trained model in fp32 on the CPU, tied ones once. Every rank calls it."""
+    """All parameters of the trained model in fp32 on the CPU, tied ones once, on rank 0. Every rank calls it."""
     from deepspeed.utils import safe_get_full_fp32_param
+    from torch import distributed
 
     copies = full_precision_copies(engine.optimizer)
     weights = {}
     for name, parameter in engine.module.model.named_parameters():
         full = safe_get_full_fp32_param(parameter)
         full = copies.get(id(parameter), parameter) if full is None else full
-        weights[name] = full.detach().float().cpu().view(parameter.shape).clone()
+        if distributed.get_rank() == 0:
+            weights[name] = full.detach().float().cpu().view(parameter.shape).clone()
     return weights

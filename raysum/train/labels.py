@@ -5,6 +5,7 @@ The dataset of kind ``alignment`` has the rows ``id``, ``embeddings`` (Memory.pa
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -117,8 +118,10 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
     batching = PlanSettings(trained.train.batch_tokens, trained.train.micro_batches)
     stream = Stream(str(dataset.path), "train", trained.source, batching, kind_of(trained.model, dataset))
     streams = [replace(stream, split=split, examples=most[split]) for split in most if split in dataset.splits]
+    address, workers = config.train.address, config.train.workers
+    session = ray_session(address, workers + 1, "train") if workers else nullcontext()
     try:
-        with new_folder(folder) as unfinished:
+        with new_folder(folder) as unfinished, session:
             writer = DatasetWriter(unfinished, "alignment", dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
             shards = [writer.add(each.split, each.split, _labelled(run, each, config.train)) for each in streams]
             writer.finish(shards, origin=origin)
@@ -137,19 +140,18 @@ def _labelled(run: Run, stream: Stream, settings: TrainConfig) -> Iterator[pa.Ta
     if not workers:
         yield from shown(map(Labeler(run, stream, settings.threads, 1), blocks))
         return
-    with ray_session(settings.address, workers + 1, "train"):
-        import ray.data
+    import ray.data
 
-        quiet_data()
-        each = share("labeller", workers)
-        found = ray.data.from_arrow(blocks).map_batches(
-            Labeler,
-            fn_constructor_args=(run, stream, settings.threads, workers),
-            batch_size=None,
-            batch_format="pyarrow",
-            concurrency=min(workers, len(blocks)),
-            num_cpus=each.cpus,
-            num_gpus=each.gpus,
-        )
-        found.context.execution_options.preserve_order = True
-        yield from shown(found.iter_batches(batch_size=None, batch_format="pyarrow"))
+    quiet_data()
+    each = share("labeller", workers)
+    found = ray.data.from_arrow(blocks).map_batches(
+        Labeler,
+        fn_constructor_args=(run, stream, settings.threads, workers),
+        batch_size=None,
+        batch_format="pyarrow",
+        concurrency=min(workers, len(blocks)),
+        num_cpus=each.cpus,
+        num_gpus=each.gpus,
+    )
+    found.context.execution_options.preserve_order = True
+    yield from shown(found.iter_batches(batch_size=None, batch_format="pyarrow"))

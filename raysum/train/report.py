@@ -26,7 +26,7 @@ class Meter:
         self.seconds, self.begun = totals.get("seconds", 0.0), time.monotonic()
         self._mine = dict.fromkeys(_SUMS, 0.0)
         self._since_line = dict(self._mine)
-        self._planned = 0  # loss denominators of the steps since the last line
+        self.planned = 0  # loss denominators of the steps since the last line
         self._line_time = self.begun
 
     def add(self, loss: float, source_tokens: int, target_tokens: int, digest: int) -> None:
@@ -34,18 +34,15 @@ class Meter:
         for name, value in zip(_SUMS, (loss, source_tokens, target_tokens, digest), strict=True):
             self._mine[name] += value
 
-    def step_done(self, weight: int) -> None:
-        self._planned += weight
-
     def line(self, step: int, lr: float, grad_norm: float | torch.Tensor | None) -> dict[str, Any]:
         """The metrics line of the steps since the last one. Every worker calls it.
 
         Raises UserError where the loss is no number any more.
         """
-        self._reduce()
+        state = self.state()
         sums, now = self._since_line, time.monotonic()
         found = sums["target_tokens"]
-        assert found == self._planned, f"the plan has {self._planned} target tokens, the data {found}"
+        assert found == self.planned, f"the plan has {self.planned} target tokens, the data {found}"
         loss = sums["loss"] / found
         if not math.isfinite(loss):
             raise UserError(
@@ -57,13 +54,13 @@ class Meter:
             "loss": loss,
             "lr": lr,
             "tokens_per_s": (sums["source_tokens"] + sums["target_tokens"]) / spent,
-            **self.state(),
+            **state,
             "peak_rss_mb": peak_rss_mb(),
             "batch_hash": int(sums["digest"]),
         }
         if grad_norm is not None:
             line["grad_norm"] = float(grad_norm)
-        self._since_line, self._planned, self._line_time = dict.fromkeys(_SUMS, 0.0), 0, now
+        self._since_line, self.planned, self._line_time = dict.fromkeys(_SUMS, 0.0), 0, now
         return line
 
     @contextmanager
@@ -75,11 +72,6 @@ class Meter:
 
     def state(self) -> dict[str, Any]:
         """Tokens and seconds since the run began. Every worker calls it."""
-        self._reduce()
-        counts = {name: int(value) for name, value in self.totals.items()}
-        return {**counts, "seconds": self.seconds + time.monotonic() - self.begun}
-
-    def _reduce(self) -> None:
         sums = torch.tensor([self._mine[name] for name in _SUMS], dtype=torch.float64, device=self.device)
         distributed.all_reduce(sums)
         for name, value in zip(_SUMS, sums.tolist(), strict=True):
@@ -87,26 +79,24 @@ class Meter:
             self._mine[name] = 0.0
             if name in self.totals:
                 self.totals[name] += value
+        counts = {name: int(value) for name, value in self.totals.items()}
+        return {**counts, "seconds": self.seconds + time.monotonic() - self.begun}
 
 
 class Reporter:
-    """Writes lines to metrics.jsonl and TensorBoard (first worker only), and hands the latest values on when asked.
+    """Writes lines to metrics.jsonl and TensorBoard (first worker only), and keeps the ``latest`` of every metric.
 
-    Handing on is rare, at checkpoints: Ray Train takes one report at each look at its workers, and they wait for that
-    (2 s each, measured).
+    All workers ``hand_on`` these at checkpoints, and only then: Ray Train takes one report at each look at its workers,
+    and they wait for that (half a second each).
     """
 
     def __init__(self, run: Run, first: bool, hand_on: Callable[[dict[str, Any]], None] = lambda line: None):
         self.run, self.first, self.hand_on = run, first, hand_on
-        self._latest: dict[str, Any] = {}
+        self.latest: dict[str, Any] = {}
         self._board: SummaryWriter | None = None
 
-    def share(self) -> None:
-        """Hand on the latest value of every metric. Every worker calls it."""
-        self.hand_on(self._latest)
-
     def write(self, line: dict[str, Any]) -> None:
-        self._latest |= line
+        self.latest |= line
         if self.first:
             append_line(self.run.metrics, line)
             self._board = self._board or SummaryWriter(str(self.run.tensorboard), purge_step=line["step"])

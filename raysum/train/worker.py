@@ -40,7 +40,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
                 checkpoints.save(engine, run, state | meter.state() | {"step": done})
                 if brief.judges(done):
                     reporter.write({"step": done, "valid_loss": validation_loss(engine, brief)})
-                reporter.share()
+                reporter.hand_on(reporter.latest)
                 if distributed.get_rank() == 0:
                     checkpoints.prune(run, settings.keep)
 
@@ -99,7 +99,7 @@ def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], m
         engine.step()
         if batch.real:
             meter.add(loss.detach(), *kind.tokens(batch.arrays), batch.digest)
-    meter.step_done(batch.weight)
+    meter.planned += batch.weight
     return rate
 
 
