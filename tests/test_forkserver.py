@@ -3,15 +3,20 @@
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
+from raysum.runtime import forkserver
 from raysum.runtime.forkserver import PURPOSES
+from raysum.runtime.session import make_ready
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -105,14 +110,26 @@ def test_without_its_server_a_session_goes_on_with_processes_as_ever():
 
 
 @needs_forks
-def test_copies_end_with_a_killed_driver():
-    process = started("wait")
+def test_copies_end_with_a_killed_driver_and_leave_no_folder(request):
+    folder = Path(tempfile.mkdtemp())  # a short path: Ray puts sockets there
+    request.addfinalizer(lambda: shutil.rmtree(folder, ignore_errors=True))
+    process = started("wait", TMPDIR=str(folder))
     told(process)
+    assert list(folder.glob("raysum-*/"))
     family = psutil.Process(process.pid).children(recursive=True)
     family = [child for child in family if "Agent" not in " ".join(child.cmdline())]
     process.kill()
     process.wait()
     assert not left_after(family, 60)
+    assert not list(folder.glob("raysum-*/"))
+
+
+def test_where_ray_runs_already_nothing_is_loaded_ahead(ray_session):
+    before = forkserver._server
+    forkserver._server = None
+    make_ready("train")
+    started, forkserver._server = forkserver._server, before
+    assert started is None
 
 
 def test_forks_can_be_turned_off():

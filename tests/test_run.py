@@ -25,6 +25,8 @@ def run(tmp_path) -> Run:
 def test_create_then_open_gives_the_same_config(run):
     opened = Run.open(run.path)
     assert opened.config.train.steps == 30
+    opened.create(load_config(None, ["train.steps=40"]), {"lower": True}, None)  # as a training that goes on
+    assert opened.config.train.steps == Run.open(run.path).config.train.steps == 40
     assert opened.recipe == {"lower": True}
     assert opened.vocabulary.read_bytes() == b"pieces"
 
