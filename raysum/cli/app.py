@@ -58,9 +58,9 @@ def prepare(
     settings: PrepareConfig,
 ) -> Any:
     """Raw clusters to a dataset: paragraphs, ranking, tokens, shards."""
-    from raysum.prepare.job import make_dataset
+    from raysum.prepare.job import prepare as run
 
-    return make_dataset(sources, settings)
+    return run(sources, **settings.model_dump())
 
 
 @verb(data_app, name="show")

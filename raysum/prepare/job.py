@@ -1,7 +1,7 @@
 """`raysum prepare`: sources and choices in, a complete dataset folder out, or nothing."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,23 +54,17 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
 
     >>> raysum.prepare(["clusters.jsonl"], "data", max_paragraphs=10).dataset.rows("train")
     """
-    paths = [sources] if isinstance(sources, str | Path) else list(sources)
-    return make_dataset(paths, section_of(PrepareConfig, {**settings, "out": str(out)}))
-
-
-def make_dataset(paths: Sequence[str | Path], config: PrepareConfig) -> PrepareResult:
-    """:func:`prepare` with checked settings."""
-    began = time.monotonic()
+    began, config = time.monotonic(), section_of(PrepareConfig, {**settings, "out": str(out)})
     given = Vocabulary.load(config.vocab) if config.vocab else None
-    found = find_sources(paths)
-    out = Path(config.out).expanduser().absolute()
-    with new_folder(out) as folder:
+    found = find_sources([sources] if isinstance(sources, str | Path) else list(sources))
+    path = Path(config.out).expanduser().absolute()
+    with new_folder(path) as folder:
         how = config.normalize or (given.suggested_normalization() if given else "none")
         vocabulary = given or _train_vocabulary(found, config, how)
         writer = DatasetWriter(folder, "summarization", config.recipe(vocabulary.sha256, how), vocabulary)
         start_ray(config.address)
-        write_shards(found, writer, config, out.with_name(f"{out.name}.{REJECTED}"))
-    return PrepareResult(Dataset.open(out), time.monotonic() - began)
+        write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"))
+    return PrepareResult(Dataset.open(path), time.monotonic() - began)
 
 
 def _train_vocabulary(sources: list[RawSource], config: PrepareConfig, how: Normalization) -> Vocabulary:
