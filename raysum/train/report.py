@@ -86,8 +86,7 @@ class Meter:
 class Reporter:
     """Writes lines to metrics.jsonl and TensorBoard (first worker only), and keeps the ``latest`` of every metric.
 
-    All workers ``hand_on`` these at checkpoints, and only then: Ray Train takes one report at each look at its workers,
-    and they wait for that (half a second each).
+    All workers ``hand_on`` these, at checkpoints alone: for half a second they wait until Ray Train looks at them.
     """
 
     def __init__(self, run: Run, first: bool, hand_on: Callable[[dict[str, Any]], None] = lambda line: None):

@@ -71,12 +71,8 @@ class FlatLayer(nn.Module):
         return self.block(x, source.layout.in_source, source.layout.source_mask)
 
 
-class LocalLayer(nn.Module):
+class LocalLayer(FlatLayer):
     """L: self-attention inside each paragraph (HT eq. 11-12, PHT eq. 1)."""
-
-    def __init__(self, spec: FamilySpec):
-        super().__init__()
-        self.block = TransformerBlock(spec)
 
     def forward(self, x: Tensor, source: Source) -> Tensor:
         return self.block(x, source.layout.in_paragraphs, source.layout.token_mask)
