@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -288,6 +289,30 @@ def test_lexrank_is_the_stationary_distribution():
     expected = np.real(vectors[:, np.argmax(np.real(values))])
     assert lexrank(TEXTS) == pytest.approx(expected / expected.sum(), abs=1e-7)
     assert lexrank([]).shape == (0,) and lexrank(["alone"]).tolist() == [1]
+
+
+def test_lexrank_is_that_of_all_pairs_multiplied_out():
+    rng = np.random.default_rng(0)
+    paragraphs = [[f"w{i}" for i in rng.zipf(1.3, rng.integers(0, 30)).clip(max=500)] for _ in range(300)]
+    texts = [" ".join(paragraph) for paragraph in paragraphs]
+    similarity = cosine_similarity(TfidfVectorizer(token_pattern=r"\w+").fit_transform(texts))
+    similarity[[not paragraph for paragraph in paragraphs]] = 1
+    walk = 0.15 / 300 + 0.85 * (similarity / similarity.sum(1, keepdims=True)).T
+    scores, before = np.full(300, 1 / 300), np.zeros(300)
+    while np.abs(scores - before).sum() >= 1e-8:
+        scores, before = walk @ scores, scores
+    assert rank_scores("lexrank", [], paragraphs) == pytest.approx(scores, rel=1e-12)
+
+
+def test_lexrank_of_many_paragraphs_stays_small():
+    rng = np.random.default_rng(0)
+    names = np.array([f"w{i}" for i in range(3000)])
+    paragraphs = [["the", *names[rng.integers(3000, size=20)]] for _ in range(20_000)]  # all pairs share a word
+    tracemalloc.start()
+    scores = rank_scores("tfidf", ["unheard"], paragraphs)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert scores.sum() == pytest.approx(1) and peak < 60e6  # a byte of each pair would be 400 MB
 
 
 def test_similarity_graph_is_symmetric_without_loops():

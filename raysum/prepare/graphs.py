@@ -35,7 +35,8 @@ _TOKEN = re.compile(r"\w[\w’'-]*|\S")
 
 def similarity_graph(paragraphs: Sequence[Sequence[str]]) -> Edges:
     """Edges between paragraphs (given as words) of tf-idf cosine above 0.1."""
-    edges = TfIdf(paragraphs).similarity().tocoo()
+    vectors = TfIdf(paragraphs).matrix()
+    edges = (vectors @ vectors.T).tocoo()
     kept = (edges.row != edges.col) & (edges.data > _THRESHOLD)
     return _sorted(edges.row[kept], edges.col[kept], edges.data[kept])
 
