@@ -1,6 +1,7 @@
 """`raysum serve`: the HTTP interface by itself, the client, and the server as a process."""
 
 import asyncio
+import time
 from typing import Any
 
 import httpx
@@ -8,9 +9,11 @@ import pytest
 
 from raysum.errors import UserError
 from raysum.serve.api import Overloaded, build_api
+from raysum.serve.config import Limits
 from raysum.serve.schema import Health
 
 LIMIT = 2000  # bytes
+LIMITS = Limits(max_body=LIMIT, max_documents=50, max_paragraphs=60, max_characters=900)
 
 
 async def answer(cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -24,9 +27,11 @@ async def answer(cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str,
     return {"cluster": cluster, "settings": settings}
 
 
-def ask(method: str = "POST", path: str = "/v1/summarize", **request: Any) -> httpx.Response:
+def ask(
+    method: str = "POST", path: str = "/v1/summarize", limits: Limits = LIMITS, local: bool = False, **request: Any
+) -> httpx.Response:
     async def send() -> httpx.Response:
-        api = build_api(answer, Health(status="ok", run="pht", step=7), max_body=LIMIT)
+        api = build_api(answer, Health(status="ok", run="pht", step=7), limits, local)
         transport = httpx.ASGITransport(api, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
             return await http.request(method, path, **request)
@@ -61,7 +66,9 @@ def test_a_request_reaches_the_model_as_a_raw_cluster_and_the_settings_that_were
         ({"options": {"num_beams": "4"}}, "options.num_beams: Input should be a valid integer"),
         ({"options": {"num_beams": 1000}}, "options.num_beams: Input should be less than or equal to 16"),
         ({"options": {"beam": 4}}, "options.beam: unknown field"),
-        ({"id": "\ud800"}, "id: Input should be a valid string"),
+        ({"title": "a" * 1001}, "title: String should have at most 1000 characters"),
+        ({"x" * 1500: 1}, "x" * 40 + "...: unknown field"),
+        ({f"x{number}": 1 for number in range(99)}, "the body: 101 fields, most of them unknown"),
     ],
 )
 def test_a_wrong_field_is_named(change: dict[str, Any], message: str):
@@ -78,7 +85,10 @@ def test_what_is_no_json_object_is_said_so():
     assert "not JSON" in error(ask(content=b'{"title": ', headers=head), 400)
     assert "must be a JSON object" in error(ask(content=b"[1]", headers=head), 422)
     assert "application/json" in error(ask(content=b'{"title": "a", "documents": ["b"]}'), 422)
-    error(ask(content=b"[" * LIMIT, headers=head), 400)
+    deep, half, huge = b"[" * LIMIT, b'{"title": "\\ud800", "documents": ["b"]}', b'{"title": ' + b"9" * 1500 + b"}"
+    for content in (deep, half, huge[:-1], b'{"a": NaN}', b"\xff", b"\x00", b'{"title": "\x00"}'):
+        assert "not JSON" in error(ask(content=content, headers=head), 400)
+    assert "title" in error(ask(content=huge, headers=head), 422)
 
 
 def test_failures_have_their_status():
@@ -100,10 +110,66 @@ def test_a_large_body_is_refused_announced_or_not():
 
     assert str(LIMIT) in error(ask(content=b"x" * (LIMIT + 1)), 413)
     assert str(LIMIT) in error(ask(content=pieces()), 413)
-    title = "a" * (LIMIT - len('{"title":"","documents":["b"]}'))
-    whole = f'{{"title":"{title}","documents":["b"]}}'
-    assert len(whole) == LIMIT
-    assert ask(content=whole, headers={"Content-Type": "application/json"}).json()["cluster"]["title"] == title
+    whole = '{"title":"a","documents":["b"]}'.ljust(LIMIT)
+    assert ask(content=whole, headers={"Content-Type": "application/json"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        (["a"] * 51, "51 documents are more than the 50 that a request may hold; the server's --max-documents says it"),
+        (["a\nb", "\n" * 58], "61 paragraphs are more than the 60"),
+        (["a\r" * 60], "61 paragraphs are more than the 60"),
+        ([{"source": "a.txt", "text": "a" * 450}, "b" * 451], "901 characters are more than the 900"),
+    ],
+)
+def test_what_a_request_may_hold_is_bounded_and_the_bound_named(documents: list[Any], message: str):
+    assert error(ask(json={"title": "a", "documents": documents}), 413).startswith(message)
+
+
+def test_a_request_at_its_bounds_is_taken():
+    for documents in (["a"] * 50, ["\n" * 59], ["a" * 450, {"source": "a.txt", "text": "b" * 450}]):
+        assert ask(json={"title": "a", "documents": documents}).status_code == 200
+
+
+def test_ten_problems_are_listed_and_the_others_counted():
+    told = error(ask(json={"title": "a", "documents": [{}] * 50}), 422)
+    assert told.count(";") == 10 and told.endswith("; and 90 more")
+
+
+def test_a_million_invalid_documents_cost_no_more_than_reading_them():
+    body = b'{"title": "a", "documents": [' + b"{}," * 1_000_000 + b"{}]}"
+    before = time.process_time()
+    response = ask(content=body, headers={"Content-Type": "application/json"}, limits=Limits())
+    assert "1000001 documents" in error(response, 413)
+    assert time.process_time() - before < 2  # to check and to list them took 13 s
+
+
+PLACES = [
+    ({}, 200),
+    ({"Host": "127.0.0.1:8000"}, 200),
+    ({"Host": "[::1]:8000"}, 200),
+    ({"Host": "LocalHost"}, 200),
+    ({"Host": "evil.example"}, 403),
+    ({"Host": "127.0.0.1.evil.example:8000"}, 403),
+    ({"Host": "localhost@evil.example"}, 403),
+    ({"Host": "[::1"}, 403),
+    ({"Host": ""}, 403),
+    ({"Origin": "http://localhost:3000"}, 200),
+    ({"Origin": "https://evil.example"}, 403),
+    ({"Origin": "null"}, 403),
+]
+
+
+@pytest.mark.parametrize(("headers", "status"), PLACES)
+def test_a_server_of_this_machine_alone_refuses_foreign_names_and_pages(headers: dict[str, str], status: int):
+    headers = {"Host": "localhost:8000"} | headers
+    response = ask(json={"title": "a", "documents": ["b"]}, headers=headers, local=True)
+    assert response.status_code == status
+    if status == 403:
+        assert "this machine alone" in error(response, 403)
+        assert "this machine alone" in error(ask("GET", "/openapi.json", headers=headers, local=True), 403)
+    assert ask(json={"title": "a", "documents": ["b"]}, headers=headers).status_code == 200
 
 
 def test_health_and_the_openapi_page_need_nothing_from_elsewhere():

@@ -9,15 +9,18 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import raysum
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
+from raysum.serve.config import Limits
+from raysum.serve.guard import BodyLimit, GuardedRoute, LocalOnly, problem
 from raysum.serve.schema import Health, Problem, SummarizeRequest
 
 Answer = Callable[[dict[str, Any], dict[str, Any]], Awaitable[dict[str, Any]]]
 
+_MOST_PROBLEMS = 10  # listed of one request
+_LONGEST_NAME = 40  # characters of a field's name that are repeated
 _RETRY_AFTER = 2  # seconds a refused client is told to wait: about one batch of decoding on a CPU
 
 _STYLE = (
@@ -26,7 +29,9 @@ _STYLE = (
 )
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The body is not JSON, or nothing in the documents can be summarized"},
-    413: {"model": Problem, "description": "The body is too large"},
+    403: {"model": Problem, "description": "The server is this machine's alone, and the request is not"},
+    408: {"model": Problem, "description": "The request did not come, or was not answered, in time"},
+    413: {"model": Problem, "description": "The body, or what it holds, is too large"},
     422: {"model": Problem, "description": "A field is missing, unknown or of the wrong type"},
     503: {"model": Problem, "description": "Too many requests are waiting; come again after Retry-After seconds"},
 }
@@ -39,10 +44,10 @@ class Overloaded(HTTPException):
         super().__init__(503, message, {"Retry-After": str(_RETRY_AFTER)})
 
 
-def build_api(answer: Answer, health: Health, max_body: int) -> FastAPI:
+def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> FastAPI:
     """The web application. ``answer(cluster, settings)`` summarizes one raw cluster with the decode settings given;
-    it raises UserError (answered 400) or Overloaded (503). ``health`` says what is served, ``max_body`` the most bytes
-    of a request."""
+    it raises UserError (answered 400) or Overloaded (503). ``health`` says what is served, ``local`` that nobody but
+    this machine may ask."""
     api = FastAPI(
         title="raysum",
         version=raysum.__version__,
@@ -50,7 +55,11 @@ def build_api(answer: Answer, health: Health, max_body: int) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    api.add_middleware(_BodyLimit, limit=max_body)
+    api.state.limits = limits
+    api.router.route_class = GuardedRoute
+    api.add_middleware(BodyLimit, limit=limits.max_body)
+    if local:
+        api.add_middleware(LocalOnly)
     _answer_errors(api)
 
     @api.post("/v1/summarize", responses={200: {"model": Summary}, **_PROBLEMS})
@@ -97,52 +106,27 @@ def _page(spec: dict[str, Any], example: str) -> str:
     )
 
 
-class _BodyLimit:
-    """ASGI middleware: a body is read up to ``limit`` bytes; what is larger is answered 413 without being parsed."""
-
-    def __init__(self, app: ASGIApp, limit: int):
-        self.app, self.limit = app, limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        taken = 0
-
-        async def limited() -> Message:
-            nonlocal taken
-            message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > self.limit:
-                raise HTTPException(413, f"the request is larger than {self.limit} bytes")
-            return message
-
-        await self.app(scope, limited, send)
-
-
 def _answer_errors(api: FastAPI) -> None:
     """Answer every failure as ``{"error": message}``."""
 
     @api.exception_handler(UserError)
     async def user_error(_: Request, error: UserError) -> JSONResponse:
-        return _problem(400, str(error))
+        return problem(400, str(error))
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        problems = error.errors()
-        if problems[0]["type"] == "json_invalid":
-            return _problem(400, f"the body is not JSON: {problems[0]['ctx']['error']}")
-        return _problem(422, "; ".join(map(_explain, problems)))
+        found = error.errors()
+        told = [_explain(one) for one in found[:_MOST_PROBLEMS]]
+        return problem(422, "; ".join(told + [f"and {len(found) - len(told)} more"] * (len(found) > len(told))))
 
     @api.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
-        return _problem(error.status_code, str(error.detail), dict(error.headers or {}))
+        return problem(error.status_code, str(error.detail), dict(error.headers or {}))
 
     @api.exception_handler(Exception)
     async def fault(_: Request, error: Exception) -> JSONResponse:
         cause = getattr(error, "cause", None) or error  # what a replica raises comes wrapped in Ray's own error
-        return _problem(500, f"internal error ({type(cause).__name__}); the server's log says more")
-
-
-def _problem(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": message}, status_code=status, headers=headers)
+        return problem(500, f"internal error ({type(cause).__name__}); the server's log says more")
 
 
 _MESSAGES = {
@@ -151,8 +135,12 @@ _MESSAGES = {
 }
 
 
-def _explain(problem: Any) -> str:
+def _explain(found: Any) -> str:
     """One of pydantic's problems, with the name of its field (``documents.0.text``)."""
-    place = ".".join(str(part) for part in problem["loc"] if part not in ("body", "str", "Document"))
-    message = _MESSAGES.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+    place = ".".join(_shown(part) for part in found["loc"] if part not in ("body", "str", "Document"))
+    message = _MESSAGES.get(found["type"], found["msg"].removeprefix("Value error, "))
     return f"{place or 'the body'}: {message}"
+
+
+def _shown(part: Any) -> str:
+    return str(part) if len(str(part)) <= _LONGEST_NAME else f"{str(part)[:_LONGEST_NAME]}..."

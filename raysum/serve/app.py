@@ -34,11 +34,12 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
     >>> raysum.serve("runs/pht", port=8000, replicas=2, decode={"num_beams": 8})
     """
     from raysum.serve.api import curl_example
+    from raysum.serve.guard import LOCAL
 
     config = section_of(ServeConfig, {**settings, "run": os.fspath(run)})
     with serving(config) as url:
         say(f"serving {config.run} at {url}\n  the interface: {url}/docs\n  try: {curl_example(url)}")
-        if config.host not in ("127.0.0.1", "localhost"):
+        if config.host not in LOCAL:
             say(f"warning: whoever reaches {config.host} can use it; 127.0.0.1 keeps it to this machine")
         say("Ctrl-C stops it")
         stopped = threading.Event()

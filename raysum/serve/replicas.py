@@ -17,7 +17,8 @@ from raysum.errors import UserError
 from raysum.runtime.placement import share
 from raysum.runtime.processes import cores
 from raysum.serve.api import Overloaded, build_api
-from raysum.serve.config import ServeConfig
+from raysum.serve.config import Limits, ServeConfig
+from raysum.serve.guard import LOCAL
 from raysum.serve.schema import Health
 
 BATCH_WAIT = 0.02  # seconds a request waits for company; decoding one takes many times as long
@@ -60,11 +61,11 @@ class Model:
 class Front:
     """The HTTP interface before the replicas. It checks requests, so that a bad one never takes a replica's time."""
 
-    def __init__(self, model: DeploymentHandle, health: Health, max_body: int):
-        self._model, self._health, self._max_body = model, health, max_body
+    def __init__(self, model: DeploymentHandle, health: Health, limits: Limits, local: bool):
+        self._model, self._health, self._limits, self._local = model, health, limits, local
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(self._answer, self._health, self._max_body)
+        return build_api(self._answer, self._health, self._limits, self._local)
 
     async def _answer(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         for _ in range(_TRIES):
@@ -100,4 +101,4 @@ def application(config: ServeConfig, health: Health, batch: int) -> serve.Applic
         ray_actor_options={"num_cpus": 0},
         **stopping,
     )(serve.ingress()(Front))
-    return front.bind(model.bind(config), health, config.max_body)
+    return front.bind(model.bind(config), health, config, config.host in LOCAL)

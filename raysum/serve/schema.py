@@ -2,19 +2,29 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Discriminator, Field, Tag, create_model
+from pydantic import BaseModel, Discriminator, Field, Tag, create_model, model_validator
 
 from raysum.config.sections import DecodeConfig
+
+_MOST_FIELDS = 10  # of an object; none has as many. So a body of unknown ones is no list of problems
+_LONGEST_NAME = 1000  # characters of a title, or of a document's name
 
 
 class Strict(BaseModel, extra="forbid", strict=True):
     """Base of what is taken."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, values: Any) -> Any:
+        if isinstance(values, dict) and len(values) > _MOST_FIELDS:
+            raise ValueError(f"{len(values)} fields, most of them unknown")
+        return values
+
 
 class Document(Strict):
     """A source text with its name."""
 
-    source: str = Field(description="name of the document")
+    source: str = Field(max_length=_LONGEST_NAME, description="name of the document")
     text: str
 
 
@@ -51,7 +61,7 @@ Options = create_model("Options", __base__=Strict, __doc__="Decoding settings of
 class SummarizeRequest(Strict):
     """A cluster of documents about one subject."""
 
-    title: str = Field(description="the subject; paragraphs are ranked by it")
+    title: str = Field(max_length=_LONGEST_NAME, description="the subject; paragraphs are ranked by it")
     documents: list[TextOrDocument] = Field(min_length=1, description="texts, or texts with the names of their sources")
     id: str | None = Field(None, max_length=200, description="given back in the answer")
     options: Options = Field(default_factory=Options)

@@ -1,0 +1,129 @@
+"""What stands before the routes: bounds on a request's body, checked before and while it is read, and off the event
+loop; and who may ask a server that is bound to this machine alone."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic_core import from_json
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from raysum.serve.config import Limits
+
+LOCAL = ("localhost", "127.0.0.1", "::1")
+_PATIENCE = 30.0  # seconds within which each piece of a body has to come
+
+
+class LocalOnly:
+    """ASGI middleware: only requests to and from pages of this machine, by their names for it.
+
+    A page from elsewhere that a browser here shows could otherwise use the server: under a name of its own that it
+    lets point at this machine (DNS rebinding).
+    """
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (message := _foreign(Request(scope))):
+            await problem(403, message)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
+def _foreign(request: Request) -> str | None:
+    """What is wrong with where the request comes from or goes to; None where nothing is."""
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    for name, place in (("Host", f"//{host}"), ("Origin", origin)):
+        if place is not None and _hostname(place) not in LOCAL:
+            shown = place.removeprefix("//")[:100]
+            return f"this server answers this machine alone, as {', '.join(LOCAL)}; not {name}: {shown}"
+    return None
+
+
+def _hostname(place: str) -> str | None:
+    try:
+        return urlsplit(place).hostname
+    except ValueError:
+        return None
+
+
+class BodyLimit:
+    """ASGI middleware: a body is read up to ``limit`` bytes; what is larger is answered 413 without being parsed, what
+    stops coming 408."""
+
+    def __init__(self, app: ASGIApp, limit: int):
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        taken, more = 0, True
+
+        async def limited() -> Message:
+            nonlocal taken, more
+            try:
+                message = await asyncio.wait_for(receive(), _PATIENCE if more else None)
+            except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
+                raise HTTPException(408, f"nothing more of the request came within {_PATIENCE:.0f} s") from None
+            taken += len(message.get("body", b""))
+            more = message.get("more_body", False)
+            if taken > self.limit:
+                raise HTTPException(413, f"the request is larger than {self.limit} bytes")
+            return message
+
+        await self.app(scope, limited, send)
+
+
+class GuardedRoute(APIRoute):
+    """A route whose JSON bodies are within the ``limits`` of the application's state."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_guarded(request: Request) -> Response:
+            return await handle(_GuardedRequest(request.scope, request.receive))
+
+        return handle_guarded
+
+
+class _GuardedRequest(Request):
+    async def json(self) -> Any:
+        body = await self.body()
+        return await asyncio.get_running_loop().run_in_executor(_READER, _read, body, self.app.state.limits)
+
+
+_READER = ThreadPoolExecutor(1)  # so that many large bodies never lie parsed in memory at one time
+
+
+def _read(body: bytes, limits: Limits) -> Any:
+    """A body's JSON, whose parts are few enough to be checked one by one. Raises HTTPException 400 or 413."""
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise HTTPException(400, f"the body is not JSON: {error}") from None
+    documents = value.get("documents") if isinstance(value, dict) else None
+    if isinstance(documents, list):
+        _check("documents", len(documents), limits.max_documents)
+        found = (document.get("text") if isinstance(document, dict) else document for document in documents)
+        texts = [text for text in found if isinstance(text, str)]
+        _check("characters", sum(map(len, texts)), limits.max_characters)
+        lines = sum(1 + max(text.count("\n"), text.count("\r")) for text in texts)
+        _check("paragraphs", lines, limits.max_paragraphs)
+    return value
+
+
+def _check(what: str, found: int, most: int) -> None:
+    if found > most:
+        raise HTTPException(
+            413, f"{found} {what} are more than the {most} that a request may hold; the server's --max-{what} says it"
+        )
+
+
+def problem(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """The one form of every answer that is not 200."""
+    return JSONResponse({"error": message}, status_code=status, headers=headers)
