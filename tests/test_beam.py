@@ -13,6 +13,7 @@ from small_models import EXAMPLES, model_of, pack
 
 from raysum.config.sections import DecodeConfig
 from raysum.decode.beam import Hypothesis, _best, beam_search, block_ngrams, block_recent
+from raysum.decode.beam import search as find
 from raysum.decode.betas import search_betas
 from raysum.decode.scores import AttentionAlignment, GnmtCoverage, History, StructuralCoverage, length_norm, terms
 from raysum.importing.hiersumm import convert
@@ -137,6 +138,20 @@ def test_finished_examples_leave_the_batch():
     together = beam_search(Script(SHORT_OR_LONG), memory(3), settings())
     assert [found[0].ids for found in together] == [alone[0][0].ids] * 3
     assert script.rows == [2, 2]  # two steps of one example with two beams; the third never ran
+
+
+def test_an_example_for_which_nobody_waits_leaves_the_batch():
+    endless = {(): {A: 0.6, B: 0.4}, (A,): {A: 0.7, B: 0.3}, (B,): {A: 0.6, B: 0.4}}
+    script, asked = Script(endless), []
+
+    def left(example: int) -> bool:
+        asked.append(example)
+        return example != 1 or len(asked) > 6
+
+    found = find(script, memory(3), settings(), left=left).best(1)
+    assert [best.ids for (best,) in found] == [[A], [A] * 5, [A]]  # what there was
+    assert script.rows == [6, 2, 2, 2, 2]  # of the ten steps; one example goes on after the first
+    assert asked == [0, 1, 2, 1, 1, 1, 1]
 
 
 def test_ngram_blocking_takes_the_next_best():

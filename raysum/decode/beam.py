@@ -4,7 +4,7 @@ B examples still decoded, R beams, V vocabulary, M paragraphs of at most N token
 `StepModel`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,8 @@ from raysum.config.sections import DecodeConfig
 from raysum.decode.scores import History, Term, length_norm
 from raysum.models.batch import Asked
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END
+
+Left = Callable[[int], bool]  # whether nobody waits for an example any more, by its number in the batch
 
 CHUNK = 128  # candidates under one maximum; 64 measured alike
 
@@ -95,12 +97,18 @@ def beam_search(
 
 @torch.inference_mode()
 def search(
-    model: StepModel, memory: Any, settings: DecodeConfig, terms: Sequence[Term] = (), *, exempt: Sequence[int] = ()
+    model: StepModel,
+    memory: Any,
+    settings: DecodeConfig,
+    terms: Sequence[Term] = (),
+    *,
+    exempt: Sequence[int] = (),
+    left: Left | None = None,
 ) -> Finished:
     """All hypotheses that finish, scored by log-probability and those of ``terms`` that are not final.
 
     ``memory`` is what ``model.start`` takes, with ``paragraph_mask`` [B, M]. ``exempt`` are ids that
-    ``no_repeat_last`` lets repeat (commas).
+    ``no_repeat_last`` lets repeat (commas). An example of which ``left`` says so ends as if at the maximum length.
 
     At each step, hypotheses whose EOS is among the R best candidates finish, and the R best others go on; an example
     stops with R finished ones, and at the maximum length every live one counts as finished. A hypothesis that has
@@ -144,6 +152,10 @@ def search(
             break
         state.reorder(parent)
         going = (done.count[history.examples] < beams) & alive.any(-1)
+        if left and any(gone := [left(example) for example in history.examples.tolist()]):
+            ended = torch.tensor(gone, device=device)
+            done.add(tokens, history, alive & ended[:, None], log_prob, score, closed=False)
+            going &= ~ended
         if not going.all():
             index = going.nonzero().squeeze(1)
             if not len(index):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from raysum.config.sections import DecodeConfig
-from raysum.decode.beam import Hypothesis, StepModel, StepState, beam_search, search
+from raysum.decode.beam import Hypothesis, Left, StepModel, StepState, search
 from raysum.decode.scores import terms
 from raysum.models.batch import Asked
 
@@ -26,16 +26,17 @@ def search_betas(
     extracted: Tensor | None = None,
     *,
     exempt: Sequence[int] = (),
+    left: Left | None = None,
 ) -> list[list[list[Hypothesis]]]:
     """For each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` would find with this beta.
 
     ``predicted`` [B, M] is the predicted attention, None where all betas are 0; ``extracted`` [B, M] the extractive
-    probabilities, None where ``settings`` ask for none.
+    probabilities, None where ``settings`` ask for none. ``left`` is that of :func:`search`.
     """
     number = len(betas)
     if number == 1 or settings.alignment_when == "final":
         strongest = terms(settings, memory, predicted, extracted, max(betas))  # steers and watches as any of them
-        found = search(model, memory, settings, strongest, exempt=exempt)
+        found = search(model, memory, settings, strongest, exempt=exempt, left=left)
         ranked = [found.best(settings.n_best, terms(settings, memory, predicted, extracted, beta)) for beta in betas]
         return [list(example) for example in zip(*ranked, strict=True)]
     searches = Searches(model, memory, number)
@@ -45,7 +46,9 @@ def search_betas(
     mask = memory.paragraph_mask
     each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
     chosen = terms(settings, searches, predicted, extracted, each_beta)
-    best = beam_search(searches, searches, settings, chosen, exempt=exempt)
+    each_left = None if left is None else lambda place: left(place // number)
+    found = search(searches, searches, settings, chosen, exempt=exempt, left=each_left)
+    best = found.best(settings.n_best, chosen)
     return [best[start : start + number] for start in range(0, len(best), number)]
 
 

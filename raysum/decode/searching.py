@@ -17,7 +17,7 @@ from raysum import systems
 from raysum.config.sections import DecodeConfig, SourceConfig
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
-from raysum.decode.beam import Hypothesis
+from raysum.decode.beam import Hypothesis, Left
 from raysum.decode.betas import search_betas
 from raysum.decode.scores import shares
 from raysum.decode.summary import Alternative, Citation, Sentence, Summary
@@ -54,9 +54,12 @@ class Searcher:
     commas: tuple[int, ...] = ()
 
     @torch.inference_mode()
-    def find(self, rows: Sequence[Row], settings: DecodeConfig, betas: Sequence[float]) -> list[Found]:
+    def find(
+        self, rows: Sequence[Row], settings: DecodeConfig, betas: Sequence[float], left: Left | None = None
+    ) -> list[Found]:
         """What the searches of each row find, one with each of ``betas`` in place of ``settings.beta``.
 
+        The search of a row for which nobody waits any more, as ``left`` says by its place, ends where it is.
         Raises UserError where the model gives no finite probabilities.
         """
         limits, device = settings.reading(self.source), next(self.model.parameters()).device
@@ -75,7 +78,9 @@ class Searcher:
                 memory = self.model.encode(move(source.restrict(read), device))
                 predicted = _chosen(predicted, read)
                 extracted = None if extracted is None else _chosen(extracted, read)
-            found = search_betas(self.model, memory, settings, betas, predicted, extracted, exempt=self.commas)
+            found = search_betas(
+                self.model, memory, settings, betas, predicted, extracted, exempt=self.commas, left=left
+            )
             if not all(hypotheses for example in found for hypotheses in example):
                 raise UserError("the model gives no finite probabilities; its training diverged")
             best = [[hypotheses[0].ids for hypotheses in example] for example in found]

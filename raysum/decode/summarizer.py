@@ -11,6 +11,7 @@ from raysum.config.sections import DecodeConfig
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
+from raysum.decode.beam import Left
 from raysum.decode.searching import Searcher, write_up
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
@@ -121,15 +122,27 @@ class Summarizer:
             raise UserError(f"cluster {name!r} cannot be summarized: {reason}") from None
 
     def summarize_rows(
-        self, rows: Sequence[Row], settings: DecodeConfig | None = None, progress: bool = False
+        self,
+        rows: Sequence[Row],
+        settings: DecodeConfig | None = None,
+        progress: bool = False,
+        left: Left | None = None,
     ) -> list[Summary]:
-        """The summaries of dataset rows, in their order; rows of like length are decoded together."""
+        """The summaries of dataset rows, in their order; rows of like length are decoded together.
+
+        Where ``left`` says of a row, by its place, that nobody waits for it any more, its summary breaks off.
+        """
         settings = settings or self.settings
-        (summaries,) = self.summarize_betas(rows, settings, [settings.beta], progress)
+        (summaries,) = self.summarize_betas(rows, settings, [settings.beta], progress, left)
         return summaries
 
     def summarize_betas(
-        self, rows: Sequence[Row], settings: DecodeConfig, betas: Sequence[float], progress: bool = False
+        self,
+        rows: Sequence[Row],
+        settings: DecodeConfig,
+        betas: Sequence[float],
+        progress: bool = False,
+        left: Left | None = None,
     ) -> list[list[Summary]]:
         """:meth:`summarize_rows` with each of ``betas`` in place of ``settings.beta``, for the price of less.
 
@@ -140,7 +153,8 @@ class Summarizer:
         summaries: dict[int, list[Summary]] = {}
         with bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext() as shown:
             while batch := list(islice(order, settings.batch_examples)):
-                found = self.searcher.find([rows[place] for place in batch], settings, betas)
+                gone = None if left is None else lambda number, batch=batch: left(batch[number])
+                found = self.searcher.find([rows[place] for place in batch], settings, betas, gone)
                 for place, one in zip(batch, found, strict=True):
                     summaries[place] = write_up(rows[place], one, settings, self.vocabulary)
                 if shown is not None:

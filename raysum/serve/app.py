@@ -22,6 +22,8 @@ from raysum.runtime.silence import muted
 from raysum.serve.config import ServeConfig
 
 _NAME = "raysum"
+_LONGEST = 300.0  # seconds a request may take; then it is answered 408 and its work ends. Our client waits as long
+_IDLE = 60  # seconds that a connection stays open without a request
 _READY = 120  # seconds after the deployment is up until it must answer
 
 
@@ -70,7 +72,8 @@ def serving(config: ServeConfig) -> Iterator[str]:
         logs = {"log_level": "ERROR", "enable_access_log": False}
         try:
             with muted("ray.serve"):  # in this process; what fails is raised, too
-                place = {"host": config.host, "port": port}
+                patience = {"request_timeout_s": _LONGEST, "keep_alive_timeout_s": _IDLE}
+                place = {"host": config.host, "port": port, **patience}
                 ray_serve.start(proxy_location="HeadOnly", http_options=place, logging_config=logs)
                 _run(deployments, logs)
             url = f"http://{'127.0.0.1' if config.host == '0.0.0.0' else config.host}:{port}"

@@ -12,6 +12,12 @@ class Limits(Section):
     max_documents: int = Field(1000, gt=0, description="documents of a request")
     max_paragraphs: int = Field(10_000, gt=0, description="lines of its documents, blank ones too")
     max_characters: int = Field(4_000_000, gt=0, description="characters of its documents")
+    max_cost: int = Field(
+        10_000_000,
+        gt=0,
+        description="num_beams x max_length x tokens that are read of its source; what the run's own settings "
+        "cost is taken in any case",
+    )
 
 
 class ServeConfig(LoadConfig, Limits):

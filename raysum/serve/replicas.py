@@ -1,8 +1,10 @@
 """The two Serve deployments: the front, which speaks HTTP and holds no model, and the model's replicas behind it."""
 
 import asyncio
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fastapi import FastAPI
@@ -10,7 +12,9 @@ from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
+from starlette.exceptions import HTTPException
 
+from raysum.config.sections import DecodeConfig
 from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
@@ -26,36 +30,70 @@ _TRIES = 2  # of a request whose replica dies under it; more would let a deadly 
 _DRAIN = 10.0  # seconds that requests under way may take once the server is told to stop
 
 
+class Request(NamedTuple):
+    row: Row
+    settings: DecodeConfig
+    left: threading.Event  # set once nobody waits for it any more
+
+
 class Model:
     """One replica of the summarizer. Requests that come together and want the same settings are decoded together."""
 
     def __init__(self, config: ServeConfig):
         self._summarizer = Summarizer.load(config.run, config.checkpoint, dtype=config.dtype, **config.decode)
         self._decode.set_max_batch_size(self._summarizer.settings.batch_examples)  # type: ignore[attr-defined]
+        self._max_cost = config.max_cost
         threads = max(1, cores() // config.replicas)
         # One thread decodes, so that the event loop stays free to collect the next batch meanwhile.
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-        """The `summarize` object of ``cluster``, or ``{"error": message}`` where the request is at fault."""
+        """The `summarize` object of ``cluster``, or ``{"error": ..., "status": ...}`` where the request is at fault.
+
+        Where the client leaves meanwhile, this is cancelled, and so its decoding.
+        """
         try:
             chosen = self._summarizer.choose(settings)
             row = await asyncio.to_thread(self._summarizer.prepare, cluster)
         except UserError as error:
-            return {"error": str(error)}
-        return await self._decode((row, chosen))
+            return {"error": str(error), "status": 400}
+        if too_much := self._too_costly(row, chosen):
+            return {"error": too_much, "status": 422}
+        request = Request(row, chosen, threading.Event())
+        try:
+            return await self._decode(request)
+        finally:
+            request.left.set()
+
+    def _too_costly(self, row: Row, chosen: DecodeConfig) -> str | None:
+        """What to say where ``chosen`` ask for more than is taken; None where they do not."""
+        most = chosen.reading(self._summarizer.searcher.source).max_tokens
+        read = min(len(row["ids"]), most or len(row["ids"]))
+        own, asked = (each.num_beams * each.max_length * read for each in (self._summarizer.settings, chosen))
+        if asked <= max(own, self._max_cost):
+            return None
+        return (
+            f"num_beams {chosen.num_beams} x max_length {chosen.max_length} x {read} tokens of source are {asked}, "
+            f"more than the {self._max_cost} that a request may ask for; the server's --max-cost says it"
+        )
 
     @serve.batch(batch_wait_timeout_s=BATCH_WAIT)
-    async def _decode(self, requests: list[tuple[Row, Any]]) -> list[dict[str, Any]]:
+    async def _decode(self, requests: list[Request]) -> list[dict[str, Any]]:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._decode_now, requests)
 
-    def _decode_now(self, requests: list[tuple[Row, Any]]) -> list[dict[str, Any]]:
+    def _decode_now(self, requests: list[Request]) -> list[dict[str, Any]]:
+        """The answers to ``requests``; an empty one where the client left before."""
         answers: dict[int, dict[str, Any]] = {}
-        for settings in dict.fromkeys(settings for _, settings in requests):
-            places = [place for place, request in enumerate(requests) if request[1] == settings]
-            summaries = self._summarizer.summarize_rows([requests[place][0] for place in places], settings)
-            answers |= {place: summary.to_dict() for place, summary in zip(places, summaries, strict=True)}
-        return [answers[place] for place in range(len(requests))]
+        for settings in dict.fromkeys(request.settings for request in requests):
+            alike = [place for place, request in enumerate(requests) if request.settings == settings]
+            waiting = [place for place in alike if not requests[place].left.is_set()]
+            answers |= zip(waiting, self._summaries([requests[place] for place in waiting], settings), strict=True)
+        return [answers.get(place, {}) for place in range(len(requests))]
+
+    def _summaries(self, requests: list[Request], settings: DecodeConfig) -> Iterator[dict[str, Any]]:
+        rows = [request.row for request in requests]
+        summaries = self._summarizer.summarize_rows(rows, settings, left=lambda place: requests[place].left.is_set())
+        return (summary.to_dict() for summary in summaries)
 
 
 class Front:
@@ -76,7 +114,7 @@ class Front:
             except RayActorError:
                 continue  # its replica died: another takes it, for summarizing twice does no harm
             if "error" in answer:
-                raise UserError(answer["error"])
+                raise HTTPException(answer["status"], answer["error"])
             return answer
         raise Overloaded("the model's replicas stopped while they worked on this request; come again later")
 
