@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 _SPECS = {
     "family": "raysum.models.specs.family:FamilySpec",
@@ -23,6 +23,12 @@ DEFAULT = "family"
 _FORMER = {"seq2seq": "family"}  # names in configs written before
 
 
+# Upper bounds are far above what any machine takes.
+Size = Annotated[int, Field(gt=0, le=10**6)]  # of what is held at one time: a width, tokens, paragraphs, beams
+Layers = Annotated[int, Field(gt=0, le=1000)]
+Weight = Annotated[float, Field(ge=0, le=10**6)]
+
+
 class Spec(BaseModel):
     """Hyper-parameters of a model, as fields (unknown keys are errors), and what holds for all models of its system.
 
@@ -31,7 +37,7 @@ class Spec(BaseModel):
     the model and the label smoothing; the kind of rows that it reads (see ``raysum.stream.kinds``).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     MODEL: ClassVar[str]
     OBJECTIVE: ClassVar[str]
@@ -69,7 +75,7 @@ def names() -> list[str]:
 
 def current(name: str) -> str:
     """What the system that a config calls ``name`` is called now."""
-    return _FORMER.get(name, name)
+    return _FORMER.get(str(name), str(name))
 
 
 def spec_class(name: str) -> type[Spec]:

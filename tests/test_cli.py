@@ -39,6 +39,13 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["summarize", "none", "--set", "beta", "empty.jsonl"], "beta"),
         (["quickstart", "--out", "file"], "file exists already"),
         (["config", "show", "pht", "model.decoder=PQ"], "letters F, P, V"),
+        (["config", "show", ""], "no preset or file ''"),
+        (["config", "show", "pht", "deepspeed.gradient_cliping=1"], "did you mean 'gradient_clipping'?"),
+        (["config", "show", "pht", "deepspeed.gradient_clipping=much"], "number of at least 0"),
+        (["train", "pht", f"data={'x' * 5000}", "out=run"], "too long a name"),
+        (["data", "show", "x" * 300], "too long a name"),
+        (["evaluate", "none", "--data", "none", "scorers=[]"], "scorers"),
+        (["evaluate", "none", "--data", ""], "data: is empty"),
     ],
 )
 def test_mistakes_are_one_message_and_exit_2(tmp_path, monkeypatch, capsys, arguments, words):

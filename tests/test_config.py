@@ -38,6 +38,24 @@ def test_unknown_key_names_the_nearest_key_its_section_and_the_line(tmp_path):
         ("train.steps=many", "got 'many'"),
         ("train", "not key=value"),
         ("train.steps.x=1", "train.steps"),
+        ("optim.lr=inf", "finite number"),
+        ("optim.lr=1e308", "less than or equal"),
+        ("optim.betas=[0.9, .nan]", "finite number"),
+        ("decode.beta=.inf", "finite number"),
+        ("decode.num_beams=100000000000", "less than or equal"),
+        ("train.micro_batches=100000000000", "less than or equal"),
+        ("model.width=4000000000", "less than or equal"),
+        ("decode.num_beams=[", r"got '\['"),
+        ("model=5", "must be a section"),
+        ("model.system=[]", "there are family"),
+        ("train=5", "must be a section"),
+        ("train.start=", "is empty"),
+        ("data=\ud800", "not text"),
+        ("train.steps=" + "[" * 3000, "valid integer"),
+        ("optim.lr=" + "9" * 5000, "finite number"),
+        ("a." * 3000 + "b=1", "nested so deep"),
+        ("deepspeed={x: .nan}", "JSON"),
+        ("deepspeed=&a {b: *a}", "must be a section"),
     ],
 )
 def test_wrong_values_are_one_clear_message(override, words):
@@ -61,8 +79,29 @@ def test_broken_files(tmp_path):
     for file, words in ((latin, "UTF-8"), (broken, "not valid YAML"), (listed, "must be a mapping")):
         with pytest.raises(UserError, match=words):
             load_config(str(file))
+    bomb = "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
+    texts = {
+        "deepspeed:\n  a0: &a0 [x]\n" + bomb: "more than 100,000 values",
+        "deepspeed: &a\n  x: *a\n": "nested",
+        "train: &a {<<: *a}": "nested",
+        "data: " + "[" * 2000: "nested",
+        "data: " + "[" * 40 + "]" * 40: "nested more than 30 deep",
+        "data: 2020-13-45": "month",
+        "train: {steps: 1}\nmodel: {width: 8}\ntrain: {seed: 2}": "'train' stands twice",
+    }
+    for text, words in texts.items():
+        broken.write_text(text)
+        with pytest.raises(UserError, match=f"(?s)broken.yaml is not valid YAML: .*{words}"):
+            load_config(str(broken))
+    shared = tmp_path / "shared.yaml"  # a few aliases are as good as ever
+    shared.write_text("train: {validate_every: &every 7, save_every: *every}")
+    assert load_config(str(shared)).train.save_every == 7
     with pytest.raises(UserError, match="did you mean 'pht'"):
         load_config("phtt")
+    for name in ("", "x" * 5000, "a\0b"):
+        with pytest.raises(UserError, match="no preset or file") as error:
+            load_config(name)
+        assert len(str(error.value)) < 800
 
 
 def test_decode_aliases_are_the_names_other_toolkits_use():
@@ -109,7 +148,32 @@ def test_configs_of_before_load_under_the_systems_new_name():
     assert former == load_config(None, ["model.encoder=LLG"]).model
 
 
-@pytest.mark.parametrize("base", ["[pht, ht]", "5", "{file}"])
+def test_a_message_names_the_value_that_is_wrong_and_not_the_preset():
+    with pytest.raises(UserError) as error:
+        load_config("pht", ["model.width=10"])
+    assert str(error.value).startswith("model: width 10 is not a multiple of heads")
+    assert str(error.value).endswith("(width: on the command line; heads: preset pht, line 8)")
+    with pytest.raises(UserError, match=r"got -5\) \(on the command line\)"):
+        load_config("pht", ["train={steps: -5}"])
+    with pytest.raises(UserError, match=r"got -5\) \(an argument\)"):
+        load_config("pht", values={"optim": {"lr": -5}})
+
+
+def test_extends_is_told_from_the_folder_of_the_file(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "base.yaml").write_text("extends: pht\ntrain: {steps: 7}\n")
+    (tmp_path / "sub" / "own.yaml").write_text("extends: ../base.yaml\nmodel: {system: tdmca}\n")
+    monkeypatch.chdir("/")
+    config = load_config(str(tmp_path / "sub" / "own.yaml"))
+    assert (config.train.steps, config.model.system) == (7, "tdmca")
+    (tmp_path / "base.yaml").write_text("extends: sub/own.yaml\n")
+    with pytest.raises(UserError, match="does not extend this one"):
+        load_config(str(tmp_path / "base.yaml"))
+    (tmp_path / "base.yaml").write_text("train: {steps: 7}\n")  # without a model to be taken out
+    assert load_config(str(tmp_path / "sub" / "own.yaml")).model.system == "tdmca"
+
+
+@pytest.mark.parametrize("base", ["[pht, ht]", "5", "{file}", "''"])
 def test_extends_names_a_preset_or_another_file(tmp_path, base):
     file = tmp_path / "own.yaml"
     file.write_text(f"extends: {base.format(file=file)}\n")

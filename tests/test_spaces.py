@@ -221,6 +221,9 @@ def test_a_space_goes_on_with_a_decode_space(space_file):
         (("{grid: [1, 4]}", "{}"), [], "exactly one of grid, mixes, choice, uniform, loguniform"),
         (("decode.beta", "model.width"), [], "decode space changes decode"),
         (("about", "metrik"), [], "(?s)about is missing.*metrik"),
+        (("0.5", ".inf"), [], "decode.beta: .*finite"),
+        (("grid: [1, 4]", "mixes: {letters: LG, layers: [60]}"), [], "more than 100,000 mixes"),
+        (("0.5]", "0.5" + ", 1" * 60_000 + "]"), [], "more than 100,000 combinations"),
         (("kind: decode", "kind: train"), [], "none of a train space: valid_loss"),
         (
             ("a test", "a test"),
@@ -238,6 +241,15 @@ def test_a_space_goes_on_with_a_decode_space(space_file):
 def test_mistakes_name_the_key_and_its_line(space_file, change, overrides, words):
     with pytest.raises(UserError, match=words):
         load_space(space_file(SPACE.replace(*change)), overrides)
+
+
+def test_a_space_names_files_beside_it(tmp_path, space_file, monkeypatch):
+    (tmp_path / "own.yaml").write_text("extends: pht\nmodel: {width: 16, heads: 4, pooling_heads: 4}\n")
+    (tmp_path / "next.yaml").write_text(SPACE)
+    text = "about: x\nkind: train\npreset: own.yaml\nthen: next.yaml\nmetric: valid_loss\n"
+    monkeypatch.chdir("/")
+    space = load_space(space_file(text + "search: {model.encoder: {grid: [L]}}\n"))
+    assert (space.first.model.width, space.then.name) == (16, "next")
 
 
 def test_an_unknown_space_names_the_nearest():

@@ -1,5 +1,6 @@
 """The command line: one short function a verb. Each parses, calls one room, and returns what is printed."""
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -33,6 +34,11 @@ def main() -> None:
         app()
     except UserError as error:
         print(f"raysum: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        print(f"raysum: {str(error.filename)[:60]}... is too long a name for a file", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
@@ -170,8 +176,11 @@ def config_show(preset: Annotated[str, typer.Argument(metavar="PRESET|FILE")], o
     """The fully resolved config of a preset or file, and its number of parameters."""
     from raysum.config.loading import load_config
     from raysum.config.sizes import SizedConfig
+    from raysum.train.optim import check_engine_config
 
-    return SizedConfig(preset, load_config(preset, overrides or []))
+    config = load_config(preset, overrides or [])
+    check_engine_config(config)
+    return SizedConfig(preset, config)
 
 
 @config_app.command("list")

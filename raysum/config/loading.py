@@ -1,7 +1,10 @@
 """Configuration from presets and YAML files, changed by `key=value` overrides."""
 
 import json
+import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from raysum.config.sections import Config, Section
 from raysum.errors import UserError
 
 _PRESETS = Path(__file__).parents[1] / "presets"
+_MOST, _DEEPEST = 100_000, 30  # values in a YAML text, an alias counted each time, and how deep they are nested
 
 
 def presets() -> list[str]:
@@ -29,7 +33,8 @@ def load_config(name: str | None, overrides: Iterable[str] = (), values: dict[st
 
     Raises UserError that lists every problem with its file, line and the nearest valid key.
     """
-    base, places = read_values(name) if name else ({}, {})
+    base, places = read_values(name) if name is not None else ({}, {})
+    places |= {pair.partition("=")[0]: "an argument" for pair in pairs(values or {})}
     return section_of(Config, merge(base, values or {}), overrides, places)
 
 
@@ -54,15 +59,22 @@ def dump(config: Section) -> str:
 def read_values(name: str, within: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
     """Values of a preset or file, with what it extends below it, and the place of each dotted key."""
     values, places = read_yaml(name, _PRESETS, "preset")
-    base = values.pop("extends", None)
-    if base is None:
+    given = values.pop("extends", None)
+    if given is None:
         return values, places
-    if not isinstance(base, str) or base in (name, *within):
-        raise UserError(f"{name}: extends: {base} must name a preset or a file that does not extend this one")
-    base_values, base_places = read_values(base, (name, *within))
-    if "system" in (values.get("model") or {}):
-        del base_values["model"]  # another system has other keys
+    base = beside(given, name, presets()) if given and isinstance(given, str) else name
+    within = (*within, name if name in presets() else os.path.abspath(name))
+    if base in (name, *within):
+        raise UserError(f"{name}: extends: {given} must name a preset or a file that does not extend this one")
+    base_values, base_places = read_values(base, within)
+    if isinstance(model := values.get("model"), dict) and "system" in model:
+        base_values.pop("model", None)  # another system has other keys
     return merge(base_values, values), base_places | places
+
+
+def beside(given: str, file: str, names: list[str]) -> str:
+    """What a YAML ``file`` calls ``given``: one of ``names``, or a file, whose path is told from the folder of it."""
+    return given if given in names else os.path.abspath(os.path.join(os.path.dirname(file), given))
 
 
 def read_yaml(name: str, folder: Path, noun: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -73,7 +85,7 @@ def read_yaml(name: str, folder: Path, noun: str) -> tuple[dict[str, Any], dict[
     names = yaml_names(folder)
     if name in names:
         return parse_yaml(read_text(folder / f"{name}.yaml"), f"{noun} {name}")
-    if Path(name).is_file():
+    if os.path.isfile(name):
         return parse_yaml(read_text(Path(name)), name)
     raise UserError(f"no {noun} or file {name!r}; {did_you_mean(name, names)}the {noun}s are {', '.join(names)}")
 
@@ -91,15 +103,41 @@ def read_text(path: Path) -> str:
 def parse_yaml(text: str, label: str) -> tuple[dict[str, Any], dict[str, str]]:
     """A YAML mapping and, for each dotted key, ``"label, line n"``. Raises UserError where the YAML is broken."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{label} is not valid YAML: {' '.join(str(error).split())}") from None
+        node, values = _parse(text)
+    except Exception as error:  # PyYAML has no class of its own for a value that does not fit its tag
+        reason = "nested too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        raise UserError(f"{label} is not valid YAML: {reason}") from None
     if values is None:
         return {}, {}
     if not isinstance(values, dict):
         raise UserError(f"{label} must be a mapping of sections to values")
     return values, dict(_places(node, "", label))
+
+
+def _parse(text: str) -> tuple[yaml.Node | None, Any]:
+    """The root of a YAML text and its value. Raises ValueError where aliases make it endless, or a key stands twice."""
+    loader = yaml.SafeLoader(text)
+    root = loader.get_single_node()
+    for number, node in enumerate(_below(root)):
+        if number == _MOST:
+            raise ValueError(f"more than {_MOST:,} values, aliases counted each time")
+        names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if twice:
+            raise ValueError(f"the key {twice[0]!r} stands twice, line {node.start_mark.line + 1} and below")
+    return root, loader.construct_document(root) if root else None
+
+
+def _below(node: yaml.Node | None, depth: int = 0) -> Iterator[yaml.Node]:
+    """``node`` and all that is in it; what an alias names comes each time."""
+    if depth > _DEEPEST:
+        raise ValueError(f"nested more than {_DEEPEST} deep")
+    if node is not None:
+        yield node
+    if isinstance(node, yaml.CollectionNode):
+        inside = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+        for child in inside:
+            yield from _below(child, depth + 1)
 
 
 def _places(node: yaml.Node | None, prefix: str, label: str) -> Iterator[tuple[str, str]]:
@@ -125,8 +163,8 @@ def apply_override(values: dict[str, Any], places: dict[str, str], override: str
     if not equals or not dotted:
         raise UserError(f"{override!r} is not key=value; write for example train.steps=2000")
     try:
-        value = yaml.safe_load(text) if text else ""
-    except yaml.YAMLError:
+        value = _parse(text)[1] if text else ""
+    except Exception:  # see parse_yaml
         value = text
     assign(values, places, dotted, value, "on the command line")
 
@@ -135,11 +173,15 @@ def assign(values: dict[str, Any], places: dict[str, str], dotted: str, value: A
     """Put ``value`` at a dotted key of ``values``; ``place`` says in messages where it was written."""
     target = values
     *parents, last = dotted.split(".")
+    if len(parents) > _DEEPEST:
+        raise UserError(f"{dotted!r} {place}: no key is nested so deep")
     for parent in parents:
         target = target.setdefault(parent, {})
         if not isinstance(target, dict):
             raise UserError(f"{dotted!r} {place}: {parent!r} is a value, not a section")
     target[last] = value
+    for replaced in [key for key in places if key.startswith(f"{dotted}.")]:
+        del places[replaced]
     places[dotted] = place
 
 

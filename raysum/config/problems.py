@@ -1,7 +1,9 @@
 """Values into sections, with messages that name the place and the nearest valid key."""
 
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from itertools import accumulate
 from os import PathLike, fspath
 from typing import Any, TypeVar, get_args
 
@@ -10,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 from raysum import systems
 from raysum.config.sections import Config, Section
 from raysum.errors import UserError
+
+_SHOWN = 200  # characters of a wrong value
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -64,19 +68,29 @@ def _spec_of(values: dict[str, Any]) -> type[systems.Spec] | None:
 def _explain(problem: Any, places: dict[str, str], root: type[Section], spec: type[systems.Spec] | None) -> str:
     """One line for one problem that pydantic found."""
     dotted = ".".join(map(str, problem["loc"]))
-    written = dotted
-    while written and written not in places:
-        written = written.rpartition(".")[0]
-    where = f" ({places[written]})" if written else ""
+    where = f" ({place})" if (place := _place(problem, dotted, places)) else ""
     if problem["type"] == "extra_forbidden":
         near = _nearest(dotted, list(keys(root, spec)))
         return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
     if problem["type"] == "missing":
         return f"{dotted} is missing{where}"
-    message = problem["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(problem["input"], dict | BaseModel) else f" (got {problem['input']!r})"
+    section = problem["type"] in ("model_type", "dict_type")
+    message = "must be a section of keys and values" if section else problem["msg"].removeprefix("Value error, ")
+    given = "" if isinstance(problem["input"], dict | BaseModel) else f" (got {repr(problem['input'])[:_SHOWN]})"
     subject = f"{dotted}: " if dotted else ""
     return f"{subject}{message}{given}{where}"
+
+
+def _place(problem: Any, dotted: str, places: dict[str, str]) -> str:
+    """Where ``dotted`` was written, what it is in, or what is in it; of a section, the keys that its message names."""
+    if isinstance(problem["input"], dict):
+        named = {key: places.get(f"{dotted}.{key}" if dotted else key) for key in problem["input"]}
+        told = [f"{key}: {place}" for key, place in named.items() if place and re.search(rf"\b{key}\b", problem["msg"])]
+        if told:
+            return "; ".join(told)
+    above = accumulate(dotted.split("."), "{}.{}".format)
+    written = [places[key] for key in above if key in places]
+    return next(reversed(written), "") or next((places[key] for key in places if key.startswith(f"{dotted}.")), "")
 
 
 def _nearest(dotted: str, valid: list[str]) -> str | None:

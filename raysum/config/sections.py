@@ -1,42 +1,66 @@
 """The sections of a configuration: strict, frozen pydantic models. No torch."""
 
+import json
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, GetPydanticSchema, PlainValidator, SerializeAsAny, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    GetPydanticSchema,
+    PlainValidator,
+    SerializeAsAny,
+    field_validator,
+    model_validator,
+)
 
 from raysum import systems
+from raysum.systems import Size, Weight
+
+Most = Annotated[int, Field(ge=0, le=10**6)]  # as systems.Size, or 0: none
+Count = Annotated[int, Field(gt=0, le=10**9)]  # of steps and examples
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Section(BaseModel, extra="forbid", frozen=True):
+class Section(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of all sections: unknown keys are errors."""
+
+    @field_validator("*")
+    @classmethod
+    def _check_text(cls, value: Any, info: Any) -> Any:
+        if value == "" != cls.model_fields[info.field_name].default:
+            raise ValueError("is empty; give a value, or leave it out")
+        if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
+            raise ValueError("holds what is not text")
+        return value
 
 
 class SourceConfig(Section):
     """How much of a prepared example a model reads: the dataset may hold more."""
 
-    max_paragraphs: int = Field(30, gt=0, description="best-ranked paragraphs read")
-    paragraph_tokens: int = Field(100, gt=0, description="tokens read of each paragraph")
-    max_tokens: int | None = Field(None, gt=0, description="tokens read of the whole source, None = all")
-    target_tokens: int = Field(400, gt=1, description="tokens of a target in training; longer ones are cut")
+    max_paragraphs: Size = Field(30, description="best-ranked paragraphs read")
+    paragraph_tokens: Size = Field(100, description="tokens read of each paragraph")
+    max_tokens: Count | None = Field(None, description="tokens read of the whole source, None = all")
+    target_tokens: int = Field(400, gt=1, le=10**6, description="tokens of a target in training; longer ones are cut")
 
 
 class TrainConfig(Section):
-    steps: int = Field(1000, gt=0, description="optimizer steps")
-    batch_tokens: int = Field(8000, gt=0, description="source + target tokens of a micro-batch, at most")
-    micro_batches: int = Field(8, gt=0, description="micro-batches of a step (A); the number of workers divides it")
-    label_smoothing: float = Field(0.1, ge=0, lt=1)
-    seed: int = Field(0, ge=0)
-    workers: int = Field(1, ge=0, description="Ray Train workers; 0 trains in this process, without a cluster")
-    threads: int | None = Field(None, gt=0, description="CPU threads a worker; None = cores / workers")
+    steps: Count = Field(1000, description="optimizer steps")
+    batch_tokens: Count = Field(8000, description="source + target tokens of a micro-batch, at most")
+    micro_batches: Size = Field(8, description="micro-batches of a step (A); the number of workers divides it")
+    label_smoothing: Share = 0.1
+    seed: int = Field(0, ge=0, lt=2**32)
+    workers: int = Field(1, ge=0, le=100_000, description="Ray Train workers; 0 trains in this process, without Ray")
+    threads: int | None = Field(None, gt=0, le=4096, description="CPU threads a worker; None = cores / workers")
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
-    validate_every: int = Field(500, gt=0, description="steps between validations")
-    validate_examples: int | None = Field(1000, gt=0, description="examples of the valid split used; None = all")
-    label_examples: int | None = Field(20000, gt=0, description="alignment: train examples labelled; None = all")
-    save_every: int = Field(500, gt=0, description="steps between checkpoints")
-    keep: int = Field(3, gt=0, description="newest checkpoints kept, besides the best")
-    log_every: int = Field(10, gt=0, description="steps between lines of metrics.jsonl")
+    validate_every: Count = Field(500, description="steps between validations")
+    validate_examples: Count | None = Field(1000, description="examples of the valid split used; None = all")
+    label_examples: Count | None = Field(20000, description="alignment: train examples labelled; None = all")
+    save_every: Count = Field(500, description="steps between checkpoints")
+    keep: Count = Field(3, description="newest checkpoints kept, besides the best")
+    log_every: Count = Field(10, description="steps between lines of metrics.jsonl")
     start: str | None = Field(None, description="run whose best weights a new training begins with, by name")
-    window: int = Field(64, gt=0, description="row groups whose rows are bucketed by length together")
+    window: Count = Field(64, description="row groups whose rows are bucketed by length together")
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
@@ -51,14 +75,14 @@ class TrainConfig(Section):
 class OptimConfig(Section):
     """Adam; ``noam`` is the schedule of Vaswani et al. 2017, eq. 3: ``lr * width^-0.5 * min(t^-0.5, t * w^-1.5)``."""
 
-    lr: float = Field(2.0, gt=0, description="peak factor ('noam') or the rate itself ('constant', 'linear')")
+    lr: float = Field(2.0, gt=0, le=1e4, description="peak factor ('noam') or the rate itself ('constant', 'linear')")
     schedule: Literal["noam", "constant", "linear"] = Field(
         "noam", description="'constant' and 'linear' warm up linearly; 'linear' then falls to 0 at train.steps"
     )
-    warmup_steps: int = Field(8000, ge=0)
-    betas: tuple[float, float] = (0.9, 0.998)
-    eps: float = Field(1e-9, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    warmup_steps: int = Field(8000, ge=0, le=10**9)
+    betas: tuple[Share, Share] = (0.9, 0.998)
+    eps: float = Field(1e-9, ge=1e-30, le=1)
+    weight_decay: float = Field(0.0, ge=0, le=1e4)
 
 
 # Decoding settings by the names that other toolkits have for them.
@@ -72,37 +96,37 @@ DECODE_ALIASES = {
 class DecodeConfig(Section):
     """Beam search and its score terms. Names known from other toolkits are accepted too."""
 
-    num_beams: int = Field(5, gt=0)
+    num_beams: Size = 5
     length_normalization: Literal["gnmt", "length", "none"] = Field(
         "gnmt", description="divide log-probability by ((5 + n) / 6)^p, by n^p, or by nothing; p = length_penalty"
     )
-    length_penalty: float = Field(0.4, ge=0, description="HT's alpha; 1 with 'length' is PHT's eq. 17")
-    min_length: int = Field(0, ge=0, description="tokens before EOS is allowed")
-    max_length: int = Field(200, gt=0, description="tokens, EOS included")
-    no_repeat_ngram_size: int = Field(3, ge=0, description="n-grams of tokens that may not repeat; 0 = off")
+    length_penalty: float = Field(0.4, ge=0, le=5, description="HT's alpha; 1 with 'length' is PHT's eq. 17")
+    min_length: Most = Field(0, description="tokens before EOS is allowed")
+    max_length: Size = Field(200, description="tokens, EOS included")
+    no_repeat_ngram_size: Most = Field(3, description="n-grams of tokens that may not repeat; 0 = off")
     block_across_sentences: bool = Field(False, description="whether n-grams across sentence ends count as repeated")
-    no_repeat_last: int = Field(0, ge=0, description="a token may not repeat one of the last so many, but for commas")
+    no_repeat_last: Most = Field(0, description="a token may not repeat one of the last so many, but for commas")
     n_best: int = Field(1, gt=0, description="summaries returned, best first; at most num_beams")
-    beta: float = Field(0.0, ge=0, description="weight of attention alignment (PHT eq. 17)")
+    beta: Weight = Field(0.0, description="weight of attention alignment (PHT eq. 17)")
     alignment_reduction: Literal["sum", "mean"] = Field("sum", description="over paragraphs: eq. 18, or its mean")
     alignment_when: Literal["step", "final"] = Field("step", description="at every step, or in the final ranking")
-    extractive: float = Field(
-        0.0, ge=0, description="weight of eq. 18 with a ranker's scores (extProb); alignment_* hold here"
+    extractive: Weight = Field(
+        0.0, description="weight of eq. 18 with a ranker's scores (extProb); alignment_* hold here"
     )
     ranker: str | None = Field(None, description="run of that ranker, trained with the preset ranker")
-    structural_coverage: float = Field(0.0, ge=0, description="gamma of eq. 13")
+    structural_coverage: Weight = Field(0.0, description="gamma of eq. 13")
     structural_when: Literal["step", "final"] = Field("step", description="at every step, or in the final ranking")
-    gnmt_coverage: float = Field(0.0, ge=0, description="weight of GNMT's coverage of source tokens (eq. 11)")
+    gnmt_coverage: Weight = Field(0.0, description="weight of GNMT's coverage of source tokens (eq. 11)")
     coverage_when: Literal["step", "final"] = Field("final", description="likewise; GNMT has it there")
-    keep_paragraphs: int | None = Field(None, gt=0, description="compression: read those of most predicted attention")
-    source_paragraphs: int | None = Field(None, gt=0, description="paragraphs read in place of source.max_paragraphs")
-    source_tokens: int | None = Field(
-        None, gt=0, description="tokens read in place of source.max_tokens (HT: trained on 1,600, tested on 3,000)"
+    keep_paragraphs: Size | None = Field(None, description="compression: read those of most predicted attention")
+    source_paragraphs: Size | None = Field(None, description="paragraphs read in place of source.max_paragraphs")
+    source_tokens: Count | None = Field(
+        None, description="tokens read in place of source.max_tokens (HT: trained on 1,600, tested on 3,000)"
     )
     citations: Literal["attention", "lexical"] = Field(
         "attention", description="a sentence cites what it attended to, or the paragraph of nearest tf-idf"
     )
-    batch_examples: int = Field(16, gt=0, description="examples decoded together")
+    batch_examples: Size = Field(16, description="examples decoded together")
 
     @model_validator(mode="before")
     @classmethod
@@ -166,3 +190,12 @@ class Config(Section):
     data: str | None = Field(None, description="dataset folder")
     out: str | None = Field(None, description="run folder to write")
     run: str | None = Field(None, description="run folder to read (alignment, search)")
+
+    @field_validator("deepspeed")
+    @classmethod
+    def _check_deepspeed(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, RecursionError) as error:
+            raise ValueError(f"must be such as JSON has: {error}") from None
+        return value

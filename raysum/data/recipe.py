@@ -16,10 +16,14 @@ class Choices(Section):
     """Those that a user makes; what is left open follows from the vocabulary."""
 
     max_paragraphs: int = Field(40, gt=0, le=32767, description="L: best-ranked paragraphs kept (HT is tested on 40)")
-    paragraph_tokens: int = Field(100, ge=8, description="N: tokens kept of a paragraph (100 in the published shards)")
+    paragraph_tokens: int = Field(
+        100, ge=8, le=1_000_000, description="N: tokens kept of a paragraph (100 in the published shards)"
+    )
     ranker: Ranker = Field("tfidf", description="order of the paragraphs; 'none' keeps document order")
     clone_recall: float = Field(0.8, ge=0, le=1, description="bigram recall above which a paragraph is a clone (HT, 4)")
-    min_words: int = Field(6, ge=1, description="words of a paragraph, at least (tensor2tensor's WikiSum filter)")
+    min_words: int = Field(
+        6, ge=1, le=1_000_000, description="words of a paragraph, at least (tensor2tensor's WikiSum filter)"
+    )
     graph: Graph = Field(
         "none", description="edges between paragraphs: tf-idf 'similarity', or 'discourse' by entities and markers"
     )

@@ -8,9 +8,11 @@ from raysum.config.sections import LoadConfig
 class EvaluateConfig(LoadConfig):
     data: str = Field(description="dataset folder")
     split: str | None = Field(None, description="split; may be left out where there is one")
-    limit: int | None = Field(None, gt=0, description="examples, the first so many")
+    limit: int | None = Field(None, gt=0, le=10**9, description="examples, the first so many")
     protocol: str = Field("google", description="ROUGE protocol: google, ht-paper, pht-paper, graphsum")
-    scorers: list[str] | None = Field(None, description="rouge, attention, factbook; by default all that know the data")
+    scorers: list[str] | None = Field(
+        None, min_length=1, description="rouge, attention, factbook; by default all that know the data"
+    )
     swapped: bool = Field(False, description="also the control: another cluster's sources")
     terms: bool = Field(False, description="plain, strCov, extProb and attAlign (PHT paper, Table 2)")
     out: str | None = Field(None, description="folder for outputs; by default inside the run")

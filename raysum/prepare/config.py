@@ -23,7 +23,7 @@ def split_of(name: Any) -> str | None:
 class PrepareConfig(Choices):
     out: str = Field(description="dataset folder to write")
     vocab: str | None = Field(None, description="SentencePiece model; without it one is trained")
-    pieces: int = Field(32000, gt=0, description="pieces of a trained vocabulary (HT, section 4)")
+    pieces: int = Field(32000, gt=0, le=100_000_000, description="pieces of a trained vocabulary (HT, section 4)")
     normalize: Normalization | None = Field(
         None, description="none, lower or lower-split; by default what the vocabulary needs"
     )

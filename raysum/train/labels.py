@@ -56,6 +56,10 @@ def labelled(config: Config) -> tuple[Dataset, Config]:
         raise UserError(
             f"{config.data} has another vocabulary than {run.path}; prepare it with --vocab {run.vocabulary}"
         )
+    if config.out and Run(config.out).path != run.alignment.path:
+        raise UserError(
+            f"out={config.out} cannot be: the attention predictor goes into {run.alignment.path}; leave it out"
+        )
     inside = {"model": config.model.model_dump() | {"width": trained.width}, "out": str(run.alignment.path)}
     fitted = validate(config.model_dump() | inside, None, Config)
     return write_labels(run, dataset, fitted), fitted

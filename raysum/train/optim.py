@@ -3,6 +3,7 @@
 from typing import Any
 
 from raysum.config.loading import load_config, merge, presets
+from raysum.config.problems import did_you_mean
 from raysum.config.sections import Config, OptimConfig
 from raysum.errors import UserError
 from raysum.runtime.silence import quiet_training
@@ -37,11 +38,36 @@ def check_engine_config(config: Config) -> None:
     quiet_training()
     from deepspeed.runtime.config import DeepSpeedConfig
 
+    block = _Watched(config.deepspeed, train_batch_size=1)
+    block.read = set()
     try:
-        DeepSpeedConfig({**config.deepspeed, "train_batch_size": 1})
+        DeepSpeedConfig(block)
+        clipping = block.get("gradient_clipping", 0.0)
+        if not isinstance(clipping, int | float) or clipping < 0:
+            raise ValueError(f"gradient_clipping must be a number of at least 0, not {clipping!r}")
     except Exception as error:  # DeepSpeed has no class of its own for a wrong config
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"DeepSpeed refuses the deepspeed: block of the config: {reason}") from None
+    for key in sorted(config.deepspeed.keys() - block.read):
+        raise UserError(
+            f"unknown key 'deepspeed.{key}'; {did_you_mean(key, sorted(block.read))}DeepSpeed has none such"
+        )
+
+
+class _Watched(dict[str, Any]):
+    """A dict that remembers which keys were asked for: DeepSpeed says nothing of those that it does not know."""
+
+    read: set[str]
+
+    def __contains__(self, key: Any) -> bool:
+        self.read.add(key)
+        return super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default
+
+    def keys(self) -> Any:
+        return self
 
 
 def engine_config(config: Config, world: int, cuda: bool, universal: bool = False) -> dict[str, Any]:

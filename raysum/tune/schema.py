@@ -3,12 +3,14 @@
 import math
 import random
 from itertools import product
+from math import prod
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from raysum.config.sections import Section
 
+POINTS = 100_000  # that a space may have, at most: each is resolved and checked before the first trial
 METRICS = {"decode": ("rouge1", "rouge2", "rougeL", "rougeLsum"), "train": ("valid_loss",)}
 
 # Keys that cannot be searched, and why.
@@ -30,7 +32,7 @@ class Mixes(Section):
     """All strings of ``letters`` with these numbers of layers: of LG with 2 and 3 layers that is 4 + 8 = 12."""
 
     letters: str = Field(min_length=1, description="one letter a kind of layer")
-    layers: list[int] = Field(min_length=1, description="numbers of layers")
+    layers: list[int] = Field(min_length=1, max_length=1000, description="numbers of layers")
 
     @model_validator(mode="after")
     def _check(self) -> "Mixes":
@@ -38,6 +40,8 @@ class Mixes(Section):
             raise ValueError(f"letters {self.letters!r} names one twice")
         if min(self.layers) < 1 or len(set(self.layers)) < len(self.layers):
             raise ValueError(f"layers {self.layers} must be different numbers of at least 1")
+        if max(self.layers) > 1000 or sum(len(self.letters) ** number for number in self.layers) > POINTS:
+            raise ValueError(f"layers {self.layers} of {self.letters!r} make more than {POINTS:,} mixes; name fewer")
         return self
 
     @property
@@ -112,8 +116,8 @@ class SpaceConfig(Section):
         description="asha stops trials that fall behind; pbt lets them go on from the weights of those ahead, "
         "at each validation, with settings near theirs (trials train side by side)",
     )
-    trials: int | None = Field(None, gt=0, description="how many are drawn (random, optuna)")
-    seed: int = Field(0, ge=0, description="of the draws")
+    trials: int | None = Field(None, gt=0, le=POINTS, description="how many are drawn (random, optuna)")
+    seed: int = Field(0, ge=0, lt=2**32, description="of the draws")
     preset: str | None = Field(None, description="train: preset or file that the trials change")
     config: dict[str, Any] = Field(default_factory=dict, description="keys that all trials share")
     budget: Budget = Field(default_factory=Budget, description="train: what a model may cost")
@@ -122,7 +126,9 @@ class SpaceConfig(Section):
         default_factory=dict, description="then: keys that the training of the attention predictor changes"
     )
     split: str = Field("valid", description="decode, then: split that is scored")
-    examples: int | None = Field(None, gt=0, description="decode, then: examples scored, the first so many; None = all")
+    examples: int | None = Field(
+        None, gt=0, le=10**9, description="decode, then: examples scored, the first so many; None = all"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "SpaceConfig":
@@ -137,6 +143,8 @@ class SpaceConfig(Section):
             raise ValueError(
                 f"searcher {self.searcher} takes choice, uniform, loguniform or mixes, and a number of trials"
             )
+        if prod(len(values.listed or values.ends) for values in self.search.values()) > POINTS:
+            raise ValueError(f"search has more than {POINTS:,} combinations of values; list fewer")
         self._check_keys()
         if self.kind == "decode" and self.model_fields_set & {"budget", "then", "alignment"}:
             raise ValueError("budget, then and alignment belong to spaces that train")

@@ -153,6 +153,9 @@ def load_space(name: str, overrides: Iterable[str] = ()) -> Space:
     Raises UserError for an unknown space, key or value; each point of a grid is resolved and checked here.
     """
     values, places = loading.read_yaml(name, _folder(), "search space")
+    for key, known in (("preset", loading.presets()), ("then", spaces())):
+        if isinstance(values.get(key), str):
+            values[key] = loading.beside(values[key], name, known)
     of_trials = []
     for override in overrides:
         if override.partition("=")[0].partition(".")[0] in Config.model_fields:

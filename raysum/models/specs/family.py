@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from raysum.systems import Spec
+from raysum.systems import Size, Spec
 
 ENCODER_LETTERS = "SLG"
 DECODER_LETTERS = "FPV"
@@ -18,10 +18,10 @@ class TransformerSpec(Spec):
     summarizes: ClassVar = True
     attends_to_paragraphs: ClassVar = True
 
-    vocabulary: int = Field(32000, gt=8, description="number of pieces")
-    width: int = Field(256, gt=0, description="D")
-    ffn: int = Field(1024, gt=0, description="hidden width of the feed-forward networks")
-    heads: int = Field(8, gt=0, description="H of self- and cross-attention")
+    vocabulary: int = Field(32000, gt=8, le=100_000_000, description="number of pieces")
+    width: Size = Field(256, description="D")
+    ffn: Size = Field(1024, description="hidden width of the feed-forward networks")
+    heads: Size = Field(8, description="H of self- and cross-attention")
     norm: Literal["pre", "post"] = "pre"
     sinusoid: Literal["interleaved", "halves"] = Field(
         "interleaved", description="sin and cos in turn (eq. 7-8), or all sines then all cosines (PHT's code)"
@@ -54,9 +54,9 @@ class FamilySpec(TransformerSpec):
     attends_to_tokens: ClassVar = True
 
     system: Literal["family"] = "family"
-    encoder: str = Field("LLL", description="one letter a layer: S, L or G")
-    decoder: str = Field("PPP", description="one letter a layer: F, P or V")
-    pooling_heads: int = Field(8, gt=0, description="heads of the multi-head pooling in G layers and of Phi")
+    encoder: str = Field("LLL", max_length=1000, description="one letter a layer: S, L or G")
+    decoder: str = Field("PPP", max_length=1000, description="one letter a layer: F, P or V")
+    pooling_heads: Size = Field(8, description="heads of the multi-head pooling in G layers and of Phi")
     graph_heads: int = Field(0, ge=0, description="heads of each G layer replaced by a given graph (HT eq. 24)")
     positions: Literal["flat", "paragraph", "2d"] = Field(
         "2d", description="position in the whole source, within the paragraph, or within it and its rank (HT eq. 9)"

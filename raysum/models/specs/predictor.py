@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from raysum.systems import Spec
+from raysum.systems import Layers, Size, Spec
 
 
 class PredictorSpec(Spec):
@@ -19,10 +19,10 @@ class PredictorSpec(Spec):
     ffn_dropout: ClassVar = 0.0
 
     system: Literal["predictor"] = "predictor"
-    layers: int = Field(2, gt=0)
-    width: int = Field(256, gt=0)
-    ffn: int = Field(1024, gt=0)
-    heads: int = Field(4, gt=0)
+    layers: Layers = 2
+    width: Size = 256
+    ffn: Size = 1024
+    heads: Size = 4
     dropout: float = Field(0.5, ge=0, lt=1)
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from raysum.systems import Spec
+from raysum.systems import Size, Spec
 
 
 class RankerSpec(Spec):
@@ -16,7 +16,7 @@ class RankerSpec(Spec):
     ranks: ClassVar = True
 
     system: Literal["ranker"] = "ranker"
-    vocabulary: int = Field(32000, gt=8, description="number of pieces")
-    width: int = Field(256, gt=0, description="of the word embeddings")
-    hidden: int = Field(256, gt=0, description="of both LSTMs and of the matching features")
+    vocabulary: int = Field(32000, gt=8, le=100_000_000, description="number of pieces")
+    width: Size = Field(256, description="of the word embeddings")
+    hidden: Size = Field(256, description="of both LSTMs and of the matching features")
     dropout: float = Field(0.2, ge=0, lt=1, description="before all linear layers")

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from raysum.models.specs.family import TransformerSpec, check_letters
+from raysum.systems import Size, Weight
 
 
 class TdmcaSpec(TransformerSpec):
@@ -16,11 +17,11 @@ class TdmcaSpec(TransformerSpec):
     MODEL: ClassVar = "raysum.models.systems.tdmca:Tdmca"
 
     system: Literal["tdmca"] = "tdmca"
-    layers: str = Field("LMLML", description="one letter a layer: L or M")
-    block: int = Field(256, gt=0, description="tokens of a block of an L layer")
-    compression: int = Field(3, gt=1, description="width and stride of the convolution of M layers")
-    source_loss: float = Field(
-        0.0, ge=0, description="weight of predicting a source token, beside 1 of a target token, in the training loss"
+    layers: str = Field("LMLML", max_length=1000, description="one letter a layer: L or M")
+    block: Size = Field(256, description="tokens of a block of an L layer")
+    compression: int = Field(3, gt=1, le=1_000_000, description="width and stride of the convolution of M layers")
+    source_loss: Weight = Field(
+        0.0, description="weight of predicting a source token, beside 1 of a target token, in the training loss"
     )
 
     @model_validator(mode="after")

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from raysum.models.specs.family import TransformerSpec
+from raysum.systems import Layers, Size, Weight
 
 
 class TxlSpec(TransformerSpec):
@@ -13,9 +14,9 @@ class TxlSpec(TransformerSpec):
     MODEL: ClassVar = "raysum.models.systems.txl:TransformerXL"
 
     system: Literal["txl"] = "txl"
-    layers: int = Field(3, gt=0)
-    segment: int = Field(512, gt=0, description="tokens that are read at a time")
-    memory: int = Field(512, gt=0, description="states before a segment that it attends to")
-    source_loss: float = Field(
-        0.0, ge=0, description="weight of predicting a source token, beside 1 of a target token, in the training loss"
+    layers: Layers = 3
+    segment: Size = Field(512, description="tokens that are read at a time")
+    memory: Size = Field(512, description="states before a segment that it attends to")
+    source_loss: Weight = Field(
+        0.0, description="weight of predicting a source token, beside 1 of a target token, in the training loss"
     )
