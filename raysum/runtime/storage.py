@@ -9,32 +9,36 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.runtime.lock import LOCK, held
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder beside ``out`` that takes its name when the block ends well, and vanishes when it does not.
 
-    What a killed process left there is removed first. Raises UserError where ``out`` is taken or cannot be written.
+    What a killed process left there is removed first. Raises UserError where ``out`` is taken, another process makes
+    it, or it cannot be written.
     """
     folder = out.with_name(f".{out.name}.unfinished")
     check_vacant(out)
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write {out} ({error.strerror}); choose another folder") from None
-    try:
-        yield folder
-        folder.replace(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with held(out, out.with_name(f".{out.name}.lock")):
+        check_vacant(out)  # another may have made it meanwhile
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        except OSError as error:
+            raise UserError(f"cannot write {out} ({error.strerror}); choose another folder") from None
+        try:
+            yield folder
+            folder.replace(out)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_vacant(out: Path) -> None:
-    """Raises UserError where ``out`` is a file, or a folder that holds something."""
+    """Raises UserError where ``out`` is a file, or a folder that holds something other than a lock."""
     try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and (not out.is_dir() or any(item.name != LOCK for item in out.iterdir())):
             raise UserError(f"{out} exists already; remove it or choose another folder")
     except OSError as error:
         raise UserError(f"cannot write {out} ({error.strerror}); choose another folder") from None

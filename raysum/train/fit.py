@@ -10,6 +10,7 @@ from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.run import Run, RunResult
+from raysum.runtime.lock import LOCK, held
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready
@@ -36,9 +37,20 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     >>> raysum.train("pht", data="data", out="runs/pht", train={"steps": 2000}, model={"encoder": "LLG"})
     """
     config = load_config(preset, overrides, values)
-    if config.out and not Run(config.out).exists:
-        check_vacant(Run(config.out).path)  # what another put there is not trained over
-    return RunResult(fit(config))
+    run = _place(config)
+    if run is None:
+        return RunResult(fit(config))  # which says what is missing
+    with held(run.path, run.path / LOCK):
+        if not run.exists and not config.model.predicts_attention:
+            check_vacant(run.path)  # what another put there is not trained over
+        return RunResult(fit(config))
+
+
+def _place(config: Config) -> Run | None:
+    """Where the run of ``config`` will be, None where it does not say. Raises UserError where it is inside no run."""
+    if config.model.predicts_attention:
+        return Run.open(config.run).alignment if config.run else None
+    return Run(config.out) if config.out else None
 
 
 def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:

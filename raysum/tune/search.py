@@ -14,6 +14,7 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.run import Run
+from raysum.runtime.lock import LOCK, held
 from raysum.runtime.placement import trainings_at_once
 from raysum.runtime.private import dashboard
 from raysum.runtime.processes import cores
@@ -41,8 +42,14 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     """
     started = time.monotonic()
     job = _check(load_space(name, [*pairs(values), *overrides]))
+    with held(job.out, job.out / LOCK):
+        _claim(job)
+        return _search(job, started)
+
+
+def _search(job: Job, started: float) -> SearchResult:
+    """:func:`tune` for a checked job in a folder of its own, begun at the time ``started``."""
     space, settings = job.space, job.space.first.train
-    _claim(job)
     purpose = "decode" if job.run else "search"
     make_ready(purpose, settings.address)
     with ray_session(settings.address, job.at_once * (settings.workers + 2), purpose):
@@ -137,10 +144,9 @@ def _claim(job: Job) -> None:
         if found != wanted:
             raise UserError(f"{out} holds another search (see {file}); repeat its command, or choose another out=")
         return
-    if out.exists() and any(out.iterdir()):
+    if any(item.name != LOCK for item in out.iterdir()):
         raise UserError(f"{out} is not empty and no search; choose another out=")
     try:
-        out.mkdir(parents=True, exist_ok=True)
         write_text(file, wanted)
     except OSError as error:
         raise UserError(f"cannot write the search folder {out}: {error.strerror}; choose another out=") from None
