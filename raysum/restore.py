@@ -85,8 +85,8 @@ class Start:
         from safetensors import safe_open
 
         run = Run.open(path)
-        checkpoint = run.best()
-        if run.recipe["vocabulary_sha256"] != vocabulary_sha256:
+        checkpoint = run.checkpoint("best")
+        if run.recipe.get("vocabulary_sha256") != vocabulary_sha256:
             raise UserError(
                 f"{path} was trained with another vocabulary, so its weights are of no use here; "
                 f"prepare the data with --vocab {run.vocabulary}"

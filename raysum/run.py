@@ -1,5 +1,6 @@
 """The run folder: where the things of one training are, what is best, what is resumable."""
 
+import hashlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from raysum.config.loading import dump, merge, parse_yaml
+from raysum.config.loading import dump, merge, parse_yaml, read_text
 from raysum.config.problems import AnySection, validate
 from raysum.config.sections import Config, DecodeConfig
 from raysum.errors import UserError
+from raysum.runtime.checksums import SEAL, Damaged, check, check_sealed, seal
+from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, read_lines, write_json, write_text
 
 if TYPE_CHECKING:
@@ -41,6 +44,10 @@ class Checkpoint:
         """What was counted when it was written: step, tokens, seconds, workers, stage, dtype."""
         return read_json(self.path / "state.json")
 
+    def check(self, *parts: str) -> None:
+        """Raises UserError where one of the ``parts``, files or folders, is missing or damaged."""
+        check(self.path, *parts)
+
     @property
     def resumable(self) -> bool:
         """Whether the optimizer's state is still there (kept for the newest checkpoints only)."""
@@ -66,7 +73,7 @@ class Run:
             raise UserError(f"no run folder {path}; train one with `raysum train PRESET data=DATA out={path}`")
         if not run.exists:
             raise UserError(f"{path} is not a run folder: it has no config.yaml")
-        run.config  # noqa: B018 - reads and checks it now
+        run.check()
         return run
 
     @classmethod
@@ -74,9 +81,12 @@ class Run:
         """The run at ``path``, or the best of the search there. Raises UserError as ``open``, or if none is there."""
         folder = Path(path).expanduser()
         if (folder / "search.yaml").is_file():
-            if not (folder / "best.json").is_file():
+            best = folder / "best.json"
+            if not best.is_file():
                 raise UserError(f"the search {path} has not ended; go on with it by its `raysum tune` command")
-            return cls.open(folder / read_json(folder / "best.json")["run"])
+            if not isinstance(found := check_sealed(read_json(best), best).get("run"), str):
+                raise UserError(f"{best} does not say which run is best; repeat the `raysum tune` command")
+            return cls.open(folder / found)
         return cls.open(path)
 
     @property
@@ -90,7 +100,19 @@ class Run:
     @cached_property
     def recipe(self) -> dict[str, Any]:
         """The manifest's prepare recipe: `summarize` and `serve` apply exactly this to raw text."""
-        return read_json(self.path / "recipe.json")
+        return check_sealed(read_json(self.path / "recipe.json"), self.path / "recipe.json")
+
+    def check(self) -> None:
+        """Raises UserError where the config, the recipe or the vocabulary is not what was written, or does not read."""
+        if (self.path / SEAL).exists():
+            try:
+                check(self.path, "config.yaml", "recipe.json")
+            except Damaged as damage:
+                raise UserError(f"{damage}, or remove {self.path / SEAL} if you changed it yourself") from None
+        self.config  # noqa: B018 - reads and checks it now
+        told = self.recipe.get("vocabulary_sha256")
+        if told and self.vocabulary.is_file() and hashlib.sha256(self.vocabulary.read_bytes()).hexdigest() != told:
+            raise Damaged(self.vocabulary, "is not the vocabulary that the run was trained with")
 
     @property
     def alignment(self) -> "Run":
@@ -101,10 +123,12 @@ class Run:
         """Write config, recipe and vocabulary before the first step. Raises UserError if the folder is unwritable."""
         try:
             self.checkpoint_folder.mkdir(parents=True, exist_ok=True)
+            (self.path / SEAL).unlink(missing_ok=True)  # it tells of what was there before
             if vocabulary is not None:
                 shutil.copyfile(vocabulary, self.vocabulary)
             write_json(self.path / "recipe.json", recipe)
             write_text(self.path / "config.yaml", dump(config))
+            seal(self.path, ["config.yaml", "recipe.json"])
             self.config = config
         except OSError as error:
             raise UserError(f"cannot write the run folder {self.path}: {error.strerror}; choose another out=") from None
@@ -117,6 +141,7 @@ class Run:
         folder.mkdir(parents=True)
         save_file(weights, folder / "weights.safetensors")
         write_json(folder / "state.json", {"step": step, **state})
+        seal(folder)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest first."""
@@ -131,31 +156,51 @@ class Run:
         return next((c for c in reversed(self.checkpoints()) if c.resumable), None)
 
     def validations(self) -> dict[int, float]:
-        """Validation loss by step, as metrics.jsonl tells it (the last word on a step counts)."""
-        return {line["step"]: line["valid_loss"] for line in read_lines(self.metrics) if "valid_loss" in line}
+        """Validation loss by step, as metrics.jsonl tells it (the last word on a step counts).
+
+        Raises UserError where that file does not read.
+        """
+        lines = [line for line in read_lines(self.metrics) if "valid_loss" in line]
+        try:
+            return {int(line["step"]): float(line["valid_loss"]) for line in lines}
+        except (KeyError, TypeError, ValueError):
+            raise Damaged(self.metrics, "has a validation that is no step and number") from None
 
     def best(self) -> Checkpoint:
-        """The checkpoint of lowest validation loss; the newest where none was validated.
+        """The checkpoint of lowest validation loss; the newest where none was validated. It may be damaged.
 
         Raises UserError if the run has no complete checkpoint.
         """
-        checkpoints = [c for c in self.checkpoints() if c.weights.is_file()]
-        if not checkpoints:
+        return self._ranked()[0]
+
+    def _ranked(self) -> list[Checkpoint]:
+        """The checkpoints, best first: by validation loss, then, newest first, those without one."""
+        losses, newest_first = self.validations(), self.checkpoints()[::-1]
+        if not newest_first:
             raise UserError(f"{self.path} has no complete checkpoint yet; train it further with `raysum train`")
-        losses = self.validations()
-        validated = [c for c in checkpoints if c.step in losses]
-        return min(validated, key=lambda c: losses[c.step]) if validated else checkpoints[-1]
+        return sorted(newest_first, key=lambda c: losses.get(c.step, float("inf")))
 
     def checkpoint(self, which: str = "best") -> Checkpoint:
-        """``best``, ``latest`` or a step number. Raises UserError naming the steps there are."""
-        if which == "best":
-            return self.best()
-        found = {str(c.step): c for c in self.checkpoints() if c.weights.is_file()}
-        step = next(reversed(found), "") if which == "latest" else which
-        if step not in found:
-            steps = ", ".join(found) or "none"
+        """``best``, ``latest`` or a step number, with sound weights: in place of the best or latest one the next.
+
+        Raises UserError naming the steps there are, or what is damaged.
+        """
+        ranked, found = self._ranked(), {str(c.step): c for c in self.checkpoints()}
+        if which not in ("best", "latest", *found):
+            steps = ", ".join(found)
             raise UserError(f"{self.path} has no checkpoint {which!r}; it has best, latest and the steps {steps}")
-        return found[step]
+        candidates = [found[which]] if which in found else ranked if which == "best" else [*found.values()][::-1]
+        damages: list[str] = []
+        for candidate in candidates:
+            try:
+                candidate.check(candidate.weights.name)
+            except UserError as damage:
+                damages.append(str(damage))
+                continue
+            for damaged in damages:
+                say(f"{damaged}. Step {candidate.step} is used in its place")
+            return candidate
+        raise UserError(damages[0])
 
     @property
     def decode(self) -> DecodeConfig:
@@ -165,7 +210,7 @@ class Run:
         return self._read("decode.yaml", DecodeConfig, self.config.decode.model_dump())
 
     def _read(self, name: str, root: type[AnySection], base: dict[str, Any]) -> AnySection:
-        values, places = parse_yaml((self.path / name).read_text(encoding="utf-8"), str(self.path / name))
+        values, places = parse_yaml(read_text(self.path / name), str(self.path / name))
         return validate(merge(base, values), places, root)
 
     def set_decode(self, settings: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from small_datasets import write_dataset
+from small_datasets import as_formerly, write_dataset
 
 from raysum.data.card import Card
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
@@ -73,7 +73,7 @@ def test_folders_that_are_no_datasets(tmp_path):
     with pytest.raises(UserError, match="dataset format 99"):
         Dataset.open(whole)
     (whole / MANIFEST).write_text("{half")
-    with pytest.raises(UserError, match="does not read"):
+    with pytest.raises(UserError, match="does not read as JSON"):
         Dataset.open(whole)
     (whole / MANIFEST).write_text(json.dumps(manifest))
     (whole / "train-00000.parquet").unlink()
@@ -82,10 +82,10 @@ def test_folders_that_are_no_datasets(tmp_path):
 
 
 def test_a_wrong_recipe_names_its_key(folder, tmp_path):
-    dataset = Dataset.open(folder)
-    dataset.manifest["recipe"] |= {"max_paragraph": 3}
+    other = write_dataset(tmp_path / "set", {"train": 4})
+    as_formerly(other, recipe=Dataset.open(folder).manifest["recipe"] | {"max_paragraph": 3})
     with pytest.raises(UserError, match="max_paragraph: Extra inputs"):
-        _ = dataset.recipe
+        Dataset.open(other)
 
 
 def test_card_states_what_was_cut(folder):
@@ -94,7 +94,7 @@ def test_card_states_what_was_cut(folder):
     counts = {"words": 1000, "words_ranked_out": 500, "tokens": 800, "tokens_cut": 200}
     manifest["splits"]["train"]["counts"] = counts
     manifest["splits"]["valid"]["counts"] = {}
-    (folder / MANIFEST).write_text(json.dumps(manifest))
+    as_formerly(folder, **manifest)
     shown = Card.of(str(folder))
     card = shown.to_dict()
     assert card["splits"]["train"]["source_cut"] == 0.625  # half ranked out, a quarter of the rest beyond N
@@ -119,8 +119,7 @@ def test_format_1_is_read_with_titles_by_their_marks_and_facts_as_an_extra_field
     former = table.drop_columns(["title_tokens", "extra", "ids"])
     former = former.append_column("ids", pa.array(titled, pa.list_(pa.int32()))).append_column("facts", pa.array(facts))
     pq.write_table(former, file, row_group_size=ROW_GROUP)
-    manifest = json.loads((whole / MANIFEST).read_text())
-    (whole / MANIFEST).write_text(json.dumps(manifest | {"format": 1}))
+    as_formerly(whole, format=1)
     rows = list(Dataset.open(whole).read("train"))
     assert [row["title_tokens"] for row in rows] == [3 * (row % 2) for row in range(70)]
     assert [json.loads(row["extra"])["facts"][0]["value"] for row in rows if row["extra"]] == ["red"] * 46

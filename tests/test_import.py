@@ -218,7 +218,7 @@ def test_an_imported_run_is_not_trained_over(plain, vocabulary, tmp_path):
 
     dataset = Dataset.open(write_dataset(tmp_path / "data", {"train": 4}))
     run = import_checkpoint("hiersumm", str(plain), str(tmp_path / "run"), vocabulary).run
-    shutil.copyfile(dataset.vocabulary_path, run.vocabulary)
+    run.create(run.config, dataset.manifest["recipe"], dataset.vocabulary_path)
     with pytest.raises(UserError, match="holds weights alone"):
         check_resumable(run, run.config, dataset)
 

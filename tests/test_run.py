@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from safetensors.torch import save_file
 
 from raysum.config.loading import load_config
 from raysum.errors import UserError
@@ -18,7 +19,7 @@ def run(tmp_path) -> Run:
     for step in (10, 20, 30):
         folder = run.checkpoint_path(step)
         (folder / "engine").mkdir(parents=True)
-        (folder / "weights.safetensors").write_bytes(b"")
+        save_file({}, folder / "weights.safetensors")
     return run
 
 

@@ -397,9 +397,8 @@ def test_what_the_ranker_must_be_is_said(folder, tmp_path, plain):
         Summarizer.load(folder / "ranker")
     shutil.copytree(folder / "ranker", tmp_path / "ranker")
     Vocabulary.train(["some other text, of a few words"], 40, tmp_path / "other.model")
-    recipe = json.loads((tmp_path / "ranker" / "recipe.json").read_text())
-    recipe["vocabulary_sha256"] = Vocabulary.load(tmp_path / "other.model").sha256
-    (tmp_path / "ranker" / "recipe.json").write_text(json.dumps(recipe))
+    ranker, other = Run(tmp_path / "ranker"), tmp_path / "other.model"
+    ranker.create(ranker.config, ranker.recipe | {"vocabulary_sha256": Vocabulary.load(other).sha256}, other)
     with pytest.raises(UserError, match="ranker was trained with another vocabulary"):
         Summarizer.load(folder / "plain", ranker=str(tmp_path / "ranker"))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_datasets import write_dataset
+from small_datasets import as_formerly, write_dataset
 from small_models import objective_of, pack
 from torch.nn import functional
 
@@ -289,6 +289,7 @@ def test_a_dataset_without_summaries_is_refused(data, tmp_path):
     lengths = np.load(bare / "train.lengths.npy")
     lengths[:, 2] = 0
     np.save(bare / "train.lengths.npy", lengths)
+    as_formerly(bare)
     with pytest.raises(UserError, match="no row of .* has a summary"):
         fit(config(bare, tmp_path / "run"))
 

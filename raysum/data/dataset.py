@@ -1,24 +1,37 @@
 """A dataset: the folder that `prepare` writes and everything else reads. pyarrow and numpy only."""
 
-import json
+import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import read_group, table_rows
 from raysum.errors import UserError
+from raysum.runtime.checksums import Damaged, check_file, check_sealed
+from raysum.runtime.storage import read_json
 
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.model"
 REJECTED = "rejected.jsonl"
 FORMAT = 2  # of the manifest and the columns; 1 had titles told by their mark alone, and facts among the columns
 ROW_GROUP = 64  # rows: what is read from a shard at once; every group of a shard but its last has so many
+
+_TOLD: dict[str, type] = {
+    "format": int,
+    "kind": str,
+    "fingerprint": str,
+    "recipe": dict,
+    "splits": dict,
+}
+_MEND = "put back a copy, or prepare the dataset again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,19 +49,14 @@ class Dataset:
             raise UserError(f"no dataset {path}; make one with `raysum prepare SOURCE --out {path}`")
         if not (folder / MANIFEST).is_file():
             raise UserError(f"{path} is not a dataset: it has no {MANIFEST}; make one with `raysum prepare`")
-        try:
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            version = manifest["format"]
-            named = [shard["file"] for split in manifest["splits"].values() for shard in split["shards"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder / MANIFEST} does not read ({error}); prepare the dataset again") from None
-        if version not in (1, FORMAT):
-            raise UserError(f"{path} has dataset format {version}, this raysum reads {FORMAT}; prepare it again")
-        lengths = [f"{split}.lengths.npy" for split in manifest["splits"]]
-        missing = [name for name in (VOCABULARY, *named, *lengths) if not (folder / name).is_file()]
+        manifest = _checked(read_json(folder / MANIFEST), folder / MANIFEST)
+        missing = [name for name in (VOCABULARY, *_files(manifest)) if not (folder / name).is_file()]
         if missing:
-            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:3])}; copy or prepare it again")
-        return cls(folder, manifest)
+            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:3])}; {_MEND}")
+        dataset = cls(folder, manifest)
+        if hashlib.sha256(dataset.vocabulary_path.read_bytes()).hexdigest() != dataset.vocabulary_hash:
+            raise Damaged(dataset.vocabulary_path, "is not the vocabulary of the dataset", _MEND)
+        return dataset
 
     @property
     def kind(self) -> str:
@@ -96,7 +104,13 @@ class Dataset:
 
     def lengths(self, split: str) -> np.ndarray:
         """[rows, 3] int32 in file order: source tokens, paragraphs, target tokens (BOS and EOS counted)."""
-        return np.load(self.path / f"{self.split(split)}.lengths.npy")
+        file = self.path / lengths_file(self.split(split))
+        with self._reading(file):
+            check_file(file, self._told[file.name])
+            lengths = np.load(file)
+            if lengths.shape != (self.rows(split), 3):
+                raise ValueError(f"it is of shape {lengths.shape}")
+        return lengths
 
     def row_groups(self, split: str) -> list[tuple[Path, int, int]]:
         """File, index in it and rows of each row group, in file order."""
@@ -109,9 +123,75 @@ class Dataset:
     def read(self, split: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Rows in file order (see raysum.data.rows), with ``columns`` alone where given, a row group at a time."""
         for file in self.files(split):
-            with pq.ParquetFile(file) as shard:
+            with self.shard(file) as shard:
                 for group in range(shard.num_row_groups):
                     yield from table_rows(read_group(shard, group, columns))
 
+    @contextmanager
+    def shard(self, file: Path) -> Iterator[pq.ParquetFile]:
+        """One of ``files`` to read from, checked when this process opens it first.
+
+        Raises UserError where it is damaged, also for what is found out in the block.
+        """
+        with self._reading(file):
+            found, told = file.stat(), self._told[file.name]
+            state = file, found.st_size, found.st_mtime_ns
+            _check_once(*state, tuple((name, told[name]) for name in ("bytes", "crc32") if name in told))
+            metadata = _metadata(*state)
+            if metadata.num_rows != told["rows"]:
+                raise ValueError(f"it has {metadata.num_rows} rows of {told['rows']}")
+            with pq.ParquetFile(file, metadata=metadata, memory_map=True) as shard:
+                yield shard
+
+    @cached_property
+    def _told(self) -> dict[str, dict[str, Any]]:
+        return _files(self.manifest)
+
+    @contextmanager
+    def _reading(self, file: Path) -> Iterator[None]:
+        try:
+            yield
+        except UserError:
+            raise
+        except (OSError, ValueError, EOFError, pa.ArrowException) as error:
+            raise Damaged(file, f"is damaged ({error})", _MEND) from None
+
     def _shards(self, split: str) -> list[dict[str, Any]]:
         return self.manifest["splits"][self.split(split)]["shards"]
+
+
+def _checked(manifest: Any, path: Path) -> dict[str, Any]:
+    """What was read from ``path``. Raises UserError where it is no manifest, damaged, or of another version."""
+    version = manifest.get("format") if isinstance(manifest, dict) else None
+    if version not in (None, 1, FORMAT):
+        raise UserError(f"{path} tells dataset format {version}, this raysum reads {FORMAT}; prepare it again")
+    manifest = check_sealed(manifest, path)
+    try:
+        wrong = [name for name, kind in _TOLD.items() if not isinstance(manifest[name], kind)]
+        wrong += [name for name, told in _files(manifest).items() if not isinstance(told.get("rows", 0), int)]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Damaged(path, f"is damaged: it lacks {error}", _MEND) from None
+    if wrong:
+        raise Damaged(path, f"is damaged: {wrong[0]} is not of its type", _MEND)
+    return manifest
+
+
+def _files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the manifest tells of each file: ``bytes`` and ``crc32``, which are younger than format 2; ``rows``."""
+    shards = {shard["file"]: shard for split in manifest["splits"].values() for shard in split["shards"]}
+    return shards | {lengths_file(name): split.get("lengths", {}) for name, split in manifest["splits"].items()}
+
+
+def lengths_file(split: str) -> str:
+    return f"{split}.lengths.npy"
+
+
+@cache
+def _check_once(file: Path, size: int, changed: int, told: tuple[tuple[str, int], ...]) -> None:
+    """As :func:`check_file`, once in this process for each content of the file, as its size and time tell."""
+    check_file(file, dict(told))
+
+
+@lru_cache(maxsize=64)
+def _metadata(file: Path, size: int, changed: int) -> pq.FileMetaData:
+    return pq.read_metadata(file)

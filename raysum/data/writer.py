@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysum.data.dataset import FORMAT, MANIFEST, ROW_GROUP, VOCABULARY, Dataset
+from raysum.data.dataset import FORMAT, MANIFEST, ROW_GROUP, VOCABULARY, Dataset, lengths_file
 from raysum.data.recipe import Recipe
 from raysum.data.rows import FORMS
 from raysum.data.vocabulary import Vocabulary
+from raysum.runtime.checksums import checksum, sealed
 from raysum.runtime.storage import write_json
 
 
@@ -26,6 +27,7 @@ class Shard:
     split: str
     rows: int = 0
     digest: str = ""
+    written: dict[str, int] = field(default_factory=dict)  # length and CRC-32 of the file
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -56,7 +58,8 @@ class DatasetWriter:
             return Shard(name, split)
         writer.close()
         np.save(self.folder / f"{name}.npy", np.concatenate(lengths))
-        return Shard(name, split, sum(map(len, lengths)), digest.hexdigest())
+        written = checksum(self.folder / f"{name}.shard", flush=True)
+        return Shard(name, split, sum(map(len, lengths)), digest.hexdigest(), written)
 
     def finish(self, shards: list[Shard], **told: Any) -> Dataset:
         """Name the ``shards``, join the lengths of each split, and write the manifest, with what else is ``told``."""
@@ -75,17 +78,19 @@ class DatasetWriter:
             **told,
             "splits": {split: self._finish_split(split, own) for split, own in by_split.items() if own},
         }
-        write_json(self.folder / MANIFEST, manifest)
+        write_json(self.folder / MANIFEST, sealed(manifest))
         return Dataset.open(self.folder)
 
     def _finish_split(self, split: str, shards: list[Shard]) -> dict[str, Any]:
         entries, lengths = [], []
         for number, shard in enumerate(shards):
-            file, written = f"{split}-{number:05d}.parquet", self.folder / f"{shard.name}.npy"
-            (self.folder / f"{shard.name}.shard").rename(self.folder / file)
-            entries.append({"file": file, "rows": shard.rows})
+            name, written = f"{split}-{number:05d}.parquet", self.folder / f"{shard.name}.npy"
+            (self.folder / f"{shard.name}.shard").rename(self.folder / name)
+            entries.append({"file": name, "rows": shard.rows, **shard.written})
             lengths.append(np.load(written))
             written.unlink()
-        np.save(self.folder / f"{split}.lengths.npy", np.concatenate(lengths))
+        file = self.folder / lengths_file(split)
+        np.save(file, np.concatenate(lengths))
         counts = sum((shard.counts for shard in shards), Counter[str]())
-        return {"rows": sum(shard.rows for shard in shards), "shards": entries, "counts": dict(counts)}
+        rows, joined = sum(shard.rows for shard in shards), checksum(file, flush=True)
+        return {"rows": rows, "shards": entries, "lengths": joined, "counts": dict(counts)}

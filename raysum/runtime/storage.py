@@ -45,9 +45,12 @@ def check_vacant(out: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing: to a neighbour first, then renamed."""
+    """Write a whole file or nothing: to a neighbour first, which is on the disk before it is renamed."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file)
     os.replace(partial, path)
 
 
@@ -75,16 +78,26 @@ def append_line(path: Path, value: Any) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file; nothing where it does not exist. A torn last line (a killed writer) is left out."""
+    """The objects of a JSONL file; nothing where it does not exist. A torn line (of a killed writer) is left out.
+
+    Raises UserError where a line is something else.
+    """
     if path.is_file():
         with path.open("rb") as lines:
-            yield from parsed(lines)
+            for number, line in enumerate(lines, 1):
+                found = next(parsed([line]), None)
+                if found is None and not line.startswith((b"{", b"\0")):  # zeros are what a crashed disk leaves
+                    raise UserError(f"{path}, line {number} is no JSON object; put back a copy, or remove that line")
+                if found is not None:
+                    yield found
 
 
 def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The objects of lines of JSON, without those that are torn."""
     for line in lines:
         try:
-            yield json.loads(line)
+            found = json.loads(line)
         except ValueError:
             continue
+        if isinstance(found, dict):
+            yield found

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from raysum.config.sections import SourceConfig
 from raysum.data.dataset import Dataset
@@ -27,7 +26,6 @@ _SPREAD = 256  # block numbers in a table
 _FIRST_CHUNK, _CHUNK = 4, 32  # steps read at once: few at first, so that training starts soon
 
 _open = lru_cache(maxsize=4)(Dataset.open)
-_metadata = lru_cache(maxsize=64)(pq.read_metadata)
 
 
 @dataclass(frozen=True)
@@ -132,12 +130,12 @@ def ray_batches(tables: Iterable[pa.Table]) -> Iterator[MicroBatch]:
 
 def read_rows(path: str, split: str, rows: np.ndarray, columns: tuple[str, ...]) -> dict[int, Arrays]:
     """Columns of ``rows`` (ascending row numbers of the split), one row group in memory at a time."""
-    groups, ends = _layout(path, split)
+    dataset, (groups, ends) = _open(path), _layout(path, split)
     found: dict[int, Arrays] = {}
     holders = np.searchsorted(ends, rows, side="right")
     for holder in np.unique(holders).tolist():
         members, (file, number, size) = rows[holders == holder], groups[holder]
-        with pq.ParquetFile(file, metadata=_metadata(file), memory_map=True) as reader:
+        with dataset.shard(file) as reader:
             table = read_group(reader, number, columns, members - (ends[holder] - size))
         found.update(zip(members.tolist(), table_rows(table), strict=True))
     return found

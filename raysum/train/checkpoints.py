@@ -12,8 +12,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysum.errors import UserError
 from raysum.run import Checkpoint, Run
+from raysum.runtime.checksums import Damaged, seal
 from raysum.runtime.private import full_precision_copies
+from raysum.runtime.progress import say
 from raysum.runtime.storage import write_json
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
         write_json(partial / "state.json", state)
     distributed.barrier()
     if distributed.get_rank() == 0:
+        seal(partial)
         shutil.rmtree(final, ignore_errors=True)  # of an attempt whose engine state is gone
         os.replace(partial, final)
     distributed.barrier()
@@ -50,6 +54,45 @@ def load(engine: Any, checkpoint: Checkpoint, world: int) -> None:
     tag = _CONVERTED if needs_conversion(checkpoint, world) else _ENGINE
     path, _ = engine.load_checkpoint(str(checkpoint.path), tag=tag)
     assert path is not None, f"DeepSpeed found no state in {checkpoint.path / tag}"
+
+
+def newest_sound(run: Run) -> Checkpoint | None:
+    """The newest checkpoint that training can go on from; newer ones that are damaged are set aside, and that is said.
+
+    Raises UserError where there are some and none is sound.
+    """
+    damaged: list[tuple[Path, str]] = []
+    for checkpoint in reversed(run.checkpoints()):
+        if checkpoint.resumable:
+            try:
+                _check(checkpoint)
+                break
+            except UserError as damage:
+                damaged.append((checkpoint.path, str(damage)))
+    else:
+        if damaged:
+            raise UserError(f"{damaged[0][1]}, or choose another out=: no older checkpoint can be gone on from")
+        return None
+    for path, what in damaged:
+        aside = path.with_name(f"damaged-{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(path, aside)
+        say(f"{what}. An older checkpoint is gone on from; what is left of this one is now {aside}")
+    for later in run.checkpoints():
+        if later.step > checkpoint.step:
+            say(f"{later.path} has no {_ENGINE} folder: an older checkpoint is gone on from")
+    return checkpoint
+
+
+def _check(checkpoint: Checkpoint) -> None:
+    """Raises UserError where something of a checkpoint is damaged that training goes on from."""
+    checkpoint.check(_ENGINE, "state.json", checkpoint.weights.name)
+    told = checkpoint.state
+    if told.get("step") != checkpoint.step or not {"workers", "stage", "data"} <= told.keys():
+        raise Damaged(checkpoint.path / "state.json", "is not of this checkpoint")
+    shards = len([*(checkpoint.path / _ENGINE).glob("*optim_states.pt")])
+    if told["stage"] and shards < told["workers"]:
+        raise Damaged(checkpoint.path / _ENGINE, f"has the state of {shards} workers of {told['workers']}")
 
 
 def prune(run: Run, keep: int) -> None:
@@ -79,10 +122,9 @@ def convert(checkpoint: Checkpoint) -> None:
     Raises RuntimeError with DeepSpeed's words where its converter fails.
     """
     target = checkpoint.path / _CONVERTED
-    if target.is_dir():
-        return
     partial = target.with_name(_PARTIAL + target.name)
-    shutil.rmtree(partial, ignore_errors=True)
+    for former in (partial, target):  # which nothing tells to be whole
+        shutil.rmtree(former, ignore_errors=True)
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     command += ["--input_folder", str(checkpoint.path / _ENGINE), "--output_folder", str(partial)]
     command += ["--num_extract_workers", "1", "--num_merge_workers", "1"]

@@ -66,8 +66,8 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         make_ready("train", config.train.address)
     run = Run(config.out)
     check_engine_config(config)
+    newest = checkpoints.newest_sound(run)
     check_resumable(run, config, dataset)
-    newest = run.latest()
     done = newest.step if newest else 0
     brief = brief_of(dataset, config, run, done)
     if done >= config.train.steps and (brief.valid is None or done in run.validations()):
@@ -102,6 +102,7 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
     """Raises UserError where ``run`` exists and was trained with another vocabulary, dataset or config."""
     if not run.exists:
         return
+    run.check()
     if run.recipe["vocabulary_sha256"] != dataset.vocabulary_hash:
         raise UserError(f"{run.path} was trained with another vocabulary than {dataset.path} has; choose another out=")
     before, now = (list(pairs(each.model_dump(exclude=_CHANGEABLE))) for each in (run.config, config))

@@ -52,7 +52,7 @@ def labelled(config: Config) -> tuple[Dataset, Config]:
     trained = run.config.model
     if not trained.attends_to_paragraphs:
         raise UserError(f"{run.path} is no summarizing model, so there is no attention to predict")
-    if dataset.vocabulary_hash != run.recipe["vocabulary_sha256"]:
+    if dataset.vocabulary_hash != run.recipe.get("vocabulary_sha256"):
         raise UserError(
             f"{config.data} has another vocabulary than {run.path}; prepare it with --vocab {run.vocabulary}"
         )
@@ -66,12 +66,12 @@ def labelled(config: Config) -> tuple[Dataset, Config]:
 
 
 class Labeler:
-    """The best checkpoint of a run in evaluation mode, as an actor or in this process."""
+    """A checkpoint of a run in evaluation mode, as an actor or in this process."""
 
-    def __init__(self, run: Run, stream: Stream, threads: int | None, neighbours: int):
+    def __init__(self, run: Run, checkpoint: str, stream: Stream, threads: int | None, neighbours: int):
         settle(threads, neighbours)
         self.stream, self.device = stream, device()
-        self.model = restore(run, "best", self.device)
+        self.model = restore(run, checkpoint, self.device)
 
     def __call__(self, block: pa.Table) -> pa.Table:
         """A table of labels for the ascending numbers in the column ``row``, of rows of the stream."""
@@ -108,14 +108,14 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
 
     Raises UserError where it was written for another dataset, or for another checkpoint than the best one.
     """
-    folder, best = run.alignment.path / "labels", run.best()
+    folder, best = run.alignment.path / "labels", run.checkpoint("best")
     origin = {"checkpoint": best.step, "data": dataset.fingerprint}
     if (folder / MANIFEST).is_file():
         labels = Dataset.open(folder)
-        if labels.manifest["origin"] != origin:
+        if labels.manifest.get("origin") != origin:
             raise UserError(
-                f"{run.alignment.path} was made for checkpoint {labels.manifest['origin']['checkpoint']} or another "
-                f"dataset, the best checkpoint is now {best.step}; remove that folder to train it anew"
+                f"{run.alignment.path} was made for another checkpoint than {best.step}, which is the best one now, "
+                "or for another dataset; remove that folder to train it anew"
             )
         return labels
     trained, most = run.config, {"train": config.train.label_examples, "valid": config.train.validate_examples}
@@ -127,14 +127,15 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
     try:
         with new_folder(folder) as unfinished, session:
             writer = DatasetWriter(unfinished, "alignment", dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
-            shards = [writer.add(each.split, each.split, _labelled(run, each, config.train)) for each in streams]
+            step, settings = str(best.step), config.train
+            shards = [writer.add(one.split, one.split, _labelled(run, step, one, settings)) for one in streams]
             writer.finish(shards, origin=origin)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; free space there, or change its rights") from None
     return Dataset.open(folder)
 
 
-def _labelled(run: Run, stream: Stream, settings: TrainConfig) -> Iterator[pa.Table]:
+def _labelled(run: Run, checkpoint: str, stream: Stream, settings: TrainConfig) -> Iterator[pa.Table]:
     """The labels of a stream, a row group at a time: by this process without workers, else by actors in Ray Data."""
     rows, workers = rows_with_targets(stream), settings.workers
     blocks = [pa.table({"row": rows[start : start + ROW_GROUP]}) for start in range(0, len(rows), ROW_GROUP)]
@@ -142,7 +143,7 @@ def _labelled(run: Run, stream: Stream, settings: TrainConfig) -> Iterator[pa.Ta
     if not blocks:
         return
     if not workers:
-        yield from shown(map(Labeler(run, stream, settings.threads, 1), blocks))
+        yield from shown(map(Labeler(run, checkpoint, stream, settings.threads, 1), blocks))
         return
     import ray.data
 
@@ -150,7 +151,7 @@ def _labelled(run: Run, stream: Stream, settings: TrainConfig) -> Iterator[pa.Ta
     each = share("labeller", workers)
     found = ray.data.from_arrow(blocks).map_batches(
         Labeler,
-        fn_constructor_args=(run, stream, settings.threads, workers),
+        fn_constructor_args=(run, checkpoint, stream, settings.threads, workers),
         batch_size=None,
         batch_format="pyarrow",
         concurrency=min(workers, len(blocks)),

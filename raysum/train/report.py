@@ -42,7 +42,11 @@ class Meter:
         state = self.state()
         sums, now = self._since_line, time.monotonic()
         found = sums["target_tokens"]
-        assert found == self.planned, f"the plan has {self.planned} target tokens, the data {found}"
+        if found != self.planned:
+            raise UserError(
+                f"the lengths of the dataset tell {self.planned} target tokens up to step {step}, its shards hold "
+                f"{found:.0f}: a file of it was changed; put back a copy, or prepare it again"
+            )
         loss = sums["loss"] / found
         if not math.isfinite(loss):
             raise UserError(

@@ -1,0 +1,287 @@
+"""Damaged run and dataset folders: the file is named, or an older complete state is used and that is said."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_datasets import as_formerly, write_dataset
+
+from raysum.data.dataset import Dataset
+from raysum.decode.summarizer import Summarizer
+from raysum.errors import UserError
+from raysum.run import Run
+from raysum.runtime.checksums import SEAL
+from raysum.train.fit import train
+
+MODEL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
+TRAIN = {"batch_tokens": 200, "micro_batches": 4, "workers": 0, "threads": 1, "log_every": 1, "save_every": 4}
+Damage = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """``data``, and ``run``: 12 steps on it, with checkpoints at 4, 8 and 12, of which the last is the best."""
+    folder = tmp_path_factory.mktemp("damage")
+    write_dataset(folder / "data", {"train": 150, "valid": 20})
+    go_on(folder, 12)
+    assert [c.step for c in Run(folder / "run").checkpoints()] == [4, 8, 12]
+    assert Run(folder / "run").best().step == 12
+    return folder
+
+
+def go_on(folder: Path, steps: int) -> Run:
+    sections = {"model": MODEL, "optim": {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}}
+    given = {"data": str(folder / "data"), "out": str(folder / "run")}
+    return train(None, **sections, **given, train=TRAIN | {"steps": steps, "validate_every": 4}).run
+
+
+@pytest.fixture
+def copy(folder, tmp_path) -> Path:
+    shutil.copytree(folder, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) * 3 // 4] ^= 1
+    path.write_bytes(content)
+
+
+def bad_head(path: Path) -> None:
+    path.write_bytes(b"\xff" * 64 + path.read_bytes()[64:])
+
+
+def lengthened(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def gone(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def written(text: str) -> Damage:
+    return lambda path: path.write_text(text)
+
+
+def appended(content: bytes) -> Damage:
+    return lambda path: path.write_bytes(path.read_bytes() + content)
+
+
+def edited(**changes: object) -> Damage:
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def without(key: str) -> Damage:
+    return lambda path: path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != key}))
+
+
+def swapped(other: str) -> Damage:
+    return lambda path: shutil.copyfile(path.parent / other, path)
+
+
+def names(damages: list[tuple[str, str, Damage]]) -> dict:
+    ids = [f"{name}-{file.rpartition('/')[2]}" for name, file, _ in damages]
+    return {"argnames": "file, damage", "argvalues": [(file, damage) for _, file, damage in damages], "ids": ids}
+
+
+BROKEN = {"truncated": truncated, "emptied": emptied, "flipped": flipped, "bad head": bad_head, "gone": gone}
+
+
+def all_of(file: str, **more: Damage) -> list[tuple[str, str, Damage]]:
+    return [(name, file, damage) for name, damage in (BROKEN | more).items()]
+
+
+MANIFEST_KEYS = ("kind", "recipe", "fingerprint", "splits", "format")
+WEIGHTS, ENGINE = "checkpoints/step-00000012/weights.safetensors", "checkpoints/step-00000012/engine"
+BEFORE = "../step-00000008/weights.safetensors"
+MODEL_STATE, STATE = f"{ENGINE}/mp_rank_00_model_states.pt", "checkpoints/step-00000012/state.json"
+SEALED = f"checkpoints/step-00000012/{SEAL}"
+
+
+@pytest.mark.parametrize(**names([*all_of(WEIGHTS, lengthened=lengthened), ("swapped", WEIGHTS, swapped(BEFORE))]))
+def test_damaged_weights_are_replaced_by_the_next_best_and_that_is_said(copy, file, damage, capsys):
+    damage(copy / "run" / file)
+    summarizer = Summarizer.load(str(copy / "run"))
+    told = capsys.readouterr().err
+    assert "step-00000012/weights.safetensors" in told and "Step 8 is used in its place" in told
+    expected = load_file(Run(copy / "run").checkpoint_path(8) / "weights.safetensors")
+    found = summarizer.searcher.model.state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    with pytest.raises(UserError, match="step-00000012/weights.safetensors"):
+        Summarizer.load(str(copy / "run"), checkpoint="12")
+
+
+def test_without_any_sound_weights_the_first_is_named(copy):
+    for weights in (copy / "run").glob("checkpoints/*/weights.safetensors"):
+        flipped(weights)
+    with pytest.raises(UserError, match="step-00000012/weights.safetensors is damaged: its content"):
+        Summarizer.load(str(copy / "run"))
+
+
+RUN_FILES = [
+    *all_of("config.yaml", edited=lambda path: path.write_text(path.read_text().replace("heads: 2", "heads: 4"))),
+    *all_of("recipe.json", list=written("[]"), edited=edited(max_paragraphs=3)),
+    *all_of("vocabulary.model"),
+    *((name, "metrics.jsonl", appended(content)) for name, content in (("5", b"5\n"), ("binary", b"\xff\xfe\1\n"))),
+    ("validation", "metrics.jsonl", appended(b'{"step": 12, "valid_loss": "low"}\n')),
+    ("broken", "decode.yaml", written("beta: [")),
+    ("binary", "decode.yaml", lambda path: path.write_bytes(b"\xff\xfe")),
+    ("list", SEAL, written("[]")),
+    ("edited", SEAL, edited(files={})),
+]
+
+
+@pytest.mark.parametrize(**names(RUN_FILES))
+def test_damaged_files_of_a_run_are_named(copy, file, damage):
+    damage(copy / "run" / file)
+    with pytest.raises(UserError, match=f"run.* {file}|{file}|no config.yaml"):
+        Summarizer.load(str(copy / "run"))
+
+
+GOING_ON = [
+    *all_of(MODEL_STATE),
+    *all_of(STATE, list=written("[]"), number=written("5"), edited=edited(tokens=3)),
+    *all_of(WEIGHTS),
+    ("list", SEALED, written("[]")),
+    ("emptied", SEALED, emptied),
+]
+
+
+@pytest.mark.parametrize(**names(GOING_ON))
+def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy, file, damage, capsys, monkeypatch):
+    damage(copy / "run" / file)
+    begun = []
+    monkeypatch.setattr("raysum.train.fit._train_here", lambda brief: begun.append(brief.run.latest().step))
+    run = go_on(copy, 16)
+    told = capsys.readouterr().err
+    assert begun == [8] and "goes on from step 8" in told and "An older checkpoint is gone on from" in told
+    assert Path(file).name in told and (run.checkpoint_folder / "damaged-step-00000012").is_dir()
+
+
+def test_after_damage_the_weights_come_out_the_same(copy, folder):
+    truncated(copy / "run" / MODEL_STATE)
+    expected = load_file(Run(folder / "run").checkpoint_path(12) / "weights.safetensors")
+    go_on(copy, 12)
+    found = load_file(Run(copy / "run").checkpoint_path(12) / "weights.safetensors")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_missing_engine_is_said_and_no_sound_one_refused(copy, capsys, monkeypatch):
+    monkeypatch.setattr("raysum.train.fit._train_here", lambda brief: None)
+    gone(copy / "run" / ENGINE)
+    go_on(copy, 16)
+    assert "step-00000012 has no engine folder" in capsys.readouterr().err
+    for file in (copy / "run").glob("checkpoints/*/engine/*.pt"):
+        emptied(file)
+    with pytest.raises(UserError, match="step-00000008/engine/mp_rank_00_model_states.pt .* choose another out="):
+        go_on(copy, 16)
+
+
+SHARD, LENGTHS = "train-00000.parquet", "train.lengths.npy"
+DATA_FILES = [
+    *all_of(SHARD, lengthened=lengthened, swapped=swapped("train-00001.parquet"), valid=swapped("valid-00000.parquet")),
+    *all_of(LENGTHS, swapped=swapped("valid.lengths.npy"), text=written("lengths")),
+    *all_of("vocabulary.model", other=written("pieces")),
+    *all_of("manifest.json", list=written("[]"), number=written("5")),
+    *((f"without {key}", "manifest.json", without(key)) for key in MANIFEST_KEYS),
+    ("edited fingerprint", "manifest.json", edited(fingerprint="0")),
+    ("edited recipe", "manifest.json", edited(recipe={})),
+    ("edited kind", "manifest.json", edited(kind="alignment")),
+]
+
+
+@pytest.mark.parametrize(**names(DATA_FILES))
+def test_damaged_files_of_a_dataset_are_named_by_training_and_by_reading(copy, file, damage):
+    damage(copy / "data" / file)
+    shutil.rmtree(copy / "run")
+    with pytest.raises(UserError, match=file):
+        go_on(copy, 12)
+    with pytest.raises(UserError, match=file):
+        dataset = Dataset.open(copy / "data")
+        dataset.lengths("train")
+        list(dataset.read("train"))
+
+
+FORMER = [
+    *((name, SHARD, BROKEN[name]) for name in ("truncated", "emptied", "bad head", "gone")),
+    *((name, LENGTHS, BROKEN[name]) for name in ("truncated", "emptied", "bad head", "gone")),
+    ("valid", SHARD, swapped("valid-00000.parquet")),
+    *((f"without {key}", "manifest.json", without(key)) for key in MANIFEST_KEYS),
+    ("number", "manifest.json", edited(splits=5)),
+    ("of numbers", "manifest.json", edited(splits={"train": 5})),
+]
+
+
+@pytest.mark.parametrize(**names(FORMER))
+def test_what_can_be_told_of_a_damaged_dataset_without_checksums(copy, file, damage):
+    as_formerly(copy / "data")
+    damage(copy / "data" / file)
+    with pytest.raises(UserError, match=file):
+        dataset = Dataset.open(copy / "data")
+        dataset.lengths("train")
+        list(dataset.read("train"))
+
+
+def test_a_shard_that_is_not_of_its_lengths_is_the_datasets_damage(copy):
+    as_formerly(copy / "data")
+    lengths = np.load(copy / "data" / LENGTHS)
+    np.save(copy / "data" / LENGTHS, lengths + np.array([0, 0, 1], np.int32))
+    shutil.rmtree(copy / "run")
+    with pytest.raises(UserError, match="target tokens .*its shards hold .*prepare it again"):
+        go_on(copy, 2)
+
+
+@pytest.mark.parametrize(
+    **names([("truncated", WEIGHTS, truncated), ("emptied", WEIGHTS, emptied), ("bad head", WEIGHTS, bad_head)])
+)
+def test_a_run_of_the_former_format_is_read_and_falls_back_too(copy, file, damage, capsys):
+    unsealed(copy / "run")
+    Summarizer.load(str(copy / "run"))
+    assert capsys.readouterr().err == ""
+    damage(copy / "run" / file)
+    Summarizer.load(str(copy / "run"))
+    assert "Step 8 is used in its place" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [truncated, emptied, flipped, bad_head])
+def test_an_engine_state_of_the_former_format_is_checked_by_its_own_sums(copy, damage, capsys, monkeypatch):
+    unsealed(copy / "run")
+    monkeypatch.setattr("raysum.train.fit._train_here", lambda brief: None)
+    damage(copy / "run" / MODEL_STATE)
+    go_on(copy, 16)
+    assert "goes on from step 8" in capsys.readouterr().err
+
+
+def unsealed(run: Path) -> None:
+    for file in run.rglob(SEAL):
+        file.unlink()
+
+
+def test_a_torn_line_of_a_killed_writer_is_no_damage(copy):
+    run = Run(copy / "run")
+    appended(b'{"step": 13, "valid_lo')(run.metrics)
+    appended(b"\0" * 40)(run.metrics)
+    assert run.best().step == 12
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"run": 5}', ""])
+def test_a_damaged_best_of_a_search_is_named(copy, content):
+    search = copy / "search"
+    search.mkdir()
+    (search / "search.yaml").write_text("format: 2\n")
+    (search / "best.json").write_text(content)
+    with pytest.raises(UserError, match="search/best.json"):
+        Run.resolve(search)
