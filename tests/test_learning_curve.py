@@ -24,6 +24,7 @@ from raysum.models.specs.family import FamilySpec
 from raysum.run import Run
 from raysum.systems import count_parameters
 from raysum.train.fit import fit
+from raysum.train.optim import engine_config
 
 RATE = 195.0  # GFLOP/s of fp32 matrix products where the curve was recorded
 SEEDS, STEPS, EVERY, THREADS = (0, 1, 2), 1200, 100, 2
@@ -101,6 +102,7 @@ def test_the_recorded_settings_give_the_published_model(curve):
     config = config_of(recorded["settings"], "data")
     assert config.model.encoder == "LLLG" and config.model.decoder == "FF"
     assert count_parameters(config.model) == recorded["n_params"]
+    assert engine_config(config, 1, cuda=False)["gradient_clipping"] == recorded["settings"]["max_grad_norm"] == 0
     assert set(theirs) >= {300, 600, 1200}
 
 

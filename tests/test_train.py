@@ -11,7 +11,7 @@ from small_datasets import as_formerly, write_dataset
 from small_models import objective_of, pack
 from torch.nn import functional
 
-from raysum.config.loading import load_config
+from raysum.config.loading import load_config, presets
 from raysum.config.sections import Config, OptimConfig
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
@@ -169,6 +169,14 @@ def test_the_users_deepspeed_block_wins_over_ours(data):
     assert engine["gradient_accumulation_steps"] == 2 and engine["zero_optimization"] == {"stage": 2}
     assert engine["optimizer"]["params"]["eps"] == 1e-3 and engine["optimizer"]["params"]["torch_adam"]
     assert engine["bf16"] == {"enabled": True} and "bf16" not in engine_config(made, world=2, cuda=False)
+
+
+def test_clipping_is_off_unless_a_config_asks_for_it(data):
+    """DeepSpeed clips at 1.0 where it is told nothing; the published codes do not clip."""
+    asked = config(data, "x", deepspeed={"gradient_clipping": 2.0})
+    assert engine_config(asked, 1, cuda=True)["gradient_clipping"] == 2.0
+    clipped = {name: engine_config(load_config(name), 1, cuda=True)["gradient_clipping"] for name in presets()}
+    assert {name: most for name, most in clipped.items() if most} == {"graphsum": 2.0, "quickstart": 1.0}
 
 
 # Training in this process

@@ -73,14 +73,18 @@ class _Watched(dict[str, Any]):
 def engine_config(config: Config, world: int, cuda: bool, universal: bool = False) -> dict[str, Any]:
     """DeepSpeed's config: raysum's own keys under the user's ``deepspeed`` block.
 
-    Torch's AdamW, so that nothing is compiled; no scheduler, as the rate is set before each step. On CUDA bf16 is the
-    default precision, on CPU fp32. ``universal``: a checkpoint in DeepSpeed's universal form will be loaded.
+    Torch's AdamW, so that nothing is compiled; no scheduler, as the rate is set before each step. No clipping, which
+    DeepSpeed does at 1.0 where it is told nothing. On CUDA bf16 is the default precision, on CPU fp32; gradients are
+    summed in fp32 over micro-batches and workers. ``universal``: a checkpoint in DeepSpeed's universal form will be
+    loaded.
     """
     adam = config.optim.model_dump(include={"lr", "betas", "eps", "weight_decay"})
     ours = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": config.train.micro_batches // world,
         "optimizer": {"type": "AdamW", "params": {**adam, "torch_adam": True}},
+        "gradient_clipping": 0.0,
+        "communication_data_type": "fp32",
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1 << 60,
@@ -89,6 +93,8 @@ def engine_config(config: Config, world: int, cuda: bool, universal: bool = Fals
     }
     if cuda and not any(key in config.deepspeed for key in _PRECISIONS):
         ours["bf16"] = {"enabled": True}
+    if config.deepspeed.get("zero_optimization", {}).get("stage", 0) > 1:  # below, engine.build_engine sees to it
+        ours["data_types"] = {"grad_accum_dtype": "fp32"}
     return merge(ours, config.deepspeed)
 
 

@@ -26,7 +26,8 @@ class Meter:
         self.seconds, self.begun = totals.get("seconds", 0.0), time.monotonic()
         self._mine = dict.fromkeys(_SUMS, 0.0)
         self._since_line = dict(self._mine)
-        self.planned = 0  # loss denominators of the steps since the last line
+        self._planned = 0  # loss denominators of the steps since the last line
+        self._norm: float | torch.Tensor | None = None  # of the last step's gradient
         self._line_time = self.begun
 
     def add(self, loss: float, source_tokens: int, target_tokens: int, digest: int) -> None:
@@ -34,7 +35,11 @@ class Meter:
         for name, value in zip(_SUMS, (loss, source_tokens, target_tokens, digest), strict=True):
             self._mine[name] += value
 
-    def line(self, step: int, lr: float, grad_norm: float | torch.Tensor | None) -> dict[str, Any]:
+    def step_done(self, weight: int, grad_norm: float | torch.Tensor | None) -> None:
+        self._planned += weight
+        self._norm = grad_norm
+
+    def line(self, step: int, lr: float) -> dict[str, Any]:
         """The metrics line of the steps since the last one. Every worker calls it.
 
         Raises UserError where the loss is no number any more.
@@ -42,9 +47,9 @@ class Meter:
         state = self.state()
         sums, now = self._since_line, time.monotonic()
         found = sums["target_tokens"]
-        if found != self.planned:
+        if found != self._planned:
             raise UserError(
-                f"the lengths of the dataset tell {self.planned} target tokens up to step {step}, its shards hold "
+                f"the lengths of the dataset tell {self._planned} target tokens up to step {step}, its shards hold "
                 f"{found:.0f}: a file of it was changed; put back a copy, or prepare it again"
             )
         loss = sums["loss"] / found
@@ -62,9 +67,9 @@ class Meter:
             "peak_rss_mb": peak_rss_mb(),
             "batch_hash": int(sums["digest"]),
         }
-        if grad_norm is not None:
-            line["grad_norm"] = float(grad_norm)
-        self._since_line, self.planned, self._line_time = dict.fromkeys(_SUMS, 0.0), 0, now
+        if self._norm is not None:  # ZeRO can be told not to count it
+            line["grad_norm"] = float(self._norm)
+        self._since_line, self._planned, self._line_time = dict.fromkeys(_SUMS, 0.0), 0, now
         return line
 
     @contextmanager

@@ -7,14 +7,13 @@ import numpy as np
 import torch
 from torch import distributed
 
-from raysum import systems
 from raysum.models.batch import move
 from raysum.run import Checkpoint
-from raysum.runtime.private import load_deepspeed
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
 from raysum.train.brief import Brief
-from raysum.train.optim import engine_config, learning_rate, precision
+from raysum.train.engine import build_engine, gradient_norm
+from raysum.train.optim import learning_rate, precision
 from raysum.train.report import Meter, Reporter
 
 
@@ -34,7 +33,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
         rate = step(engine, brief, done - 1, coming, meter)
         last = done == settings.steps
         if last or done % settings.log_every == 0:
-            reporter.write(meter.line(done, rate, engine.get_global_grad_norm()))
+            reporter.write(meter.line(done, rate))
         if last or done % settings.save_every == 0 or brief.judges(done):
             with meter.paused():
                 checkpoints.save(engine, run, state | meter.state() | {"step": done})
@@ -43,23 +42,6 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
                 reporter.hand_on(reporter.latest)
                 if distributed.get_rank() == 0:
                     checkpoints.prune(run, settings.keep)
-
-
-def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
-    """The DeepSpeed engine around the objective around the model, with the same weights on every rank."""
-    load_deepspeed()
-    import deepspeed
-
-    world = distributed.get_world_size()
-    universal = checkpoint is not None and checkpoints.needs_conversion(checkpoint, world)
-    torch.manual_seed(brief.config.train.seed)
-    model = systems.build(brief.config.model)
-    if brief.start and checkpoint is None:
-        brief.start.apply(model)
-    objective = systems.objective(brief.config.model, model, brief.config.train.label_smoothing)
-    config = engine_config(brief.config, world, torch.cuda.is_available(), universal)
-    engine, *_ = deepspeed.initialize(model=objective, model_parameters=objective.parameters(), config=config)
-    return engine
 
 
 def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str, Any]:
@@ -96,10 +78,11 @@ def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], m
         torch.manual_seed(int(seed.generate_state(1, np.uint64)[0] >> 1))
         loss = engine(move(kind.collate(batch.arrays), engine.device))
         engine.backward(loss * (batch.real * settings.micro_batches / batch.weight))
+        norm = gradient_norm(engine)
         engine.step()
         if batch.real:
             meter.add(loss.detach(), *kind.tokens(batch.arrays), batch.digest)
-    meter.planned += batch.weight
+    meter.step_done(batch.weight, engine.get_global_grad_norm() if norm is None else norm)
     return rate
 
 
