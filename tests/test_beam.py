@@ -430,6 +430,15 @@ def test_alignment_steers_the_beam_unless_final():
     assert [h.ids for h in found[True]] == [[B, B, EOS], [A, EOS]]
 
 
+def test_all_that_finish_are_ranked_by_the_final_terms():
+    """With 2 beams 5 can finish: one early, two at the last step, two that live then. The unlikeliest is second."""
+    table = {(): {EOS: 0.4, A: 0.35, B: 0.25}, (A,): {EOS: 0.57, C: 0.43}, (B,): {EOS: 0.64, C: 0.36}}
+    attention = {None: [1.0, 0.0], A: [1.0, 0.0], B: [0.0, 1.0]}  # only what begins with B spreads as predicted
+    term = AttentionAlignment(EVEN.predicted, EVEN.mask, 1.0, final=True)
+    found = beam_search(Script(table, attention), memory(), settings(n_best=2, max_length=2), [term])[0]
+    assert [h.ids for h in found] == [[B, EOS], [B, C]]
+
+
 def test_length_norm_values():
     assert length_norm(DecodeConfig(), 1) == 1.0
     assert length_norm(DecodeConfig(), 19) == pytest.approx(4**0.4)

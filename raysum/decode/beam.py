@@ -50,10 +50,9 @@ class Hypothesis:
 
 
 class Finished:
-    """The finished hypotheses of a search, F in all; final terms rank the 2 R best of each example."""
+    """The finished hypotheses of a search, F in all: at most 3 R - 1 of an example, and final terms rank them all."""
 
-    def __init__(self, num_examples: int, beams: int, device: torch.device) -> None:
-        self._ranked = 2 * beams
+    def __init__(self, num_examples: int, device: torch.device) -> None:
         self.count = torch.zeros(num_examples, dtype=torch.long, device=device)  # [B] how many have finished
         self._ids: list[list[int]] = []
         self._columns: list[tuple[Tensor, ...]] = []  # example, score without final terms, log-probability, attention
@@ -81,11 +80,10 @@ class Finished:
         steps = torch.tensor([[len(ids)] for ids in self._ids], device=score.device)
         history = History(example, total, overlap, steps, *by_token)
         whole = sum((term(history)[:, 0] for term in terms if term.final), score)
-        columns = zip(score.tolist(), example.tolist(), self._ids, whole.tolist(), log_prob.tolist(), strict=True)
-        for _, number, *column in sorted(columns, key=lambda column: -column[0]):
+        for number, *column in zip(example.tolist(), self._ids, whole.tolist(), log_prob.tolist(), strict=True):
             if column[1] > -torch.inf:  # else a term is no number: its predictor diverged
                 found[number].append(Hypothesis(*column))
-        return [sorted(some[: self._ranked], key=lambda one: -one.score)[:n_best] for some in found]
+        return [sorted(some, key=lambda one: -one.score)[:n_best] for some in found]
 
 
 def beam_search(
@@ -119,7 +117,7 @@ def search(
     watch: Asked = "tokens" if any(term.by_token for term in terms) else bool(terms)
     steering = [term for term in terms if not term.final]
     commas = torch.tensor(exempt, dtype=torch.long, device=device)
-    state, done = model.start(memory, beams), Finished(num_examples, beams, device)
+    state, done = model.start(memory, beams), Finished(num_examples, device)
     # The live hypotheses: tokens [B, R, T] from BOS on, and log_prob [B, R], which is -inf where a beam is empty.
     tokens = torch.full((num_examples, beams, 1), BOS, device=device)
     log_prob = torch.full((num_examples, beams), -torch.inf, device=device)
