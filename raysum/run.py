@@ -129,7 +129,7 @@ class Run:
             write_json(self.path / "recipe.json", recipe)
             write_text(self.path / "config.yaml", dump(config))
             seal(self.path, ["config.yaml", "recipe.json"])
-            self.config = config
+            self.config, self.recipe = config, recipe
         except OSError as error:
             raise UserError(f"cannot write the run folder {self.path}: {error.strerror}; choose another out=") from None
 

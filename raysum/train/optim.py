@@ -64,7 +64,8 @@ class _Watched(dict[str, Any]):
         return super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        self.read.add(key)
+        return super().get(key, default)
 
     def keys(self) -> Any:
         return self
