@@ -197,7 +197,7 @@ def test_held_out_shares_are_stable_and_of_the_right_size():
     assert splits == [split_of(None, None, f"id{i}", valid=0.1, test=0.2) for i in range(4000)]
     shares = [splits.count(split) / 4000 for split in ("train", "valid", "test")]
     assert shares == pytest.approx([0.7, 0.1, 0.2], abs=0.02)
-    with pytest.raises(UserError, match="hold out more than there is"):
+    with pytest.raises(UserError, match="hold out all clusters"):
         section_of(PrepareConfig, {"out": "x", "valid": 0.6, "test": 0.6})
 
 

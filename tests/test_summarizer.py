@@ -432,10 +432,24 @@ def test_clusters_from_files_and_standard_input(tmp_path, monkeypatch):
         {"source": "one.txt", "text": "first text"},
         {"source": "two", "text": "second text"},
     ]
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"\n{line}\n\n"))
-    assert given_clusters(["-"]) == [{"id": "x", "title": "T", "documents": ["a\u2028b"]}]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("a plain text"))
-    assert given_clusters(["-"], "T")[0]["documents"] == [{"source": "standard input", "text": "a plain text"}]
+
+
+def test_standard_input_is_json_lines_or_one_text_in_utf_8(monkeypatch):
+    def given(content: bytes, title: str = "") -> list:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        return given_clusters(["-"], title)
+
+    line = json.dumps({"id": "x", "title": "T", "documents": ["a\u2028b"]}, ensure_ascii=False)
+    assert given(f"\n{line}\n\n".encode()) == [{"id": "x", "title": "T", "documents": ["a\u2028b"]}]
+    assert given("\ufeffein Bär".encode(), "T")[0]["documents"] == [{"source": "standard input", "text": "ein Bär"}]
+    unreadable = {
+        b"B\xe4r": r"standard input is not UTF-8 text \(byte 1\)",
+        b'{"a"}\n': "standard input:1: not JSON",
+        b'{"title": "T"}\n{"title": "\xe4"}': "standard input:2: not UTF-8",
+    }
+    for content, said in unreadable.items():
+        with pytest.raises(UserError, match=said):
+            given(content)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What the command line is asked to summarize: data files of clusters, texts that form one cluster, standard input."""
 
+import codecs
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,12 +23,11 @@ def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]
     texts: list[dict[str, str]] = []
     for file in files:
         if file == "-":
-            text = sys.stdin.read()
-            if text.lstrip().startswith("{"):
-                lines = text.split("\n")  # splitlines() would cut at marks that JSON strings may hold
-                clusters += map(_cluster, json_records((line.encode() for line in lines), "standard input"))
+            given = sys.stdin.buffer.read().removeprefix(codecs.BOM_UTF8)
+            if given.lstrip().startswith(b"{"):
+                clusters += map(_cluster, json_records(given.split(b"\n"), "standard input"))
             else:
-                texts.append({"source": "standard input", "text": text})
+                texts.append({"source": "standard input", "text": _decoded(given)})
         elif file.endswith(SUFFIXES) or Path(file).is_dir():
             clusters += [_cluster(record) for source in find_sources([file]) for record in source.records()]
         else:
@@ -37,6 +37,13 @@ def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]
     elif title:
         raise UserError("--title is for files of text; clusters in data files have their own titles")
     return clusters
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
 
 
 def _cluster(record: Record) -> dict[str, Any]:

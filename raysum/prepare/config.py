@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from raysum.data.clean import Normalization
 from raysum.data.recipe import Choices, Recipe
+from raysum.models.special_ids import SPECIAL_PIECES
 from raysum.prepare.sources.record import Record
 
 SPLITS = ("train", "valid", "test")
@@ -23,13 +24,15 @@ def split_of(name: Any) -> str | None:
 class PrepareConfig(Choices):
     out: str = Field(description="dataset folder to write")
     vocab: str | None = Field(None, description="SentencePiece model; without it one is trained")
-    pieces: int = Field(32000, gt=0, le=100_000_000, description="pieces of a trained vocabulary (HT, section 4)")
+    pieces: int = Field(
+        32000, gt=len(SPECIAL_PIECES), le=1_000_000, description="pieces of a trained vocabulary (HT, section 4)"
+    )
     normalize: Normalization | None = Field(
         None, description="none, lower or lower-split; by default what the vocabulary needs"
     )
     split: str | None = Field(None, description="split of all sources, where names do not tell it")
-    valid: float = Field(0.0, ge=0, le=1, description="share of clusters of no named split held out for validation")
-    test: float = Field(0.0, ge=0, le=1, description="share of clusters of no named split held out for testing")
+    valid: float = Field(0.0, ge=0, lt=1, description="share of clusters of no named split held out for validation")
+    test: float = Field(0.0, ge=0, lt=1, description="share of clusters of no named split held out for testing")
     max_rejected: float = Field(0.1, ge=0, le=1, description="share of rows that may be rejected")
     address: str | None = Field(None, description="address of a running Ray cluster")
 
@@ -37,8 +40,10 @@ class PrepareConfig(Choices):
     def _check(self) -> "PrepareConfig":
         if self.split is not None and self.split not in SPLITS:
             raise ValueError(f"no split {self.split!r}; the splits are {', '.join(SPLITS)}")
-        if self.valid + self.test > 1:
-            raise ValueError(f"valid {self.valid:g} and test {self.test:g} hold out more than there is")
+        if self.valid + self.test >= 1:
+            raise ValueError(
+                f"valid {self.valid:g} and test {self.test:g} hold out all clusters; leave some for training"
+            )
         return self
 
     def recipe(self, vocabulary_sha256: str, normalize: Normalization) -> Recipe:

@@ -142,7 +142,6 @@ def _encode(
     tokenized[0] = [[*title[: recipe.paragraph_tokens // 2], TITLE_END], *tokenized[0]]
     ids, paragraph_offsets, sentence_offsets = _flatten(tokenized, recipe.paragraph_tokens)
     target = vocabulary.encode_summary(cluster.summary, recipe.normalize)
-    kept = {name: cluster.raw[name] for name in recipe.keep if cluster.raw.get(name)}
     edges = NO_EDGES
     if recipe.graph == "similarity":
         edges = similarity_graph([p.words for p in paragraphs])
@@ -164,12 +163,20 @@ def _encode(
         "rank_score": scores[real].astype(np.float32),
         "target_ids": np.array(target if len(target) > 2 else [], np.int32),  # more than BOS and EOS
         "summary": cluster.summary,
-        "extra": json.dumps(kept) if kept else "",
+        "extra": _extra(cluster.raw, recipe),
         "graph_row": edges[0],
         "graph_col": edges[1],
         "graph_value": edges[2],
     }
     return row, np.array([sum(map(len, group)) for group in tokenized])
+
+
+def _extra(raw: Mapping[str, Any], recipe: Recipe) -> str:
+    kept = {name: raw[name] for name in recipe.keep if raw.get(name)}
+    try:
+        return json.dumps(kept) if kept else ""
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Rejected("a kept field cannot be written as JSON", str(error)) from None
 
 
 def _flatten(paragraphs: list[list[list[int]]], most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

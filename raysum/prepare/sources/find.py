@@ -26,6 +26,7 @@ _READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
     ".parquet": read_parquet,
 }
 SUFFIXES = tuple(_READERS)
+_PLAIN, _PACKED = (".jsonl", ".csv"), 4  # formats without compression; bytes of text in a byte of the others, about
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class RawSource:
     path: Path
     split: str | None  # told by the name of the file or folder
     reader: Callable[[Path], Iterator[Record]]
+    size: int  # bytes of text, about
 
     def records(self) -> Iterator[Record]:
         """Raises UserError where the whole source is empty or damaged."""
@@ -69,18 +71,21 @@ def _expand(path: Path) -> list[RawSource]:
         reader = next((reader for suffix, reader in _READERS.items() if path.name.endswith(suffix)), None)
         if reader is None:
             raise UserError(f"{path}: format not known; raysum reads {', '.join(_READERS)} and folders of .txt files")
-        if path.stat().st_size == 0:
+        size = path.stat().st_size
+        if size == 0:
             raise UserError(f"{path} is empty: it holds no cluster")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    return [RawSource(path, _split_in_name(path), reader)]
+    return [RawSource(path, _split_in_name(path), reader, size * (1 if path.suffix in _PLAIN else _PACKED))]
 
 
 def _expand_folder(folder: Path) -> list[RawSource]:
     """Its data files; or itself, when its folders hold text files; or else what its folders train, valid, test hold."""
     files = [item for item in listed(folder) if item.is_file() and item.name.endswith(SUFFIXES)]
     if not files and next(cluster_folders(folder), None):
-        return [RawSource(folder, _split_in_name(folder), read_folder)]
+        return [
+            RawSource(folder, _split_in_name(folder), read_folder, sum(f.stat().st_size for f in folder.rglob("*.txt")))
+        ]
     inner = files or [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
     if not inner:
         raise UserError(f"{folder} holds neither .jsonl, .csv or .parquet files nor folders of .txt files")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from raysum.prepare.sources.record import Record
+from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record
 
 
 def read_folder(folder: Path) -> Iterator[Record]:
@@ -12,14 +12,17 @@ def read_folder(folder: Path) -> Iterator[Record]:
     for cluster in cluster_folders(folder):
         try:
             files = [file for file in listed(cluster) if file.suffix == ".txt"]
+            if sum(file.stat().st_size for file in files) > LONGEST:
+                yield Record(str(cluster), cluster.name, TOO_LONG)
+                continue
             texts = {file.stem: file.read_text(encoding="utf-8-sig") for file in files}
         except UnicodeDecodeError as error:
             yield Record(str(cluster), cluster.name, "not UTF-8", f"byte {error.start}")
             continue
         title = texts.pop("title", cluster.name.replace("_", " ")).strip()
-        summary = texts.pop("summary", "").strip()
+        summary = {"summary": texts.pop("summary").strip()} if "summary" in texts else {}
         documents = [{"source": name, "text": text} for name, text in texts.items()]
-        yield Record(str(cluster), {"id": cluster.name, "title": title, "documents": documents, "summary": summary})
+        yield Record(str(cluster), {"id": cluster.name, "title": title, "documents": documents, **summary})
 
 
 def cluster_folders(folder: Path) -> Iterator[Path]:

@@ -2,28 +2,35 @@
 
 import codecs
 import gzip
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from raysum.prepare.sources.record import Record
+from raysum.prepare.sources.record import TOO_LONG, Record, Rejected, bounded_lines, parse_json
 
 
 def read_jsonl(path: Path) -> Iterator[Record]:
     """One JSON object a line, plain or gzipped; blank lines are passed over."""
     with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as lines:
-        yield from json_records(lines, str(path))
+        yield from json_records(bounded_lines(lines.readline), str(path))
 
 
-def json_records(lines: Iterable[bytes], name: str) -> Iterator[Record]:
-    """The objects of ``lines``, which are told by ``name`` and number."""
+def json_records(lines: Iterable[bytes | None], name: str) -> Iterator[Record]:
+    """The objects of ``lines``, which are told by ``name`` and number; None stands for a line that is too long."""
     for number, line in enumerate(lines, 1):
-        text, where = line.removeprefix(codecs.BOM_UTF8).strip(), f"{name}:{number}"
-        if not text:
-            continue
-        try:
-            yield Record(where, json.loads(text.decode("utf-8")))
-        except UnicodeDecodeError as error:
-            yield Record(where, text.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}")
-        except (ValueError, RecursionError) as error:
-            yield Record(where, text.decode("utf-8"), "not JSON", str(error))
+        where = f"{name}:{number}"
+        if line is None:
+            yield Record(where, "", TOO_LONG)
+        elif text := line.removeprefix(codecs.BOM_UTF8).strip():
+            yield _parsed(where, text)
+
+
+def _parsed(where: str, text: bytes) -> Record:
+    try:
+        return Record(where, parse_json(text.decode("utf-8")))
+    except UnicodeDecodeError as error:
+        reason, detail = "not UTF-8", f"byte {error.start}"
+    except ValueError as error:
+        reason, detail = "not JSON", str(error)
+    except Rejected as error:
+        reason, detail = error.reason, error.detail
+    return Record(where, text.decode("utf-8", "replace"), reason, detail)

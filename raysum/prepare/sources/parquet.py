@@ -2,9 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
-from raysum.prepare.sources.record import Record, check_columns, listed_texts
+from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, check_columns, table_record
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+_ROWS = 16  # read at a time: each may be as long as a row may be
+_UNREADABLE = (ValueError, OverflowError)  # text that is not UTF-8, a date that Python does not know
 
 
 def read_parquet(path: Path) -> Iterator[Record]:
@@ -15,8 +22,34 @@ def read_parquet(path: Path) -> Iterator[Record]:
     try:
         with pq.ParquetFile(path) as file:
             check_columns(path, file.schema_arrow.names)
-            rows = (row for batch in file.iter_batches(batch_size=64) for row in batch.to_pylist())
-            for number, row in enumerate(rows, 1):
-                yield Record(f"{path}:{number}", {key: listed_texts(key, value) for key, value in row.items()})
+            number = 0
+            for batch in file.iter_batches(_ROWS):
+                for row in _rows(batch):
+                    number += 1
+                    where = f"{path}:{number}"
+                    yield table_record(where, row) if isinstance(row, dict) else _record(where, row)
     except pa.ArrowException as error:
         raise UserError(f"{path} does not read as Parquet: {error}") from None
+
+
+def _rows(batch: "RecordBatch") -> "Iterator[dict[str, Any] | RecordBatch]":
+    """The rows of ``batch``, each as a batch of its own where they cannot be had at once."""
+    try:
+        if batch.nbytes <= LONGEST:
+            return iter(batch.to_pylist())
+    except _UNREADABLE:
+        pass
+    return (batch.slice(row, 1) for row in range(batch.num_rows))
+
+
+def _record(where: str, row: "RecordBatch") -> Record:
+    """What there is of a row by itself."""
+    if row.nbytes > LONGEST:
+        return Record(where, "", TOO_LONG)
+    values: dict[str, Any] = {}
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            (values[name],) = column.to_pylist()
+        except _UNREADABLE as error:
+            return Record(where, values, "a field does not read", f"{name}: {error}")
+    return table_record(where, values)

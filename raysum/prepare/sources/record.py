@@ -1,12 +1,18 @@
 """One raw cluster of a source, or why it could not be read."""
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, AnyStr
 
 from raysum.errors import UserError
+
+LONGEST = 64 << 20  # bytes or characters of a row, at most: it takes several times as much memory to prepare it
+TOO_LONG = f"longer than {LONGEST >> 20} MiB"
+_DEEPEST = 64  # levels of lists and objects in one another: far below what Python can copy and write
 
 
 class Rejected(Exception):
@@ -41,20 +47,71 @@ class Record:
         return self.raw | {"id": self.id}
 
 
-def check_columns(path: Path, columns: Iterable[str]) -> None:
-    """Raises UserError where a table has neither documents nor paragraphs."""
+def bounded_lines(readline: Callable[[int], AnyStr]) -> Iterator[AnyStr | None]:
+    """The lines of a file; None for one that is too long, of which no more than that is ever held."""
+    while line := readline(LONGEST + 1):
+        if len(line) <= LONGEST:
+            yield line
+            continue
+        while line and line[-1:] not in ("\n", "\r", b"\n"):
+            line = readline(1 << 20)
+        yield None
+
+
+def parse_json(text: str) -> Any:
+    """Raises ValueError where ``text`` is not JSON, Rejected where it is nested too deep or says a thing twice."""
+    with suppress(RecursionError):
+        value = _DECODER.decode(text)
+        if text.count("[") + text.count("{") <= _DEEPEST:
+            return value
+        level = [value]
+        for _ in range(_DEEPEST):
+            level = [part for item in level for part in _parts(item) if isinstance(part, dict | list)]
+            if not level:
+                return value
+    raise Rejected("nested too deep", f"more than {_DEEPEST} levels")
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise Rejected("a key stands twice in an object", key)
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
+def check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Raises UserError where a table has neither documents nor paragraphs, or two columns of one name."""
     if not {"documents", "paragraphs"} & set(columns):
         found = ", ".join(columns) or "nothing"
         raise UserError(f"{path} has no column `documents` or `paragraphs`, only {found}; rename one")
+    if len(set(columns)) < len(columns):
+        ((name, _),) = Counter(columns).most_common(1)
+        raise UserError(f"{path} has the column `{name}` twice; rename or remove one")
 
 
-def listed_texts(column: str, value: Any) -> Any:
+def table_record(where: str, row: dict[str, Any]) -> Record:
+    """The row of a table as a raw cluster."""
+    try:
+        return Record(where, {key: _listed_texts(key, value) for key, value in row.items()})
+    except Rejected as error:
+        return Record(where, row, error.reason, error.detail)
+
+
+def _listed_texts(column: str, value: Any) -> Any:
     """The value of a table's column; of ``documents`` and ``paragraphs`` the JSON list that it holds, or one text."""
     if column not in ("documents", "paragraphs") or not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
         try:
-            return json.loads(value)
+            return parse_json(value)
         except ValueError:
             pass  # a document that begins with a bracket
     return [value] if value.strip() else []

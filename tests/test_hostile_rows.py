@@ -1,0 +1,227 @@
+"""Rows that no reader, pickle or shard can take: each is set aside with its reason, and the others are prepared."""
+
+import csv
+import gzip
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysum.data.dataset import REJECTED
+from raysum.data.vocabulary import Vocabulary
+from raysum.errors import UserError
+from raysum.prepare.job import prepare
+from raysum.prepare.sources import csv as csv_source
+from raysum.prepare.sources import folders, jsonl, parquet, record
+from raysum.prepare.sources.find import find_sources
+
+GOOD = {
+    "id": "a",
+    "title": "Elbe",
+    "documents": ["The Elbe has 5 bridges and rises in valley 3."],
+    "summary": "Bridges.",
+}
+TOO_DEEP, TWICE, TOO_LONG = "nested too deep", "a key stands twice in an object", "longer than 64 MiB"
+NO_DOCUMENT = "a document is neither a text nor an object with source and text"
+NO_UNICODE, NO_SPLIT = "a text is not valid Unicode", "split is none of train, valid, test"
+NO_JSON = "a kept field cannot be written as JSON"
+
+
+def line(**changes: Any) -> str:
+    return json.dumps(GOOD | changes)
+
+
+def with_text(field: str, text: str) -> str:
+    return f'{json.dumps({name: value for name, value in GOOD.items() if name != field})[:-1]}, "{field}": {text}}}'
+
+
+def deep(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+LINES = {  # a row as it stands in the file, and why it is rejected; None: it is not
+    **{with_text(field, deep(n)): TOO_DEEP for field in (*GOOD, "split", "facts") for n in (65, 990, 100_000)},
+    with_text("facts", deep(63)): None,
+    with_text("facts", "[" * 63 + "1" + "]" * 63): None,
+    line(title=5): "title is not a text",
+    line(title=float("inf")): "title is not a text",
+    line(documents=None): "no documents",
+    line(documents=[None]): NO_DOCUMENT,
+    line(documents=[["a nested list"]]): NO_DOCUMENT,
+    line(documents={"text": "x"}): "documents is not a list",
+    line(documents=[{"source": 3, "text": "x"}]): NO_DOCUMENT,
+    line(documents=["\ud800"]): NO_UNICODE,
+    line(title="\ud800"): NO_UNICODE,
+    line(id="\udfff"): NO_UNICODE,
+    line(facts="\ud800"): None,  # kept as JSON, which can say it
+    line(facts={"\ud800": 1}): None,
+    line(split="\ud800"): NO_SPLIT,
+    line(split=["train"]): NO_SPLIT,
+    line(documents=["The Elbe has\0 5 bridges."], id="\0"): None,
+    with_text("facts", "1e400"): None,
+    with_text("id", "1e400"): None,
+    with_text("id", "9" * 5000): "not JSON",
+    '{"title": "a", "title": "b", "documents": ["x y z"]}': TWICE,
+    with_text("facts", '[{"a": 1, "a": 2}]'): TWICE,
+    line(summary=""): "summary is empty",
+    line(summary=" \n"): "summary is empty",
+    line(summary=None): None,
+    "null": "not an object with title and documents",
+    "1e400": "not an object with title and documents",
+    '{"title": "x"': "not JSON",
+}
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("vocabulary") / "small.model"
+    Vocabulary.train([*GOOD["documents"], "Bridges of 0 1 2 4 6 7 8 9 Elbe valleys"] * 9, 60, path)
+    return str(path)
+
+
+def rejected(source: Path, vocabulary: str) -> dict[str, str]:
+    """Reason by row number of the rejected rows of a prepared source; those that are left were prepared."""
+    out = source.parent / "data"
+    found = prepare(source, out, vocab=vocabulary, keep=["facts"], max_rejected=1).to_dict()
+    lines = [json.loads(line) for line in (out / REJECTED).read_text().splitlines()]
+    assert found["rejected"] == Counter(line["reason"] for line in lines)
+    return {line["where"].rpartition(":")[2]: line["reason"] for line in lines}
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
+def test_each_bad_line_is_rejected_and_the_others_are_prepared(tmp_path, vocabulary, name):
+    content = "\n".join([*LINES, line()]).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    expected = {str(number): reason for number, reason in enumerate(LINES.values(), 1) if reason}
+    assert rejected(tmp_path / name, vocabulary) == expected
+
+
+def write_csv(path: Path, rows: Iterable[list[str]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def test_bad_rows_of_csv(tmp_path, vocabulary):
+    text, *cells = (
+        GOOD["documents"][0],
+        deep(65),
+        "[" * 100_000,
+        '[{"text": "a", "text": "b"}]',
+        "[null]",
+        "[[[",
+        "a\0b",
+    )
+    rows = [["documents", "summary"], *([cell, "Bridges."] for cell in cells), [text, ""], [text, "Bridges."]]
+    reasons = rejected(write_csv(tmp_path / "rows.csv", rows), vocabulary)
+    assert reasons == {
+        "2": TOO_DEEP,
+        "3": TOO_DEEP,
+        "4": TWICE,
+        "5": NO_DOCUMENT,  # row 6 is the text "[[["
+        "7": "not UTF-8",
+        "8": "summary is empty",
+    }
+
+
+def test_bad_rows_of_parquet(tmp_path, vocabulary):
+    (tmp_path / "rows").mkdir()
+    wrong = pa.array([b"Elbe", b"\xff\xfe", b"Elbe"]).view(pa.string())
+    columns = {"documents": [GOOD["documents"]] * 3, "summary": ["Bridges."] * 3}
+    tables = {
+        "bytes": {"facts": [b"\xff", None, b"x"]},
+        "date": {"facts": [datetime(2020, 1, 1), None, None]},
+        "year": {"facts": pa.array([None, 1 << 60, None], pa.timestamp("us"))},
+        "text": {"title": wrong},
+        "nested": {"facts": pa.array([[wrong[0]], [wrong[1]], None])},
+        "map": {"facts": pa.array([[("a", 1)], None, None], pa.map_(pa.string(), pa.int64()))},
+        "none": {"title": pa.nulls(3), "facts": [float("nan")] * 3},
+    }
+    for number, (name, values) in enumerate(tables.items()):
+        pq.write_table(pa.table(columns | values), tmp_path / "rows" / f"{number}-{name}.parquet")
+    prepare(tmp_path / "rows", tmp_path / "data", vocab=vocabulary, keep=["facts"], max_rejected=1)
+    found = [json.loads(line) for line in (tmp_path / "data" / REJECTED).read_text().splitlines()]
+    assert [(Path(row["where"]).name, row["reason"]) for row in found] == [
+        ("0-bytes.parquet:1", NO_JSON),
+        ("0-bytes.parquet:3", NO_JSON),
+        ("1-date.parquet:1", NO_JSON),
+        ("2-year.parquet:2", "a field does not read"),
+        ("3-text.parquet:2", "a field does not read"),
+        ("4-nested.parquet:2", "a field does not read"),
+    ]
+    assert found[4]["detail"].startswith("title: 'utf-8' codec can't decode") and found[4]["row"]["documents"]
+
+
+def test_rows_above_the_limit_are_passed_over(tmp_path, vocabulary, monkeypatch):
+    assert record.LONGEST == 64 << 20
+    for module in (record, csv_source, folders, parquet):
+        monkeypatch.setattr(module, "LONGEST", 4000)
+    text, long = GOOD["documents"][0], "x" * 9000
+    names = ("a.csv", "b.jsonl.gz", "c.parquet", "d")
+    first, second, third, fourth = (tmp_path / name for name in names)
+    write_csv(first, [["documents"], [text], [long], [f"{long}\n{text}"], [text]])
+    second.write_bytes(gzip.compress(f"{line()}\n{line(documents=[long])}\n{line()}\n{long}".encode()))
+    pq.write_table(pa.table({"documents": [text, long, text]}), third)
+    for name, content in (("1", text), ("2", long)):
+        (fourth / name).mkdir(parents=True)
+        (fourth / name / "a.txt").write_text(content)
+    found = {
+        path.name: [(r.where, r.problem) for r in find_sources([path])[0].records()] for path in tmp_path.iterdir()
+    }
+    problems = {name: [problem for _, problem in records] for name, records in found.items()}
+    # Of the CSV row of two lines the second is read as a row of its own, with a quote too many: an ordinary text.
+    assert problems["a.csv"] == ["", TOO_LONG, TOO_LONG, "", ""]
+    assert problems["b.jsonl.gz"] == ["", TOO_LONG, "", TOO_LONG]
+    assert problems["c.parquet"] == ["", TOO_LONG, ""]
+    assert problems["d"] == ["", TOO_LONG]
+    assert [where for where, _ in found["b.jsonl.gz"]] == [f"{second}:{number}" for number in (1, 2, 3, 4)]
+
+
+def test_a_line_above_the_limit_is_never_held(tmp_path):
+    asked = []
+
+    def readline(most: int) -> bytes:
+        asked.append(most)
+        return b"x" * most if len(asked) < 9 else b"\n"
+
+    lines = record.bounded_lines(readline)
+    assert next(lines) is None and len(asked) == 9 and max(asked) == (64 << 20) + 1
+    assert [r.problem for r in jsonl.json_records([None, b"{}"], "x")] == [TOO_LONG, ""]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
+def test_csv_in_another_encoding_is_told(tmp_path, encoding):
+    (tmp_path / "rows.csv").write_bytes("documents,übrig\nx,y\n".encode(encoding))
+    with pytest.raises(UserError, match=r"rows.csv is not UTF-8 text \(.*\); save it as UTF-8"):
+        list(find_sources([tmp_path])[0].records())
+
+
+def test_columns_of_one_name_are_told(tmp_path):
+    write_csv(tmp_path / "rows.csv", [["title", "documents", "title"], ["a", "b", "c"]])
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["documents", "documents"])
+    pq.write_table(table, tmp_path / "rows.parquet")
+    for name, column in (("rows.csv", "title"), ("rows.parquet", "documents")):
+        with pytest.raises(UserError, match=f"has the column `{column}` twice"):
+            list(find_sources([tmp_path / name])[0].records())
+
+
+def test_a_file_name_that_is_not_unicode(tmp_path, vocabulary):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xe4.jsonl"))
+    path.write_text(line() + "\n")
+    dataset = prepare(path, tmp_path / "data", vocab=vocabulary).dataset
+    assert dataset.manifest["sources"] == [f"{tmp_path}/r\\udce4.jsonl"]
+
+
+def test_clusters_without_summary_are_told(tmp_path, vocabulary, capsys):
+    (tmp_path / "rows.jsonl").write_text("\n".join([line(), line(summary=None), json.dumps({"documents": ["x"]})]))
+    (tmp_path / "folder" / "one").mkdir(parents=True)
+    (tmp_path / "folder" / "one" / "a.txt").write_text("text")
+    prepare([tmp_path / "rows.jsonl", tmp_path / "folder"], tmp_path / "data", vocab=vocabulary)
+    assert "3 of 4 clusters have no `summary`" in capsys.readouterr().err
