@@ -1,7 +1,9 @@
-"""`prepare` from files to a dataset folder; the slow tests run the Ray Data job."""
+"""`prepare` from files to a dataset folder; the slow tests run it on Ray."""
 
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,14 @@ import pytest
 from raysum.data.card import Card
 from raysum.data.dataset import REJECTED, Dataset
 from raysum.data.vocabulary import Vocabulary
+from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
+from raysum.prepare.config import PrepareConfig
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_example
+from raysum.prepare.shards import write_shards
+from raysum.prepare.sources.find import RawSource, find_sources
+from raysum.prepare.sources.record import Record
 
 NAMES = ("Arno", "Duero", "Elbe", "Loire", "Neva", "Tagus", "Volga")
 
@@ -71,8 +78,7 @@ def test_mistakes_leave_nothing_behind(tmp_path):
 # The job
 
 
-@pytest.mark.slow
-def test_rows_keep_their_order_over_several_shards(ray_session, tmp_path, vocabulary):
+def test_rows_keep_their_order_over_several_shards(tmp_path, vocabulary):
     rows = list(clusters(2500))
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -106,8 +112,7 @@ def test_rows_keep_their_order_over_several_shards(ray_session, tmp_path, vocabu
     assert Card.of(str(other.path)).figures["splits"]["train"]["source_cut"] > 0.2
 
 
-@pytest.mark.slow
-def test_bad_rows_are_set_aside_with_place_and_reason(ray_session, tmp_path, vocabulary):
+def test_bad_rows_are_set_aside_with_place_and_reason(tmp_path, vocabulary):
     bad = ["{no json", json.dumps({"title": "x"}), json.dumps({"documents": ["a b"], "split": "fold1"})]
     corpus = write_lines(tmp_path / "corpus.jsonl", iter([*clusters(40), *bad]))
     report = prepare([corpus], str(tmp_path / "data"), vocab=vocabulary, test=0.25).to_dict()
@@ -134,7 +139,71 @@ def test_bad_rows_are_set_aside_with_place_and_reason(ray_session, tmp_path, voc
 
 
 @pytest.mark.slow
-def test_vocabulary_is_trained_on_the_train_split_only(ray_session, tmp_path, capsys):
+@pytest.mark.timeout(90)  # Ray would wait for the task without end: it cannot send an exception with such a text
+def test_a_failed_task_ends_the_job_with_its_reason(ray_session, tmp_path, vocabulary):
+    def reader(path: Path) -> Iterator[Record]:
+        yield Record("x:1", {"documents": ["text"]})
+        raise ValueError("\udcff is no text")
+
+    config, loaded = PrepareConfig(out="data"), Vocabulary.load(vocabulary)
+    writer = DatasetWriter(tmp_path, "summarization", config.recipe(loaded.sha256, "none"), loaded)
+    source = RawSource(tmp_path / "x", None, reader, 1)
+    with pytest.raises(RuntimeError, match="(?s)a task of prepare failed.*ValueError: .* is no text"):
+        write_shards([source], writer, config, tmp_path / "kept", on_ray=True)
+    with pytest.raises(ValueError, match="is no text"):
+        write_shards([source], writer, config, tmp_path / "kept", on_ray=False)
+
+
+@pytest.mark.slow
+def test_the_dataset_is_the_same_in_this_process_and_on_ray(ray_session, tmp_path, vocabulary):
+    rows = [json.dumps(row) for row in clusters(2500)]
+    rows[9::100] = ["{broken"] * 25
+    write_lines(tmp_path / "a.jsonl", iter(rows))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(rows[:300]).encode()))
+    config, loaded = PrepareConfig(out="data", valid=0.2), Vocabulary.load(vocabulary)
+    sources = find_sources([tmp_path])
+    for name in ("here", "ray"):
+        (tmp_path / name).mkdir()
+        writer = DatasetWriter(tmp_path / name, "summarization", config.recipe(loaded.sha256, "none"), loaded)
+        write_shards(sources, writer, config, tmp_path / "kept", on_ray=name == "ray")
+    here, ray = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("here", "ray"))
+    assert here == ray and len(here) == 1 + 1 + 1 + 2 + 5  # manifest, vocabulary, rejected; lengths, shards
+    assert Dataset.open(tmp_path / "ray").manifest["rejected"] == {"not JSON": 28}
+
+
+@pytest.mark.slow
+def test_prepare_leaves_no_ray_running(tmp_path, vocabulary):
+    """Small work does not even load Ray; what starts it ends it, also on errors, and a session that was there stays."""
+    write_lines(tmp_path / "small.jsonl", clusters(300))
+    write_lines(tmp_path / "large.jsonl", iter([{"documents": ["word " * 200_000]}] * 30))
+    write_lines(tmp_path / "wrong.jsonl", iter([{"documents": [5, "word " * 6_000_000]}]))
+    script = f"""
+import sys, psutil, raysum, raysum.errors
+from raysum.runtime import forkserver
+def prepare(name):
+    try:
+        raysum.prepare(f"{{name}}.jsonl", f"{{name}}.data", vocab={vocabulary!r})
+    except raysum.errors.UserError as error:
+        print(str(error)[:50])
+def left():
+    import ray
+    return ray.is_initialized(), forkserver._server, [p.name() for p in psutil.Process().children(recursive=True)]
+prepare("small")
+assert not psutil.Process().children() and "ray" not in sys.modules
+prepare("large")
+assert left() == (False, None, []), left()
+prepare("wrong")
+assert left() == (False, None, []), left()
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == "1 of 1 clusters are rejected, so nothing is left: "[:50].strip()
+    assert Dataset.open(tmp_path / "large.data").rows("train") == 30
+
+
+def test_vocabulary_is_trained_on_the_train_split_only(tmp_path, capsys):
     write_lines(tmp_path / "train.jsonl", clusters(60))
     write_lines(tmp_path / "test.jsonl", iter([{"title": "Zürich", "documents": ["qqq ßß"], "summary": "qqq"}]))
     sources = [str(tmp_path / "train.jsonl"), str(tmp_path / "test.jsonl")]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from raysum.prepare.shards import write_shards
 from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.prepare.sources.record import Rejected
 from raysum.runtime.progress import bar, say
-from raysum.runtime.session import start_ray
+from raysum.runtime.session import ray_session
 from raysum.runtime.storage import new_folder
+
+_SMALL = 24 << 20  # bytes of text that one process prepares in the time that Ray takes to start
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class PrepareResult:
 
 
 def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **settings: Any) -> PrepareResult:
-    """Make the dataset ``out`` of files and folders of raw clusters, through Ray.
+    """Make the dataset ``out`` of files and folders of raw clusters: large ones on Ray, which is ended again.
 
     ``settings`` are those of :class:`PrepareConfig`: without ``vocab`` one is trained on the train split, ``normalize``
     is by default what the vocabulary needs, ``valid`` and ``test`` are the shares of clusters of no named split that
@@ -62,8 +65,9 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
         how = config.normalize or (given.suggested_normalization() if given else "none")
         vocabulary = given or _train_vocabulary(found, config, how)
         writer = DatasetWriter(folder, "summarization", config.recipe(vocabulary.sha256, how), vocabulary)
-        start_ray(config.address)
-        write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"))
+        on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
+        with ray_session(config.address) if on_ray else nullcontext():
+            write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
     return PrepareResult(Dataset.open(path), time.monotonic() - began)
 
 

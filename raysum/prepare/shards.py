@@ -1,12 +1,15 @@
-"""The Ray Data job: raw clusters in, a dataset and the rejected rows out.
+"""The job: raw clusters in, a dataset and the rejected rows out, in this process or by Ray Data.
 
-A reading task for each source yields chunks of one split; a writing task turns each chunk into one shard. Nothing but
-counters comes back to the driver, so its memory does not grow with the corpus, nor do the tasks' with their sources.
+Each source is read in chunks of one split, and each chunk becomes one shard; on Ray the reading of a source is a task,
+and so is the writing of a shard. Nothing but counters comes back to the driver, so its memory does not grow with the
+corpus, nor do the tasks' with their sources.
 """
 
 import json
 import pickle
+import reprlib
 import shutil
+import traceback
 from collections import ChainMap, Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -21,7 +24,7 @@ from raysum.prepare.config import SPLITS, PrepareConfig
 from raysum.prepare.pipeline import prepare_counted
 from raysum.prepare.sources.find import RawSource
 from raysum.prepare.sources.record import Record, Rejected
-from raysum.runtime.progress import bar
+from raysum.runtime.progress import bar, say
 from raysum.runtime.silence import quiet_data
 
 _CHUNK_ROWS = 16 * ROW_GROUP
@@ -31,6 +34,7 @@ _FIRST_CHUNK, _LARGEST_CHUNK = 4 << 20, 32 << 20
 # Of a CPU. Reading mostly waits; with these shares n CPUs run one reading and n writing tasks, also where n is 1. As
 # they differ, Ray Data does not fuse the two steps, which would prepare each source on one core.
 _READING, _WRITING = 0.1, 0.9
+_TOO_LARGE = "too large for the memory"
 
 
 @dataclass
@@ -40,24 +44,29 @@ class Part:
     shard: Shard
     rejected: Counter[str] = field(default_factory=Counter)
     first_rejected: dict[str, str] = field(default_factory=dict)  # by reason: where, and the detail
-    problem: str = ""  # for which the whole job stops
+    problem: str = ""  # of the user's, for which the whole job stops
+    fault: str = ""  # of ours: the traceback
 
     @property
     def clusters(self) -> int:
         return self.shard.rows + self.rejected.total()
 
 
-def write_shards(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig, kept: Path) -> None:
-    """Finish the dataset of ``sources``. Ray must be running.
+def write_shards(
+    sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig, kept: Path, on_ray: bool
+) -> None:
+    """Finish the dataset of ``sources``, the same one ``on_ray``, which must be running, as in this process.
 
     Rows keep the order of the sources. Raises UserError where a source is damaged, the folder cannot be written, no
     cluster is left, or too many are rejected: their rows are then in the file ``kept``.
     """
     parts = []
     with bar(label="prepare", unit="cluster") as shown:
-        for part in _run(sources, writer, config):
+        for part in (_run_on_ray if on_ray else _run_here)(sources, writer, config):
             if part.problem:
                 raise UserError(part.problem)
+            if part.fault:
+                raise RuntimeError(f"a task of prepare failed:\n{part.fault}")
             parts.append(part)
             shown.update(part.clusters)
     parts.sort(key=lambda part: part.shard.name)
@@ -79,23 +88,42 @@ def write_shards(sources: list[RawSource], writer: DatasetWriter, config: Prepar
             f"{rejected.total()} of {rows_in} clusters are rejected, {limit}: {reasons}. "
             f"Mend these rows; all are in {kept}"
         )
-    shards, paths = [part.shard for part in parts], [str(source.path) for source in sources]
+    if without := sum(part.shard.counts["without_summary"] for part in parts):
+        say(f"{without} of {rows_in} clusters have no `summary`: nothing can be learned from them")
+    shards = [part.shard for part in parts]
+    paths = [str(source.path).encode(errors="backslashreplace").decode() for source in sources]
     writer.finish(shards, sources=paths, rows_in=rows_in, rejected=dict(rejected.most_common()))
 
 
-def _run(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
-    """The parts as they are written, in any order."""
+def _run_here(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
+    for number, source in enumerate(sources):
+        for part, records in _read_chunks(number, source, config):
+            _write_chunk(part, records, writer)
+            yield part
+
+
+def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
+    """The parts as they are written, in any order.
+
+    No exception leaves a task: Ray cannot send one whose text is not valid Unicode, and waits for it without end.
+    """
     import ray.data
 
     quiet_data()
 
     def read(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        for chunk in _read_chunks(row["source"], sources[row["source"]], config):
-            yield {"chunk": pickle.dumps(chunk)}
+        try:
+            for chunk in _read_chunks(row["source"], sources[row["source"]], config):
+                yield {"chunk": pickle.dumps(chunk)}
+        except Exception:
+            yield {"chunk": pickle.dumps((Part(Shard("", ""), fault=traceback.format_exc()), []))}
 
     def write(row: dict[str, Any]) -> dict[str, Any]:
         part, records = pickle.loads(row["chunk"])  # written by read, on the same cluster
-        _write_chunk(part, records, writer)
+        try:
+            _write_chunk(part, records, writer)
+        except Exception:
+            part.fault = traceback.format_exc()
         return {"part": pickle.dumps(part)}
 
     numbers = range(len(sources))
@@ -120,7 +148,7 @@ def _read_chunks(number: int, source: RawSource, config: PrepareConfig) -> Itera
         for record in source.records():
             split = config.choose_split(record, source.split)
             if split is None:
-                told = repr(record.raw["split"])
+                told = reprlib.repr(record.raw["split"])
                 split, record = "train", replace(record, problem=f"split is none of {', '.join(SPLITS)}", detail=told)
             held[split].append(record)
             sizes[split] += _size(record.raw)
@@ -146,13 +174,17 @@ def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> No
     rows, rejected, counts = list[Row](), list[str](), Counter[str]()
     for record in records:
         try:
-            row, found = prepare_counted(record.cluster(), writer.recipe, writer.vocabulary)
+            raw = record.cluster()
+            row, found = prepare_counted(raw, writer.recipe, writer.vocabulary)
+            if raw.get("summary") is not None and not len(row["target_ids"]):
+                raise Rejected("summary is empty")
             rows.append(row)
             counts += found
-        except Rejected as error:
-            part.rejected[error.reason] += 1
-            part.first_rejected.setdefault(error.reason, ", ".join(filter(None, (record.where, error.detail))))
-            line = {"where": record.where, "reason": error.reason, "detail": error.detail, "row": record.raw}
+        except (Rejected, MemoryError) as error:
+            reason, detail = (error.reason, error.detail) if isinstance(error, Rejected) else (_TOO_LARGE, str(error))
+            part.rejected[reason] += 1
+            part.first_rejected.setdefault(reason, ", ".join(filter(None, (record.where, detail))))
+            line = {"where": record.where, "reason": reason, "detail": detail, "row": record.raw}
             rejected.append(json.dumps(line, default=str) + "\n")
     try:
         if rejected:
