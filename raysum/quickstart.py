@@ -19,7 +19,7 @@ from raysum.prepare.factbook.scorer import KEPT
 from raysum.prepare.job import prepare
 from raysum.run import Run
 from raysum.runtime.progress import say
-from raysum.runtime.session import ray_session
+from raysum.runtime.session import make_ready, ray_session
 from raysum.runtime.storage import check_vacant
 from raysum.train.fit import train
 from raysum.tune.search import tune
@@ -74,6 +74,7 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
     """
     began = time.monotonic()
     corpus, data, run_path, found = (out / name for name in ("corpus", "data", "pht", "search"))
+    make_ready("search")
     _claim(out)
     with ray_session(cpus=_WORKERS + 2, purpose="search"):
         _step(1, "an invented encyclopedia: sources that state facts, and leads that combine them")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from raysum.runtime.session import _interrupt_held
+from raysum.runtime.local import _interrupt_held
 
 
 @pytest.mark.parametrize("threads", [0, 2])

@@ -21,9 +21,9 @@ from raysum.bench.result import BenchResult
 from raysum.config.sections import Section
 from raysum.errors import UserError
 from raysum.prepare.factbook import corpus
+from raysum.runtime.local import NO_DASHBOARD
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import bar
-from raysum.runtime.session import NO_DASHBOARD
 
 _CLUSTERS = {"train": 2000, "valid": 60, "test": 60}  # of an invented dataset
 _LOOK = 0.1  # seconds between two looks at the processes

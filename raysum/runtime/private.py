@@ -7,6 +7,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -74,6 +75,40 @@ def dashboard() -> str | None:
 
     node = ray.worker.global_worker.node
     return f"http://{node.address_info['webui_url']}" if node and node.address_info.get("webui_url") else None
+
+
+def session_folder() -> str | None:
+    """The folder of the Ray session that this process has started, None where it has started none."""
+    import ray
+
+    node = ray._private.worker._global_node
+    return node.get_session_dir_path() if node and node.is_head() else None
+
+
+@contextmanager
+def loopback_only() -> Iterator[None]:
+    """A Ray started in the block has the address 127.0.0.1, and listens nowhere else: as it does on macOS."""
+    import ray
+
+    with mock.patch.object(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
+        yield
+
+
+def stop_half_started(error: Exception) -> str | None:
+    """End the processes of a Ray whose start ended in ``error``; the folder of its session, where it has one.
+
+    Until it has started, only the frames of the error know it.
+    """
+    import ray
+
+    folder = session_folder()
+    ray.shutdown(wait_for_processes=True)
+    for frame, _ in walk_tb(error.__traceback__):
+        node = frame.f_locals.get("self")
+        if isinstance(node, ray._private.node.Node):
+            node.kill_all_processes(check_alive=False, wait=True)
+            folder = getattr(node, "_session_dir", folder)
+    return folder
 
 
 @contextmanager

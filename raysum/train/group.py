@@ -1,6 +1,8 @@
 """The process group of a training: of one process alone, or of the workers of Ray Train."""
 
 import os
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -41,11 +43,15 @@ def ray_group() -> Iterator[None]:
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a lost peer ends a worker in place of a wait
     host, store = ray.util.get_node_ip_address(), None
     if rank == 0:
-        store = distributed.TCPStore(host, 0, world, is_master=True, wait_for_workers=False)
+        listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        at = {"port": listener.getsockname()[1], "master_listen_fd": listener.detach()}  # its own would hear everybody
+        store = distributed.TCPStore(host, world_size=world, is_master=True, wait_for_workers=False, **at)
     host, port = broadcast_from_rank_zero((host, store.port) if store else None)
     store = store or distributed.TCPStore(host, port, world, is_master=False)
     names = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": world, "NODE_RANK": context.get_node_rank()}
     names |= {"LOCAL_WORLD_SIZE": context.get_local_world_size(), "MASTER_ADDR": host, "MASTER_PORT": port}
+    if host == "127.0.0.1" and sys.platform == "linux":  # the interface that is not the network's
+        names |= {name: "lo" for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in os.environ}
     with environment({name: str(value) for name, value in names.items()}):
         distributed.init_process_group(_backend(), store=store, rank=rank, world_size=world)
         yield

@@ -52,6 +52,7 @@ def _search(job: Job, started: float) -> SearchResult:
     space, settings = job.space, job.space.first.train
     purpose = "decode" if job.run else "search"
     make_ready(purpose, settings.address)
+    _claim(job)
     with ray_session(settings.address, job.at_once * (settings.workers + 2), purpose):
         say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token); TensorBoard: tensorboard --logdir {job.out}")
         from raysum.tune.tuner import run_trials  # after the session has set what Ray reads when it is imported

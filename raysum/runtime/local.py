@@ -1,0 +1,150 @@
+"""A Ray of our own on this machine: started alone, heard by this machine only, stopped and taken away whole."""
+
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from raysum.errors import UserError
+from raysum.runtime import forkserver
+from raysum.runtime.private import loopback_only, session_folder, stop_half_started
+from raysum.runtime.processes import environment
+from raysum.runtime.silence import muted
+
+NO_DASHBOARD = "RAYSUM_NO_DASHBOARD"  # set in the environment: Ray is started without its dashboard
+_OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each
+_STARTS = 5  # attempts where another user's session takes the port that was free
+_SOCKET = f"/ray/session_2026-11-22_05-42-14_534597_{os.getpid()}/sockets/plasma_store"  # one as Ray makes it
+_LONGEST = 107 - len(_SOCKET)  # bytes: the path of a socket has no more
+
+
+def check_temporary() -> None:
+    """Raises UserError where Ray cannot keep its files and sockets in the folder for temporary files."""
+    name = next((name for name in ("RAY_TMPDIR", "TMPDIR") if name in os.environ and sys.platform == "linux"), None)
+    folder = os.environ[name] if name else "/tmp"
+    told = f"{name}={folder}" if name else folder
+    if len(os.fsencode(os.path.abspath(folder))) > _LONGEST:
+        raise UserError(f"{told} is too long a path for Ray's sockets; set TMPDIR to one of at most {_LONGEST} bytes")
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b" " * 4096)
+    except OSError as error:
+        raise UserError(
+            f"Ray cannot keep its files in {told} ({error.strerror}); set TMPDIR to a folder that can be written"
+        ) from None
+
+
+def start_local(cpus: float | None, purpose: str) -> None:
+    """Start Ray with at least ``cpus``, by accounting only. Raises UserError where it does not start."""
+    import ray
+
+    check_temporary()
+    forkserver.start(purpose)
+    port = 8265  # the dashboard's usual one
+    for attempt in range(1, _STARTS + 1):
+        try:
+            with (
+                _alone(),
+                _interrupt_held(),
+                muted("ray._private.services"),
+                loopback_only(),
+                forkserver.forked_python(),
+            ):
+                port = _free_port(port)
+                with environment(_own(port)):
+                    ray.init(
+                        address="local",
+                        num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
+                        object_store_memory=_OBJECT_STORE,
+                        include_dashboard=not os.environ.get(NO_DASHBOARD),
+                        dashboard_port=port,
+                        log_to_driver=False,
+                        logging_level=logging.ERROR,
+                    )
+            break
+        except Exception as error:  # Ray has no class of its own for a start that failed
+            folder = stop_half_started(error)
+            taken = "already occupied" in str(error) or "address already in use" in str(error)
+            if not taken or attempt == _STARTS:
+                logs = f"; its logs are in {folder}/logs" if folder else ""
+                raise UserError(
+                    f"Ray did not start on this machine ({_reason(error)}){logs}; try again when it is less busy, "
+                    "or do without it (train.workers=0)"
+                ) from None
+            shutil.rmtree(folder or "", ignore_errors=True)
+            port += 1
+    with suppress(OSError):  # whoever reads the token that Ray has made can run code here
+        (Path.home() / ".ray" / "auth_token").chmod(0o600)
+    ray.remote(num_cpus=0)(lambda: None).remote()  # the fork server begins to load Ray while we do
+
+
+def stop_local(keep_logs: bool) -> None:
+    """Leave Ray; end one of our own, and remove the folder of its session, but where its logs may be of use."""
+    import ray
+
+    folder = session_folder()
+    ray.shutdown(wait_for_processes=True)
+    forkserver.stop()
+    if folder and not keep_logs:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other session of this user starts in the block: it would find the same port free."""
+    lock = os.open(f"{tempfile.gettempdir()}/raysum-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(lock) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _free_port(first: int = 8265) -> int:
+    """The first port of this machine that nothing listens on, from the dashboard's usual one on."""
+    for port in range(first, first + 1000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free for the dashboard")
+
+
+def _own(port: int) -> dict[str, str]:
+    """What the processes of a Ray of our own are told, whose dashboard is at ``port``.
+
+    Without an address Ray Train's clean-up asks the newest session of the machine whether a training still runs, dies,
+    and never frees the CPUs of a trial that Tune stopped. And no cloud takes this machine back: nothing watches for it.
+    """
+    return {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+
+
+@contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block, and what starts in the block never sees it.
+
+    Ray interrupted while it starts leaves processes behind, or waits without end for one that Ctrl-C has ended. What is
+    started inherits this thread's mask; another thread that has none may take the signal, which the handler keeps.
+    """
+    pressed: list[int] = []
+    main = threading.current_thread() is threading.main_thread()  # only there Python handles signals
+    handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number)) if main else None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if main:
+            signal.signal(signal.SIGINT, handler)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
