@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -236,6 +237,18 @@ def test_a_finished_run_is_left_alone(twelve_steps, capsys):
     assert (twelve_steps.path / "metrics.jsonl").read_text() == before
 
 
+def test_a_run_of_another_user_is_not_unpickled_unasked(twelve_steps, data, tmp_path, monkeypatch):
+    shutil.copytree(twelve_steps.path, tmp_path / "run")
+    more = config(data, tmp_path / "run", train={"steps": 13})
+    with monkeypatch.context() as other:
+        other.setattr(os, "getuid", lambda: 54321)
+        fit(twelve_steps.config.model_copy(update={"out": str(tmp_path / "run")}))  # nothing to be done
+        with pytest.raises(UserError, match="step-00000012 belongs to another user.*RAYSUM_TRUST_OTHERS=1"):
+            fit(more)
+        other.setenv("RAYSUM_TRUST_OTHERS", "1")
+        assert fit(more).latest().step == 13
+
+
 def test_old_checkpoints_go_but_the_best_and_the_newest(data, tmp_path):
     settings = {"steps": 10, "save_every": 2, "validate_every": 100, "keep": 2}
     run = fit(config(data, tmp_path / "run", train=settings))
@@ -304,7 +317,7 @@ def test_a_dataset_without_summaries_is_refused(data, tmp_path):
 
 def test_a_loss_that_is_no_number_is_the_users_to_mend(data, tmp_path):
     with pytest.raises(UserError, match="lower optim.lr"):
-        fit(config(data, tmp_path / "run", optim={"lr": 1e4}, train={"steps": 8}))
+        fit(config(data, tmp_path / "run", optim={"lr": 1e4, "weight_decay": 1e4}, train={"steps": 8}))
 
 
 # The attention predictor

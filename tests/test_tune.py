@@ -148,21 +148,43 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
         tune(space, *command[:3], "examples=5")
 
 
+def test_a_search_goes_on_at_another_address_and_by_its_owner_only(tmp_path, data, run, monkeypatch):
+    from raysum.tune.search import _check, _claim
+
+    def claim(*more: str) -> None:
+        given = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", *more]
+        _claim(_check(load_space("beta", given)))
+
+    claim("train.address=one:1")
+    (tmp_path / "search" / "tune").mkdir()
+    (tmp_path / "search" / "tune" / "tuner.pkl").write_bytes(b"")
+    claim("train.address=two:2", "train.threads=3")
+    claim()
+    with pytest.raises(UserError, match="another search"):
+        claim("train.seed=1")
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with pytest.raises(UserError, match="belongs to another user"):
+        claim()
+    monkeypatch.setenv("RAYSUM_TRUST_OTHERS", "1")
+    claim()
+    (tmp_path / "search" / "search.yaml").write_text("format: 1\n")
+    with pytest.raises(UserError, match="another version"):
+        claim()
+
+
 @pytest.mark.slow
 def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_session):
     space = tmp_path / "beams.yaml"
-    # The second allocates more memory than there is.
     space.write_text(
         "about: x\nkind: decode\nexamples: 4\nconfig: {decode.max_length: 5}\n"
-        "search:\n  decode.num_beams: {grid: [2, 1000000000000000]}\n"
+        "search:\n  decode.ranker: {grid: [null, /nowhere]}\n"
     )
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}"]
     for _ in range(2):
         result = tune(str(space), *command)
         good, bad = result.trials
-        assert good.config == {"decode.num_beams": 2} and good.error is None
-        assert bad.metrics == {} and bad.error and "memory" in result.render().columns[0]._cells[1]
-    assert run.decode.num_beams == 2
+        assert good.config == {"decode.ranker": None} and good.error is None
+        assert bad.metrics == {} and bad.error and "no run folder" in result.render().columns[0]._cells[1]
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.runtime.lock import LOCK, held
 
+_TRUST = "RAYSUM_TRUST_OTHERS"  # set to 1 in the environment: files of other users are unpickled
+
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
@@ -33,6 +35,20 @@ def new_folder(out: Path) -> Iterator[Path]:
             folder.replace(out)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_own(folder: Path) -> None:
+    """Raises UserError where another user owns something in ``folder``, which is about to be unpickled.
+
+    Unpickling runs what the maker of a file wants. The environment variable ``RAYSUM_TRUST_OTHERS=1`` allows it. What
+    was copied or unpacked by this user counts as this user's: whoever does that must know where it comes from.
+    """
+    for path in (folder, *folder.rglob("*")):
+        if path.exists() and path.stat().st_uid != os.getuid() and os.environ.get(_TRUST) != "1":
+            raise UserError(
+                f"{path} belongs to another user, and going on with {folder} would run code of whoever wrote it; "
+                f"copy the folder, or set {_TRUST}=1, if you trust them"
+            )
 
 
 def check_vacant(out: Path) -> None:

@@ -14,7 +14,7 @@ from raysum.runtime.lock import LOCK, held
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready
-from raysum.runtime.storage import check_vacant
+from raysum.runtime.storage import check_own, check_vacant
 from raysum.stream.loader import batches
 from raysum.train import checkpoints
 from raysum.train.brief import Brief, brief_of
@@ -73,6 +73,8 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     if done >= config.train.steps and (brief.valid is None or done in run.validations()):
         say(f"{run.path} is trained: {done} steps are done; raise train.steps to go on")
         return run
+    if newest:
+        check_own(newest.path)  # DeepSpeed unpickles it
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     if brief.start:
         say(str(brief.start))

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from raysum.config.loading import pairs
+from raysum.config.loading import merge, pairs, parse_yaml, read_text
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
@@ -20,7 +20,7 @@ from raysum.runtime.private import dashboard
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready, ray_session
-from raysum.runtime.storage import write_json, write_text
+from raysum.runtime.storage import check_own, write_json, write_text
 from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked
 from raysum.tune.spaces import Job, Space, load_space
@@ -134,23 +134,29 @@ def _claim(job: Job) -> None:
     """Write what is searched into the folder, or find the same search there."""
     space, out, file = job.space, job.out, job.out / _CLAIM
     values = {"space": space.config.model_dump(mode="json"), "config": space.first.model_dump(mode="json")}
-    wanted = yaml.safe_dump({"format": _FORMAT, "name": space.name, **values}, sort_keys=False)
+    wanted = {"format": _FORMAT, "name": space.name, **values}
     if file.is_file():
-        found = file.read_text(encoding="utf-8")
-        if not found.startswith(f"format: {_FORMAT}\n"):
+        found, _ = parse_yaml(read_text(file), str(file))
+        if found.get("format") != _FORMAT:
             raise UserError(
                 f"{out} was searched by another version of raysum, whose trials cannot go on; choose another out= "
                 "(serve, evaluate and summarize still take it where it has ended)"
             )
-        if found != wanted:
+        if _identity(found) != _identity(wanted):
             raise UserError(f"{out} holds another search (see {file}); repeat its command, or choose another out=")
+        check_own(out / "tune")  # Tune unpickles it
         return
     if any(item.name != LOCK for item in out.iterdir()):
         raise UserError(f"{out} is not empty and no search; choose another out=")
     try:
-        write_text(file, wanted)
+        write_text(file, yaml.safe_dump(wanted, sort_keys=False))
     except OSError as error:
         raise UserError(f"cannot write the search folder {out}: {error.strerror}; choose another out=") from None
+
+
+def _identity(search: dict[str, Any]) -> dict[str, Any]:
+    """What makes two searches the same: all but where and on how many threads they run."""
+    return merge(search, {"config": {"train": dict.fromkeys(("address", "threads"))}})
 
 
 def _follow(job: Job, run: Run, then: Space) -> SearchResult:
