@@ -14,46 +14,19 @@ from pathlib import Path
 
 import httpx
 import pytest
+from small_runs import TEXTS, write_run
 
 import raysum
-from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.run import Run
 from raysum.serve.client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-TEXTS = [
-    "Florence lies on the river Arno. It is the capital of Tuscany in the north of Italy.",
-    "The cathedral of Florence was finished in the year 1436. Its dome is made of four million bricks.",
-    "Rome lies on the river Tiber. It has been the capital of Italy since the year 1871.",
-]
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a small PHT with random weights."""
-    import torch
-    from safetensors.torch import save_file
-
-    from raysum.data.recipe import Recipe
-    from raysum.data.vocabulary import Vocabulary
-    from raysum.models.specs.family import FamilySpec
-    from raysum.systems import build
-
-    folder = tmp_path_factory.mktemp("serve")
-    vocabulary = Vocabulary.train(TEXTS, 100, folder / "vocabulary.model")
-    sizes = {"width": 16, "heads": 2, "pooling_heads": 2, "ffn": 32, "vocabulary": len(vocabulary)}
-    spec = FamilySpec.model_validate({"encoder": "LL", "decoder": "P", **sizes})
-    config = Config.model_validate({"model": spec, "decode": {"min_length": 20, "max_length": 30, "batch_examples": 4}})
-    run = Run(folder / "tiny")
-    recipe = Recipe(vocabulary_sha256=vocabulary.sha256)
-    run.create(config, recipe.model_dump(mode="json"), folder / "vocabulary.model")
-    torch.manual_seed(0)
-    checkpoint = run.checkpoint_path(3)
-    checkpoint.mkdir()
-    save_file(build(spec).state_dict(), checkpoint / "weights.safetensors")
-    return run.path
+    return write_run(tmp_path_factory.mktemp("serve"))
 
 
 def free_port() -> int:
@@ -67,9 +40,10 @@ class Server:
     def __init__(self, run: Path, *arguments: str):
         self.port = free_port()
         self.mark = uuid.uuid4().hex
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "raysum", "serve", str(run), f"--port={self.port}", *arguments],
-            env=os.environ | {"RAYSUM_TEST_MARK": self.mark},
+            env=environment | {"RAYSUM_TEST_MARK": self.mark},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells let background jobs ignore it
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -95,6 +69,11 @@ class Server:
             except OSError:
                 continue
         return found
+
+    def environment(self, pid: int) -> dict[str, str]:
+        """What a process had when it was started, and so what torch found there."""
+        found = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        return dict(item.split("=", 1) for item in found if "=" in item)
 
     def stop(self, how: signal.Signals) -> tuple[int, str, str]:
         """Send the signal, then `ended`."""
@@ -149,6 +128,11 @@ def test_health_docs_and_mistakes(server: Server):
         server.client.summarize("Florence", ["", " "])
     large = httpx.post(f"{server.client.address}/v1/summarize", content=b"x" * (9 << 20))
     assert large.status_code == 413
+
+
+def test_replicas_that_wait_do_not_spin(server: Server):
+    for replica in server.processes("ServeReplica:raysum:model"):
+        assert server.environment(replica)["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
 def test_more_than_can_wait_is_refused_at_once_and_comes_back(server: Server):

@@ -1,6 +1,5 @@
 """What a machine can do at most: its rate of matrix products by dtype, and how fast it reads memory."""
 
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import torch
 
 from raysum.models.kernels.int8 import int8_linear
 from raysum.runtime.placement import device
+from raysum.runtime.processes import cores
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _CPU_SIDE, _GPU_SIDE = 2048, 8192  # of the square matrices that are multiplied: larger ones are no faster
@@ -49,7 +49,7 @@ def measure(threads: int, dtypes: list[str]) -> Machine:
     values = torch.ones(_READ // 4, device=place)
     return Machine(
         processor=torch.cuda.get_device_name() if place.type == "cuda" else _processor(),
-        cores=os.cpu_count() or 1,
+        cores=cores(),
         threads=threads,
         device=place.type,
         torch=torch.__version__,

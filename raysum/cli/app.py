@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig
+from raysum.runtime.processes import WAITING
 from raysum.serve.config import ServeConfig
 
 app = typer.Typer(
@@ -30,6 +32,7 @@ app.add_typer(config_app, name="config")
 
 def main() -> None:
     """Run the command line: exit code 2 and one message for a mistake of the user's."""
+    os.environ.update({**WAITING, **os.environ})
     try:
         app()
     except UserError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.runtime import forkserver
 from raysum.runtime.private import loopback_only, session_folder, stop_half_started
-from raysum.runtime.processes import environment
+from raysum.runtime.processes import cores, environment
 from raysum.runtime.silence import muted
 
 NO_DASHBOARD = "RAYSUM_NO_DASHBOARD"  # set in the environment: Ray is started without its dashboard
@@ -62,7 +62,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
                 with environment(_own(port)):
                     ray.init(
                         address="local",
-                        num_cpus=max(int(cpus or 0), os.cpu_count() or 1, 4),
+                        num_cpus=max(int(cpus or 0), cores(), 4),
                         object_store_memory=_OBJECT_STORE,
                         include_dashboard=not os.environ.get(NO_DASHBOARD),
                         dashboard_port=port,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from raysum.errors import UserError
 from raysum.runtime import forkserver
 from raysum.runtime.local import check_temporary, start_local, stop_local
+from raysum.runtime.processes import WAITING
 from raysum.runtime.silence import quiet_ray
 
 # Ray reads these when it is imported or started. Workers inherit them.
@@ -24,6 +25,7 @@ _ENVIRONMENT = {
     "RAY_prestart_worker_first_driver": "0",  # workers that Train and Tune do not use: theirs have an environment
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a box whatever its verbosity
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune's returns as if the search had ended
+    **WAITING,
 }
 
 
@@ -32,6 +34,7 @@ def make_ready(purpose: str, address: str | None = None) -> None:
 
     Raises UserError as :func:`start_ray` would, before anything is written for what cannot start.
     """
+    _set_environment()
     ray = sys.modules.get("ray")
     if not (address or os.environ.get("RAY_ADDRESS") or (ray and ray.is_initialized())):
         check_temporary()
@@ -45,8 +48,7 @@ def start_ray(address: str | None = None, cpus: float | None = None, purpose: st
     ``purpose`` is one of ``forkserver.PURPOSES``. Inside a submitted job (`ray job submit`) the job's cluster is the
     address. Raises UserError where ``address`` does not answer, or no Ray of our own starts.
     """
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    _set_environment()
     import ray
 
     if ray.is_initialized():
@@ -70,6 +72,11 @@ def _join(address: str) -> None:
         raise UserError(
             f"no Ray cluster answers at {address!r} ({first}); check the address, or leave it out"
         ) from None
+
+
+def _set_environment() -> None:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def _knock(address: str) -> None:

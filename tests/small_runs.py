@@ -1,0 +1,35 @@
+"""A run of a small PHT with random weights, that serves."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from raysum.config.sections import Config
+from raysum.data.recipe import Recipe
+from raysum.data.vocabulary import Vocabulary
+from raysum.models.specs.family import FamilySpec
+from raysum.run import Run
+from raysum.systems import build
+
+TEXTS = [
+    "Florence lies on the river Arno. It is the capital of Tuscany in the north of Italy.",
+    "The cathedral of Florence was finished in the year 1436. Its dome is made of four million bricks.",
+    "Rome lies on the river Tiber. It has been the capital of Italy since the year 1871.",
+]
+
+
+def write_run(folder: Path) -> Path:
+    """The run ``folder / "tiny"``: step 3, up to 30 tokens a summary, 4 examples decoded together."""
+    vocabulary = Vocabulary.train(TEXTS, 100, folder / "vocabulary.model")
+    sizes = {"width": 16, "heads": 2, "pooling_heads": 2, "ffn": 32, "vocabulary": len(vocabulary)}
+    spec = FamilySpec.model_validate({"encoder": "LL", "decoder": "P", **sizes})
+    config = Config.model_validate({"model": spec, "decode": {"min_length": 20, "max_length": 30, "batch_examples": 4}})
+    run = Run(folder / "tiny")
+    recipe = Recipe(vocabulary_sha256=vocabulary.sha256)
+    run.create(config, recipe.model_dump(mode="json"), folder / "vocabulary.model")
+    torch.manual_seed(0)
+    checkpoint = run.checkpoint_path(3)
+    checkpoint.mkdir()
+    save_file(build(spec).state_dict(), checkpoint / "weights.safetensors")
+    return run.path
