@@ -439,6 +439,16 @@ def test_all_that_finish_are_ranked_by_the_final_terms():
     assert [h.ids for h in found] == [[B, EOS], [B, C]]
 
 
+def test_alignment_acts_when_a_hypothesis_ends_unless_told_otherwise():
+    """As in the authors' code: at every step the paper's beta does harm."""
+    (term,) = terms(DecodeConfig(beta=0.8), SimpleNamespace(paragraph_mask=EVEN.mask), EVEN.predicted)
+    assert term.final
+    (term,) = terms(
+        DecodeConfig(beta=0.8, alignment_when="step"), SimpleNamespace(paragraph_mask=EVEN.mask), EVEN.predicted
+    )
+    assert not term.final
+
+
 def test_length_norm_values():
     assert length_norm(DecodeConfig(), 1) == 1.0
     assert length_norm(DecodeConfig(), 19) == pytest.approx(4**0.4)

@@ -36,7 +36,7 @@ def test_the_blocks_run_in_order(tmp_path):
     table = json.loads((run / "evaluation" / "test" / "table.json").read_text())
     assert table["examples"] == 8
     assert {"lead", "lexrank"} < set(table["systems"])
-    assert len(json.loads((tmp_path / "runs" / "beta" / "best.json").read_text())["config"]) == 1
+    assert len(json.loads((tmp_path / "runs" / "beta" / "best.json").read_text())["config"]) == 2
     assert len(done.stdout.strip().splitlines()) >= 16
 
 

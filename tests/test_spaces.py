@@ -55,7 +55,8 @@ def test_every_shipped_space_resolves_at_every_point(name):
 
 def test_beta_is_the_papers_grid_with_zero_as_control():
     space = load_space("beta")
-    assert [label(point) for point in space.samples()] == [f"beta={b}" for b in ("0", "0.2", "0.4", "0.6", "0.8", "1")]
+    names = [f"beta={b},alignment_when={w}" for b in ("0", "0.2", "0.4", "0.6", "0.8", "1") for w in ("final", "step")]
+    assert [label(point) for point in space.samples()] == names
     assert (space.config.metric, space.config.mode, space.config.split) == ("rouge2", "max", "valid")
 
 

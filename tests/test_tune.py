@@ -37,7 +37,8 @@ def run(tmp_path, data) -> Run:
 
 def trial(beta: float, rouge2: float, error: str | None = None) -> Trial:
     metrics = {} if error else {"rouge2": rouge2, "rouge2_low": rouge2 - 1, "rouge2_high": rouge2 + 2, "words": 7.0}
-    return Trial(f"beta={beta:g}", {"decode.beta": beta}, metrics, 1.0, error)
+    config = {"decode.beta": beta, "decode.alignment_when": "final"}
+    return Trial(f"beta={beta:g},alignment_when=final", config, metrics, 1.0, error)
 
 
 def test_best_first_then_smaller_values_failed_last():
@@ -122,24 +123,27 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
 
     from raysum.runtime.private import dashboard
 
-    space = betas(tmp_path, [0.0, 0.4, 0.8])
+    space = betas(tmp_path, [0.0, 0.8], "  decode.alignment_when: {grid: [final, step]}\n")
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=6"]
     result = tune(space, *command)
-    best = result.best.config["decode.beta"]
     top = max(t.metrics["rouge2"] for t in result.trials)
-    assert len(result.trials) == 3 and all(t.error is None and t.metrics["examples"] == 6 for t in result.trials)
-    assert best == min(t.config["decode.beta"] for t in result.trials if t.metrics["rouge2"] == top)
-    assert Run.resolve(tmp_path / "search").decode == run.config.decode.model_copy(update={"beta": best})
+    assert len(result.trials) == 4 and all(t.error is None and t.metrics["examples"] == 6 for t in result.trials)
+    best = min(tuple(t.config.values()) for t in result.trials if t.metrics["rouge2"] == top)
+    assert tuple(result.best.config.values()) == best
+    adopted = dict(zip(("beta", "alignment_when"), best, strict=True))
+    assert Run.resolve(tmp_path / "search").decode == run.config.decode.model_copy(update=adopted)
     assert (tmp_path / "search" / "search.png").is_file()
-    alone = evaluate(str(run.path), data.path, split="valid", limit=6, decode={"beta": 0.8}, out=tmp_path / "alone")
-    expected = next(iter(alone.systems.values()))
-    assert metric(result, "beta=0.8") == pytest.approx(expected["rouge2"])  # betas are decoded together
+    for when in ("final", "step"):  # betas are decoded together
+        decode = {"beta": 0.8, "alignment_when": when}
+        alone = evaluate(str(run.path), data.path, split="valid", limit=6, decode=decode, out=tmp_path / "alone")
+        expected = next(iter(alone.systems.values()))["rouge2"]
+        assert metric(result, f"beta=0.8,alignment_when={when}") == pytest.approx(expected)
 
-    actors = list_actors(address=dashboard(), limit=1000)
-    assert {"beta=0", "beta=0.4", "beta=0.8"} <= {actor.name for actor in actors}
+    actors, name = list_actors(address=dashboard(), limit=1000), "beta=0.8,alignment_when=step"
+    assert {t.name for t in result.trials} <= {actor.name for actor in actors}
     assert all(actor.state == "DEAD" for actor in actors if actor.class_name == "Decoder")  # it would hold a CPU
-    assert gauge("raysum_trial_rouge2", "beta=0.8") == pytest.approx(metric(result, "beta=0.8"), abs=1e-6)
-    assert hparams(tmp_path / "search" / "tune" / "beta=0.8") == {"decode.beta": 0.8}
+    assert gauge("raysum_trial_rouge2", name) == pytest.approx(metric(result, name), abs=1e-6)
+    assert hparams(tmp_path / "search" / "tune" / name) == {"decode.beta": 0.8, "decode.alignment_when": "step"}
 
     started = time.monotonic()
     again = tune(space, *command)
@@ -304,9 +308,10 @@ def gets_back_all_cpus() -> bool:
     return False
 
 
-def betas(folder: Path, values: list[float]) -> str:
+def betas(folder: Path, values: list[float], more: str = "") -> str:
     """A smaller space than the shipped one."""
-    (folder / "some_betas.yaml").write_text(f"about: x\nkind: decode\nsearch:\n  decode.beta: {{grid: {values}}}\n")
+    search = f"search:\n  decode.beta: {{grid: {values}}}\n{more}"
+    (folder / "some_betas.yaml").write_text(f"about: x\nkind: decode\n{search}")
     return str(folder / "some_betas.yaml")
 
 

@@ -109,7 +109,9 @@ class DecodeConfig(Section):
     n_best: int = Field(1, gt=0, description="summaries returned, best first; at most num_beams")
     beta: Weight = Field(0.0, description="weight of attention alignment (PHT eq. 17)")
     alignment_reduction: Literal["sum", "mean"] = Field("sum", description="over paragraphs: eq. 18, or its mean")
-    alignment_when: Literal["step", "final"] = Field("step", description="at every step, or in the final ranking")
+    alignment_when: Literal["step", "final"] = Field(
+        "final", description="when a hypothesis ends, as the authors' code, or at every step of the search"
+    )
     extractive: Weight = Field(
         0.0, description="weight of eq. 18 with a ranker's scores (extProb); alignment_* hold here"
     )

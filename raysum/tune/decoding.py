@@ -17,7 +17,7 @@ from raysum.tune.spaces import Job
 if TYPE_CHECKING:
     import pandas as pd
 
-BETA = "decode.beta"
+BETA, WHEN = "decode.beta", "decode.alignment_when"
 _FIRST, _CHUNK = 16, 64  # examples before the first report, and between others: something is seen soon
 
 
@@ -26,17 +26,17 @@ def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
     from ray import tune
 
     name = tune.get_context().get_trial_name()
-    beta = values[BETA] if decoder else None
+    tried = values if decoder else {}
     own = {"num_cpus": 0, "num_gpus": share("decoder", job.at_once).gpus}
     decoder = decoder or ray.remote(Decoder).options(**own).remote(job, values)
     scorer: Any = ray.remote(TrialScorer).options(name=name, num_cpus=1).remote(job, name)
     bounds = sorted({0, min(_FIRST, job.length), *range(_CHUNK, job.length, _CHUNK), job.length})
     for start, stop in pairwise(bounds):
-        tune.report(ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, beta))))
+        tune.report(ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, tried))))
 
 
 class Decoder:
-    """The actor that decodes the split: for one trial, or together for all that differ in their ``betas`` only."""
+    """The actor that decodes the split: for one trial, or for all that differ in ``betas`` and where they act only."""
 
     def __init__(self, job: Job, values: dict[str, Any], betas: Sequence[float] | None = None):
         import torch
@@ -49,13 +49,15 @@ class Decoder:
         self.summarizer = Summarizer.load(job.run.path, **self.settings.model_dump())
         self.betas = list(betas or [self.settings.beta])
         self.rows = scored_rows(job)
-        self.done: dict[int, list[list[Summary]]] = {}
+        self.done: dict[tuple[int, str], list[list[Summary]]] = {}
 
-    def decode(self, start: int, stop: int, beta: float | None = None) -> list[Summary]:
-        """What the rows ``start`` to ``stop`` give with ``beta``, one of ``betas``."""
-        if start not in self.done:
-            self.done[start] = self.summarizer.summarize_betas(self.rows[start:stop], self.settings, self.betas)
-        return self.done[start][0 if beta is None else self.betas.index(beta)]
+    def decode(self, start: int, stop: int, tried: dict[str, Any]) -> list[Summary]:
+        """What the rows ``start`` to ``stop`` give with the values ``tried`` of BETA and WHEN, where they are tried."""
+        when = tried.get(WHEN, self.settings.alignment_when)
+        if (start, when) not in self.done:
+            settings = self.settings.model_copy(update={"alignment_when": when})
+            self.done[start, when] = self.summarizer.summarize_betas(self.rows[start:stop], settings, self.betas)
+        return self.done[start, when][self.betas.index(tried.get(BETA, self.betas[0]))]
 
 
 class TrialScorer:
@@ -87,12 +89,12 @@ def scored_rows(job: Job) -> list[Row]:
 
 @contextmanager
 def shared_decoder(job: Job) -> Iterator[Any]:
-    """One decoder for all trials of a grid of betas, None for other spaces. It ends with the search.
+    """One decoder for all trials of a grid of betas and where they act, None for other spaces. It ends with the search.
 
     Tune keeps a handle of it for as long as the driver lives, so that Ray would not end it.
     """
     search = job.space.config.search
-    if set(search) != {BETA} or search[BETA].grid is None:
+    if BETA not in search or not search.keys() <= {BETA, WHEN} or search[BETA].grid is None:
         yield None
         return
     betas = search[BETA].listed

@@ -17,7 +17,8 @@ _NAMED = 5  # the best so many dots have their names beside them; the table has 
 
 def plot(space: SpaceConfig, trials: list[Trial], file: Path) -> None:
     """A PNG. Trained models: the metric over their parameters, and over their seconds. Decoding: the metric with its
-    95 % interval over the value searched, if that is one number, else trial by trial.
+    95 % interval over the value searched, if that is one number (with a line for each value of a second key of a grid),
+    else trial by trial.
 
     ``trials`` come best first, without failed ones; the best is red.
     """
@@ -34,16 +35,24 @@ def plot(space: SpaceConfig, trials: list[Trial], file: Path) -> None:
 
 def _intervals(space: SpaceConfig, trials: list[Trial], figure: "Figure") -> None:
     values = [next(iter(trial.config.values())) for trial in trials]
-    over_number = len(space.search) == 1 and all(isinstance(value, int | float) for value in values)
+    few = len(space.search) <= (2 if space.searcher == "grid" else 1)
+    over_number = few and all(isinstance(value, int | float) for value in values)
     figure.set_size_inches(6.4, 4.0 if over_number else 1.2 + 0.35 * len(trials))
     axes, metrics = figure.subplots(), [trial.metrics[space.metric] for trial in trials]
+    others = ["".join(map(short, [*trial.config.values()][1:])) for trial in trials]  # a line for each
+    colors = dict(zip(sorted({*others}), (_OTHER, "C1", "C2", *["C4"] * len(trials)), strict=False))
     for line, (trial, metric, value) in enumerate(zip(trials, metrics, values, strict=True)):
         low, high = (trial.metrics.get(f"{space.metric}_{end}", metric) for end in ("low", "high"))
         interval, place = [low, metric, high], [value if over_number else line] * 3
         x, y = (place, interval) if over_number else (interval, place)
-        axes.plot(x, y, color=_OTHER if line else _BEST, marker="o", markevery=[1])
+        color = colors[others[line]] if over_number else _OTHER
+        axes.plot(x, y, color=color if line else _BEST, marker="o", markevery=[1])
     if over_number:
-        axes.plot(*zip(*sorted(zip(values, metrics, strict=True)), strict=True), color=_OTHER, alpha=0.5, zorder=1)
+        for other, color in colors.items():
+            points = sorted((v, m) for v, m, o in zip(values, metrics, others, strict=True) if o == other)
+            axes.plot(*zip(*points, strict=True), color=color, alpha=0.5, zorder=1, label=other)
+        if len(colors) > 1:
+            axes.legend()
         axes.set(xlabel=next(iter(space.search)), ylabel=space.metric)
     else:
         axes.set_yticks(range(len(trials)), [trial.name for trial in trials])
