@@ -159,6 +159,7 @@ def test_a_search_goes_on_at_another_address_and_by_its_owner_only(tmp_path, dat
         given = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", *more]
         _claim(_check(load_space("beta", given)))
 
+    (tmp_path / "search").mkdir()  # by the lock
     claim("train.address=one:1")
     (tmp_path / "search" / "tune").mkdir()
     (tmp_path / "search" / "tune" / "tuner.pkl").write_bytes(b"")

@@ -130,7 +130,7 @@ def summarize(
     from raysum.decode.summarizer import Summarizer
 
     clusters = given_clusters(files or ["-"], settings.title)
-    summarizer = Summarizer.load(run, settings.checkpoint, dtype=settings.dtype, **settings.decode)
+    summarizer = Summarizer.of(run, settings)
     return summarizer.summarize_many(clusters, progress=len(clusters) > 1)
 
 

@@ -1,6 +1,7 @@
 """What the command line is asked to summarize: data files of clusters, texts that form one cluster, standard input."""
 
 import codecs
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]
                 clusters += map(_cluster, json_records(given.split(b"\n"), "standard input"))
             else:
                 texts.append({"source": "standard input", "text": _decoded(given)})
-        elif file.endswith(SUFFIXES) or Path(file).is_dir():
+        elif file.endswith(SUFFIXES) or os.path.isdir(file):
             clusters += [_cluster(record) for source in find_sources([file]) for record in source.records()]
         else:
             texts.append({"source": Path(file).name, "text": read_text(Path(file))})

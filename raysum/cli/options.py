@@ -5,9 +5,9 @@ Each setting may also be given as ``key=value``, and decoding settings by ``--se
 
 import inspect
 import json
+import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, get_args
 
@@ -89,7 +89,7 @@ def print_result(result: Any, as_json: bool) -> None:
 
 
 def _is_pair(item: str) -> bool:
-    return bool(_PAIR.match(item)) and not Path(item).exists()
+    return bool(_PAIR.match(item)) and not os.path.exists(item)
 
 
 def _option(name: str, field: FieldInfo) -> Any:

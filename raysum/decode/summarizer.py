@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from raysum.config.problems import validate
-from raysum.config.sections import DecodeConfig
+from raysum.config.sections import DecodeConfig, LoadConfig
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
@@ -56,14 +56,21 @@ class Summarizer:
         """
         if dtype not in DTYPES:
             raise UserError(f"no dtype {dtype!r}; there are {', '.join(DTYPES)}")
+        return cls.of(
+            run, validate({"checkpoint": checkpoint, "dtype": dtype, "decode": decode}, None, LoadConfig), device
+        )
+
+    @classmethod
+    def of(cls, run: str | os.PathLike[str], config: LoadConfig, device: str | None = None) -> "Summarizer":
+        """:meth:`load` as ``config`` says."""
         keep_freed_memory()
         opened, place = Run.resolve(run), find_device(device)
         vocabulary, recipe = Vocabulary.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         if vocabulary.sha256 != recipe.vocabulary_sha256:
             raise UserError(f"{opened.vocabulary} is not the vocabulary that {run} was trained with; restore its own")
-        settings = validate(opened.decode.model_dump() | decode, None, DecodeConfig)
-        model = restore_generator(opened, checkpoint, place)
-        if dtype == "int8":
+        settings = validate(opened.decode.model_dump() | config.decode, None, DecodeConfig)
+        model = restore_generator(opened, config.checkpoint, place)
+        if config.dtype == "int8":
             quantize(model)
         commas = {i for text in (",", "a,") for i in vocabulary.encode(text) if vocabulary.decode([i]) == ","}
         searcher = Searcher(
@@ -71,7 +78,7 @@ class Summarizer:
             opened.config.source,
             restore_predictor(opened, place),
             restore_ranker(settings.ranker, vocabulary.sha256, place) if settings.ranker else None,
-            bf16=dtype == "bf16",
+            bf16=config.dtype == "bf16",
             commas=tuple(sorted(commas)),
         )
         return cls(searcher, vocabulary, recipe, settings, str(run))

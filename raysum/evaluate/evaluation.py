@@ -42,7 +42,7 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         return compare([EXTRACTIVE[str(target)]()], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
-    summarizer = Summarizer.load(run.path, checkpoint=config.checkpoint, dtype=config.dtype, **config.decode)
+    summarizer = Summarizer.of(run.path, config)
     name = run.path.name + ("+align" if summarizer.settings.beta else "")
     plain = Trained(name, summarizer, summarizer.settings)
     systems: list[System] = list(strategies(summarizer)) if config.terms else [plain]

@@ -21,8 +21,8 @@ def new_folder(out: Path) -> Iterator[Path]:
     What a killed process left there is removed first. Raises UserError where ``out`` is taken, another process makes
     it, or it cannot be written.
     """
-    folder = out.with_name(f".{out.name}.unfinished")
     check_vacant(out)
+    folder = out.with_name(f".{out.name}.unfinished")
     with held(out, out.with_name(f".{out.name}.lock")):
         check_vacant(out)  # another may have made it meanwhile
         try:

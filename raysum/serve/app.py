@@ -45,10 +45,11 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
             say(f"warning: whoever reaches {config.host} can use it; 127.0.0.1 keeps it to this machine")
         say("Ctrl-C stops it")
         stopped = threading.Event()
-        for name in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(name, lambda *_: stopped.set())
+        before = {name: signal.signal(name, lambda *_: stopped.set()) for name in (signal.SIGINT, signal.SIGTERM)}
         stopped.wait()
         say("stopping")
+    for name, handler in before.items():  # once all is stopped: another Ctrl-C does not cut that short
+        signal.signal(name, handler)
 
 
 @contextmanager

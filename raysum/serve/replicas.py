@@ -40,7 +40,7 @@ class Model:
     """One replica of the summarizer. Requests that come together and want the same settings are decoded together."""
 
     def __init__(self, config: ServeConfig):
-        self._summarizer = Summarizer.load(config.run, config.checkpoint, dtype=config.dtype, **config.decode)
+        self._summarizer = Summarizer.of(config.run, config)
         self._decode.set_max_batch_size(self._summarizer.settings.batch_examples)  # type: ignore[attr-defined]
         self._max_cost = config.max_cost
         threads = max(1, cores() // config.replicas)

@@ -43,7 +43,6 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     started = time.monotonic()
     job = _check(load_space(name, [*pairs(values), *overrides]))
     with held(job.out, job.out / LOCK):
-        _claim(job)
         return _search(job, started)
 
 

@@ -35,4 +35,6 @@ def listed(folder: Path) -> list[Path]:
     """Natural sort: part 2 before part 10."""
     parts = re.compile(r"(\d+)")
     visible = (item for item in folder.iterdir() if not item.name.startswith("."))
-    return sorted(visible, key=lambda item: [(int(p), "") if p.isdigit() else (-1, p) for p in parts.split(item.name)])
+    return sorted(
+        visible, key=lambda item: [(int(p), "") if p.isdecimal() else (-1, p) for p in parts.split(item.name)]
+    )
