@@ -336,6 +336,12 @@ def alignment(twelve_steps, data) -> Run:
     return fit(load_config("alignment", overrides + ["model.dropout=0"]))
 
 
+def test_the_predictors_place_is_in_its_run(twelve_steps, data, tmp_path):
+    with pytest.raises(UserError, match="goes into .*alignment; leave it out"):
+        train("alignment", data=str(data), run=str(twelve_steps.path), out=str(tmp_path / "elsewhere"))
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_labels_are_the_models_attention(alignment, twelve_steps, data):
 
     labels = Dataset.open(alignment.path / "labels")

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -72,7 +73,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
             break
         except Exception as error:  # Ray has no class of its own for a start that failed
             folder = stop_half_started(error)
-            taken = "already occupied" in str(error) or "address already in use" in str(error)
+            taken = re.search("already occupied|already in use", str(error))
             if not taken or attempt == _STARTS:
                 logs = f"; its logs are in {folder}/logs" if folder else ""
                 raise UserError(
