@@ -83,6 +83,34 @@ def requests(count: int) -> Iterator[dict[str, Any]]:
         yield {"content": body(rng), "headers": {"Content-Type": kind.encode()}}
 
 
+def server(config: ServeConfig) -> httpx.AsyncClient:
+    """Both deployments as they are, but for Ray between them, and batches."""
+    model: Any = Model(config)
+    model._decode = lambda request: asyncio.to_thread(lambda: model._decode_now([request])[0])
+    handle: Any = SimpleNamespace(summarize=SimpleNamespace(remote=model.summarize))
+    api = Front(handle, Health(status="ok", run="tiny", step=3), config, False).__serve_build_asgi_app__()
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://server", timeout=60
+    )
+
+
+def test_what_a_request_may_cost_is_bounded_and_named(tmp_path: Path):
+    config = ServeConfig(run=str(write_run(tmp_path)), max_cost=16)
+
+    async def ask(**options: int) -> httpx.Response:
+        async with server(config) as http:
+            body = {"title": "Florence", "documents": TEXTS, "options": options}
+            return await http.post("/v1/summarize", json=body)
+
+    refused = asyncio.run(ask(num_beams=16, max_length=1000))
+    assert refused.status_code == 422
+    told = refused.json()["error"]
+    assert told.startswith("num_beams 16 x max_length 1000 x ") and "the 16 that a request may ask for" in told
+    assert "--max-cost" in told
+    assert asyncio.run(ask(num_beams=5, max_length=30)).status_code == 200  # as the run's own settings
+    assert asyncio.run(ask(num_beams=5, max_length=31)).status_code == 422
+
+
 @pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
 def test_every_request_is_answered_and_no_fault_is_ours(tmp_path: Path, count: int):
     limits = {"max_cost": 5000, "max_documents": 50, "max_paragraphs": 300, "max_characters": 20_000}
@@ -90,14 +118,8 @@ def test_every_request_is_answered_and_no_fault_is_ours(tmp_path: Path, count: i
     statuses: Counter[int] = Counter()
 
     async def fuzz() -> None:
-        model: Any = Model(config)
-        model._decode = lambda request: loop.run_in_executor(model._thread, lambda: model._decode_now([request])[0])
-        handle: Any = SimpleNamespace(summarize=SimpleNamespace(remote=model.summarize))
-        api = Front(handle, Health(status="ok", run="tiny", step=3), config, False).__serve_build_asgi_app__()
-        loop = asyncio.get_running_loop()
-        transport = httpx.ASGITransport(api, raise_app_exceptions=False)
         waiting = asyncio.Semaphore(8)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
+        async with server(config) as http:
 
             async def ask(request: dict[str, Any]) -> None:
                 async with waiting:

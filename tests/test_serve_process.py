@@ -5,14 +5,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from small_runs import TEXTS, write_run
 
@@ -149,6 +151,32 @@ def test_more_than_can_wait_is_refused_at_once_and_comes_back(server: Server):
     assert server.client.summarize("Florence", TEXTS)["summary"]
 
 
+LONG = {"num_beams": 16, "max_length": 1000, "min_length": 1000, "no_repeat_ngram_size": 0}
+
+
+def ask_for_long(server: Server, timeout: float) -> None:
+    body = {"title": "Florence", "documents": TEXTS, "options": LONG}
+    with suppress(httpx.TransportError):
+        httpx.post(f"{server.client.address}/v1/summarize", json=body, timeout=timeout)
+
+
+def test_work_for_clients_that_have_left_ends(server: Server):
+    replicas = server.processes("ServeReplica:raysum:model")
+
+    def cpu_seconds() -> float:
+        return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in replicas)
+
+    began = cpu_seconds()
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(lambda _: ask_for_long(server, timeout=3), range(12)))
+    assert cpu_seconds() - began > 0.5, "the work had not begun"
+    time.sleep(2)
+    left = cpu_seconds()
+    time.sleep(3)
+    assert cpu_seconds() - left < 0.5
+    assert server.client.summarize("Florence", TEXTS)["summary"]
+
+
 def test_no_request_is_lost_when_a_replica_is_killed(server: Server):
     replicas = server.processes("ServeReplica:raysum:model")
     assert len(replicas) == 2
@@ -170,9 +198,15 @@ def test_a_busy_port_is_one_message_and_exit_2(server: Server, run: Path):
     assert str(server.port) in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_stopped_it_leaves_nothing(server: Server):
+def test_stopped_under_load_it_soon_leaves_nothing(server: Server):
     assert len(server.processes()) > 5
+    waiting = [threading.Thread(target=ask_for_long, args=(server, 60), daemon=True) for _ in range(12)]
+    for thread in waiting:
+        thread.start()
+    time.sleep(2)
+    began = time.monotonic()
     code, out, err = server.stop(signal.SIGTERM)
+    assert time.monotonic() - began < 20  # some 8 s on idle cores; to wait for the long requests takes longer
     assert (code, out) == (0, "")
     assert err.strip() == "stopping"
     assert server.processes() == []

@@ -80,6 +80,8 @@ def serving(config: ServeConfig) -> Iterator[str]:
             url = f"http://{'127.0.0.1' if config.host == '0.0.0.0' else config.host}:{port}"
             _wait_until_ready(url)
             yield url
+            with muted("ray.serve"):
+                ray_serve.delete(_NAME)  # while the proxy still stands: requests under way may be answered
         finally:
             with muted("ray.serve"):
                 ray_serve.shutdown()

@@ -27,7 +27,7 @@ from raysum.serve.schema import Health
 
 BATCH_WAIT = 0.02  # seconds a request waits for company; decoding one takes many times as long
 _TRIES = 2  # of a request whose replica dies under it; more would let a deadly request kill all replicas in turn
-_DRAIN = 10.0  # seconds that requests under way may take once the server is told to stop
+_DRAIN = 3.0  # seconds that requests under way may take once the server is told to stop
 
 
 class Request(NamedTuple):
@@ -123,20 +123,21 @@ def application(config: ServeConfig, health: Health, batch: int) -> serve.Applic
     """Both deployments, bound. A replica works on ``batch`` requests while the next ``batch`` of them gather; twice as
     many wait for each replica; what comes beyond that is refused."""
     each = share("replica", config.replicas)
-    stopping: Any = {"graceful_shutdown_timeout_s": _DRAIN, "graceful_shutdown_wait_loop_s": 0.1}
     model = serve.deployment(
         name="model",
         num_replicas=config.replicas,
         max_ongoing_requests=2 * batch,
         max_queued_requests=2 * batch * config.replicas,
         max_constructor_retry_count=1,
+        graceful_shutdown_timeout_s=0.1,  # the front, which waits for the requests, is stopped before
+        graceful_shutdown_wait_loop_s=0.05,
         ray_actor_options={"num_cpus": each.cpus, "num_gpus": each.gpus},
-        **stopping,
     )(Model)
     front = serve.deployment(
         name="front",
         max_ongoing_requests=8 * batch * config.replicas + 100,  # more than the model takes: it refuses, never waits
+        graceful_shutdown_timeout_s=_DRAIN,
+        graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},
-        **stopping,
     )(serve.ingress()(Front))
     return front.bind(model.bind(config), health, config, config.host in LOCAL)
