@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -387,6 +388,20 @@ def test_given_paragraphs_are_not_cut_at_newlines(recipe, vocabulary):
     assert row["text"] == ["The bridge\nof Lisbon", "Boats pass under its deck."]
     assert row["document"].tolist() == [0, 1] and row["char_start"].tolist() == [1, 0]
     assert row["target_ids"].tolist() == [] and row["summary"] == ""
+
+
+def test_what_is_cut_of_a_long_paragraph_is_not_encoded_for_a_summary(recipe, vocabulary):
+    line = "The old bridge of Lisbon is red. Boats pass under its deck! "
+    raw = {"title": "Lisbon", "documents": [line * 500, "Nothing else is known about the weather of that day."]}
+    row, counts = prepare_counted(raw, recipe, vocabulary)
+    found = prepare_example(raw, recipe, vocabulary)
+    assert counts["tokens"] > 8000  # a dataset's card counts them all
+    for name in ("ids", "paragraph_offsets", "sentence_offsets", "char_end"):
+        assert found[name].tolist() == row[name].tolist()
+    assert found["text"] == row["text"]
+    began = time.process_time()
+    prepare_example({"title": "Lisbon", "documents": [". " * 1_000_000]}, recipe, vocabulary)
+    assert time.process_time() - began < 1  # some 4 s where a million sentences are encoded
 
 
 def test_paragraphs_without_pieces_are_dropped_before_ranks(recipe, vocabulary):

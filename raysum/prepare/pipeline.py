@@ -21,6 +21,8 @@ from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.sources.record import Rejected
 
+_LONGEST_TOKEN = 100  # characters: more than any piece has, but for a run of unknown ones, which is one token
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -49,11 +51,16 @@ def prepare_example(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabula
 
     A cluster without summary gives empty ``target_ids``. Raises Rejected where nothing of it can be read.
     """
-    return prepare_counted(raw, recipe, vocabulary)[0]
+    return prepare_counted(raw, recipe, vocabulary, recipe.paragraph_tokens * _LONGEST_TOKEN)[0]
 
 
-def prepare_counted(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> tuple[Row, Counter[str]]:
-    """``prepare_example`` and what was dropped on the way, in paragraphs, words and tokens."""
+def prepare_counted(
+    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary, longest: int | None = None
+) -> tuple[Row, Counter[str]]:
+    """``prepare_example`` and what was dropped on the way, in paragraphs, words and tokens.
+
+    With ``longest`` no more than so many characters of a paragraph are encoded, and their tokens alone are counted.
+    """
     cluster = read_cluster(raw)
     found = list(_paragraphs(cluster))
     if not found:
@@ -66,7 +73,7 @@ def prepare_counted(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabula
     scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in cleaned])
     best = best_first(scores)[: recipe.max_paragraphs]
     kept = [cleaned[i] for i in best]
-    row, tokens = _encode(cluster, kept, scores[best], recipe, vocabulary)
+    row, tokens = _encode(cluster, kept, scores[best], recipe, vocabulary, longest)
     num_words = sum(len(p.words) for p in cleaned)
     counts = Counter(
         paragraphs_found=len(found),
@@ -126,10 +133,16 @@ def _paragraphs(cluster: Cluster) -> Iterator[Paragraph]:
 
 
 def _encode(
-    cluster: Cluster, paragraphs: list[Paragraph], scores: np.ndarray, recipe: Recipe, vocabulary: Vocabulary
+    cluster: Cluster,
+    paragraphs: list[Paragraph],
+    scores: np.ndarray,
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    longest: int | None,
 ) -> tuple[Row, np.ndarray]:
     """The row, and [M] the tokens that each paragraph had before it was cut."""
-    sentences = [[p.text[start:end] for start, end in quick_sentence_spans(p.text)] for p in paragraphs]
+    read = [p.text[:longest] for p in paragraphs]
+    sentences = [[text[start:end] for start, end in quick_sentence_spans(text)] for text in read]
     texts = [cluster.title, *(sentence for group in sentences for sentence in group)]
     title, *encoded = vocabulary.encode_all([normalize(text, recipe.normalize) for text in texts])
     pieces = iter(encoded)
