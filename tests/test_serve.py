@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from raysum.errors import UserError
+from raysum.serve import guard
 from raysum.serve.api import Overloaded, build_api
 from raysum.serve.config import Limits
 from raysum.serve.schema import Health
@@ -125,6 +126,15 @@ def test_a_large_body_is_refused_announced_or_not():
 )
 def test_what_a_request_may_hold_is_bounded_and_the_bound_named(documents: list[Any], message: str):
     assert error(ask(json={"title": "a", "documents": documents}), 413).startswith(message)
+
+
+def test_a_body_that_stops_coming_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    async def pieces():
+        yield b'{"title": '
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(guard, "_PATIENCE", 0.2)
+    assert "nothing more of the request came" in error(ask(content=pieces()), 408)
 
 
 def test_a_request_at_its_bounds_is_taken():
