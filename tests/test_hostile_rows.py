@@ -4,6 +4,8 @@ import csv
 import gzip
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
@@ -14,10 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raysum.data.clean import pieces
 from raysum.data.dataset import REJECTED
+from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
+from raysum.prepare import pipeline
 from raysum.prepare.job import prepare
+from raysum.prepare.pipeline import prepare_counted
 from raysum.prepare.sources import csv as csv_source
 from raysum.prepare.sources import folders, jsonl, parquet, record
 from raysum.prepare.sources.find import find_sources
@@ -217,6 +223,44 @@ def test_a_file_name_that_is_not_unicode(tmp_path, vocabulary):
     path.write_text(line() + "\n")
     dataset = prepare(path, tmp_path / "data", vocab=vocabulary).dataset
     assert dataset.manifest["sources"] == [f"{tmp_path}/r\\udce4.jsonl"]
+
+
+@pytest.mark.parametrize("text", ["'x' * size", "'Elbe valley 3 bridges ' * (size // 22)", "'a. ' * (size // 3)"])
+def test_one_large_document_takes_a_few_times_its_size(vocabulary, text):
+    """Encoded at once, it took 60 times its size."""
+    script = f"""
+from raysum.data.recipe import Recipe
+from raysum.data.vocabulary import Vocabulary
+from raysum.prepare.pipeline import prepare_example
+from raysum.runtime.processes import peak_rss_mb
+vocabulary, size = Vocabulary.load({vocabulary!r}), 3 << 20
+recipe, text = Recipe(vocabulary_sha256=vocabulary.sha256), {text}
+before = peak_rss_mb()
+row = prepare_example({{"title": "Elbe", "documents": [text]}}, recipe, vocabulary)
+assert row["text"] == [text.rstrip()] and 0 < len(row["ids"]) <= 100
+print((peak_rss_mb() - before) / 3)
+"""
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stderr
+    assert float(process.stdout) < 25
+
+
+def test_long_paragraphs_give_the_ids_that_they_gave_whole(vocabulary, monkeypatch):
+    loaded = Vocabulary.load(vocabulary)
+    recipe = Recipe(vocabulary_sha256=loaded.sha256, paragraph_tokens=40, normalize="lower-split")
+    raw = {"title": "Elbe", "documents": [f"Sentence {n} of the Elbe has, in all, 5 words. " * 30 for n in range(9)]}
+    whole, counted = prepare_counted(raw, recipe, loaded)
+    monkeypatch.setattr(pipeline, "_READ", 200)
+    monkeypatch.setattr(pipeline, "_READ_OF_TOKEN", 5)
+    monkeypatch.setattr(pipeline, "_LARGE", 1000)
+    cut, counted_in_pieces = prepare_counted(raw, recipe, loaded)
+    assert counted_in_pieces == counted and counted["tokens_cut"] > 5000
+    assert {key: str(value) for key, value in cut.items()} == {key: str(value) for key, value in whole.items()}
+
+
+def test_pieces_are_cut_before_spaces_and_lose_nothing():
+    assert list(pieces("ab cd efghijk l", 5)) == ["ab", " cd", " efgh", "ijk l"]
+    assert list(pieces("ab", 5)) == ["ab"] and list(pieces("", 5)) == [""]
 
 
 def test_clusters_without_summary_are_told(tmp_path, vocabulary, capsys):

@@ -22,7 +22,7 @@ from raysum.runtime.progress import bar, say
 from raysum.runtime.session import ray_session
 from raysum.runtime.storage import new_folder
 
-_SMALL = 24 << 20  # bytes of text that one process prepares in the time that Ray takes to start
+_SMALL = 8 << 20  # bytes of text: one core prepares them in some 8 s, which Ray would take to start
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
-from raysum.data.clean import bigrams, is_clone, normalize, paragraph_spans, words
+from raysum.data.clean import bigrams, is_clone, normalize, paragraph_spans, pieces, words
 from raysum.data.recipe import Recipe
 from raysum.data.rows import Row
 from raysum.data.sentences import quick_sentence_spans
@@ -21,7 +22,10 @@ from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.sources.record import Rejected
 
-_LONGEST_TOKEN = 100  # characters: more than any piece has, but for a run of unknown ones, which is one token
+_LARGE = 1 << 20  # characters of a cluster from which on it is worth the time to save memory
+# Characters of a paragraph that are cut into sentences: more than its tokens can be of. A text that is encoded at once
+# takes 60 times its size.
+_READ, _READ_OF_TOKEN = 1 << 16, 64
 
 
 @dataclass(frozen=True)
@@ -51,16 +55,11 @@ def prepare_example(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabula
 
     A cluster without summary gives empty ``target_ids``. Raises Rejected where nothing of it can be read.
     """
-    return prepare_counted(raw, recipe, vocabulary, recipe.paragraph_tokens * _LONGEST_TOKEN)[0]
+    return prepare_counted(raw, recipe, vocabulary)[0]
 
 
-def prepare_counted(
-    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary, longest: int | None = None
-) -> tuple[Row, Counter[str]]:
-    """``prepare_example`` and what was dropped on the way, in paragraphs, words and tokens.
-
-    With ``longest`` no more than so many characters of a paragraph are encoded, and their tokens alone are counted.
-    """
+def prepare_counted(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> tuple[Row, Counter[str]]:
+    """``prepare_example`` and what was dropped on the way, in paragraphs, words and tokens."""
     cluster = read_cluster(raw)
     found = list(_paragraphs(cluster))
     if not found:
@@ -73,7 +72,7 @@ def prepare_counted(
     scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in cleaned])
     best = best_first(scores)[: recipe.max_paragraphs]
     kept = [cleaned[i] for i in best]
-    row, tokens = _encode(cluster, kept, scores[best], recipe, vocabulary, longest)
+    row, tokens = _encode(cluster, kept, scores[best], recipe, vocabulary)
     num_words = sum(len(p.words) for p in cleaned)
     counts = Counter(
         paragraphs_found=len(found),
@@ -108,7 +107,8 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
     named = [_document(item, f"{kind} {number}") for number, item in enumerate(given, 1)]
     name = "" if raw.get("id") is None else str(raw["id"])
     try:
-        "".join([name, title, summary, *(part for pair in named for part in pair)]).encode()
+        for text in (name, title, summary, *chain.from_iterable(named)):
+            text.encode()
     except UnicodeEncodeError:
         raise Rejected("a text is not valid Unicode", "half of a surrogate pair") from None
     return Cluster(name, " ".join(title.split()), named, not documents, summary, raw)
@@ -123,30 +123,27 @@ def _document(item: Any, name: str) -> tuple[str, str]:
 
 
 def _paragraphs(cluster: Cluster) -> Iterator[Paragraph]:
+    seen: dict[str, str] | None = {} if sum(len(text) for _, text in cluster.documents) > _LARGE else None
     for number, (_, text) in enumerate(cluster.documents):
         spans = paragraph_spans(text)
         if cluster.cut_into_paragraphs and spans:
             spans = [(spans[0][0], spans[-1][1])]
         for place, (start, end) in enumerate(spans):
             piece = text[start:end]
-            yield Paragraph(number, place, start, end, piece, words(piece))
+            yield Paragraph(number, place, start, end, piece, words(piece, seen))
 
 
 def _encode(
-    cluster: Cluster,
-    paragraphs: list[Paragraph],
-    scores: np.ndarray,
-    recipe: Recipe,
-    vocabulary: Vocabulary,
-    longest: int | None,
+    cluster: Cluster, paragraphs: list[Paragraph], scores: np.ndarray, recipe: Recipe, vocabulary: Vocabulary
 ) -> tuple[Row, np.ndarray]:
     """The row, and [M] the tokens that each paragraph had before it was cut."""
-    read = [p.text[:longest] for p in paragraphs]
-    sentences = [[text[start:end] for start, end in quick_sentence_spans(text)] for text in read]
-    texts = [cluster.title, *(sentence for group in sentences for sentence in group)]
+    most = max(_READ, _READ_OF_TOKEN * recipe.paragraph_tokens)
+    heads = [next(pieces(text, most)) for text in (cluster.title, *(p.text for p in paragraphs))]
+    sentences = [[head[start:end] for start, end in quick_sentence_spans(head)] for head in heads[1:]]
+    texts = [heads[0], *(sentence for group in sentences for sentence in group)]
     title, *encoded = vocabulary.encode_all([normalize(text, recipe.normalize) for text in texts])
-    pieces = iter(encoded)
-    tokenized = [[next(pieces) for _ in group] for group in sentences]
+    left = iter(encoded)
+    tokenized = [[next(left) for _ in group] for group in sentences]
     real = [i for i, group in enumerate(tokenized) if any(group)]
     if not real:
         raise Rejected("no text in the documents")
@@ -181,7 +178,9 @@ def _encode(
         "graph_col": edges[1],
         "graph_value": edges[2],
     }
-    return row, np.array([sum(map(len, group)) for group in tokenized])
+    beyond = (islice(pieces(p.text, most), 1, None) for p in paragraphs)
+    unread = [sum(len(vocabulary.encode(normalize(text, recipe.normalize))) for text in texts) for texts in beyond]
+    return row, np.array([sum(map(len, group)) + more for group, more in zip(tokenized, unread, strict=True)])
 
 
 def _extra(raw: Mapping[str, Any], recipe: Recipe) -> str:
