@@ -21,6 +21,7 @@ from raysum.models.specs.graphsum import GraphSumSpec
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.specs.txl import TxlSpec
 from raysum.systems import Spec, count_parameters
+from raysum.train.labels import attention_labels
 
 WET = {"vocabulary": 40, "width": 16, "ffn": 24, "heads": 2}
 SIZES = {**WET, "dropout": 0.0, "attention_dropout": 0.0}
@@ -252,26 +253,34 @@ def test_learns_and_decodes(name):
             assert hypothesis.log_prob == pytest.approx(log_prob.item(), abs=1e-4)
             count = len(EXAMPLES[row])
             eta = shares(shares(share[0]).sum(0))[:count]  # of one pass; the search sums it step by step
+            _, label = attention_labels(model, Batch(source_of([row]), tokens))
+            torch.testing.assert_close(label[0, :count], eta)  # what a predictor learns is what the search compares
             alignment = 0.5 * eta.clamp(1e-6, 1 / count).log().sum().item() if count > 1 else 0.0
             norm = length_norm(settings, len(hypothesis.ids))
             assert hypothesis.score == pytest.approx(hypothesis.log_prob / norm + alignment, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["tdmca", "txl"])
-def test_source_tokens_are_predicted_in_training_only(name):
+def test_source_tokens_are_learned_in_training_and_no_part_of_the_loss_that_is_shown(name):
+    """The value is that of the target alone, as in validation; the gradient has the source's tokens, so weighted."""
     spec = SYSTEMS[name].model_copy(update={"source_loss": 0.5})
     model, batch = build_seeded(spec), Batch(source_of([0, 1, 2]), target_batch())
     objective = objective_of(model, 0.0)
-    with torch.no_grad():
-        both, target_only = objective.train()(batch), objective.eval()(batch)
-        likely, source_nll = log_probs(model, model.encode(batch.source).tokens), 0.0
-        place = 0
-        for example in EXAMPLES:
-            following = [token for paragraph in example for token in paragraph][1:] + [BOS]
-            for token in following:
-                source_nll -= likely[place, token].item()
-                place += 1
-    assert both.item() == pytest.approx(target_only.item() + 0.5 * source_nll, rel=1e-5)
+    both, target_only = objective.train()(batch), objective.eval()(batch)
+    assert both.item() == target_only.item()
+    likely, source_nll, place = log_probs(model, model.encode(batch.source).tokens), 0.0, 0
+    for example in EXAMPLES:
+        for token in [token for paragraph in example for token in paragraph][1:] + [BOS]:
+            source_nll = source_nll - likely[place, token]
+            place += 1
+    found, expected = (gradients(model, loss) for loss in (both, target_only + 0.5 * source_nll))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
 
 
 def test_graphsum_misses_a_graph_with_one_clear_message():

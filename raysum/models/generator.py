@@ -203,7 +203,8 @@ class EncoderDecoder(Generator):
 class LanguageModelling(nn.Module):
     """Cross-entropy of the target given the source; label-smoothed in training mode, plain NLL in evaluation mode.
 
-    In training mode models with a ``source_loss`` predict the source's tokens too, so weighted.
+    In training mode models with a ``source_loss`` predict the source's tokens too, so weighted: their share is in the
+    gradient and not in the value, which stays that of the target alone, as in evaluation mode.
     """
 
     def __init__(self, model: Generator, smoothing: float):
@@ -218,7 +219,8 @@ class LanguageModelling(nn.Module):
         real = gold != PAD
         loss = self._cross_entropy(hidden[real], gold[real])
         if self.training and self.model.source_loss:
-            loss = loss + self.model.source_loss * self._cross_entropy(memory.tokens, following(batch.source))
+            source = self.model.source_loss * self._cross_entropy(memory.tokens, following(batch.source))
+            loss = loss + (source - source.detach())
         return loss
 
     def _cross_entropy(self, hidden: Tensor, gold: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
 from raysum.data.rows import table_of
 from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
+from raysum.decode.scores import shares
 from raysum.errors import UserError
 from raysum.models.batch import Batch, move
 from raysum.models.generator import Generator
@@ -93,14 +94,14 @@ class Labeler:
 def attention_labels(model: Generator, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Phi [B, M, D] and eta [B, M] in fp32 of a teacher-forced model in evaluation mode.
 
-    Eta (PHT eq. 15): attention to each paragraph, summed over the predicted tokens and over layers, as a share.
+    Eta (PHT eq. 15): attention to each paragraph, summed over the predicted tokens, as a share. That of a token sums to
+    one over paragraphs, as in the search's ``History``: decoder-only models attend to the target, too.
     """
     memory = model.encode(batch.source)
     _, attention = model.decode(batch.target[:, :-1], memory, attention=True)
     assert attention is not None, "it was asked for"
     predicted = (batch.target[:, 1:] != PAD)[..., None]
-    total = (attention.float() * predicted).sum(1)
-    return model.paragraphs(memory).float(), total / total.sum(-1, keepdim=True)
+    return model.paragraphs(memory).float(), shares((shares(attention) * predicted).sum(1))
 
 
 def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
