@@ -8,9 +8,10 @@ from itertools import chain, islice
 import pandas as pd
 import pytest
 
-from raysum.data.clean import paragraph_spans, words
+from raysum.data.clean import paragraph_spans
 from raysum.metrics.rouge import score
 from raysum.metrics.statistics import figure_of
+from raysum.metrics.tfidf import words
 from raysum.prepare.factbook.corpus import generate, write
 from raysum.prepare.factbook.phrases import kinds
 from raysum.prepare.factbook.scorer import Factbook, read_facts, score_citations, score_facts, stated_in

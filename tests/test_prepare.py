@@ -16,11 +16,12 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
 from raysum.config.loading import section_of
-from raysum.data.clean import bigram_recall, bigrams, is_clone, normalize, paragraph_spans, words
+from raysum.data.clean import bigram_recall, bigrams, is_clone, normalize, paragraph_spans
 from raysum.data.recipe import Recipe
 from raysum.data.sentences import quick_sentence_spans, sentence_spans
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
+from raysum.metrics.tfidf import words
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.graphs import similarity_graph

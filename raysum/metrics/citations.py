@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from raysum.metrics.tfidf import TfIdf, words
+
 MOST = 3  # paragraphs cited for a sentence: more than a reader would check
 SHARE = 0.9  # of a sentence's attention that its citations need not exceed
 
@@ -62,11 +64,5 @@ def attention_similarity(attention: ArrayLike, gold: ArrayLike) -> float:
 
 def _tfidf(texts: Sequence[str], paragraphs: Sequence[str]) -> np.ndarray:
     """Cosines [texts, M]; document frequencies are those of the paragraphs."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    vectorizer = TfidfVectorizer(token_pattern=r"\w+")
-    try:
-        known = vectorizer.fit_transform(paragraphs)
-    except ValueError:  # there is no word in any paragraph
-        return np.zeros((len(texts), len(paragraphs)))
-    return (known @ vectorizer.transform(texts).T).toarray().T
+    vectors = TfIdf([words(paragraph) for paragraph in paragraphs])
+    return np.array([vectors.cosine(words(text)) for text in texts]).reshape(len(texts), len(paragraphs))

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from raysum.data.clean import bigrams, is_clone, normalize, paragraph_spans, pieces, words
+from raysum.data.clean import bigrams, is_clone, normalize, paragraph_spans, pieces
 from raysum.data.recipe import Recipe
 from raysum.data.rows import Row
 from raysum.data.sentences import quick_sentence_spans
 from raysum.data.vocabulary import Vocabulary
+from raysum.metrics.tfidf import words
 from raysum.models.special_ids import TITLE_END
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.ranking import best_first, rank_scores

@@ -13,10 +13,10 @@ from functools import cache
 from itertools import chain
 from typing import Any, ClassVar
 
-from raysum.data.clean import words
 from raysum.data.rows import Row
 from raysum.metrics.citations import cited, lexical
 from raysum.metrics.statistics import Figure
+from raysum.metrics.tfidf import words
 from raysum.prepare.factbook.phrases import SHAPES, kinds
 
 KEPT = "facts"  # the field of a raw cluster that must be kept (`keep: [facts]` of the recipe)

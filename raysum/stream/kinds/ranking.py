@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raysum.config.sections import SourceConfig
-from raysum.data.clean import bigram_recall, bigrams, words
+from raysum.data.clean import bigram_recall, bigrams
 from raysum.data.rows import Row
+from raysum.metrics.tfidf import words
 from raysum.models.special_ids import TITLE_END
 from raysum.stream.kinds.base import Arrays, Kind, long
 from raysum.stream.kinds.summarization import cut_source
