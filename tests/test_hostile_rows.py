@@ -172,7 +172,8 @@ def test_rows_above_the_limit_are_passed_over(tmp_path, vocabulary, monkeypatch)
     text, long = GOOD["documents"][0], "x" * 9000
     names = ("a.csv", "b.jsonl.gz", "c.parquet", "d")
     first, second, third, fourth = (tmp_path / name for name in names)
-    write_csv(first, [["documents"], [text], [long], [f"{long}\n{text}"], [text]])
+    lines = f"{text}\n" * 200
+    write_csv(first, [["documents"], [text], [long], [f"{text}\n{long}\n{text}"], [lines], [text]])
     second.write_bytes(gzip.compress(f"{line()}\n{line(documents=[long])}\n{line()}\n{long}".encode()))
     pq.write_table(pa.table({"documents": [text, long, text]}), third)
     for name, content in (("1", text), ("2", long)):
@@ -182,8 +183,8 @@ def test_rows_above_the_limit_are_passed_over(tmp_path, vocabulary, monkeypatch)
         path.name: [(r.where, r.problem) for r in find_sources([path])[0].records()] for path in tmp_path.iterdir()
     }
     problems = {name: [problem for _, problem in records] for name, records in found.items()}
-    # Of the CSV row of two lines the second is read as a row of its own, with a quote too many: an ordinary text.
-    assert problems["a.csv"] == ["", TOO_LONG, TOO_LONG, "", ""]
+    assert problems["a.csv"] == ["", TOO_LONG, TOO_LONG, TOO_LONG, ""]
+    assert found["a.csv"][-1][0] == f"{first}:{first.read_text().count(chr(10))}"
     assert problems["b.jsonl.gz"] == ["", TOO_LONG, "", TOO_LONG]
     assert problems["c.parquet"] == ["", TOO_LONG, ""]
     assert problems["d"] == ["", TOO_LONG]

@@ -4,6 +4,7 @@ import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from raysum.errors import UserError
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, bounded_lines, check_columns, table_record
@@ -15,21 +16,42 @@ def read_csv(path: Path) -> Iterator[Record]:
     """A header and one cluster a row; ``documents`` or ``paragraphs`` hold a JSON list, or the text of one document."""
     csv.field_size_limit(LONGEST)  # the module's own limit of 128 KiB is shorter than a cluster
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        lines = (" " * (LONGEST + 1) if line is None else line for line in bounded_lines(file.readline))
+        lines = _Lines(file)
         rows = csv.DictReader(lines)
         columns = rows.fieldnames or []
         if any(map(_FOREIGN.search, columns)):
             raise UserError(f"{path} is not UTF-8 text (its first line already is not); save it as UTF-8")
         check_columns(path, columns)
         while True:
+            lines.quotes = 0
             try:
                 row = next(rows)
             except StopIteration:
                 return
-            except csv.Error:  # says that a field is above the limit; the next line is read as a row
-                yield Record(f"{path}:{rows.line_num}", "", TOO_LONG)
+            except csv.Error:  # says that a field is above the limit
+                yield Record(f"{path}:{lines.number}", "", TOO_LONG)
+                lines.pass_over_row()
             else:
-                yield _record(f"{path}:{rows.line_num}", row)
+                yield _record(f"{path}:{lines.number}", row)
+
+
+class _Lines(Iterator[str]):
+    """The lines of a file; one that is too long has one field, above the limit."""
+
+    def __init__(self, file: TextIO):
+        self._lines = bounded_lines(file.readline)
+        self.number = 0
+        self.quotes = 0  # since the row began: where their number is odd, a quoted field goes on in the next line
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.number += 1
+        self.quotes += line.count('"') if line else 0
+        return " " * (LONGEST + 1) if line is None else line
+
+    def pass_over_row(self) -> None:
+        while self.quotes % 2 and next(self, None) is not None:
+            pass
 
 
 def _record(where: str, row: dict[str, str]) -> Record:
