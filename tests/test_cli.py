@@ -41,7 +41,7 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["config", "show", "pht", "model.decoder=PQ"], "letters F, P, V"),
         (["config", "show", ""], "no preset or file ''"),
         (["config", "show", "pht", "deepspeed.gradient_cliping=1"], "did you mean 'gradient_clipping'?"),
-        (["config", "show", "pht", "deepspeed.gradient_clipping=much"], "number of at least 0"),
+        (["config", "show", "pht", "deepspeed.gradient_clipping=much"], "number from 0"),
         (["train", "pht", f"data={'x' * 5000}", "out=run"], "too long a name"),
         (["data", "show", "x" * 300], "too long a name"),
         (["evaluate", "none", "--data", "none", "scorers=[]"], "scorers"),

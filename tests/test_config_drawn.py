@@ -145,7 +145,7 @@ def trained_values(rng: random.Random) -> list[str]:
         "optim.lr": rng.choice([1e-30, 0.1, 1e4]), "optim.schedule": rng.choice(["noam", "constant", "linear"]),
         "optim.warmup_steps": rng.choice([0, 2, 10**9]), "optim.betas": rng.choice(["[0, 0]", "[0.9, 0.999]"]),
         "optim.eps": rng.choice([1e-30, 1]), "optim.weight_decay": rng.choice([0, 0.1]),
-        "deepspeed.gradient_clipping": rng.choice([0, 0.5, 1e30]),
+        "deepspeed.gradient_clipping": rng.choice([0, 0.5, 10**9]),
         "deepspeed.zero_optimization.stage": rng.randrange(3),
     }  # fmt: skip
     return [f"{key}={value}" for key, value in drawn.items()]

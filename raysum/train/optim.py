@@ -43,8 +43,8 @@ def check_engine_config(config: Config) -> None:
     try:
         DeepSpeedConfig(block)
         clipping = block.get("gradient_clipping", 0.0)
-        if not isinstance(clipping, int | float) or clipping < 0:
-            raise ValueError(f"gradient_clipping must be a number of at least 0, not {clipping!r}")
+        if not isinstance(clipping, int | float) or not 0 <= clipping <= 1e9:
+            raise ValueError(f"gradient_clipping must be a number from 0 to 1e9, not {clipping!r}")
     except Exception as error:  # DeepSpeed has no class of its own for a wrong config
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"DeepSpeed refuses the deepspeed: block of the config: {reason}") from None
