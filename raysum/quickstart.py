@@ -11,7 +11,7 @@ from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
-from raysum.evaluate.evaluation import compare
+from raysum.evaluate.evaluation import compare, results_folder
 from raysum.evaluate.systems import Lead, LexRank, Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.prepare.factbook import corpus as factbook
@@ -113,7 +113,8 @@ def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
         Lead(),
         LexRank(),
     ]
-    return compare(systems, Dataset.open(data), "test", config, out=run.evaluation / "test")
+    dataset = Dataset.open(data)
+    return compare(systems, dataset, "test", config, out=results_folder(run, dataset, "test"))
 
 
 def _claim(out: Path) -> None:

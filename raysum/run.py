@@ -14,7 +14,7 @@ from raysum.config.loading import dump, merge, parse_yaml, read_text
 from raysum.config.problems import AnySection, validate
 from raysum.config.sections import Config, DecodeConfig
 from raysum.errors import UserError
-from raysum.runtime.checksums import SEAL, Damaged, check, check_sealed, seal
+from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, seal
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, read_lines, write_json, write_text
 
@@ -107,12 +107,12 @@ class Run:
         if (self.path / SEAL).exists():
             try:
                 check(self.path, "config.yaml", "recipe.json")
-            except Damaged as damage:
+            except UserError as damage:
                 raise UserError(f"{damage}, or remove {self.path / SEAL} if you changed it yourself") from None
         self.config  # noqa: B018 - reads and checks it now
         told = self.recipe.get("vocabulary_sha256")
         if told and self.vocabulary.is_file() and hashlib.sha256(self.vocabulary.read_bytes()).hexdigest() != told:
-            raise Damaged(self.vocabulary, "is not the vocabulary that the run was trained with")
+            raise damaged(self.vocabulary, "is not the vocabulary that the run was trained with")
 
     @property
     def alignment(self) -> "Run":
@@ -164,7 +164,7 @@ class Run:
         try:
             return {int(line["step"]): float(line["valid_loss"]) for line in lines}
         except (KeyError, TypeError, ValueError):
-            raise Damaged(self.metrics, "has a validation that is no step and number") from None
+            raise damaged(self.metrics, "has a validation that is no step and number") from None
 
     def best(self) -> Checkpoint:
         """The checkpoint of lowest validation loss; the newest where none was validated. It may be damaged.
@@ -197,8 +197,8 @@ class Run:
             except UserError as damage:
                 damages.append(str(damage))
                 continue
-            for damaged in damages:
-                say(f"{damaged}. Step {candidate.step} is used in its place")
+            for told in damages:
+                say(f"{told}. Step {candidate.step} is used in its place")
             return candidate
         raise UserError(damages[0])
 

@@ -1,6 +1,7 @@
 """Evaluation: the extractive systems, the swapped control, scores by example and overall, and the whole on a run."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +11,13 @@ import pandas as pd
 import pytest
 from factbook_data import write_factbook, write_ranker, write_run
 
-from raysum.data.dataset import Dataset
+from raysum.data.dataset import MANIFEST, Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.errors import UserError
 from raysum.evaluate import scorers
-from raysum.evaluate.evaluation import evaluate
+from raysum.evaluate.evaluation import evaluate, results_folder
 from raysum.evaluate.scorers import means
 from raysum.evaluate.systems import Lead, LexRank, Oracle, swap
 from raysum.models.special_ids import TITLE_END
@@ -166,7 +167,7 @@ def test_evaluating_a_run_saves_and_returns_the_same(run, data):
     result = evaluate(str(run.path), data.path, split="test", limit=5, swapped=True)
     assert list(result.systems) == ["pht", "swapped", "lead", "lexrank"] and result.examples == 5
     assert "rouge-score" in result.protocol and "n 5" in result.protocol
-    folder = run.evaluation / "test"
+    folder = results_folder(run, data, "test")
     assert json.loads((folder / "table.json").read_text()) == json.loads(json.dumps(result.to_dict()))
     lines = [json.loads(line) for line in (folder / "outputs.jsonl").read_text().splitlines()]
     rows = list(data.read("test"))[:5]
@@ -182,12 +183,24 @@ def test_evaluating_a_run_saves_and_returns_the_same(run, data):
     assert any(line["swapped"] != line["pht"] for line in lines)
 
 
+def test_the_results_of_two_datasets_stand_side_by_side(run, data, tmp_path):
+    shutil.copytree(data.path, tmp_path / data.path.name)
+    manifest = json.loads((data.path / MANIFEST).read_text()) | {"fingerprint": "another"}
+    del manifest["crc32"]  # of the manifest itself
+    (tmp_path / data.path.name / MANIFEST).write_text(json.dumps(manifest))
+    other = Dataset.open(tmp_path / data.path.name)
+    for each in (data, other):
+        evaluate(str(run.path), each.path, split="test", limit=2)
+        assert (results_folder(run, each, "test") / "table.json").is_file()
+    assert results_folder(run, data, "test") != results_folder(run, other, "test")
+
+
 def test_alignment_is_in_the_name_and_an_extractive_system_stands_alone(run, data, tmp_path):
     both = evaluate(str(run.path), data.path, split="valid", decode={"beta": 0.8}, out=tmp_path / "out")
     alone = evaluate("lead", data.path, split="valid")
     assert list(both.systems) == ["pht+align", "lead", "lexrank"] and list(alone.systems) == ["lead"]
     assert alone.systems["lead"] == both.systems["lead"] and alone.differences == {}
-    assert (tmp_path / "out" / "scores.parquet").is_file() and not (run.evaluation / "valid").exists()
+    assert (tmp_path / "out" / "scores.parquet").is_file() and not results_folder(run, data, "valid").exists()
 
 
 def test_the_rows_of_table_2_are_one_model_with_one_term_each(run, data, capsys, tmp_path):
@@ -196,7 +209,7 @@ def test_the_rows_of_table_2_are_one_model_with_one_term_each(run, data, capsys,
     assert list(result.systems) == ["plain", "strCov", "attAlign", "lead", "lexrank"]
     assert "without the row extProb: it needs a learned ranker" in capsys.readouterr().err
     assert result.weights == {"strCov": {"structural_coverage": 0.7}, "attAlign": {"beta": 0.4}}
-    folder = run.evaluation / "test-terms"
+    folder = results_folder(run, data, "test-terms")
     saved = json.loads((folder / "table.json").read_text())
     assert saved == json.loads(json.dumps(result.to_dict())) and saved["weights"]["attAlign"] == {"beta": 0.4}
     gap = result.differences["plain - attAlign"]

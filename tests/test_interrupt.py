@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from raysum.runtime.local import _interrupt_held
+from raysum.runtime.local import signals_held
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -19,13 +19,13 @@ def test_an_interrupt_waits_for_the_end_and_what_starts_meanwhile_never_sees_it(
     for one in others:
         one.start()
     masks = "import re; print(re.search('SigBlk:\\t(.*)', open('/proc/self/status').read())[1])"
-    with pytest.raises(KeyboardInterrupt), _interrupt_held():
+    with pytest.raises(KeyboardInterrupt), signals_held():
         os.kill(os.getpid(), signal.SIGINT)
         blocked = int(subprocess.run([sys.executable, "-c", masks], capture_output=True, check=True).stdout, 16)
         time.sleep(0.1)
         ended = True
     stopped.set()
     assert ended and blocked >> (signal.SIGINT - 1) & 1
-    with _interrupt_held():  # and without one nothing happens
+    with signals_held():  # and without one nothing happens
         pass
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +32,14 @@ app.add_typer(config_app, name="config")
 
 
 def main() -> None:
-    """Run the command line: exit code 2 and one message for a mistake of the user's."""
+    """Run the command line: exit code 2 and one message for a mistake of the user's; SIGTERM ends it as Ctrl-C does."""
+    terminated: list[int] = []
+
+    def terminate(number: int, frame: Any) -> None:
+        terminated.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
     os.environ.update({**WAITING, **os.environ})
     try:
         app()
@@ -46,6 +54,7 @@ def main() -> None:
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
             print("raysum: stopped", file=sys.stderr)
+            sys.exit(143 if terminated else 130)
         raise
 
 

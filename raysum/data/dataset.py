@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import read_group, table_rows
 from raysum.errors import UserError
-from raysum.runtime.checksums import Damaged, check_file, check_sealed
+from raysum.runtime.checksums import check_file, check_sealed, damaged
 from raysum.runtime.storage import read_json
 
 MANIFEST = "manifest.json"
@@ -55,7 +55,7 @@ class Dataset:
             raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:3])}; {_MEND}")
         dataset = cls(folder, manifest)
         if hashlib.sha256(dataset.vocabulary_path.read_bytes()).hexdigest() != dataset.vocabulary_hash:
-            raise Damaged(dataset.vocabulary_path, "is not the vocabulary of the dataset", _MEND)
+            raise damaged(dataset.vocabulary_path, "is not the vocabulary of the dataset", _MEND)
         return dataset
 
     @property
@@ -127,6 +127,11 @@ class Dataset:
                 for group in range(shard.num_row_groups):
                     yield from table_rows(read_group(shard, group, columns))
 
+    def check(self, file: Path) -> None:
+        """Raises UserError where one of ``files`` is damaged."""
+        with self.shard(file):
+            pass
+
     @contextmanager
     def shard(self, file: Path) -> Iterator[pq.ParquetFile]:
         """One of ``files`` to read from, checked when this process opens it first.
@@ -154,7 +159,7 @@ class Dataset:
         except UserError:
             raise
         except (OSError, ValueError, EOFError, pa.ArrowException) as error:
-            raise Damaged(file, f"is damaged ({error})", _MEND) from None
+            raise damaged(file, f"is damaged ({error})", _MEND) from None
 
     def _shards(self, split: str) -> list[dict[str, Any]]:
         return self.manifest["splits"][self.split(split)]["shards"]
@@ -170,9 +175,9 @@ def _checked(manifest: Any, path: Path) -> dict[str, Any]:
         wrong = [name for name, kind in _TOLD.items() if not isinstance(manifest[name], kind)]
         wrong += [name for name, told in _files(manifest).items() if not isinstance(told.get("rows", 0), int)]
     except (KeyError, TypeError, AttributeError) as error:
-        raise Damaged(path, f"is damaged: it lacks {error}", _MEND) from None
+        raise damaged(path, f"is damaged: it lacks {error}", _MEND) from None
     if wrong:
-        raise Damaged(path, f"is damaged: {wrong[0]} is not of its type", _MEND)
+        raise damaged(path, f"is damaged: {wrong[0]} is not of its type", _MEND)
     return manifest
 
 

@@ -30,7 +30,7 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     """Score a run (or a search's best) beside Lead and LexRank, or an extractive system alone, on a split of ``data``.
 
     ``settings`` are those of :class:`EvaluateConfig`. Outputs go to ``out``, for a run by default to
-    RUN/evaluation/SPLIT, or SPLIT-terms.
+    :func:`results_folder`, of SPLIT or SPLIT-terms.
     Raises UserError for no such run, split, scorer or protocol, another vocabulary, or a split without references.
 
     >>> raysum.evaluate("runs/pht", "data", split="test").to_pandas()
@@ -49,8 +49,13 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [Lead(), LexRank()]
-    folder = config.out or run.evaluation / (f"{split}-terms" if config.terms else split)
-    return compare(systems, dataset, split, config, out=folder)
+    place = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
+    return compare(systems, dataset, split, config, out=config.out or place)
+
+
+def results_folder(run: Run, dataset: Dataset, split: str) -> Path:
+    """RUN/evaluation/DATA-FINGERPRINT/SPLIT: a dataset's results are not written over another's."""
+    return run.evaluation / f"{dataset.path.name}-{dataset.fingerprint[:8]}" / split
 
 
 def compare(

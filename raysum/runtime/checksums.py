@@ -16,11 +16,9 @@ _OWN = "crc32"  # of the file that tells the checksums: over the rest of what it
 _BLOCK = 1 << 20  # bytes
 
 
-class Damaged(UserError):
+def damaged(path: Path, what: str, mend: str = "put back a copy of it") -> UserError:
     """A file is missing, or not what was written."""
-
-    def __init__(self, path: Path, what: str, mend: str = "put back a copy of it"):
-        super().__init__(f"{path} {what}; {mend}")
+    return UserError(f"{path} {what}; {mend}")
 
 
 def seal(folder: Path, names: Iterable[str] | None = None) -> None:
@@ -31,7 +29,7 @@ def seal(folder: Path, names: Iterable[str] | None = None) -> None:
 
 
 def check(folder: Path, *parts: str) -> None:
-    """Raises Damaged where one of the ``parts`` of ``folder``, files or folders, is not whole and as it was sealed.
+    """Raises UserError where one of the ``parts`` of ``folder``, files or folders, is not whole and as it was sealed.
 
     Without a seal, as of former versions, a part must be there and read as what its name says.
     """
@@ -52,12 +50,12 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_sealed(values: Any, path: Path) -> dict[str, Any]:
-    """What was read from ``path``, as a mapping. Raises Damaged where it is none, or was changed; without a checksum
+    """What was read from ``path``, as a mapping. Raises UserError where it is none, or was changed; without a checksum
     of its own, as of former versions, it may have been."""
     if not isinstance(values, dict):
-        raise Damaged(path, "is no mapping of names to values")
+        raise damaged(path, "is no mapping of names to values")
     if values.get(_OWN, own := _own({name: value for name, value in values.items() if name != _OWN})) != own:
-        raise Damaged(path, "was changed since it was written")
+        raise damaged(path, "was changed since it was written")
     return values
 
 
@@ -73,15 +71,15 @@ def checksum(path: Path, flush: bool = False) -> dict[str, int]:
 
 
 def check_file(path: Path, told: Mapping[str, Any]) -> None:
-    """Raises Damaged where the file is missing, or has not the length and the CRC-32 that are ``told``, if any are."""
+    """Raises UserError where the file is missing, or has not the length and the CRC-32 that are ``told``, if any."""
     try:
         size = path.stat().st_size
         if size != told.get("bytes", size):
-            raise Damaged(path, f"is damaged: it has {size} bytes of {told['bytes']}")
+            raise damaged(path, f"is damaged: it has {size} bytes of {told['bytes']}")
         if "crc32" in told and checksum(path)["crc32"] != told["crc32"]:
-            raise Damaged(path, "is damaged: its content is not what was written")
+            raise damaged(path, "is damaged: its content is not what was written")
     except OSError as error:
-        raise Damaged(path, f"cannot be read ({error.strerror})") from None
+        raise damaged(path, f"cannot be read ({error.strerror})") from None
 
 
 def _own(values: Mapping[str, Any]) -> int:
@@ -89,7 +87,7 @@ def _own(values: Mapping[str, Any]) -> int:
 
 
 def _check_form(path: Path) -> None:
-    """Raises Damaged where a file is not of the form that its name says: what can be told without a checksum."""
+    """Raises UserError where a file is not of the form that its name says: what can be told without a checksum."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -97,9 +95,9 @@ def _check_form(path: Path) -> None:
             with safe_open(str(path), "pt"):
                 pass
         elif path.suffix == ".pt" and (torn := zipfile.ZipFile(path).testzip()):
-            raise Damaged(path, f"is damaged at {torn}")
+            raise damaged(path, f"is damaged at {torn}")
         elif path.suffix == ".json":
             check_sealed(read_json(path), path)
         path.stat()
     except (OSError, SafetensorError, zipfile.BadZipFile) as error:
-        raise Damaged(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise damaged(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None

@@ -54,7 +54,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
         try:
             with (
                 _alone(),
-                _interrupt_held(),
+                signals_held(),
                 muted("ray._private.services"),
                 loopback_only(),
                 forkserver.forked_python(),
@@ -131,21 +131,22 @@ def _own(port: int) -> dict[str, str]:
 
 
 @contextmanager
-def _interrupt_held() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block, and what starts in the block never sees it.
+def signals_held() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait for the end of the block, and what starts in the block never sees Ctrl-C.
 
-    Ray interrupted while it starts leaves processes behind, or waits without end for one that Ctrl-C has ended. What is
-    started inherits this thread's mask; another thread that has none may take the signal, which the handler keeps.
+    Ray interrupted while it starts leaves processes behind, or waits without end for one that Ctrl-C has ended. It also
+    puts a handler of SIGTERM of its own, which would end this process before it has cleaned up. What is started
+    inherits this thread's mask; another thread, which has none, may take the signal, so handlers keep what came.
     """
-    pressed: list[int] = []
-    main = threading.current_thread() is threading.main_thread()  # only there Python handles signals
-    handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number)) if main else None
+    came: list[int] = []
+    held = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: signal.signal(number, lambda which, _: came.append(which)) for number in held}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if main:
-            signal.signal(signal.SIGINT, handler)
-    if pressed:
-        signal.raise_signal(signal.SIGINT)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for which in dict.fromkeys(came):
+            signal.raise_signal(which)

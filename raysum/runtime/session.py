@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.local import check_temporary, start_local, stop_local
+from raysum.runtime.local import check_temporary, signals_held, start_local, stop_local
 from raysum.runtime.processes import WAITING
 from raysum.runtime.silence import quiet_ray
 
@@ -66,7 +66,8 @@ def _join(address: str) -> None:
 
     try:
         _knock(address)
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        with signals_held():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(

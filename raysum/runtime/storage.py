@@ -12,6 +12,8 @@ from raysum.errors import UserError
 from raysum.runtime.lock import LOCK, held
 
 _TRUST = "RAYSUM_TRUST_OTHERS"  # set to 1 in the environment: files of other users are unpickled
+# What safetensors and torch say where the disk is full, as errors of their own.
+_UNWRITTEN = ("(os error ", "inline_container", "PytorchStreamWriter")
 
 
 @contextmanager
@@ -31,8 +33,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         except OSError as error:
             raise UserError(f"cannot write {out} ({error.strerror}); choose another folder") from None
         try:
-            yield folder
-            folder.replace(out)
+            with writing(out):
+                yield folder
+                folder.replace(out)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -49,6 +52,18 @@ def check_own(folder: Path) -> None:
                 f"{path} belongs to another user, and going on with {folder} would run code of whoever wrote it; "
                 f"copy the folder, or set {_TRUST}=1, if you trust them"
             )
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """The block writes into ``folder``. Raises UserError where the disk is full, or takes nothing for other reasons."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) or any(words in str(error) for words in _UNWRITTEN):
+            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            raise UserError(f"cannot write {folder}: {reason}; free space there, or choose another folder") from None
+        raise
 
 
 def check_vacant(out: Path) -> None:

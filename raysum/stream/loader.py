@@ -15,6 +15,7 @@ import pyarrow as pa
 from raysum.config.sections import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import read_group, table_rows
+from raysum.errors import UserError
 from raysum.stream.kinds.base import Arrays, Kind, digest
 from raysum.stream.plan import Plan, PlanSettings
 
@@ -108,7 +109,11 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
     def read(block: pa.Table) -> pa.Table:
         (number,) = block["block"].to_pylist()
         first, last = chunks[number // world]
-        made = _read_chunk(stream, first, last, number % world, world)
+        made: list[MicroBatch] | str
+        try:
+            made = _read_chunk(stream, first, last, number % world, world)
+        except UserError as error:  # would reach the worker as an error of Ray's
+            made = str(error)
         return pa.table({"chunk": pa.array([pickle.dumps(made)], pa.large_binary())})
 
     # Not from_arrow: it asks for a whole CPU to look at its tables, while the workers may hold all there are.
@@ -123,9 +128,15 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
 
 
 def ray_batches(tables: Iterable[pa.Table]) -> Iterator[MicroBatch]:
-    """Micro-batches of the one-row tables that a rank's shard of ``ray_dataset`` yields."""
+    """Micro-batches of the one-row tables that a rank's shard of ``ray_dataset`` yields.
+
+    Raises UserError where a task found the dataset damaged.
+    """
     for table in tables:
-        yield from pickle.loads(table["chunk"][0].as_buffer())  # written by ``read`` above, on the same cluster
+        made = pickle.loads(table["chunk"][0].as_buffer())  # written by ``read`` above, on the same cluster
+        if isinstance(made, str):
+            raise UserError(made)
+        yield from made
 
 
 def read_rows(path: str, split: str, rows: np.ndarray, columns: tuple[str, ...]) -> dict[int, Arrays]:

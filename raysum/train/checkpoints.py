@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
 from raysum.run import Checkpoint, Run
-from raysum.runtime.checksums import Damaged, seal
+from raysum.runtime.checksums import damaged, seal
 from raysum.runtime.private import full_precision_copies
 from raysum.runtime.progress import say
 from raysum.runtime.storage import write_json
@@ -61,19 +61,19 @@ def newest_sound(run: Run) -> Checkpoint | None:
 
     Raises UserError where there are some and none is sound.
     """
-    damaged: list[tuple[Path, str]] = []
+    found: list[tuple[Path, str]] = []
     for checkpoint in reversed(run.checkpoints()):
         if checkpoint.resumable:
             try:
                 _check(checkpoint)
                 break
             except UserError as damage:
-                damaged.append((checkpoint.path, str(damage)))
+                found.append((checkpoint.path, str(damage)))
     else:
-        if damaged:
-            raise UserError(f"{damaged[0][1]}, or choose another out=: no older checkpoint can be gone on from")
+        if found:
+            raise UserError(f"{found[0][1]}, or choose another out=: no older checkpoint can be gone on from")
         return None
-    for path, what in damaged:
+    for path, what in found:
         aside = path.with_name(f"damaged-{path.name}")
         shutil.rmtree(aside, ignore_errors=True)
         os.replace(path, aside)
@@ -89,10 +89,10 @@ def _check(checkpoint: Checkpoint) -> None:
     checkpoint.check(_ENGINE, "state.json", checkpoint.weights.name)
     told = checkpoint.state
     if told.get("step") != checkpoint.step or not {"workers", "stage", "data"} <= told.keys():
-        raise Damaged(checkpoint.path / "state.json", "is not of this checkpoint")
+        raise damaged(checkpoint.path / "state.json", "is not of this checkpoint")
     shards = len([*(checkpoint.path / _ENGINE).glob("*optim_states.pt")])
     if told["stage"] and shards < told["workers"]:
-        raise Damaged(checkpoint.path / _ENGINE, f"has the state of {shards} workers of {told['workers']}")
+        raise damaged(checkpoint.path / _ENGINE, f"has the state of {shards} workers of {told['workers']}")
 
 
 def prune(run: Run, keep: int) -> None:
@@ -100,8 +100,7 @@ def prune(run: Run, keep: int) -> None:
 
     What is removed is renamed first: what a kill leaves of it has no name that counts.
     """
-    for leftover in run.checkpoint_folder.glob(f"{_PARTIAL}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    clear(run)
     checkpoints, best = run.checkpoints(), run.best()
     unwanted = [checkpoint.path for checkpoint in checkpoints[:-keep] if checkpoint != best]
     unwanted += [checkpoint.path / name for checkpoint in checkpoints[:-_RESUMABLE] for name in (_ENGINE, _CONVERTED)]
@@ -109,6 +108,12 @@ def prune(run: Run, keep: int) -> None:
         doomed = run.checkpoint_folder / f"{_PARTIAL}{secrets.token_hex(4)}"
         os.replace(folder, doomed)
         shutil.rmtree(doomed, ignore_errors=True)
+
+
+def clear(run: Run) -> None:
+    """Remove what was not finished."""
+    for leftover in run.checkpoint_folder.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def needs_conversion(checkpoint: Checkpoint, world: int) -> bool:

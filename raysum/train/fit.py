@@ -14,7 +14,7 @@ from raysum.runtime.lock import LOCK, held
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready
-from raysum.runtime.storage import check_own, check_vacant
+from raysum.runtime.storage import check_own, check_vacant, writing
 from raysum.stream.loader import batches
 from raysum.train import checkpoints
 from raysum.train.brief import Brief, brief_of
@@ -82,11 +82,14 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         say(f"{run.path} goes on from step {done}")
         if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):
             checkpoints.convert(newest)
-    with followed(run, done, config.train.steps):
-        if config.train.workers:
-            train_on_ray(brief, callbacks)
-        else:
-            _train_here(brief)
+    try:
+        with followed(run, done, config.train.steps):
+            if config.train.workers:
+                train_on_ray(brief, callbacks)
+            else:
+                _train_here(brief)
+    finally:
+        checkpoints.clear(run)
     return run
 
 
@@ -128,5 +131,5 @@ def _train_here(brief: Brief) -> None:
     from raysum.train.worker import work
 
     settle(brief.config.train.threads, neighbours=1)
-    with lone_group(), closing(Reporter(brief.run, first=True)) as reporter:
+    with lone_group(), writing(brief.run.path), closing(Reporter(brief.run, first=True)) as reporter:
         work(brief, lambda start: batches(brief.train, 0, 1, start, brief.config.train.steps), reporter)

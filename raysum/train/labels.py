@@ -123,16 +123,16 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
     batching = PlanSettings(trained.train.batch_tokens, trained.train.micro_batches)
     stream = Stream(str(dataset.path), "train", trained.source, batching, kind_of(trained.model, dataset))
     streams = [replace(stream, split=split, examples=most[split]) for split in most if split in dataset.splits]
+    for split in (each.split for each in streams):  # what actors find damaged is no message
+        for file in dataset.files(split):
+            dataset.check(file)
     address, workers = config.train.address, config.train.workers
     session = ray_session(address, workers + 1, "train") if workers else nullcontext()
-    try:
-        with new_folder(folder) as unfinished, session:
-            writer = DatasetWriter(unfinished, "alignment", dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
-            step, settings = str(best.step), config.train
-            shards = [writer.add(one.split, one.split, _labelled(run, step, one, settings)) for one in streams]
-            writer.finish(shards, origin=origin)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; free space there, or change its rights") from None
+    with new_folder(folder) as unfinished, session:
+        writer = DatasetWriter(unfinished, "alignment", dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
+        step, settings = str(best.step), config.train
+        shards = [writer.add(one.split, one.split, _labelled(run, step, one, settings)) for one in streams]
+        writer.finish(shards, origin=origin)
     return Dataset.open(folder)
 
 

@@ -13,6 +13,7 @@ from raysum.runtime.placement import share
 from raysum.runtime.processes import settle
 from raysum.runtime.session import ray_session
 from raysum.runtime.silence import quiet_data, quiet_ray
+from raysum.runtime.storage import writing
 from raysum.stream.loader import ray_batches, ray_dataset
 from raysum.train.brief import Brief
 
@@ -73,7 +74,7 @@ def _worker(settings: dict[str, Any]) -> str | None:
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
     reporter = Reporter(brief.run, context.get_world_rank() == 0, hand_on=ray.train.report)
     try:
-        with ray_group(), closing(reporter):
+        with ray_group(), writing(brief.run.path), closing(reporter):
             work(brief, lambda start: ray_batches(tables), reporter)
     except UserError as error:
         return str(error)

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
 from torch import distributed
 
 from raysum.errors import UserError
@@ -101,16 +103,24 @@ class Reporter:
     def __init__(self, run: Run, first: bool, hand_on: Callable[[dict[str, Any]], None] = lambda line: None):
         self.run, self.first, self.hand_on = run, first, hand_on
         self.latest: dict[str, Any] = {}
-        self._board: SummaryWriter | None = None
+        self._board: EventsWriter | None = None
 
     def write(self, line: dict[str, Any]) -> None:
         self.latest |= line
         if self.first:
             append_line(self.run.metrics, line)
-            self._board = self._board or SummaryWriter(str(self.run.tensorboard), purge_step=line["step"])
             for name in line.keys() - {"step", "batch_hash"}:
-                self._board.add_scalar(name, line[name], line["step"])
-            self._board.flush()
+                self._draw(line["step"], summary=scalar(name, line[name]))
+            if self._board is not None:
+                self._board.flush()
+
+    def _draw(self, step: int, **event: Any) -> None:
+        """To TensorBoard. Its writers with a thread wait without end once that thread has found the disk full."""
+        if self._board is None:
+            self.run.tensorboard.mkdir(parents=True, exist_ok=True)
+            self._board = EventsWriter(str(self.run.tensorboard / "events"))
+            self._draw(step, session_log=SessionLog(status=SessionLog.START))  # what came later before is void
+        self._board.write_event(Event(wall_time=time.time(), step=step, **event))
 
     def close(self) -> None:
         if self._board is not None:

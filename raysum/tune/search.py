@@ -20,7 +20,7 @@ from raysum.runtime.private import dashboard
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready, ray_session
-from raysum.runtime.storage import check_own, write_json, write_text
+from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked
 from raysum.tune.spaces import Job, Space, load_space
@@ -42,7 +42,7 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     """
     started = time.monotonic()
     job = _check(load_space(name, [*pairs(values), *overrides]))
-    with held(job.out, job.out / LOCK):
+    with held(job.out, job.out / LOCK), writing(job.out):
         return _search(job, started)
 
 
