@@ -1,7 +1,9 @@
 """Trainings under Ray that lose a worker, the driver, or half of their workers: the weights come out the same."""
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -173,6 +175,37 @@ def compare(run: Run, whole: Run) -> None:
     for line in lines(run):
         assert line["batch_hash"] == expected[line["step"]]["batch_hash"]
         assert line["loss"] == pytest.approx(expected[line["step"]]["loss"], rel=1e-3), line["step"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3 * 3600)
+@pytest.mark.parametrize(("workers", "victim"), [(0, "all"), (2, "all"), (2, "worker")])
+def test_kills_at_random_moments_change_no_bit(folder, workers, victim):
+    """RAYSUM_KILLS kills of the whole tree of processes (20), or of one worker (10), each after a random time."""
+    kills = int(os.environ.get("RAYSUM_KILLS", 20 if victim == "all" else 10))
+    name, option, began = f"hunted-{workers}-{victim}", f"train.workers={workers}", time.monotonic()
+    expected = weights(finish(folder, f"{name}-whole", start(folder, f"{name}-whole", option)))
+    seconds, moments = time.monotonic() - began, random.Random(7)
+    for _ in range(kills):
+        process, run = start(folder, name, option), Run(folder / name)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(moments.uniform(0, 1.2 * seconds))
+        if process.poll() is None:
+            family = [psutil.Process(process.pid), *descendants(process.pid)]
+            workers_of = [child for child in family if alive(child) and "RayTrainWorker" in " ".join(child.cmdline())]
+            for doomed in family if victim == "all" else workers_of[-1:]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    doomed.kill()
+            if victim == "all":
+                process.wait()
+                wait_until(lambda: not any(map(alive, family)), "processes outlive the killed tree", 30)  # noqa: B023
+                continue
+        finish(folder, name, process)
+        assert same(weights(run), expected)
+        shutil.rmtree(run.path)
+    run = finish(folder, name, start(folder, name, option))
+    assert same(weights(run), expected)
+    assert all(item.name.startswith("step-") for item in run.checkpoint_folder.iterdir())
 
 
 @pytest.mark.long

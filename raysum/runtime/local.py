@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
@@ -140,13 +141,18 @@ def signals_held() -> Iterator[None]:
     """
     came: list[int] = []
     held = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    handlers = {number: signal.signal(number, lambda which, _: came.append(which)) for number in held}
+
+    def hold(number: int, frame: Any) -> None:
+        came.append(number)
+
+    handlers = {number: signal.signal(number, hold) for number in held}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            if handler != signal.SIG_DFL or signal.getsignal(number) == hold:  # else Ray's is the better one
+                signal.signal(number, handler)
         for which in dict.fromkeys(came):
             signal.raise_signal(which)
