@@ -64,10 +64,10 @@ class Finished:
 
         ``closed`` puts an EOS behind them.
         """
-        self._ids += [[*ids, EOS] if closed else ids for ids in tokens[chosen][:, 1:].tolist()]
-        sums = [part[chosen] for part in (history.total, history.overlap, history.by_token) if part is not None]
-        example = history.examples[:, None].expand_as(chosen)[chosen]
-        self._columns.append((example, score[chosen], log_prob[chosen], *sums))
+        at = chosen.nonzero(as_tuple=True)
+        self._ids += [[*ids, EOS] if closed else ids for ids in tokens[at][:, 1:].tolist()]
+        sums = [part[at] for part in (history.total, history.overlap, history.by_token) if part is not None]
+        self._columns.append((history.examples[at[0]], score[at], log_prob[at], *sums))
         self.count[history.examples] += chosen.sum(-1)
 
     def best(self, n_best: int, terms: Sequence[Term] = ()) -> list[list[Hypothesis]]:
@@ -131,14 +131,13 @@ def search(
         logits, weights = model.step(tokens[..., -1].flatten(), state, attention=watch)
         if weights is not None:
             history.add(weights.view(*log_prob.shape, *weights.shape[1:]))
-        log_probs, eos = _candidates(logits, tokens, log_prob, settings, commas)
+        log_probs, eos, stuck = _candidates(logits, tokens, log_prob, settings, commas)
         norm = length_norm(settings, length)
         bonus = sum((term(history) for term in steering), torch.zeros_like(log_prob))
         parent, token, log_prob = _best(log_probs, norm * bonus)
         score, eos_score = log_prob / norm + bonus.gather(1, parent), eos / norm + bonus
 
         better = torch.cat((eos_score, score), 1)[:, None] > eos_score[..., None]
-        stuck = log_probs.amax(-1) == -torch.inf
         ends = (eos > -torch.inf) & (stuck | (better.sum(-1) < beams))
         if ends.any():
             done.add(tokens, history, ends, eos, eos_score, closed=True)
@@ -166,7 +165,7 @@ def search(
 
 def _candidates(
     logits: Tensor, tokens: Tensor, log_prob: Tensor, settings: DecodeConfig, commas: Tensor
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of the hypotheses extended by each token, [B, R, V], and by EOS, [B, R]; -inf where blocked.
 
     EOS is -inf among the former, and up to the minimum length in the latter unless nothing else is left.
@@ -178,9 +177,10 @@ def _candidates(
     separator = None if settings.block_across_sentences else SENTENCE_END
     block_ngrams(log_probs, tokens, settings.no_repeat_ngram_size, separator)
     block_recent(log_probs, tokens, settings.no_repeat_last, commas)
+    stuck = log_probs.amax(-1) == -torch.inf
     if tokens.shape[-1] <= settings.min_length:
-        eos = eos.masked_fill(log_probs.amax(-1) > -torch.inf, -torch.inf)
-    return log_probs, eos
+        eos = eos.masked_fill(~stuck, -torch.inf)
+    return log_probs, eos, stuck
 
 
 def _best(log_probs: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:

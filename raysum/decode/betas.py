@@ -102,4 +102,4 @@ class Searches:
         state.groups, state.group = len(found), group
         logits, weights = self.model.step(newest.flatten(), state.shared, attention=attention)
         rows = (group[:, None] * beams + torch.arange(beams, device=group.device)).flatten()  # [N * R] among [G * R]
-        return logits[rows], None if weights is None else weights[rows]
+        return logits.index_select(0, rows), None if weights is None else weights.index_select(0, rows)

@@ -56,7 +56,7 @@ class History:
         self.total = self.total.gather(1, parent[..., None].expand_as(self.total))
         self.overlap = self.overlap.gather(1, parent)
         if self.by_token is not None:
-            self.by_token = torch.take_along_dim(self.by_token, parent[..., None, None], 1)
+            self.by_token = self.by_token[torch.arange(len(parent), device=parent.device)[:, None], parent]
 
     def keep(self, index: Tensor) -> None:
         """Only the examples at ``index`` [B'] go on."""

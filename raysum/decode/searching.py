@@ -60,7 +60,7 @@ class Searcher:
         """What the searches of each row find, one with each of ``betas`` in place of ``settings.beta``.
 
         The search of a row for which nobody waits any more, as ``left`` says by its place, ends where it is.
-        Raises UserError where the model gives no finite probabilities.
+        Raises UserError where scores are not finite.
         """
         limits, device = settings.reading(self.source), next(self.model.parameters()).device
         source = self._collated(self.model.spec, rows, limits).source
@@ -82,7 +82,7 @@ class Searcher:
                 self.model, memory, settings, betas, predicted, extracted, exempt=self.commas, left=left
             )
             if not all(hypotheses for example in found for hypotheses in example):
-                raise UserError("the model gives no finite probabilities; its training diverged")
+                raise UserError("no score is finite: the training of the model, its predictor or ranker diverged")
             best = [[hypotheses[0].ids for hypotheses in example] for example in found]
             attention = attention_of(self.model, memory, best)
         return [Found(*one) for one in zip(read, found, attention, strict=True)]

@@ -112,9 +112,8 @@ class Generator(nn.Module):
     def step(self, tokens: Tensor, state: State, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
         """Feed the newest token of every beam [B * R]; returns logits of the next [B * R, V], and this step's attention
         to the source [B * R, ...] if asked for."""
-        place = torch.tensor(state.cache.length, device=tokens.device)
-        x = self._embed(tokens.view(-1, state.beams), self._begin(state.keys) + place)
         state.cache.advance()
+        x = self._embed(tokens.view(-1, state.beams), self._begin(state.keys) + state.cache.place[0, -1])
         x, total = self._through(x, state.keys, attention, state.cache)
         return state.logits(x.flatten(0, 1)), None if total is None else total.flatten(0, 1)
 

@@ -110,8 +110,8 @@ class TransformerBlock(nn.Module):
         return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x)))
 
 
-class PackedSelfAttention(nn.Module):
-    """Multi-head self-attention whose linear layers see real tokens only; rows are padded just for the attention."""
+class SelfAttention(nn.Module):
+    """What every multi-head self-attention is made of."""
 
     def __init__(self, spec: TransformerSpec | PredictorSpec):
         super().__init__()
@@ -119,6 +119,10 @@ class PackedSelfAttention(nn.Module):
         self.qkv = Projection(spec.width, 3)
         self.out = Projection(spec.width)
         self.dropout = Dropout(spec.attention_dropout)
+
+
+class PackedSelfAttention(SelfAttention):
+    """Multi-head self-attention whose linear layers see real tokens only; rows are padded just for the attention."""
 
     def forward(self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
         qkv = scatter_padded(self.qkv(x), index, *mask.shape)
@@ -177,15 +181,8 @@ class DecoderLayer(nn.Module):
         return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x))), share
 
 
-class CausalSelfAttention(nn.Module):
+class CausalSelfAttention(SelfAttention):
     """Each target position attends to itself and those before it."""
-
-    def __init__(self, spec: TransformerSpec):
-        super().__init__()
-        self.heads = spec.heads
-        self.qkv = Projection(spec.width, 3)
-        self.out = Projection(spec.width)
-        self.dropout = Dropout(spec.attention_dropout)
 
     def forward(self, x: Tensor, turn: Turn | None = None) -> Tensor:
         query, key, value = split_heads(self.qkv(x), self.heads, 3)

@@ -1,6 +1,6 @@
 """What the attention predictor learns: a trained model's paragraph embeddings, and the attention it pays to each.
 
-The dataset of kind ``alignment`` has the rows ``id``, ``embeddings`` (Memory.paragraphs, flat [M * D] in fp16) and
+The dataset of kind ``alignment`` has the rows ``id``, ``embeddings`` (Generator.paragraphs, flat [M * D] in fp16) and
 ``label`` (eta of eq. 15, [M], summing to 1).
 """
 

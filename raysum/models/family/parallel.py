@@ -16,7 +16,7 @@ from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import fuse, token_shares
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import EPSILON, Attention, FeedForward, HeadValues, Projection, Residual, pool, sinusoids
-from raysum.models.specs.family import FamilySpec
+from raysum.models.specs.family import FamilySpec, TransformerSpec
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ParallelKeys(SourceKeys):
 class ParallelAttention(nn.Module):
     """P: attention to paragraph embeddings beside word attention that it weights (PHT eq. 7-9); the sum of both."""
 
-    def __init__(self, spec: FamilySpec):
+    def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.paragraphs = Attention(spec)
         self.words = Attention(spec)

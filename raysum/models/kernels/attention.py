@@ -34,12 +34,10 @@ def attend(
     return _Dropped.apply(query, key, value, mask, dropout, seed)
 
 
-def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Softmax of the last axis in float32 where ``mask`` is true, 0 elsewhere and in rows without a true one."""
-    if mask is None:
-        return scores.softmax(-1, dtype=torch.float32)
-    weights = scores.float().masked_fill(~mask, torch.finfo(torch.float32).min).softmax(-1)
-    return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    weights = torch.where(mask, scores.float(), torch.finfo(torch.float32).min).softmax(-1)
+    return weights * mask.any(-1, keepdim=True)
 
 
 def split_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
@@ -102,9 +100,9 @@ def _weights(
     for start in range(0, count, piece):
         rows = slice(start, min(start + piece, count))
         examples = torch.arange(rows.start, rows.stop, device=query.device) // heads
-        added = query.new_zeros(1) if bias is None else bias[examples % len(bias), 0]
+        added = query.new_zeros(1) if bias is None else bias[examples if len(bias) > 1 else slice(1), 0]
         scores = torch.baddbmm(added, query[rows], key[rows].transpose(1, 2), alpha=size**-0.5)
         weights = scores.softmax(-1, dtype=torch.float32)
         if dead is not None:
-            weights = weights.masked_fill_(dead[examples % len(dead), 0], 0.0)
+            weights = weights.masked_fill_(dead[examples if len(dead) > 1 else slice(1), 0], 0.0)
         yield rows, weights, draw_keep(weights.shape, rate, query.device, seed + start, torch.float32)

@@ -56,8 +56,8 @@ class Cache:
 
     def reorder(self, parent: Tensor) -> None:
         """Each beam of each example goes on from beam ``parent`` [B, R]."""
-        self.lineage = self.lineage.gather(1, parent[..., None].expand_as(self.lineage))
         rows = torch.arange(len(parent), device=parent.device)[:, None]
+        self.lineage = self.lineage[rows, parent]
         self.newest = {layer: kept[rows, parent] for layer, kept in self.newest.items()}
 
     def keep(self, examples: Tensor) -> None:

@@ -41,8 +41,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if gradients and bias is not None else None
         for start in range(0, len(gold), _CHUNK):
             rows, target = hidden[start : start + _CHUNK].to(dtype), gold[start : start + _CHUNK, None]
-            log_p = functional.linear(rows, matrix, None if bias is None else bias.to(dtype)).float()
-            log_p -= log_p.logsumexp(1, keepdim=True)
+            scores = functional.linear(rows, matrix, None if bias is None else bias.to(dtype))
+            log_p = scores.log_softmax(1, dtype=torch.float32)
             log_gold = log_p.gather(1, target)
             loss -= (1 - smoothing) * log_gold.sum()
             if smoothing:

@@ -6,9 +6,6 @@ from pydantic import Field, model_validator
 
 from raysum.systems import Size, Spec
 
-ENCODER_LETTERS = "SLG"
-DECODER_LETTERS = "FPV"
-
 
 class TransformerSpec(Spec):
     """What all summarizing Transformers have."""
@@ -75,8 +72,8 @@ class FamilySpec(TransformerSpec):
 
     @model_validator(mode="after")
     def _check(self) -> "FamilySpec":
-        check_letters("encoder", self.encoder, ENCODER_LETTERS)
-        check_letters("decoder", self.decoder, DECODER_LETTERS)
+        check_letters("encoder", self.encoder, "SLG")
+        check_letters("decoder", self.decoder, "FPV")
         if self.width % self.pooling_heads:
             raise ValueError(f"width {self.width} is not a multiple of pooling_heads {self.pooling_heads}")
         if self.positions == "flat" and set(self.encoder) != {"S"}:

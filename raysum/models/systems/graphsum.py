@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from raysum.errors import UserError
 from raysum.models.batch import Asked, Memory, Source
-from raysum.models.family.parallel import ParallelKeys
+from raysum.models.family.parallel import ParallelAttention, ParallelKeys
 from raysum.models.generator import EncoderDecoder, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
@@ -24,7 +24,6 @@ from raysum.models.kernels.fusion import fuse, token_shares
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import (
     EPSILON,
-    Attention,
     DecoderLayer,
     HeadValues,
     Projection,
@@ -105,22 +104,21 @@ class HierarchicalKeys(ParallelKeys):
     similarity: Tensor  # [B, M, M]
 
 
-class HierarchicalAttention(nn.Module):
+class HierarchicalAttention(ParallelAttention):
     """Global attention to paragraphs near a central one, local attention to words scaled by it, and both joined."""
 
     def __init__(self, spec: GraphSumSpec):
-        super().__init__()
+        super().__init__(spec)
         self.spec = spec
-        self.paragraphs = Attention(spec)
-        self.words = Attention(spec)
         self.centre = Centre(spec.width // spec.heads)
         self.merge = xavier_linear(2 * spec.width, spec.width)
-        self.dropout = Dropout(spec.attention_dropout)
 
     def read(self, memory: Memory) -> ParallelKeys:
         return HierarchicalKeys.of(memory, self.words, self.paragraphs, similarity=similarities(memory.source))
 
-    def forward(self, x: Tensor, keys: HierarchicalKeys, attention: Asked) -> tuple[Tensor, Tensor | None]:
+    def forward(  # type: ignore[override]
+        self, x: Tensor, keys: HierarchicalKeys, attention: Asked
+    ) -> tuple[Tensor, Tensor | None]:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         query, key = query * query.shape[-1] ** -0.5, keys.key.transpose(-1, -2)
         near = self.centre(query, keys.similarity, keys.paragraph_mask.sum(1))

@@ -49,30 +49,27 @@ class Ranker(nn.Module):
 
     def forward(self, titles: Titles, source: Source) -> Tensor:
         """Logits [P]; their sigmoids are the scores s of eq. 6."""
-        layout = source.layout
-        title = self._pooled(self._states(self.title, titles.ids, titles.lengths), titles.lengths)  # eq. 1, 3
-        states = self._states(self.paragraph, source.ids, source.lengths)  # eq. 2
-        known = title[layout.token_example]
+        named = Source(titles.ids, titles.lengths, torch.ones_like(titles.lengths))
+        title = self._pooled(self._states(self.title, named), named)  # eq. 1, 3
+        states = self._states(self.paragraph, source)  # eq. 2
+        known = title[source.layout.token_example]
         features = self.match(self.dropout(torch.cat([states, known], -1))).tanh()  # eq. 4
-        vectors = self._pooled(features, source.lengths)  # eq. 5
+        vectors = self._pooled(features, source)  # eq. 5
         return self.score(self.dropout(vectors)).squeeze(-1)
 
-    def _states(self, lstm: nn.LSTM, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Hidden states [S, E] of sequences one after the other."""
-        longest = int(lengths.max())
-        row = torch.repeat_interleave(torch.arange(len(lengths), device=ids.device), lengths)
-        first = (lengths.cumsum(0) - lengths)[row]
-        index = row * longest + torch.arange(len(row), device=ids.device) - first
-        padded = scatter_padded(self.dropout(self.embedding(ids)), index, len(lengths), longest)
+    def _states(self, lstm: nn.LSTM, source: Source) -> Tensor:
+        """Hidden states [S, E] of paragraphs one after the other."""
+        index, (rows, longest) = source.layout.in_paragraphs, source.layout.token_mask.shape
+        padded, lengths = scatter_padded(self.dropout(self.embedding(source.ids)), index, rows, longest), source.lengths
         packed: PackedSequence = pack_padded_sequence(padded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=longest)
         return states.flatten(0, 1).index_select(0, index)
 
-    def _pooled(self, states: Tensor, lengths: Tensor) -> Tensor:
-        """Maximum over each sequence: [S, E] -> [rows, E]."""
-        row = torch.repeat_interleave(torch.arange(len(lengths), device=states.device), lengths)
-        lowest = states.new_full((len(lengths), states.shape[1]), -torch.inf)
-        return lowest.scatter_reduce(0, row[:, None].expand_as(states), states, "amax")
+    def _pooled(self, states: Tensor, source: Source) -> Tensor:
+        """Maximum over each paragraph: [S, E] -> [P, E]."""
+        lowest = states.new_full((len(source.lengths), states.shape[1]), -torch.inf)
+        row = source.layout.token_paragraph[:, None].expand_as(states)
+        return lowest.scatter_reduce(0, row, states, "amax")
 
 
 class ParagraphRanking(nn.Module):

@@ -18,7 +18,7 @@ from raysum.models.kernels.attention import attend, merge_heads, split_heads
 from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.layers import Projection, xavier_linear
+from raysum.models.layers import Projection, SelfAttention, xavier_linear
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut_rows, last_tokens
 
@@ -30,15 +30,12 @@ class Tdmca(PrefixModel):
         super().__init__(spec, [partial(ATTENTIONS[letter], spec) for letter in spec.layers], spec.source_loss)
 
 
-class BlockAttention(nn.Module):
+class BlockAttention(SelfAttention):
     """L: a token attends to those of its block of the sequence, up to itself. Kept: the source's last block."""
 
     def __init__(self, spec: TdmcaSpec):
-        super().__init__()
-        self.heads, self.block = spec.heads, spec.block
-        self.qkv = Projection(spec.width, 3)
-        self.out = Projection(spec.width)
-        self.dropout = Dropout(spec.attention_dropout)
+        super().__init__(spec)
+        self.block = spec.block
 
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
         qkv, rows = self.qkv(x), cut_rows(layout, self.block)

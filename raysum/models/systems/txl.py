@@ -100,7 +100,7 @@ class RelativeAttention(nn.Module):
         (query,) = split_heads(self.query(x), self.heads, 1)
         key, value = split_heads(self.source(x), self.heads, 2)
         if turn is not None:
-            context, weights = self._step(query, Own.of(key, value, turn), keys)
+            context, weights = self._step(query, Own.of(key, value, turn), keys, turn.cache.length - 1)
             return self.out(merge_heads(context)), weights
         old, mask, gone = [keys.key, keys.value], keys.mask, 0
         if keys.later:
@@ -141,9 +141,9 @@ class RelativeAttention(nn.Module):
         context = self.dropout(weights).to(value.dtype) @ value
         return context, weights[..., : seen - queries].mean(1)
 
-    def _step(self, query: Tensor, own: Own, keys: Recall) -> tuple[Tensor, Tensor]:
+    def _step(self, query: Tensor, own: Own, keys: Recall, now: int) -> tuple[Tensor, Tensor]:
         content, position = self.shared[0](query)
-        now, remembered = int(own.query[0]), keys.key.shape[2]
+        remembered = keys.key.shape[2]
         start = now // self.segment * self.segment - self.memory  # the first place of the target that is still seen
         places = torch.arange(-remembered, 0, device=query.device).expand(len(query), -1)
         by_distance = position @ keys.codes[0].transpose(-1, -2)
