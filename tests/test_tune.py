@@ -133,17 +133,17 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
     adopted = dict(zip(("beta", "alignment_when"), best, strict=True))
     assert Run.resolve(tmp_path / "search").decode == run.config.decode.model_copy(update=adopted)
     assert (tmp_path / "search" / "search.png").is_file()
+    actors, name = list_actors(address=dashboard(), limit=1000), "beta=0.8,alignment_when=step"
+    assert {t.name for t in result.trials} <= {actor.name for actor in actors}
+    assert all(actor.state == "DEAD" for actor in actors if actor.class_name == "Decoder")  # it would hold a CPU
+    assert gauge("raysum_trial_rouge2", name) == pytest.approx(metric(result, name), abs=1e-6)
+    assert hparams(tmp_path / "search" / "tune" / name)["decode.beta"] == 0.8
+
     for when in ("final", "step"):  # betas are decoded together
         decode = {"beta": 0.8, "alignment_when": when}
         alone = evaluate(str(run.path), data.path, split="valid", limit=6, decode=decode, out=tmp_path / "alone")
         expected = next(iter(alone.systems.values()))["rouge2"]
         assert metric(result, f"beta=0.8,alignment_when={when}") == pytest.approx(expected)
-
-    actors, name = list_actors(address=dashboard(), limit=1000), "beta=0.8,alignment_when=step"
-    assert {t.name for t in result.trials} <= {actor.name for actor in actors}
-    assert all(actor.state == "DEAD" for actor in actors if actor.class_name == "Decoder")  # it would hold a CPU
-    assert gauge("raysum_trial_rouge2", name) == pytest.approx(metric(result, name), abs=1e-6)
-    assert hparams(tmp_path / "search" / "tune" / name) == {"decode.beta": 0.8, "decode.alignment_when": "step"}
 
     started = time.monotonic()
     again = tune(space, *command)
