@@ -208,9 +208,27 @@ def test_ngram_blocking_equals_a_plain_loop(size, separator):
 def test_recent_tokens_are_blocked_but_for_commas():
     scores = torch.zeros(2, VOCABULARY)
     block_recent(scores, torch.tensor([[A, B, C], [C, A, B]]), 2, exempt=torch.tensor([B]))
-    assert [row.isinf().nonzero().flatten().tolist() for row in scores] == [[C], [A]]
+    assert [row.isinf().nonzero().flatten().tolist() for row in scores] == [[A, C], [A, C]]
     table = {(): {A: 1.0}, (A,): {A: 0.9, B: 0.1}, (B,): {B: 0.9, EOS: 0.1}}
     assert search(table, num_beams=1, no_repeat_last=2, max_length=4)[0].ids == [A, B, EOS]
+
+
+def test_blocking_looks_past_commas():
+    """As PHT's code: in "the river, the", with the comma B, both words before the comma count."""
+    scores = torch.zeros(1, VOCABULARY)
+    block_recent(scores, torch.tensor([[A, C, B, B]]), 1, exempt=torch.tensor([B]))
+    assert scores[0].isinf().nonzero().flatten().tolist() == [C]
+
+
+def test_structural_coverage_of_ten_is_the_published_score():
+    """PHT's code adds 10 x strCov at each step to the log-probability, and divides both by the length at the end."""
+    table = {(): {A: 0.55, B: 0.45}, (A,): {A: 0.5, EOS: 0.5}, (B,): {EOS: 1.0}}
+    attention = {None: [1.0, 0.0], A: [0.6, 0.4], B: [0.0, 1.0]}
+    chosen = settings(n_best=2, length_normalization="length", length_penalty=1.0, structural_coverage=10.0)
+    best, second = beam_search(Script(table, attention), memory(), chosen, terms(chosen, memory()))[0]
+    assert (best.ids, second.ids) == ([B, EOS], [A, EOS])  # strCov is 1 + 1, and 1 + (1 - 0.6)
+    assert best.score == pytest.approx((math.log(0.45) + 10 * (1 + 1)) / 2, rel=1e-5)
+    assert second.score == pytest.approx((math.log(0.55 * 0.5) + 10 * (1 + 0.4)) / 2, rel=1e-5)
 
 
 def test_commas_reach_the_search():

@@ -220,13 +220,14 @@ def block_ngrams(scores: Tensor, tokens: Tensor, size: int, separator: int | Non
 
 
 def block_recent(scores: Tensor, tokens: Tensor, last: int, exempt: Tensor) -> None:
-    """Likewise over every token that is one of its hypothesis' ``last`` tokens, except the ids ``exempt`` [E].
+    """Likewise over every token that is one of its hypothesis' ``last`` tokens, not counting the ids ``exempt`` [E].
 
-    PHT paper, section 5.2: "block two tokens (except commas) before the current step".
+    PHT paper, section 5.2: "block two tokens (except commas) before the current step"; its code skips commas.
     """
     if last:
-        recent = tokens[..., -last:]
-        _block(scores, recent, ~torch.isin(recent, exempt))
+        counted = ~torch.isin(tokens, exempt)
+        behind = counted.flip(-1).cumsum(-1).flip(-1)  # how many are counted from each token on
+        _block(scores, tokens, counted & (behind <= last))
 
 
 def _block(scores: Tensor, candidates: Tensor, blocked: Tensor) -> None:

@@ -123,7 +123,9 @@ def _bigrams(text: str) -> Counter[tuple[str, str]]:
     return Counter(pairwise(text.lower().split()))
 
 
-WEIGHT = 0.4  # of a strategy's term, where the run has chosen none; the paper searches beta from 0.2 to 1
+# Weights of a strategy's term, where the run has chosen none: the paper searches beta from 0.2 to 1; its code has 10
+# for structural coverage.
+WEIGHT, COVERAGE = 0.4, 10.0
 
 
 def strategies(summarizer: Summarizer) -> Iterator[Trained]:
@@ -135,7 +137,7 @@ def strategies(summarizer: Summarizer) -> Iterator[Trained]:
     run, searcher = summarizer.settings, summarizer.searcher
     beta = run.beta or WEIGHT
     weights = {
-        "structural_coverage": run.structural_coverage or WEIGHT,
+        "structural_coverage": run.structural_coverage or COVERAGE,
         "extractive": run.extractive or beta,
         "beta": beta,
     }
