@@ -195,21 +195,24 @@ def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_ses
 @pytest.mark.slow
 def test_a_killed_search_goes_on_where_it_stopped(tmp_path, data, run):
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=4"]
-    space = betas(tmp_path, [0.0, 0.2, 0.4, 0.6])
+    space = betas(tmp_path, [number / 20 for number in range(16)])
     code = f"from raysum.tune.search import tune; tune({space!r}, *{command!r})"
-    driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    often = os.environ | {"TUNE_GLOBAL_CHECKPOINT_S": "1"}  # seconds in which Tune writes what has ended; 10 by default
+    driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=often)
     saved = tmp_path / "search" / "trials"
     deadline = time.monotonic() + 200
     while len(list(saved.glob("*/scores.parquet"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.2)
-    time.sleep(12)  # Tune writes what has ended every 10 seconds
+    time.sleep(3)
+    assert driver.poll() is None
     driver.kill()
     driver.wait()
     before = {file: file.stat().st_mtime_ns for file in saved.glob("*/scores.parquet")}
+    assert len(before) < 16
     subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.DEVNULL, timeout=250)
     after = {file: file.stat().st_mtime_ns for file in saved.glob("*/scores.parquet")}
     kept = [file for file in before if before[file] == after[file]]
-    assert len(after) == 4 and len(kept) >= 2
+    assert len(after) == 16 and len(kept) >= 2
     assert Run.resolve(tmp_path / "search").path == run.path
 
 
