@@ -83,9 +83,8 @@ def _expand_folder(folder: Path) -> list[RawSource]:
     """Its data files; or itself, when its folders hold text files; or else what its folders train, valid, test hold."""
     files = [item for item in listed(folder) if item.is_file() and item.name.endswith(SUFFIXES)]
     if not files and next(cluster_folders(folder), None):
-        return [
-            RawSource(folder, _split_in_name(folder), read_folder, sum(f.stat().st_size for f in folder.rglob("*.txt")))
-        ]
+        size = sum(file.stat().st_size for file in folder.rglob("*.txt"))
+        return [RawSource(folder, _split_in_name(folder), read_folder, size)]
     inner = files or [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
     if not inner:
         raise UserError(f"{folder} holds neither .jsonl, .csv or .parquet files nor folders of .txt files")
