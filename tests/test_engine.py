@@ -1,5 +1,7 @@
 """The DeepSpeed engine updates as the papers' Adam does: what no config asks for is not done, at any stage."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -47,12 +49,14 @@ def start_of(brief: Brief, low: bool) -> torch.nn.Module:
 
 
 def by_hand(brief: Brief, low: bool, most: float = torch.inf) -> tuple[torch.Tensor, list[float]]:
-    """How far torch's AdamW moves the weights, by gradients summed in fp32, clipped at ``most``; and their norms."""
+    """How far torch's optimizer moves the weights, by fp32 sums of gradients, clipped at ``most``; and their norms."""
     objective, norms = start_of(brief, low), []
     weights = list(objective.parameters())
     masters = [weight.detach().float().clone() for weight in weights]
     before, optim = flat(masters), brief.config.optim
     adam = torch.optim.AdamW(masters, lr=RATE, betas=optim.betas, eps=optim.eps, weight_decay=0)
+    adagrad = torch.optim.Adagrad(masters, lr=RATE, eps=optim.eps)
+    update = adagrad if optim.method == "adagrad" else adam
     coming = batches(brief.train, 0, 1, 0, STEPS)
     for _ in range(STEPS):
         for master in masters:
@@ -63,7 +67,7 @@ def by_hand(brief: Brief, low: bool, most: float = torch.inf) -> tuple[torch.Ten
             for master, gradient in zip(masters, torch.autograd.grad(loss, weights), strict=True):
                 master.grad += gradient.float()
         norms.append(float(torch.nn.utils.clip_grad_norm_(masters, most)))
-        adam.step()
+        update.step()
         for weight, master in zip(weights, masters, strict=True):
             weight.data.copy_(master)
     return flat(masters) - before, norms
@@ -81,6 +85,17 @@ def by_engine(brief: Brief, low: bool) -> tuple[torch.Tensor, list[float]]:
         weights = full_weights(engine)
         distributed.barrier()
     return flat(weights.values()) - before, norms
+
+
+@pytest.mark.parametrize("stage", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_adagrad_is_that_of_the_formula(dataset, tmp_path, stage):
+    """HT's ranker: an update is rate x g / (sqrt of the sum of g^2 + eps), so the first one is g / (|g| + eps)."""
+    asked = brief(dataset, tmp_path, zero_optimization={"stage": stage})
+    optim = asked.config.optim.model_copy(update={"method": "adagrad"})
+    asked = replace(asked, config=asked.config.model_copy(update={"optim": optim}))
+    found, _ = by_engine(asked, False)
+    expected, _ = by_hand(asked, False)
+    assert apart(found, expected) < 2e-5
 
 
 def flat(tensors) -> torch.Tensor:

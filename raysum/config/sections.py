@@ -73,8 +73,9 @@ class TrainConfig(Section):
 
 
 class OptimConfig(Section):
-    """Adam; ``noam`` is the schedule of Vaswani et al. 2017, eq. 3: ``lr * width^-0.5 * min(t^-0.5, t * w^-1.5)``."""
+    """``noam`` is the schedule of Vaswani et al. 2017, eq. 3: ``lr * width^-0.5 * min(t^-0.5, t * w^-1.5)``."""
 
+    method: Literal["adam", "adagrad"] = Field("adam", description="adagrad has no betas (HT's ranker)")
     lr: float = Field(2.0, gt=0, le=1e4, description="peak factor ('noam') or the rate itself ('constant', 'linear')")
     schedule: Literal["noam", "constant", "linear"] = Field(
         "noam", description="'constant' and 'linear' warm up linearly; 'linear' then falls to 0 at train.steps"

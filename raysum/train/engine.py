@@ -32,7 +32,8 @@ def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
         for parameter in engine.module.parameters():
             parameter.grad_dtype = torch.float32
     if engine.zero_optimization_stage() == 0:
-        engine.basic_optimizer.state.clear()  # in bf16 DeepSpeed has counted an empty step: a bias correction too late
+        for state in engine.basic_optimizer.state.values():
+            state["step"].zero_()  # in bf16 DeepSpeed has counted an empty step: a bias correction too late
     return engine
 
 
