@@ -37,7 +37,7 @@ def start(folder: Path, out: str, *settings: str) -> subprocess.Popen:
 
 def refused(process: subprocess.Popen, run: Run) -> None:
     """The command ends by one message that names the run; its last checkpoint is whole, and nothing else is there."""
-    _, told = process.communicate(timeout=300)
+    _, told = process.communicate(timeout=550)
     assert process.returncode == 2, told
     assert "Traceback" not in told and told.count("raysum: ") == 1
     assert f"raysum: cannot write {run.path}: " in told and "free space there" in told

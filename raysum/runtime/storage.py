@@ -12,8 +12,8 @@ from raysum.errors import UserError
 from raysum.runtime.lock import LOCK, held
 
 _TRUST = "RAYSUM_TRUST_OTHERS"  # set to 1 in the environment: files of other users are unpickled
-# What safetensors and torch say where the disk is full, as errors of their own.
-_UNWRITTEN = ("(os error ", "inline_container", "PytorchStreamWriter")
+# What safetensors, torch and Ray's workers say where the disk or its quota is full, as errors of their own.
+_UNWRITTEN = ("(os error ", "inline_container", "PytorchStreamWriter", "[Errno 27]", "[Errno 28]", "[Errno 122]")
 
 
 @contextmanager
@@ -61,7 +61,8 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         if isinstance(error, OSError) or any(words in str(error) for words in _UNWRITTEN):
-            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            lines = [line for line in str(error).splitlines() if any(words in line for words in _UNWRITTEN)]
+            reason = getattr(error, "strerror", None) or (lines or [str(error)])[-1]
             raise UserError(f"cannot write {folder}: {reason}; free space there, or choose another folder") from None
         raise
 

@@ -63,6 +63,10 @@ class MicroBatch:
     arrays: Arrays
 
 
+class Unread(RuntimeError):
+    """What one worker alone finds damaged: it fails, as a UserError would let the others wait for it without end."""
+
+
 @lru_cache(maxsize=4)
 def plan_of(stream: Stream) -> Plan:
     """The plan of a stream. Raises ValueError where no row has a target."""
@@ -130,12 +134,12 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
 def ray_batches(tables: Iterable[pa.Table]) -> Iterator[MicroBatch]:
     """Micro-batches of the one-row tables that a rank's shard of ``ray_dataset`` yields.
 
-    Raises UserError where a task found the dataset damaged.
+    Raises Unread where a task found the dataset damaged.
     """
     for table in tables:
         made = pickle.loads(table["chunk"][0].as_buffer())  # written by ``read`` above, on the same cluster
         if isinstance(made, str):
-            raise UserError(made)
+            raise Unread(made)
         yield from made
 
 

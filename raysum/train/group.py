@@ -9,12 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import distributed
 
-from raysum.errors import UserError
 from raysum.runtime.private import leave_process_group
 from raysum.runtime.processes import environment
-
-_MISTAKE = "raysum-mistake"  # a key of the store: the message of a worker's UserError
-_stores: list[distributed.Store] = []
 
 
 @contextmanager
@@ -34,8 +30,7 @@ def ray_group() -> Iterator[None]:
     """The group of the workers of Ray Train, for the length of the block. Each of them calls it.
 
     Ray's own TorchConfig makes it before the workers' function runs, and loads torch into what directs them.
-    Where the block fails, the group is not left: others may be gone, and leaving waits for them. But where it raises
-    UserError in one worker, the others, which wait for that one, raise it, too.
+    Where the block fails, the group is not left: others may be gone, and leaving waits for them.
     """
     import ray
     import ray.train
@@ -59,17 +54,7 @@ def ray_group() -> Iterator[None]:
         names |= {name: "lo" for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in os.environ}
     with environment({name: str(value) for name, value in names.items()}):
         distributed.init_process_group(_backend(), store=store, rank=rank, world_size=world)
-        try:
-            yield
-        except UserError as mistake:
-            _stores.append(store)  # others still read it when this worker is done
-            store.set(_MISTAKE, str(mistake))
-            distributed.destroy_process_group()  # what others wait for fails
-            raise
-        except RuntimeError:
-            if store.check([_MISTAKE]):
-                raise UserError(store.get(_MISTAKE).decode()) from None
-            raise
+        yield
         leave_process_group()
 
 

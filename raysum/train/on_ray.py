@@ -14,7 +14,7 @@ from raysum.runtime.processes import settle
 from raysum.runtime.session import ray_session
 from raysum.runtime.silence import quiet_data, quiet_ray
 from raysum.runtime.storage import writing
-from raysum.stream.loader import ray_batches, ray_dataset
+from raysum.stream.loader import Unread, ray_batches, ray_dataset
 from raysum.train.brief import Brief
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
     workers, folder = brief.config.train.workers, brief.run.path / "ray"
     with ray_session(brief.config.train.address, workers + 1, "train"):
         from ray.data import ExecutionOptions
-        from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
         from raysum.train.backend import SharedDevices
@@ -52,7 +52,13 @@ def train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
             ),
         )
         try:
-            mistake = _interruptible(trainer.fit).return_value
+            with writing(brief.run.path):
+                mistake = _interruptible(trainer.fit).return_value
+        except TrainingFailedError as error:
+            _, found, told = str(error).partition(f"{Unread.__name__}: ")
+            if not found:
+                raise
+            mistake = told.splitlines()[0]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     if mistake:
@@ -74,7 +80,7 @@ def _worker(settings: dict[str, Any]) -> str | None:
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
     reporter = Reporter(brief.run, context.get_world_rank() == 0, hand_on=ray.train.report)
     try:
-        with ray_group(), writing(brief.run.path), closing(reporter):
+        with ray_group(), closing(reporter):
             work(brief, lambda start: ray_batches(tables), reporter)
     except UserError as error:
         return str(error)
