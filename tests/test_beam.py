@@ -231,6 +231,19 @@ def test_structural_coverage_of_ten_is_the_published_score():
     assert second.score == pytest.approx((math.log(0.55 * 0.5) + 10 * (1 + 0.4)) / 2, rel=1e-5)
 
 
+def test_a_prompt_begins_every_hypothesis_and_is_certain():
+    """As PHT's code begins with the title: its tokens count in the length alone. The second title is shorter."""
+    table = {(C, A): {A: 0.6, EOS: 0.4}, (C, A, A): {EOS: 1.0}, (B,): {EOS: 0.8, C: 0.2}, (B, C): {EOS: 1.0}}
+    chosen = settings(n_best=2, length_normalization="length", length_penalty=1.0, no_repeat_ngram_size=1)
+    prompt = torch.tensor([[C, A], [B, PAD]])
+    found = beam_search(Script(table), memory(2), chosen, prompt=prompt)
+    assert [[h.ids for h in example] for example in found] == [[[C, A, EOS]], [[B, EOS], [B, C, EOS]]]
+    assert found[0][0].score == pytest.approx(math.log(0.4) / 3) and found[0][0].log_prob == pytest.approx(
+        math.log(0.4)
+    )
+    assert [h.score for h in found[1]] == pytest.approx([math.log(0.8) / 2, math.log(0.2) / 3])
+
+
 def test_commas_reach_the_search():
     table = {(): {A: 1.0}, (A,): {A: 0.9, B: 0.1}, (B,): {EOS: 1.0}}
     found = beam_search(Script(table), memory(), settings(no_repeat_last=2, max_length=3), exempt=[A])

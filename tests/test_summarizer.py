@@ -288,6 +288,19 @@ def test_more_or_less_of_a_source_is_read_than_in_training(folder, plain):
     assert trained_on_few.summarize_rows([row], whole) == plain.summarize_rows([row])
 
 
+@pytest.mark.parametrize("when", ["step", "final"])
+def test_summaries_begin_with_the_title_where_that_is_asked_for(aligned, when):
+    """Each its own, with several betas and fewer paragraphs, too; without asking none does."""
+    rows = [aligned.prepare(cluster) for cluster in clusters(5)]
+    asked = {"alignment_when": when, "keep_paragraphs": 2, "title_prompt": True}
+    titles = [aligned.vocabulary.decode(row["ids"][: row["title_tokens"] - 1].tolist()) for row in rows]
+    assert len(set(titles)) > 1
+    for summaries in aligned.summarize_betas(rows, aligned.choose(asked), [0.0, 0.3, 10.0]):
+        assert all(one.summary.startswith(title) for one, title in zip(summaries, titles, strict=True))
+    plain = aligned.summarize_rows(rows, aligned.choose(asked | {"title_prompt": False}))
+    assert not any(one.summary.startswith(title) for one, title in zip(plain, titles, strict=True))
+
+
 def test_the_title_stays_when_its_paragraph_goes():
     def restricted(examples: list, titles: list[int] | None, *kept: list[int]) -> list[list[int]]:
         source = replace(pack(examples), titles=None if titles is None else torch.tensor(titles))

@@ -14,7 +14,7 @@ from torch import Tensor
 from raysum.config.sections import DecodeConfig
 from raysum.decode.scores import History, Term, length_norm
 from raysum.models.batch import Asked
-from raysum.models.special_ids import BOS, EOS, SENTENCE_END
+from raysum.models.special_ids import BOS, EOS, PAD, SENTENCE_END
 
 Left = Callable[[int], bool]  # whether nobody waits for an example any more, by its number in the batch
 
@@ -87,10 +87,10 @@ class Finished:
 
 
 def beam_search(
-    model: StepModel, memory: Any, settings: DecodeConfig, terms: Sequence[Term] = (), *, exempt: Sequence[int] = ()
+    model: StepModel, memory: Any, settings: DecodeConfig, terms: Sequence[Term] = (), **options: Any
 ) -> list[list[Hypothesis]]:
     """The ``settings.n_best`` hypotheses of each example, best first: :func:`search`, ranked by its final terms."""
-    return search(model, memory, settings, terms, exempt=exempt).best(settings.n_best, terms)
+    return search(model, memory, settings, terms, **options).best(settings.n_best, terms)
 
 
 @torch.inference_mode()
@@ -102,11 +102,13 @@ def search(
     *,
     exempt: Sequence[int] = (),
     left: Left | None = None,
+    prompt: Tensor | None = None,
 ) -> Finished:
     """All hypotheses that finish, scored by log-probability and those of ``terms`` that are not final.
 
     ``memory`` is what ``model.start`` takes, with ``paragraph_mask`` [B, M]. ``exempt`` are ids that
     ``no_repeat_last`` lets repeat (commas). An example of which ``left`` says so ends as if at the maximum length.
+    Hypotheses begin with ``prompt`` [B, P], up to its padding; it counts in their length, and as certain.
 
     At each step, hypotheses whose EOS is among the R best candidates finish, and the R best others go on; an example
     stops with R finished ones, and at the maximum length every live one counts as finished. A hypothesis that has
@@ -132,6 +134,9 @@ def search(
         if weights is not None:
             history.add(weights.view(*log_prob.shape, *weights.shape[1:]))
         log_probs, eos, stuck = _candidates(logits, tokens, log_prob, settings, commas)
+        if prompt is not None and length <= prompt.shape[1]:
+            _force(log_probs, eos, log_prob, prompt[history.examples, length - 1])
+            stuck = log_probs.amax(-1) == -torch.inf
         norm = length_norm(settings, length)
         bonus = sum((term(history) for term in steering), torch.zeros_like(log_prob))
         parent, token, log_prob = _best(log_probs, norm * bonus)
@@ -181,6 +186,13 @@ def _candidates(
     if tokens.shape[-1] <= settings.min_length:
         eos = eos.masked_fill(~stuck, -torch.inf)
     return log_probs, eos, stuck
+
+
+def _force(log_probs: Tensor, eos: Tensor, log_prob: Tensor, token: Tensor) -> None:
+    """Only ``token`` [B] can follow, at no cost, except where it is padding."""
+    given = token != PAD
+    log_probs[given], eos[given] = -torch.inf, -torch.inf
+    log_probs[given, :, token[given]] = log_prob[given]
 
 
 def _best(log_probs: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:

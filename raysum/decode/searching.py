@@ -26,7 +26,7 @@ from raysum.metrics import citations
 from raysum.models.batch import Memory, move
 from raysum.models.generator import Generator
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.special_ids import BOS, EOS, PAD, SENTENCE_END
+from raysum.models.special_ids import BOS, EOS, PAD, SENTENCE_END, TITLE_END
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,12 @@ class Searcher:
                 memory = self.model.encode(move(source.restrict(read), device))
                 predicted = _chosen(predicted, read)
                 extracted = None if extracted is None else _chosen(extracted, read)
-            found = search_betas(
-                self.model, memory, settings, betas, predicted, extracted, exempt=self.commas, left=left
-            )
+            options: dict[str, Any] = {
+                "exempt": self.commas,
+                "prompt": _titles(rows, device) if settings.title_prompt else None,
+                "left": left,
+            }
+            found = search_betas(self.model, memory, settings, betas, predicted, extracted, **options)
             if not all(hypotheses for example in found for hypotheses in example):
                 raise UserError("no score is finite: the training of the model, its predictor or ranker diverged")
             best = [[hypotheses[0].ids for hypotheses in example] for example in found]
@@ -100,6 +103,13 @@ class Searcher:
     def _collated(self, spec: systems.Spec, rows: Sequence[Row], limits: SourceConfig) -> Any:
         kind = systems.kind(spec)
         return kind.collate(kind.pack(list(rows), limits))
+
+
+def _titles(rows: Sequence[Row], device: torch.device) -> Tensor:
+    """The titles' tokens [B, longest], padded."""
+    titles = [torch.from_numpy(row["ids"][: row["title_tokens"]]) for row in rows]
+    titles = [ids[ids != TITLE_END].long() for ids in titles]
+    return pad_sequence(titles, batch_first=True, padding_value=PAD).to(device)
 
 
 def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:
