@@ -95,7 +95,8 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        return self._read("config.yaml", Config, {})
+        # DeepSpeed was not told of clipping by former versions, and so clipped.
+        return self._read("config.yaml", Config, {"deepspeed": {"gradient_clipping": 1.0}})
 
     @cached_property
     def recipe(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from raysum.errors import UserError
 def test_overrides_reach_nested_keys_and_keep_types():
     config = load_config(None, ["train.steps=7", "optim.lr=1e-4", "model.encoder=LLG", "deepspeed.bf16.enabled=true"])
     assert (config.train.steps, config.optim.lr, config.model.encoder) == (7, 1e-4, "LLG")
-    assert config.deepspeed == {"bf16": {"enabled": True}}
+    assert config.deepspeed == {"gradient_clipping": 0.0, "bf16": {"enabled": True}}
 
 
 def test_unknown_key_names_the_nearest_key_its_section_and_the_line(tmp_path):

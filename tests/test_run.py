@@ -32,6 +32,16 @@ def test_create_then_open_gives_the_same_config(run):
     assert opened.vocabulary.read_bytes() == b"pieces"
 
 
+def test_what_former_versions_left_to_deepspeed_stays_as_it_was(run):
+    assert Run.open(run.path).config.deepspeed == {"gradient_clipping": 0.0}
+    written = run.path / "config.yaml"
+    text = written.read_text().replace("deepspeed:\n  gradient_clipping: 0.0\n", "deepspeed: {}\n")
+    written.write_text(text)
+    (run.path / "checksums.json").unlink()
+    assert "gradient_clipping" not in text
+    assert Run.open(run.path).config.deepspeed == {"gradient_clipping": 1.0}  # DeepSpeed clipped, untold
+
+
 def test_partial_checkpoints_are_never_seen(run):
     (run.checkpoint_folder / ".partial-40-0" / "engine").mkdir(parents=True)
     assert [c.step for c in run.checkpoints()] == [10, 20, 30]

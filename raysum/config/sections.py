@@ -189,7 +189,7 @@ class Config(Section):
     source: SourceConfig = Field(default_factory=SourceConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
-    deepspeed: dict[str, Any] = Field(default_factory=dict, description="DeepSpeed's own keys; raysum sets batch sizes")
+    deepspeed: dict[str, Any] = Field({}, validate_default=True, description="DeepSpeed's own; raysum sets batch sizes")
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
     data: str | None = Field(None, description="dataset folder")
     out: str | None = Field(None, description="run folder to write")
@@ -202,4 +202,4 @@ class Config(Section):
             json.dumps(value, allow_nan=False)
         except (TypeError, RecursionError) as error:
             raise ValueError(f"must be such as JSON has: {error}") from None
-        return value
+        return {"gradient_clipping": 0.0, **value}  # DeepSpeed clips at 1.0 where it is told nothing

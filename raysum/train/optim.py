@@ -74,10 +74,9 @@ class _Watched(dict[str, Any]):
 def engine_config(config: Config, world: int, cuda: bool, universal: bool = False) -> dict[str, Any]:
     """DeepSpeed's config: raysum's own keys under the user's ``deepspeed`` block.
 
-    Torch's AdamW or Adagrad, so that nothing is compiled; no scheduler, as the rate is set before each step; no
-    clipping, which DeepSpeed does at 1.0 where it is told nothing. On CUDA bf16 is the default precision, on CPU fp32;
-    gradients are summed in fp32 over micro-batches and workers. ``universal``: a checkpoint in DeepSpeed's universal
-    form will be loaded.
+    Torch's AdamW or Adagrad, so that nothing is compiled; no scheduler, as the rate is set before each step. On
+    CUDA bf16 is the default precision, on CPU fp32; gradients are summed in fp32 over micro-batches and workers.
+    ``universal``: a checkpoint in DeepSpeed's universal form will be loaded.
     """
     params = config.optim.model_dump(include={"lr", "betas", "eps", "weight_decay"}) | {"torch_adam": True}
     optimizer = {"type": "AdamW", "params": params}
@@ -87,7 +86,6 @@ def engine_config(config: Config, world: int, cuda: bool, universal: bool = Fals
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": config.train.micro_batches // world,
         "optimizer": optimizer,
-        "gradient_clipping": 0.0,
         "communication_data_type": "fp32",
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,

@@ -46,7 +46,7 @@ def _intervals(space: SpaceConfig, trials: list[Trial], figure: "Figure") -> Non
         interval, place = [low, metric, high], [value if over_number else line] * 3
         x, y = (place, interval) if over_number else (interval, place)
         color = colors[others[line]] if over_number else _OTHER
-        axes.plot(x, y, color=color if line else _BEST, marker="o", markevery=[1])
+        axes.plot(x, y, color=color if line else _BEST, marker="o", markevery=[1], zorder=2 if line else 3)
     if over_number:
         for other, color in colors.items():
             points = sorted((v, m) for v, m, o in zip(values, metrics, others, strict=True) if o == other)
