@@ -274,6 +274,15 @@ def test_damaged_and_wrong_pytorch_files(plain, vocabulary, tmp_path, change, me
         ({"inter_heads": 8}, {}, "does not fit the model"),
         ({}, {"decoder.embeddings.weight": torch.zeros(100, 32)}, "embeddings of its own"),
         ({}, {"encoder.layer_norm.bias": torch.zeros(3)}, "does not fit the model"),
+        ({}, {"encoder.layer_norm.bias": torch.full((32,), torch.nan)}, "encoder.layer_norm.bias holds .* no finite"),
+        ({}, {"encoder.layer_norm.bias": torch.ones(32).to_sparse()}, "encoder.layer_norm.bias, .* dense"),
+        ({}, {"encoder.layer_norm.bias": torch.ones(32, device="meta")}, "without values in encoder.layer_norm.bias"),
+        ({}, {"encoder.layer_norm.bias": torch.ones(32).to(torch.int8)}, "int8, .* in encoder.layer_norm.bias"),
+        ({}, {"encoder.layer_norm.bias": 7}, "holds int in encoder.layer_norm.bias"),
+        ({}, {"encoder.graph.weight": torch.ones(3)}, "has encoder.graph.weight, for which there is no place"),
+        ({"trunc_src_nblock": 0}, {}, "trunc_src_nblock is 0, where a number from 1 on"),
+        ({"trunc_src_nblock": "24"}, {}, "trunc_src_nblock is '24'"),
+        ({"heads": None}, {}, "heads: "),
     ],
 )
 def test_hiersumm_models_that_cannot_be_ours(plain, vocabulary, tmp_path, options, model, message):
@@ -283,6 +292,17 @@ def test_hiersumm_models_that_cannot_be_ours(plain, vocabulary, tmp_path, option
     torch.save({"model": checkpoint["model"] | model, "opt": changed}, tmp_path / "changed.pt")
     with pytest.raises(UserError, match=message):
         import_checkpoint("hiersumm", str(tmp_path / "changed.pt"), str(tmp_path / "run"), vocabulary)
+    assert not (tmp_path / "run").exists()
+
+
+def test_parameters_are_read_as_the_tensors_they_are(plain, vocabulary, tmp_path):
+    """Some tools save nn.Parameter objects, which ask for gradients."""
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        checkpoint = torch.load(plain, weights_only=True)
+    wrapped = {name: torch.nn.Parameter(tensor) for name, tensor in checkpoint["model"].items()}
+    torch.save(checkpoint | {"model": wrapped}, tmp_path / "wrapped.pt")
+    found, expected = (hiersumm.load(path).weights for path in (tmp_path / "wrapped.pt", plain))
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
 
 
 @pytest.mark.parametrize(
@@ -324,6 +344,12 @@ def test_tensorflow_checkpoints_of_other_codes(parameters, tmp_path):
     write_bundle(tmp_path / "other", {f"model/kernel{VALUE}": np.ones((2, 3), np.float32)})
     with pytest.raises(UserError, match="it lacks 'decoder/embedding/embeddings'"):
         wiki_sum.load(tmp_path / "other")
+    for name, array, message in (
+        ("param/out_layer/bias", np.full(100, np.nan, np.float32), "out_layer/bias holds .* no finite"),
+        ("param/graph/kernel", np.ones((2, 2), np.float32), "has graph/kernel, for which there is no place"),
+    ):
+        with pytest.raises(UserError, match=message):
+            wiki_sum.load(checkpoint_of(parameters["vht"] | {name: array}, tmp_path / "ckpt-2"))
     write_bundle(tmp_path / "wide", {f"model/kernel{VALUE}": np.ones((2, 3))})
     with pytest.raises(UserError, match="type number 2"):
         wiki_sum.load(tmp_path / "wide")

@@ -28,8 +28,8 @@ def load(path: Path) -> Published:
     arrays = {name[:-4] + _OLD_NORM.get(name[-4:], name[-4:]): array for name, array in found.items()}
     try:
         spec, weights = convert(arrays, options)
-        limits = {"max_tokens": options["trunc_src_ntoken"] + 1}  # its loader adds the EOS behind the cut
-        limits = limits if spec.positions == "flat" else {"max_paragraphs": options["trunc_src_nblock"]}
+        limits = {"max_tokens": _count(options, "trunc_src_ntoken") + 1}  # its loader adds the EOS behind the cut
+        limits = limits if spec.positions == "flat" else {"max_paragraphs": _count(options, "trunc_src_nblock")}
     except (KeyError, ValueError, TypeError) as error:
         raise misfit(path, "hiersumm", error) from None
     embedding = arrays["encoder.embeddings.weight"]
@@ -37,6 +37,12 @@ def load(path: Path) -> Published:
         if not np.array_equal(arrays.get(name, embedding), embedding):
             raise UserError(f"{path} has embeddings of its own in {name}; here source and target must share theirs")
     return Published(spec, weights, step_in_name(path, r"step_(\d+)"), limits)
+
+
+def _count(options: Mapping[str, Any], name: str) -> int:
+    if type(options[name]) is not int or options[name] < 1:
+        raise ValueError(f"its option {name} is {options[name]!r}, where a number from 1 on belongs")
+    return options[name]
 
 
 def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[FamilySpec, dict[str, Tensor]]:
@@ -67,4 +73,5 @@ def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[FamilySpec, dic
         ffn_dropout=options["enc_dropout"],
     )
     parts = [("tied" if spec.tied_output else "untied", "", ""), ("model", "", "")]
-    return spec, read(arrays, "hiersumm", [*parts, *layer_parts(spec, layers, _DECODER)])
+    spare = [name for name in arrays if name in _SHARED or name.endswith(_BUFFERS)]
+    return spec, read(arrays, "hiersumm", [*parts, *layer_parts(spec, layers, _DECODER)], spare)

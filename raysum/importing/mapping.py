@@ -38,13 +38,14 @@ def layer_parts(spec: FamilySpec, encoder: str, decoder: str) -> list[Part]:
     return parts
 
 
-def read(arrays: Arrays, code: str, parts: Iterable[Part]) -> dict[str, Tensor]:
+def read(arrays: Arrays, code: str, parts: Iterable[Part], spare: Iterable[str] = ()) -> dict[str, Tensor]:
     """Our state dict, from the arrays of ``code``; its kernels, inputs by outputs, are turned.
 
-    Raises KeyError where an array is missing.
+    Raises KeyError where an array is missing, and ValueError where one has no place here and is not ``spare``, or
+    holds what is no finite number.
     """
     table = yaml.safe_load((resources.files("raysum.importing") / f"{code}.yaml").read_text())
-    state = {}
+    state, unknown = {}, arrays.keys() - set(spare)
     for section, ours, theirs in parts:
         for name, published in _entries(table[section]):
             endings = table["norms" if "norm." in name else "layers"]
@@ -52,6 +53,12 @@ def read(arrays: Arrays, code: str, parts: Iterable[Part]) -> dict[str, Tensor]:
                 found = [theirs + one.replace("*", published_ending) for one in published.split()]
                 turned = [arrays[one].T if one.endswith("/kernel") else arrays[one] for one in found]
                 state[ours + name.replace("*", ending)] = torch.from_numpy(np.concatenate(turned))
+                unknown -= set(found)
+    broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+    if broken:
+        raise ValueError(f"{broken[0]} holds values that are no finite numbers; its training diverged")
+    if unknown:
+        raise ValueError(f"it has {min(unknown)}, for which there is no place in the model")
     return state
 
 
@@ -83,7 +90,8 @@ def misfit(path: Path, code: str, error: Exception) -> UserError:
     if isinstance(error, KeyError):
         reason = f"it lacks {error}"
     elif isinstance(error, ValidationError):
-        reason = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+        problems = ((*one["loc"], one["msg"].removeprefix("Value error, ")) for one in error.errors())
+        reason = "; ".join(": ".join(map(str, words)) for words in problems)
     else:
         reason = str(error)
     return UserError(f"{path} does not fit what {code} writes: {reason}")

@@ -36,8 +36,18 @@ def read_checkpoint(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str
         options = vars(options) if isinstance(options, argparse.Namespace) else options
         if not isinstance(model, Mapping) or not isinstance(options, Mapping):
             raise UserError(f"{path} is no hiersumm checkpoint: that is a mapping with the keys 'model' and 'opt'")
-        found = {str(name): value for name, value in model.items() if isinstance(value, Tensor) and wanted(str(name))}
-        return {name: value.float().numpy().copy() for name, value in found.items()}, dict(options)  # the file may go
+        found = {str(name): value for name, value in model.items() if wanted(str(name))}
+        return {name: _array(name, value, path) for name, value in found.items()}, dict(options)
+
+
+def _array(name: Any, value: Any, path: Path) -> np.ndarray:
+    """A copy in float32: the file may go. Raises UserError where ``value`` is no dense tensor of real numbers."""
+    kind: Any = type(value).__name__
+    if isinstance(value, Tensor):
+        if not value.is_meta and value.layout == torch.strided and value.is_floating_point():
+            return value.detach().float().numpy().copy()
+        kind = "a tensor without values" if value.is_meta else f"a tensor of {value.dtype}, {value.layout}"
+    raise UserError(f"{path} holds {kind} in {name}, where dense tensors of real numbers are read; save them as such")
 
 
 def _load(plain: Path, path: Path) -> Any:
