@@ -93,7 +93,7 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
         _step(5, "search the weight of attention alignment")
         tuned = tune("beta", data=str(data), out=str(found), run=str(run_path), examples=_BETA_EXAMPLES)
         beta = float(tuned.best.config["decode.beta"])
-        _step(6, "evaluate on the test split, whose names no training cluster has")
+        _step(6, "evaluate on the test split, whose names share no word with training; facts F1 is what counts")
         evaluation = _evaluate(run, data, beta)
     _step(7, "summarize raw text")
     cluster = next(factbook.generate("test", 1))

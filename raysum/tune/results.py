@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-_SHOWN = {name: FIGURES[name] for name in ("rouge1", "rouge2", "rougeL", "facts_f1", "attention_similarity")} | {
+_SHOWN = {name: FIGURES[name] for name in ("facts_f1", "rouge1", "rouge2", "rougeL", "attention_similarity")} | {
     "valid_loss": Figure("valid loss", 4),
     "step": Figure("step", 0),
     "parameters": Figure("parameters", 0),

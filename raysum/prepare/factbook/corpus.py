@@ -30,9 +30,9 @@ REMARKED = 0.25  # chance that a paragraph about another subject has a remark; t
 # Consonant, vowel, and perhaps a closing consonant: a name falls into syllables in one way only, so that names of
 # different syllables differ.
 SYLLABLES = tuple(c + v + end for c in "bdfgklmnprstvz" for v in "aeiou" for end in ("", "l", "n", "r"))
-# A name belongs to the split that has its checksum modulo 10: no name is in two splits, every syllable is in all, and
-# nothing can be learned in one split of which names the others have. (Sums of syllables are no checksum: a model learns
-# which syllables never end a name.)
+# A word belongs to the split that has its checksum modulo 10: no word of a name is in two splits, every syllable is in
+# all, and nothing can be learned in one split of which words the others have. (Sums of syllables are no checksum: a
+# model learns which syllables never end a word.)
 SHARES = {"train": tuple(range(8)), "valid": (8,), "test": (9,)}
 # Four different digits, so that a search that blocks repeated pieces does not block a year.
 YEARS = tuple(str(year) for year in range(1200, 2000) if len(set(str(year))) == 4)
@@ -82,14 +82,14 @@ class Names:
 
     def name(self, *syllables: int) -> str:
         """A name of as many words as ``syllables`` has numbers."""
+        return " ".join(map(self._word, syllables)).title()
+
+    def _word(self, syllables: int) -> str:
         while True:
-            words = ["".join(_pick(self.random, SYLLABLES) for _ in range(number)) for number in syllables]
-            name = " ".join(words)
-            if crc32(name.encode()) % 10 not in self.shares:
-                continue
-            if self.used.isdisjoint(words) and own_words().isdisjoint(words):
-                self.used.update(words)
-                return name.title()
+            word = "".join(_pick(self.random, SYLLABLES) for _ in range(syllables))
+            if crc32(word.encode()) % 10 in self.shares and word not in self.used and word not in own_words():
+                self.used.add(word)
+                return word
 
 
 @dataclass(eq=False)
