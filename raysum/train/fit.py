@@ -113,8 +113,10 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
     before, now = (list(pairs(each.model_dump(exclude=_CHANGEABLE))) for each in (run.config, config))
     changed = dict.fromkeys(pair.partition("=")[0] for pair in (*before, *now) if (pair in before) != (pair in now))
     if changed:
+        had = " ".join(pair for pair in before if pair not in now)
         raise UserError(
-            f"{run.path} was trained with other values of {', '.join(changed)}; keep them, or choose another out="
+            f"{run.path} was trained with other values of {', '.join(changed)}; keep them ({had}), or choose "
+            "another out="
         )
     newest = run.latest()
     if newest is None and run.checkpoints():
