@@ -111,7 +111,7 @@ def test_what_a_request_may_cost_is_bounded_and_named(tmp_path: Path):
     assert asyncio.run(ask(num_beams=5, max_length=31)).status_code == 422
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.long)])
 def test_every_request_is_answered_and_no_fault_is_ours(tmp_path: Path, count: int):
     limits = {"max_cost": 5000, "max_documents": 50, "max_paragraphs": 300, "max_characters": 20_000}
     config = ServeConfig(run=str(write_run(tmp_path)), **limits)
