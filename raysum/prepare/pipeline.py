@@ -56,11 +56,16 @@ def prepare_example(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabula
 
     A cluster without summary gives empty ``target_ids``. Raises Rejected where nothing of it can be read.
     """
-    return prepare_counted(raw, recipe, vocabulary)[0]
+    return prepare_counted(raw, recipe, vocabulary, whole=False)[0]
 
 
-def prepare_counted(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> tuple[Row, Counter[str]]:
-    """``prepare_example`` and what was dropped on the way, in paragraphs, words and tokens."""
+def prepare_counted(
+    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary, whole: bool = True
+) -> tuple[Row, Counter[str]]:
+    """``prepare_example`` and what was dropped on the way, in paragraphs, words and tokens.
+
+    Tokens of a paragraph that are too far back to be read are counted where it is encoded ``whole``, which costs time.
+    """
     cluster = read_cluster(raw)
     found = list(_paragraphs(cluster))
     if not found:
@@ -73,7 +78,7 @@ def prepare_counted(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabula
     scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in cleaned])
     best = best_first(scores)[: recipe.max_paragraphs]
     kept = [cleaned[i] for i in best]
-    row, tokens = _encode(cluster, kept, scores[best], recipe, vocabulary)
+    row, tokens = _encode(cluster, kept, scores[best], recipe, vocabulary, whole)
     num_words = sum(len(p.words) for p in cleaned)
     counts = Counter(
         paragraphs_found=len(found),
@@ -135,9 +140,14 @@ def _paragraphs(cluster: Cluster) -> Iterator[Paragraph]:
 
 
 def _encode(
-    cluster: Cluster, paragraphs: list[Paragraph], scores: np.ndarray, recipe: Recipe, vocabulary: Vocabulary
+    cluster: Cluster,
+    paragraphs: list[Paragraph],
+    scores: np.ndarray,
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    whole: bool,
 ) -> tuple[Row, np.ndarray]:
-    """The row, and [M] the tokens that each paragraph had before it was cut."""
+    """The row, and [M] the tokens that each paragraph had before it was cut, as far as they were encoded."""
     most = max(_READ, _READ_OF_TOKEN * recipe.paragraph_tokens)
     heads = [next(pieces(text, most)) for text in (cluster.title, *(p.text for p in paragraphs))]
     sentences = [[head[start:end] for start, end in quick_sentence_spans(head)] for head in heads[1:]]
@@ -179,7 +189,7 @@ def _encode(
         "graph_col": edges[1],
         "graph_value": edges[2],
     }
-    beyond = (islice(pieces(p.text, most), 1, None) for p in paragraphs)
+    beyond = (islice(pieces(p.text, most), 1, None if whole else 1) for p in paragraphs)
     unread = [sum(len(vocabulary.encode(normalize(text, recipe.normalize))) for text in texts) for texts in beyond]
     return row, np.array([sum(map(len, group)) + more for group, more in zip(tokenized, unread, strict=True)])
 
