@@ -1,7 +1,6 @@
 """What the command line is asked to summarize: data files of clusters, texts that form one cluster, standard input."""
 
 import codecs
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]
                 clusters += map(_cluster, json_records(given.split(b"\n"), "standard input"))
             else:
                 texts.append({"source": "standard input", "text": _decoded(given)})
-        elif file.endswith(SUFFIXES) or os.path.isdir(file):
+        elif file.endswith(SUFFIXES) or Path(file).is_dir():
             clusters += [_cluster(record) for source in find_sources([file]) for record in source.records()]
         else:
             texts.append({"source": Path(file).name, "text": read_text(Path(file))})

@@ -66,8 +66,6 @@ class Summarizer:
         keep_freed_memory()
         opened, place = Run.resolve(run), find_device(device)
         vocabulary, recipe = Vocabulary.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
-        if vocabulary.sha256 != recipe.vocabulary_sha256:
-            raise UserError(f"{opened.vocabulary} is not the vocabulary that {run} was trained with; restore its own")
         settings = validate(opened.decode.model_dump() | config.decode, None, DecodeConfig)
         model = restore_generator(opened, config.checkpoint, place)
         if config.dtype == "int8":

@@ -78,7 +78,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
             if not taken or attempt == _STARTS:
                 logs = f"; its logs are in {folder}/logs" if folder else ""
                 raise UserError(
-                    f"Ray did not start on this machine ({_reason(error)}){logs}; try again when it is less busy, "
+                    f"Ray did not start on this machine ({reason(error)}){logs}; try again when it is less busy, "
                     "or do without it (train.workers=0)"
                 ) from None
             shutil.rmtree(folder or "", ignore_errors=True)
@@ -99,7 +99,8 @@ def stop_local(keep_logs: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """The first line of what an error says, or its class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

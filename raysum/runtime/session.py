@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.local import check_temporary, signals_held, start_local, stop_local
+from raysum.runtime.local import check_temporary, reason, signals_held, start_local, stop_local
 from raysum.runtime.processes import WAITING
 from raysum.runtime.silence import quiet_ray
 
@@ -69,9 +69,8 @@ def _join(address: str) -> None:
         with signals_held():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(
-            f"no Ray cluster answers at {address!r} ({first}); check the address, or leave it out"
+            f"no Ray cluster answers at {address!r} ({reason(error)}); check the address, or leave it out"
         ) from None
 
 

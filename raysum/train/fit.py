@@ -108,7 +108,7 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
     if not run.exists:
         return
     run.check()
-    if run.recipe["vocabulary_sha256"] != dataset.vocabulary_hash:
+    if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
         raise UserError(f"{run.path} was trained with another vocabulary than {dataset.path} has; choose another out=")
     before, now = (list(pairs(each.model_dump(exclude=_CHANGEABLE))) for each in (run.config, config))
     changed = dict.fromkeys(pair.partition("=")[0] for pair in (*before, *now) if (pair in before) != (pair in now))
