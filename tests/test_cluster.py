@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from processes import free_port
 from small_datasets import write_dataset
 
 from raysum.run import Run
@@ -83,11 +83,6 @@ def head() -> Iterator[Head]:
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(home, ignore_errors=True)
     assert not left, "the head left processes behind"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def answers(address: str, token: str) -> bool:

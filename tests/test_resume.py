@@ -7,13 +7,12 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
+from processes import Command
 from safetensors.torch import load_file
 from small_datasets import write_dataset
 
@@ -41,47 +40,17 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def start(folder: Path, name: str, *overrides: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "raysum", "train", str(folder / "config.yaml")]
-    command += [f"data={folder / 'data'}", f"out={folder / name}", *overrides]
+def start(folder: Path, name: str, *overrides: str) -> Command:
+    arguments = [str(folder / "config.yaml"), f"data={folder / 'data'}", f"out={folder / name}", *overrides]
     with (folder / f"{name}.log").open("a") as log:
-        return subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            cwd=Path(__file__).parents[1],
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells let background jobs ignore it
-        )
+        return Command("train", *arguments, stdout=subprocess.DEVNULL, stderr=log)
 
 
-def finish(folder: Path, name: str, process: subprocess.Popen) -> Run:
+def finish(folder: Path, name: str, command: Command) -> Run:
     """Wait for the end of the command; nothing of it may run on."""
-    family: dict[int, psutil.Process] = {}
-    while process.poll() is None:
-        family |= {child.pid: child for child in descendants(process.pid)}
-        time.sleep(0.5)
-    assert process.returncode == 0, (folder / f"{name}.log").read_text()
-    wait_until(lambda: not any(alive(child) for child in family.values()), "processes run on after the command")
+    assert command.process.wait() == 0, (folder / f"{name}.log").read_text()
+    command.wait_until_none_lives()
     return Run(folder / name)
-
-
-def descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def agents(process: psutil.Process) -> bool:
-    """Ray's two agents outlive a killed driver by a minute, trying to report to the head that died with it."""
-    return "Agent" in " ".join(process.cmdline())
-
-
-def alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def wait_until(condition, problem: str, seconds: float = 300) -> None:
@@ -124,43 +93,40 @@ def test_a_run_is_whole_and_flat_in_memory(whole):
 @pytest.fixture(scope="module")
 def killed(folder) -> Path:
     """A run of 2 workers whose driver was killed after step 25; each test goes on with a copy."""
-    process, run = start(folder, "killed"), Run(folder / "killed")
+    command, run = start(folder, "killed"), Run(folder / "killed")
     wait_until(lambda: reached(run, 25), "training did not reach step 25")
-    family = [child for child in descendants(process.pid) if not agents(child)]
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    wait_until(lambda: not any(alive(child) for child in family), "processes outlive the killed driver")
+    command.process.kill()
+    command.process.wait()
+    command.wait_until_none_lives()
     return run.path
 
 
 def test_a_killed_and_then_an_interrupted_driver_go_on_by_the_same_command_with_fewer_workers(folder, whole, killed):
-    process, run = go_on(folder, killed, 1)
+    command, run = go_on(folder, killed, 1)
     before = len(lines(run))
     wait_until(lambda: len(lines(run)) >= before + 2, "training did not go on")
-    family = descendants(process.pid)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    command.process.send_signal(signal.SIGINT)
+    assert command.process.wait(30) == 130
     assert "raysum: stopped" in Path(f"{run.path}.log").read_text()
-    wait_until(lambda: not any(alive(child) for child in family), "processes outlive the interrupted driver", 20)
+    command.wait_until_none_lives()
     finish(folder, run.path.name, start(folder, run.path.name, "train.workers=0"))
     assert run.latest().state["workers"] == 1
     compare(run, whole)
 
 
 def test_after_a_killed_driver_and_then_a_killed_worker_the_weights_are_the_same(folder, whole, killed):
-    process, run = go_on(folder, killed, 2)
+    command, run = go_on(folder, killed, 2)
     before, rest = len(lines(run)), STEPS - run.latest().state["step"]
     wait_until(lambda: len(lines(run)) >= before + 5, "training did not go on")
-    workers = [child for child in descendants(process.pid) if "RayTrainWorker" in " ".join(child.cmdline())]
-    workers[-1].send_signal(signal.SIGKILL)
-    finish(folder, run.path.name, process)
+    command.living("RayTrainWorker")[-1].kill()
+    finish(folder, run.path.name, command)
     assert len(lines(run)) > before + rest, "steps after the last checkpoint were done again"
     assert run.latest().state["workers"] == 2
     assert same(weights(run), weights(whole))
     compare(run, whole)
 
 
-def go_on(folder: Path, killed: Path, workers: int) -> tuple[subprocess.Popen, Run]:
+def go_on(folder: Path, killed: Path, workers: int) -> tuple[Command, Run]:
     """The same command on a copy of the killed run."""
     name = f"resumed-{workers}"
     shutil.copytree(killed, folder / name)
@@ -187,20 +153,16 @@ def test_kills_at_random_moments_change_no_bit(folder, workers, victim):
     expected = weights(finish(folder, f"{name}-whole", start(folder, f"{name}-whole", option)))
     seconds, moments = time.monotonic() - began, random.Random(7)
     for _ in range(kills):
-        process, run = start(folder, name, option), Run(folder / name)
+        command, run = start(folder, name, option), Run(folder / name)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(moments.uniform(0, 1.2 * seconds))
-        if process.poll() is None:
-            family = [psutil.Process(process.pid), *descendants(process.pid)]
-            workers_of = [child for child in family if alive(child) and "RayTrainWorker" in " ".join(child.cmdline())]
-            for doomed in family if victim == "all" else workers_of[-1:]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    doomed.kill()
+            command.process.wait(moments.uniform(0, 1.2 * seconds))
+        if command.process.poll() is None:
             if victim == "all":
-                process.wait()
-                wait_until(lambda: not any(map(alive, family)), "processes outlive the killed tree", 30)  # noqa: B023
+                command.kill()
                 continue
-        finish(folder, name, process)
+            for worker in command.living("RayTrainWorker")[-1:]:
+                worker.kill()
+        finish(folder, name, command)
         assert same(weights(run), expected)
         shutil.rmtree(run.path)
     run = finish(folder, name, start(folder, name, option))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from processes import Command, free_port
 from small_runs import TEXTS, write_run
 
 import raysum
@@ -31,26 +31,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(tmp_path_factory.mktemp("serve"))
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 class Server:
-    """`python -m raysum serve`; ``mark`` in the environment tells its processes from all others."""
+    """`raysum serve`, and a client of it."""
 
     def __init__(self, run: Path, *arguments: str):
         self.port = free_port()
-        self.mark = uuid.uuid4().hex
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "raysum", "serve", str(run), f"--port={self.port}", *arguments],
-            env=environment | {"RAYSUM_TEST_MARK": self.mark},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells let background jobs ignore it
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipes: dict = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.command = Command("serve", str(run), f"--port={self.port}", *arguments, env=environment, **pipes)
+        self.process = self.command.process
         self.client = Client(f"http://127.0.0.1:{self.port}", timeout=60, retries=8)
 
     def wait_until_ready(self) -> None:
@@ -62,15 +51,7 @@ class Server:
 
     def processes(self, title: str = "") -> list[int]:
         """The living processes that the server started, or is."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                marked = self.mark in (folder / "environ").read_bytes().decode(errors="replace")
-                if marked and title in (folder / "cmdline").read_bytes().decode(errors="replace"):
-                    found.append(int(folder.name))
-            except OSError:
-                continue
-        return found
+        return [process.pid for process in self.command.living(title)]
 
     def environment(self, pid: int) -> dict[str, str]:
         """What a process had when it was started, and so what torch found there."""

@@ -1,15 +1,14 @@
 """SIGTERM, by which containers stop: a verb ends as by Ctrl-C, keeps what was saved, and leaves nothing running."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from processes import Command
 from small_datasets import write_dataset
 from test_full_disk import CONFIG
 
@@ -24,26 +23,19 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def stop(folder: Path, command: list[str], when, wait: float = 30) -> str:
+def stop(folder: Path, arguments: list[str], when) -> None:
     """Start a verb, end it by SIGTERM ``when`` that holds: it says so, and all its processes end within 30 s."""
-    surroundings = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "raysum", *command], cwd=folder, stderr=log, stdout=log, env=surroundings
-        )
+        command = Command(*arguments, cwd=folder, stderr=log, stdout=log)
     end = time.monotonic() + 300
     while not when():
-        assert process.poll() is None and time.monotonic() < end, (folder / "log").read_text()
+        assert command.process.poll() is None and time.monotonic() < end, (folder / "log").read_text()
         time.sleep(0.05)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    code = process.wait(wait)
+    command.process.send_signal(signal.SIGTERM)
+    code = command.process.wait(30)
     told = (folder / "log").read_text()
     assert code == 143 and "raysum: stopped\n" in told and "Traceback" not in told, (code, told)
-    _, left = psutil.wait_procs(family, timeout=max(0, began + 30 - time.monotonic()))
-    assert not left
-    return told
+    command.wait_until_none_lives()
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -4,13 +4,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 from factbook_data import write_factbook, write_run
+from processes import Command
 
 from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
@@ -194,25 +194,23 @@ def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_ses
 
 @pytest.mark.slow
 def test_a_killed_search_goes_on_where_it_stopped(tmp_path, data, run):
-    command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=4"]
-    space = betas(tmp_path, [number / 20 for number in range(16)])
-    code = f"from raysum.tune.search import tune; tune({space!r}, *{command!r})"
-    often = os.environ | {"TUNE_GLOBAL_CHECKPOINT_S": "1"}  # seconds in which Tune writes what has ended; 10 by default
-    driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=often)
-    saved = tmp_path / "search" / "trials"
+    space = betas(tmp_path, [number / 20 for number in range(24)])
+    arguments = [space, f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=4"]
+    often = os.environ | {"TUNE_GLOBAL_CHECKPOINT_S": "0.1"}  # seconds between what Tune writes; 10 by default
+    search = Command("tune", *arguments, env=often, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    states = tmp_path / "search" / "tune"
     deadline = time.monotonic() + 200
-    while len(list(saved.glob("*/scores.parquet"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.2)
-    time.sleep(3)
-    assert driver.poll() is None
-    driver.kill()
-    driver.wait()
+    while ended(states) < 2:
+        assert search.process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    search.kill()
+    saved = tmp_path / "search" / "trials"
     before = {file: file.stat().st_mtime_ns for file in saved.glob("*/scores.parquet")}
-    assert len(before) < 16
-    subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.DEVNULL, timeout=250)
+    assert 2 <= len(before) < 24
+    assert Command("tune", *arguments, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL).process.wait(250) == 0
     after = {file: file.stat().st_mtime_ns for file in saved.glob("*/scores.parquet")}
     kept = [file for file in before if before[file] == after[file]]
-    assert len(after) == 16 and len(kept) >= 2
+    assert len(after) == 24 and len(kept) >= 2
     assert Run.resolve(tmp_path / "search").path == run.path
 
 
@@ -317,6 +315,12 @@ def betas(folder: Path, values: list[float], more: str = "") -> str:
     search = f"search:\n  decode.beta: {{grid: {values}}}\n{more}"
     (folder / "some_betas.yaml").write_text(f"about: x\nkind: decode\n{search}")
     return str(folder / "some_betas.yaml")
+
+
+def ended(states: Path) -> int:
+    """The trials that have ended by what Tune wrote last."""
+    found = [file.read_text() for file in sorted(states.glob("experiment_state-*.json"))[-1:]]
+    return sum(text.count("TERMINATED") for text in found)
 
 
 def metric(result: SearchResult, name: str) -> float:

@@ -1,0 +1,62 @@
+"""The processes of a real command, found by a mark in the environment that each of them inherits."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+
+_MARK = "RAYSUM_TEST_MARK"
+
+
+class Command:
+    """``raysum ARGUMENTS``, or ``python ARGUMENTS`` with ``python=True``, with all that it starts."""
+
+    def __init__(self, *arguments: str, python: bool = False, **options: Any):
+        self.mark = uuid4().hex
+        environment = options.pop("env", os.environ) | {"PYTHONPATH": str(Path(__file__).parents[1]), _MARK: self.mark}
+        self.process = subprocess.Popen(
+            [sys.executable, *([] if python else ["-m", "raysum"]), *arguments],
+            env=environment,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells let background jobs ignore it
+            **options,
+        )
+
+    def living(self, title: str = "") -> list[psutil.Process]:
+        """The living processes of the command with ``title`` in their command line."""
+        return [process for process in psutil.process_iter() if self._owns(process, title)]
+
+    def kill(self) -> None:
+        """Kill the whole tree; nothing of it may live on."""
+        for process in self.living():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+        self.wait_until_none_lives()
+
+    def wait_until_none_lives(self, seconds: float = 30) -> float:
+        """The seconds until none lived. Fails where some still live after ``seconds``."""
+        began = time.monotonic()
+        while left := self.living():
+            assert time.monotonic() - began < seconds, [process.cmdline()[:3] for process in left]
+            time.sleep(0.1)
+        return time.monotonic() - began
+
+    def _owns(self, process: psutil.Process, title: str) -> bool:
+        try:
+            alive = process.environ().get(_MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
+            return alive and title in " ".join(process.cmdline())
+        except psutil.Error:
+            return False
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
