@@ -15,18 +15,19 @@ _SENTENCE_START = re.compile(r"(?:^|[.!?…\n][\"'”’)\]]*\s)[^\w]*$")
 FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
-        "a about above across after again against all almost along already also although always among an and another "
-        "any anyone anything are around as at away back be because been before behind being below beneath beside "
-        "besides between beyond both but by can could despite did do does done down during each either else enough even "
-        "ever every everyone everything few for from further had has have he hence her here hers herself him himself "
-        "his how however i if in indeed inside instead into is it its itself just last later least less like little "
-        "many may me meanwhile might mine more moreover most much must my myself near nearly neither never nevertheless "
-        "next no nobody none nor not nothing now of off often on once one only onto or other others our ours ourselves "
-        "out outside over own per perhaps quite rather same several shall she should since so some someone something "
-        "sometimes soon still such than that the their theirs them themselves then there therefore these they this "
-        "those though through throughout thus till to today together too toward towards under unless unlike until up "
-        "upon us was we well were what whatever when where whereas whether which while who whom whose why will with "
-        "within without would yet you your yours yourself yourselves",
+        "a about above across after again against all almost along already also although always among an and "
+        "another any anyone anything are around as at away back be because been before behind being below beneath "
+        "beside besides between beyond both but by can could despite did do does done down during each either "
+        "else enough even ever every everyone everything few for from further had has have he hence her here hers "
+        "herself him himself his how however i if in indeed inside instead into is it its itself just last later "
+        "least less like little many may me meanwhile might mine more moreover most much must my myself near "
+        "nearly neither never nevertheless next no nobody none nor not nothing now of off often on once one only "
+        "onto or other others our ours ourselves out outside over own per perhaps quite rather same several shall "
+        "she should since so some someone something sometimes soon still such than that the their theirs them "
+        "themselves then there therefore these they this those though through throughout thus till to today "
+        "together too toward towards under unless unlike until up upon us was we well were what whatever when "
+        "where whereas whether which while who whom whose why will with within without would yet you your yours "
+        "yourself yourselves",
     )
 )
 
