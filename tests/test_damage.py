@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from factbook_data import write_factbook, write_run
 from safetensors.torch import load_file
 from small_datasets import as_formerly, write_dataset
 
@@ -17,6 +18,7 @@ from raysum.errors import UserError
 from raysum.run import Run
 from raysum.runtime.checksums import SEAL
 from raysum.train.fit import train
+from raysum.tune.search import tune
 
 MODEL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
 TRAIN = {"batch_tokens": 200, "micro_batches": 4, "workers": 0, "threads": 1, "log_every": 1, "save_every": 4}
@@ -285,3 +287,74 @@ def test_a_damaged_best_of_a_search_is_named(copy, content):
     (search / "best.json").write_text(content)
     with pytest.raises(UserError, match="search/best.json"):
         Run.resolve(search)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory, ray_session) -> Callable[..., list[str]]:
+    """Makes a search anew with ``damage`` in ``search/tune`` and goes on with it: the names of its trials."""
+    folder = tmp_path_factory.mktemp("searched")
+    data = write_factbook(folder / "data", {"train": 4, "valid": 4})
+    run = write_run(folder / "pht", data)
+    beams = "search: {decode.num_beams: {grid: [1, 2]}}\n"
+    (folder / "beams.yaml").write_text(f"about: x\nkind: decode\nconfig: {{decode.max_length: 5}}\n{beams}")
+
+    def go_on(damage: Callable[[Path], object] = lambda state: None) -> list[str]:
+        if (folder / "sound").exists():
+            shutil.rmtree(folder / "search")
+            shutil.copytree(folder / "sound", folder / "search")
+        damage(folder / "search" / "tune")
+        found = tune(str(folder / "beams.yaml"), data=data.path, run=run.path, out=folder / "search")
+        return sorted(trial.name for trial in found.trials)
+
+    assert go_on() == ["num_beams=1", "num_beams=2"]
+    shutil.copytree(folder / "search", folder / "sound")
+    return go_on
+
+
+def in_all(pattern: str, damage: Damage) -> Callable[[Path], None]:
+    return lambda state: [damage(file) for file in list(state.glob(pattern))] and None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [truncated, emptied, bad_head])
+@pytest.mark.parametrize("file", ["tuner.pkl", "experiment_state", "search_gen_state", "searcher-state"])
+def test_damaged_states_of_a_search_are_named(searched, file, damage):
+    with pytest.raises(UserError, match=rf"search/tune/{file}.* is damaged .*remove .*/search/tune and repeat"):
+        searched(in_all(f"{file}*", damage))
+
+
+@pytest.mark.slow
+def test_a_state_without_that_of_the_searcher_is_no_whole_one(searched):
+    with pytest.raises(UserError, match="experiment_state.* is incomplete"):
+        searched(in_all("searcher-state*", gone))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", ["tuner.pkl", "none"])
+def test_a_search_begins_again_where_no_state_is_left(searched, left):
+    def all_but(state: Path) -> None:
+        for item in state.iterdir():
+            gone(item) if item.name != left else None
+
+    assert searched(all_but) == ["num_beams=1", "num_beams=2"]
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_from_the_state_before_a_damaged_one(searched, capsys):
+    def add_damaged(state: Path) -> None:
+        for file in list(state.glob("*state-*")):
+            shutil.copyfile(file, file.with_name(f"{file.stem[:-19]}2999-01-01_00-00-00{file.suffix}"))
+        truncated(state / "experiment_state-2999-01-01_00-00-00.json")
+        folders.append(state)
+
+    folders: list[Path] = []
+    assert searched(add_damaged) == ["num_beams=1", "num_beams=2"]
+    assert "experiment_state-2999-01-01_00-00-00.json is damaged" in capsys.readouterr().err
+    assert (folders[0] / "damaged-experiment_state-2999-01-01_00-00-00.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [truncated, emptied, bad_head])
+@pytest.mark.parametrize("file", ["*/result.json", "*/params.pkl", "../trials/*/scores.parquet"])
+def test_what_tune_keeps_of_single_trials_is_not_needed(searched, file, damage):
+    assert searched(in_all(file, damage)) == ["num_beams=1", "num_beams=2"]

@@ -189,6 +189,7 @@ def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_ses
         result = tune(str(space), *command)
         good, bad = result.trials
         assert good.config == {"decode.ranker": None} and good.error is None
+        assert (good.name, bad.name) == ("ranker=None", "ranker=nowhere")  # also when it was tried again
         assert bad.metrics == {} and bad.error and "no run folder" in result.render().columns[0]._cells[1]
 
 

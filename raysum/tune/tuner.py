@@ -15,26 +15,70 @@ from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 from ray.tune.search.optuna import OptunaSearch
 from ray.util.metrics import Gauge
 
+from raysum.errors import UserError
 from raysum.runtime.placement import share
 from raysum.runtime.progress import bar, say
 from raysum.runtime.silence import muted
 from raysum.tune.decoding import decode_trial, shared_decoder
 from raysum.tune.results import Trial
-from raysum.tune.spaces import Job, Space
+from raysum.tune.spaces import Job, Space, label
 from raysum.tune.training import domain, population, train_trial
 
 
 def run_trials(job: Job, again: bool) -> list[Trial]:
-    """Run the trials that have not ended yet, failed ones ``again``; what all trials of the search gave."""
-    with muted("ray.tune"), shared_decoder(job) as decoder:
-        grid = _tuner(job, decoder, again).fit()
+    """Run the trials that have not ended yet, failed ones ``again``; what all trials of the search gave.
+
+    Raises UserError where the folder holds a search that does not read.
+    """
+    with muted("ray.tune"):
+        begun = find_state(job.out / "tune")
+        with shared_decoder(job) as decoder:
+            grid = _tuner(job, decoder, begun, again).fit()
     for leftover in job.out.glob("trials/*/ray"):  # Ray Train's own files, of trials that were stopped
         shutil.rmtree(leftover, ignore_errors=True)
-    return [_trial(grid[number]) for number in range(len(grid))]
+    return [_trial(job, grid[number]) for number in range(len(grid))]
 
 
-def _tuner(job: Job, decoder: Any, again: bool) -> tune.Tuner:
-    """A new search, or the one that the folder holds, with its unfinished trials to be run again."""
+def find_state(folder: Path) -> bool:
+    """Whether ``folder`` holds a state of a search: without one, or from a damaged one, Tune would try one trial only.
+
+    Each time that the search goes on Tune writes states of a new name. Newer ones than the first that reads are set
+    aside. Raises UserError where none reads.
+    """
+    damages: list[str] = []
+    newer: list[Path] = []
+    for state in sorted(folder.glob("experiment_state-*.json"), reverse=True):
+        parts = sorted(folder.glob(f"*{state.stem.removeprefix('experiment_state')}.*"))
+        if not (damage := _damage(state, [folder / "tuner.pkl", *parts])):
+            for part in newer:
+                part.rename(part.with_name(f"damaged-{part.name}"))
+            for told in damages:
+                say(f"{told}. An older state is gone on from: trials that ended since are run again")
+            return True
+        newer += parts
+        damages.append(damage)
+    if damages:
+        raise UserError(
+            f"{damages[0]}, so that the search cannot go on; remove {folder} and repeat the command: it begins again, "
+            f"a grid with what its trials have in {folder.parent}/trials, where all stays"
+        )
+    return False
+
+
+def _damage(state: Path, files: list[Path]) -> str | None:
+    """What is wrong with a ``state`` that Tune wrote in ``files``."""
+    if not any(file.name.startswith(("searcher-state", "basic-variant-state")) for file in files):
+        return f"{state} is incomplete: the state of the searcher is missing"
+    for file in files:
+        try:
+            tune.ExperimentAnalysis(str(file)) if file == state else pickle.loads(file.read_bytes())
+        except Exception as error:  # damaged pickles raise anything
+            return f"{file} is damaged ({type(error).__name__}: {error})"
+    return None
+
+
+def _tuner(job: Job, decoder: Any, begun: bool, again: bool) -> tune.Tuner:
+    """A new search, or the one that has ``begun`` in the folder, with its unfinished trials to be run again."""
     space = job.space.config
     folder = job.out / "tune"
     decode = space.kind == "decode"
@@ -43,7 +87,7 @@ def _tuner(job: Job, decoder: Any, again: bool) -> tune.Tuner:
     resources = tune.PlacementGroupFactory([{"CPU": 0.01}, *actors])
     trial, given = (decode_trial, {"decoder": decoder}) if decode else (train_trial, {})
     trainable = tune.with_resources(tune.with_parameters(trial, job=job, **given), resources)
-    if tune.Tuner.can_restore(folder):
+    if begun:
         return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=again)
     drawn = space.searcher == "optuna" or space.scheduler == "pbt"  # by Tune, else by us
     return tune.Tuner(
@@ -103,9 +147,10 @@ def _ends(job: Job) -> dict[str, float] | None:
     return {name: most for name, most in ends.items() if most} or None
 
 
-def _trial(result: Result) -> Trial:
-    """Tune's ``result`` in our words."""
-    name, config, found = Path(result.path).name, result.config or {}, result.metrics or {}
+def _trial(job: Job, result: Result) -> Trial:
+    """Tune's ``result`` in our words. Where a trial is tried again, Tune adds something to the name of its folder."""
+    config, found = result.config or {}, result.metrics or {}
+    name = label(config) if job.space.config.searcher == "grid" else Path(result.path).name
     if result.error:
         return Trial(name, config, {}, 0.0, str(result.error).strip().splitlines()[-1])
     own = found.keys() - AUTO_RESULT_KEYS
