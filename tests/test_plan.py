@@ -1,6 +1,8 @@
 """The plan of batches: every row once an epoch, under the budget, the same from anywhere."""
 
+import shutil
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,6 +136,18 @@ def test_ranks_share_the_micro_batches_of_each_step(stream):
     assert digests(2, 0, stop) == digests(4, 0, stop) == alone
     assert digests(2, 17, stop) == {place: batch for place, batch in alone.items() if place[0] >= 17}
     assert sum(not real for _, _, real in alone.values()) == (np.diff(epoch.offsets) == 0).sum()
+
+
+def test_a_dataset_in_the_place_of_another_is_read_anew(tmp_path, stream):
+    def read(stream: Stream) -> list[tuple[int, int]]:
+        return [(batch.digest, batch.weight) for batch in batches(stream, 0, 1, 0, plan_of(stream).epoch(0).num_steps)]
+
+    place = replace(stream, path=str(tmp_path / "data"))
+    for rows in ({"train": 201}, {"train": 120}):
+        shutil.rmtree(place.path, ignore_errors=True)
+        write_dataset(tmp_path / "data", rows, seed=rows["train"])
+        shutil.copytree(place.path, tmp_path / str(rows["train"]))
+        assert read(place) == read(replace(stream, path=str(tmp_path / str(rows["train"]))))
 
 
 def test_the_weight_of_a_step_is_what_its_batches_hold(stream):

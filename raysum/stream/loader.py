@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysum.config.sections import SourceConfig
-from raysum.data.dataset import Dataset
+from raysum.data.dataset import MANIFEST, Dataset
 from raysum.data.rows import read_group, table_rows
 from raysum.errors import UserError
 from raysum.stream.kinds.base import Arrays, Kind, digest
@@ -26,7 +26,17 @@ _CPUS = 0.25  # of a reading task: accounting only, so that readers find room be
 _SPREAD = 256  # block numbers in a table
 _FIRST_CHUNK, _CHUNK = 4, 32  # steps read at once: few at first, so that training starts soon
 
-_open = lru_cache(maxsize=4)(Dataset.open)
+
+def _open(path: str) -> Dataset:
+    """The dataset that is at ``path`` now: one object as long as its manifest is the same file."""
+    manifest = Path(path) / MANIFEST
+    state = manifest.stat() if manifest.exists() else None
+    return _opened(path, (state.st_ino, state.st_size, state.st_mtime_ns) if state else None)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: str, state: object) -> Dataset:
+    return Dataset.open(path)
 
 
 @dataclass(frozen=True)
@@ -67,10 +77,13 @@ class Unread(RuntimeError):
     """What one worker alone finds damaged: it fails, as a UserError would let the others wait for it without end."""
 
 
-@lru_cache(maxsize=4)
 def plan_of(stream: Stream) -> Plan:
     """The plan of a stream. Raises ValueError where no row has a target."""
-    dataset = _open(stream.path)
+    return _plan(stream, _open(stream.path))
+
+
+@lru_cache(maxsize=4)
+def _plan(stream: Stream, dataset: Dataset) -> Plan:
     costs, weights = stream.kind.costs(dataset.lengths(stream.split), stream.source)
     keep = np.zeros(len(weights), bool)
     keep[rows_with_targets(stream)] = True
@@ -145,7 +158,8 @@ def ray_batches(tables: Iterable[pa.Table]) -> Iterator[MicroBatch]:
 
 def read_rows(path: str, split: str, rows: np.ndarray, columns: tuple[str, ...]) -> dict[int, Arrays]:
     """Columns of ``rows`` (ascending row numbers of the split), one row group in memory at a time."""
-    dataset, (groups, ends) = _open(path), _layout(path, split)
+    dataset = _open(path)
+    groups, ends = _layout(dataset, split)
     found: dict[int, Arrays] = {}
     holders = np.searchsorted(ends, rows, side="right")
     for holder in np.unique(holders).tolist():
@@ -175,7 +189,7 @@ def _read_chunk(stream: Stream, start: int, stop: int, rank: int, world: int) ->
 
 
 @lru_cache(maxsize=4)
-def _layout(path: str, split: str) -> tuple[list[tuple[Path, int, int]], np.ndarray]:
+def _layout(dataset: Dataset, split: str) -> tuple[list[tuple[Path, int, int]], np.ndarray]:
     """The row groups of a split, and the row after each."""
-    groups = _open(path).row_groups(split)
+    groups = dataset.row_groups(split)
     return groups, np.cumsum([size for _, _, size in groups])
