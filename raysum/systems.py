@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field, field_validator
 
 _SPECS = {
     "family": "raysum.models.specs.family:FamilySpec",
@@ -29,15 +29,34 @@ Layers = Annotated[int, Field(gt=0, le=1000)]
 Weight = Annotated[float, Field(ge=0, le=10**6)]
 
 
-class Spec(BaseModel):
+class Checked(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+    """Unknown keys are errors, and so is yes or no for a number, which would count as 1 or 0."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_number(cls, value: Any, info: Any) -> Any:
+        takes = list(_plain_types(cls.model_fields[info.field_name].annotation))
+        given = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(one, bool) for one in given) and {int, float} & {*takes} and not {bool, Any} & {*takes}:
+            raise ValueError("must be a number, not true or false")
+        return value
+
+
+def _plain_types(annotation: Any) -> Iterator[Any]:
+    """The types in ``annotation`` that have no parts."""
+    for part in get_args(annotation):
+        yield from _plain_types(part)
+    if not get_args(annotation) and (isinstance(annotation, type) or annotation is Any):
+        yield annotation
+
+
+class Spec(Checked):
     """Hyper-parameters of a model, as fields (unknown keys are errors), and what holds for all models of its system.
 
     ``MODEL``, ``OBJECTIVE`` and ``KIND`` name its parts as ``module:name``; they are imported when they are needed:
     the torch module made of a spec; the module around it (``.model``) that turns a batch into a summed loss, made of
     the model and the label smoothing; the kind of rows that it reads (see ``raysum.stream.kinds``).
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     MODEL: ClassVar[str]
     OBJECTIVE: ClassVar[str]

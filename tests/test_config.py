@@ -63,6 +63,15 @@ def test_wrong_values_are_one_clear_message(override, words):
         load_config(None, [override])
 
 
+@pytest.mark.parametrize("key", ["train.steps", "decode.num_beams", "model.width", "optim.lr", "source.max_tokens"])
+def test_yes_is_no_number(key):
+    with pytest.raises(UserError, match=rf"^{key}: must be a number, not true or false \(got True\) \(on the command"):
+        load_config("pht", [f"{key}=true"])
+    with pytest.raises(UserError, match=r"optim.betas: must be a number"):
+        load_config("pht", ["optim.betas=[false, 0.9]"])
+    assert load_config("pht", ["train.steps='5'", "decode.title_prompt=true"]).train.steps == 5
+
+
 def test_all_problems_come_in_one_message():
     with pytest.raises(UserError) as error:
         load_config(None, ["train.steps=0", "model.width=6", "optim.lr=-1"])

@@ -5,7 +5,6 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     Field,
     GetPydanticSchema,
     PlainValidator,
@@ -22,8 +21,8 @@ Count = Annotated[int, Field(gt=0, le=10**9)]  # of steps and examples
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Section(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
-    """Base of all sections: unknown keys are errors."""
+class Section(systems.Checked):
+    """Base of all sections."""
 
     @field_validator("*")
     @classmethod
