@@ -113,6 +113,40 @@ def test_health_docs_and_mistakes(server: Server):
     assert large.status_code == 413
 
 
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
+def test_it_answers_on_the_loopback_of_ipv6(run: Path):
+    with serving(run, "--host=::1") as server:
+        server.wait_until_ready()
+        with Client(f"http://[::1]:{server.port}", timeout=60) as client:
+            assert client.health()["status"] == "ok" and client.summarize("Florence", TEXTS)["summary"]
+        code, _, err = server.stop(signal.SIGINT)
+        assert code == 0 and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "place, words",
+    [
+        ({"host": "nonsense.invalid"}, r"cannot listen on nonsense.invalid port 8000 \(.*\); choose another"),
+        ({"host": "192.0.2.1"}, "cannot listen on 192.0.2.1 port 8000 .*; choose another"),
+        ({"host": "::2:2"}, "cannot listen on ::2:2 port 8000 .*; choose another"),
+        ({"port": -1}, "port: .* greater than or equal to 0"),
+        ({"port": 70000}, "port: .* less than or equal to 65535"),
+    ],
+)
+def test_an_address_that_cannot_be_bound_is_named(run: Path, place: dict, words: str):
+    with pytest.raises(UserError, match=words):
+        raysum.serve(run, **place)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_that_is_taken_is_named(run: Path, host: str):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=rf"cannot listen on {host} port {port} \(Address already in use"):
+            raysum.serve(run, host=host, port=port)
+
+
 def test_replicas_that_wait_do_not_spin(server: Server):
     for replica in server.processes("ServeReplica:raysum:model"):
         assert server.environment(replica)["OMP_WAIT_POLICY"] == "PASSIVE"

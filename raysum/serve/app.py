@@ -77,7 +77,8 @@ def serving(config: ServeConfig) -> Iterator[str]:
                 place = {"host": config.host, "port": port, **patience}
                 ray_serve.start(proxy_location="HeadOnly", http_options=place, logging_config=logs)
                 _run(deployments, logs)
-            url = f"http://{'127.0.0.1' if config.host == '0.0.0.0' else config.host}:{port}"
+            host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
+            url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             _wait_until_ready(url)
             yield url
             with muted("ray.serve"):
@@ -90,7 +91,8 @@ def serving(config: ServeConfig) -> Iterator[str]:
 def _free_port(host: str, port: int) -> int:
     """``port`` if it can be bound here, any free one for 0. Asked before Ray starts, which would say it late."""
     try:
-        with socket.create_server((host, port)) as listener:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, port), family=family) as listener:
             return listener.getsockname()[1]
     except OSError as error:
         raise UserError(
