@@ -34,8 +34,21 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use: those of its affinity, and of a container's share of their time."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(found, cores_of_share(Path("/sys/fs/cgroup")) or found)
+
+
+def cores_of_share(groups: Path) -> int | None:
+    """The cores, rounded up, whose time the control group mounted at ``groups`` may use; None without a bound."""
+    try:
+        if (groups / "cpu.max").exists():  # version 2
+            most, period = (groups / "cpu.max").read_text().split()
+        else:
+            most, period = ((groups / f"cpu/cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return -(-int(most) // int(period)) if int(most) > 0 else None
+    except (OSError, ValueError):  # no group, or `max`
+        return None
 
 
 def settle(threads: int | None, neighbours: int) -> None:
