@@ -42,14 +42,22 @@ def main() -> None:
     signal.signal(signal.SIGTERM, terminate)
     os.environ.update({**WAITING, **os.environ})
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except UserError as error:
         print(f"raysum: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if error.errno == errno.ENAMETOOLONG:
+            told = f"{str(error.filename)[:60]}... is too long a name for a file"
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            told = f"cannot write {error.filename or 'what the command prints'}: {error.strerror}; free space there"
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python would try once more at its end
+        else:
             raise
-        print(f"raysum: {str(error.filename)[:60]}... is too long a name for a file", file=sys.stderr)
+        print(f"raysum: {told}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C

@@ -1,7 +1,9 @@
 """Comparing systems on one split: decode, score, save the outputs, make a table."""
 
 import json
+import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from raysum.metrics import rouge
 from raysum.metrics.statistics import paired_difference
 from raysum.run import Run
 from raysum.runtime.progress import bar
-from raysum.runtime.storage import write_json
+from raysum.runtime.storage import write_json, writing
 
 _CHUNK = 128  # examples held in memory at once
 
@@ -109,11 +111,18 @@ def compare(
 
 
 def _save(folder: Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> None:
+    """Write all three files, or none: what was there before stays where the disk is full."""
+    unfinished = folder / ".unfinished"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "outputs.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in outputs)
-        result.scores.to_parquet(folder / "scores.parquet", index=False)
-        write_json(folder / "table.json", result.to_dict())
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; choose another --out") from None
+        with writing(folder):
+            unfinished.mkdir(parents=True, exist_ok=True)
+            with (unfinished / "outputs.jsonl").open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in outputs)
+            result.scores.to_parquet(unfinished / "scores.parquet", index=False)
+            write_json(unfinished / "table.json", result.to_dict())
+            for made in unfinished.iterdir():
+                made.replace(folder / made.name)
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(unfinished)
+            folder.rmdir()  # where nothing is in it

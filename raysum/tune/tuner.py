@@ -33,7 +33,12 @@ def run_trials(job: Job, again: bool) -> list[Trial]:
     with muted("ray.tune"):
         begun = find_state(job.out / "tune")
         with shared_decoder(job) as decoder:
-            grid = _tuner(job, decoder, begun, again).fit()
+            try:
+                grid = _tuner(job, decoder, begun, again).fit()
+            except (EOFError, pickle.UnpicklingError):  # of an error.pkl
+                raise UserError(
+                    f"cannot write {job.out}: what a failed trial wrote there is torn; free space there"
+                ) from None
     for leftover in job.out.glob("trials/*/ray"):  # Ray Train's own files, of trials that were stopped
         shutil.rmtree(leftover, ignore_errors=True)
     return [_trial(job, grid[number]) for number in range(len(grid))]
