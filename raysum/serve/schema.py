@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Discriminator, Field, Tag, create_model, model_validator
+from pydantic import BaseModel, Discriminator, FailFast, Field, Tag, create_model, model_validator
 
 from raysum.config.sections import DecodeConfig
 
@@ -62,7 +62,10 @@ class SummarizeRequest(Strict):
     """A cluster of documents about one subject."""
 
     title: str = Field(max_length=_LONGEST_NAME, description="the subject; paragraphs are ranked by it")
-    documents: list[TextOrDocument] = Field(min_length=1, description="texts, or texts with the names of their sources")
+    # The first wrong one is told: thousands of problems would take the event loop 0.4 s.
+    documents: Annotated[list[TextOrDocument], FailFast()] = Field(
+        min_length=1, description="texts, or texts with the names of their sources"
+    )
     id: str | None = Field(None, max_length=200, description="given back in the answer")
     options: Options = Field(default_factory=Options)
 
