@@ -226,6 +226,21 @@ def test_an_imported_run_is_not_trained_over(plain, vocabulary, tmp_path):
 # What is refused
 
 
+@pytest.mark.parametrize("most", [500, 2000, 20_000])
+def test_no_run_is_left_where_it_cannot_be_written(plain, vocabulary, tmp_path, most):
+    """The limit of the size of files stands for a full disk."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        with pytest.raises(UserError, match=rf"cannot write .*{tmp_path.name}"):
+            import_checkpoint("hiersumm", str(plain), str(tmp_path / "run"), vocabulary)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
 def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "raysum", *arguments], capture_output=True, text=True)
 
