@@ -2,6 +2,7 @@
 loop; and who may ask a server that is bound to this machine alone."""
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -97,11 +98,18 @@ class _GuardedRequest(Request):
         return await asyncio.get_running_loop().run_in_executor(_READER, _read, body, self.app.state.limits)
 
 
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)  # linear: what is not closed ends with the body
+_AROUND = 200  # bytes outside of strings for each document that may come, for names, brackets and indentation
+
 _READER = ThreadPoolExecutor(1)  # so that many large bodies never lie parsed in memory at one time
 
 
 def _read(body: bytes, limits: Limits) -> Any:
     """A body's JSON, whose parts are few enough to be checked one by one. Raises HTTPException 400 or 413."""
+    # A million small lists would hold the interpreter for seconds while they are made.
+    if len(body) > (most := _AROUND * limits.max_documents) < len(_STRING.sub(b"", body)):
+        told = f"more than {most} bytes of it are no text, too many for {limits.max_documents} documents"
+        raise HTTPException(413, f"the body holds too much: {told}; the server's --max-documents says it")
     try:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
