@@ -34,10 +34,11 @@ class Command:
         return [process for process in psutil.process_iter() if self._owns(process, title)]
 
     def kill(self) -> None:
-        """Kill the whole tree; nothing of it may live on."""
-        for process in self.living():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        """Kill the whole tree, also what is being started meanwhile; nothing of it may live on."""
+        while living := self.living():
+            for process in living:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         self.process.wait()
         self.wait_until_none_lives()
 
