@@ -1,6 +1,8 @@
 """A run of a small PHT with random weights, that serves."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -19,12 +21,18 @@ TEXTS = [
 ]
 
 
-def write_run(folder: Path) -> Path:
-    """The run ``folder / "tiny"``: step 3, up to 30 tokens a summary, 4 examples decoded together."""
+_DECODE = {"min_length": 20, "max_length": 30, "batch_examples": 4}
+
+
+def write_run(folder: Path, decode: Mapping[str, Any] = _DECODE, **sizes: Any) -> Path:
+    """The run ``folder / "tiny"`` at step 3, decoding as ``decode`` says, its model of ``sizes``.
+
+    By default up to 30 tokens a summary, 4 examples decoded together.
+    """
     vocabulary = Vocabulary.train(TEXTS, 100, folder / "vocabulary.model")
-    sizes = {"width": 16, "heads": 2, "pooling_heads": 2, "ffn": 32, "vocabulary": len(vocabulary)}
-    spec = FamilySpec.model_validate({"encoder": "LL", "decoder": "P", **sizes})
-    config = Config.model_validate({"model": spec, "decode": {"min_length": 20, "max_length": 30, "batch_examples": 4}})
+    small = {"encoder": "LL", "decoder": "P", "width": 16, "heads": 2, "pooling_heads": 2, "ffn": 32}
+    spec = FamilySpec.model_validate({**small, **sizes, "vocabulary": len(vocabulary)})
+    config = Config.model_validate({"model": spec, "decode": decode})
     run = Run(folder / "tiny")
     recipe = Recipe(vocabulary_sha256=vocabulary.sha256)
     run.create(config, recipe.model_dump(mode="json"), folder / "vocabulary.model")

@@ -84,10 +84,8 @@ def requests(count: int) -> Iterator[dict[str, Any]]:
 
 
 def server(config: ServeConfig) -> httpx.AsyncClient:
-    """Both deployments as they are, but for Ray between them, and batches."""
-    model: Any = Model(config)
-    model._decode = lambda request: asyncio.to_thread(lambda: model._decode_now([request])[0])
-    handle: Any = SimpleNamespace(summarize=SimpleNamespace(remote=model.summarize))
+    """Both deployments as they are, but for Ray between them."""
+    handle: Any = SimpleNamespace(summarize=SimpleNamespace(remote=Model(config).summarize))
     api = Front(handle, Health(status="ok", run="tiny", step=3), config, False).__serve_build_asgi_app__()
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://server", timeout=60

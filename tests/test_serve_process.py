@@ -9,19 +9,18 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
-from processes import Command, free_port
+from servers import Server, serving
 from small_runs import TEXTS, write_run
 
 import raysum
 from raysum.errors import UserError
 from raysum.run import Run
-from raysum.serve.client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,58 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(tmp_path_factory.mktemp("serve"))
-
-
-class Server:
-    """`raysum serve`, and a client of it."""
-
-    def __init__(self, run: Path, *arguments: str):
-        self.port = free_port()
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
-        pipes: dict = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.command = Command("serve", str(run), f"--port={self.port}", *arguments, env=environment, **pipes)
-        self.process = self.command.process
-        self.client = Client(f"http://127.0.0.1:{self.port}", timeout=60, retries=8)
-
-    def wait_until_ready(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if "Ctrl-C" in line:
-                return
-        pytest.fail(f"the server ended with {self.process.wait()}")
-
-    def processes(self, title: str = "") -> list[int]:
-        """The living processes that the server started, or is."""
-        return [process.pid for process in self.command.living(title)]
-
-    def environment(self, pid: int) -> dict[str, str]:
-        """What a process had when it was started, and so what torch found there."""
-        found = Path(f"/proc/{pid}/environ").read_text().split("\0")
-        return dict(item.split("=", 1) for item in found if "=" in item)
-
-    def stop(self, how: signal.Signals) -> tuple[int, str, str]:
-        """Send the signal, then `ended`."""
-        self.process.send_signal(how)
-        return self.ended(timeout=60)
-
-    def ended(self, timeout: float) -> tuple[int, str, str]:
-        """Exit code, stdout and the rest of stderr, once nothing of the server is left, or 5 s after its end."""
-        out, err = self.process.communicate(timeout=timeout)
-        deadline = time.monotonic() + 5
-        while self.processes() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return self.process.returncode, out, err
-
-
-@contextmanager
-def serving(run: Path, *arguments: str) -> Iterator[Server]:
-    server = Server(run, *arguments)
-    try:
-        yield server
-    finally:
-        for pid in server.processes():
-            os.kill(pid, signal.SIGKILL)
-        server.process.communicate()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,70 @@
+"""In which order a replica decodes what it is asked: those that wait together, and ordinary requests first."""
+
+import asyncio
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from raysum.config.sections import DecodeConfig
+from raysum.data.rows import Row
+from raysum.decode.summarizer import Summarizer
+
+
+@dataclass(eq=False)
+class Request:
+    row: Row
+    settings: DecodeConfig
+    left: threading.Event = field(default_factory=threading.Event)  # set once nobody waits for it any more
+    answer: Future[dict[str, Any]] = field(default_factory=Future)
+
+
+class Lane:
+    """A thread that decodes: when it is free, all that wait and want the settings of the first, up to a batch.
+
+    At each step it lets the lane ``first`` finish its batch before, for ``patience`` seconds at most.
+    """
+
+    def __init__(self, summarizer: Summarizer, threads: int, first: "Lane | None" = None, patience: float = 0):
+        self._summarizer, self._first, self._patience = summarizer, first, patience
+        self.waiting: list[Request] = []  # and being decoded
+        self.idle = threading.Event()
+        self.idle.set()
+        # The event loop stays free to take requests meanwhile.
+        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
+
+    async def answer(self, request: Request) -> dict[str, Any]:
+        """The summary as an object. Where this is cancelled, so is the search."""
+        self.waiting.append(request)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, request)
+        finally:
+            request.left.set()
+            self.waiting.remove(request)
+
+    def _answer(self, request: Request) -> dict[str, Any]:
+        """Runs once for each request, in their order. Who is first is decoded with its like; they find it done."""
+        if not request.answer.done():
+            alike = [other for other in list(self.waiting) if other.settings == request.settings]
+            batch = [request, *(other for other in alike if other is not request and not other.answer.done())]
+            self.idle.clear()
+            self._decode(batch[: self._summarizer.settings.batch_examples])
+            self.idle.set()
+        return request.answer.result()
+
+    def _decode(self, batch: list[Request]) -> None:
+        def left(place: int) -> bool:
+            if self._first:
+                self._first.idle.wait(self._patience / len(batch))  # asked at each step for each of the batch
+            return batch[place].left.is_set()
+
+        try:
+            rows = [request.row for request in batch]
+            summaries = self._summarizer.summarize_rows(rows, batch[0].settings, left=left)
+            for request, summary in zip(batch, summaries, strict=True):
+                request.answer.set_result(summary.to_dict())
+        except Exception as error:
+            for request in batch:
+                request.answer.set_exception(error)
