@@ -10,6 +10,8 @@ from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
+from raysum.config.sections import DecodeConfig
+from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.runtime.placement import share
@@ -22,7 +24,7 @@ from raysum.serve.schema import Health
 
 _PATIENCE = 0.05  # seconds that each step of costly requests lets ordinary ones go first; a step takes a tenth of it
 _TRIES = 2  # of a request whose replica dies under it; more would let a deadly request kill all replicas in turn
-_DRAIN = 3.0  # seconds that requests under way may take once the server is told to stop
+_DRAIN = 2.0  # seconds that requests under way may take once the server is told to stop
 
 
 class Model:
@@ -40,23 +42,32 @@ class Model:
 
         Where the client leaves meanwhile, this is cancelled, and so its decoding.
         """
+        own = self._summarizer.settings
         try:
             chosen = self._summarizer.choose(settings)
-            row = await asyncio.to_thread(self._summarizer.prepare, cluster)
+            costly = chosen.num_beams * chosen.max_length > own.num_beams * own.max_length
+            lane = self._costly if costly else self._ordinary
+            if costly and lane.present >= own.batch_examples:  # the other places are for ordinary ones
+                return {"error": "too many costly requests are waiting; come again later", "status": 503}
+            with lane.entered():
+                row = await asyncio.to_thread(self._summarizer.prepare, cluster)
+                if costly and (too_much := self._too_costly(row, chosen)):
+                    return {"error": too_much, "status": 422}
+                return await lane.answer(Request(row, chosen))
         except UserError as error:
             return {"error": str(error), "status": 400}
+
+    def _too_costly(self, row: Row, chosen: DecodeConfig) -> str | None:
+        """What to say where ``chosen`` ask for more than is taken; None where they do not."""
         most = chosen.reading(self._summarizer.searcher.source).max_tokens
         read = min(len(row["ids"]), most or len(row["ids"]))
-        own, asked = (each.num_beams * each.max_length * read for each in (self._summarizer.settings, chosen))
-        if asked <= own:
-            return await self._ordinary.answer(Request(row, chosen))
-        if asked > self._max_cost:
-            told = f"num_beams {chosen.num_beams} x max_length {chosen.max_length} x {read} tokens of source are"
-            more = f"more than the {self._max_cost} that a request may ask for; the server's --max-cost says it"
-            return {"error": f"{told} {asked}, {more}", "status": 422}
-        if len(self._costly.waiting) >= self._summarizer.settings.batch_examples:  # the rest is for ordinary ones
-            return {"error": "too many costly requests are waiting; come again later", "status": 503}
-        return await self._costly.answer(Request(row, chosen))
+        asked = chosen.num_beams * chosen.max_length * read
+        if asked <= self._max_cost:
+            return None
+        return (
+            f"num_beams {chosen.num_beams} x max_length {chosen.max_length} x {read} tokens of source are {asked}, "
+            f"more than the {self._max_cost} that a request may ask for; the server's --max-cost says it"
+        )
 
 
 class Front:
@@ -94,7 +105,7 @@ def application(config: ServeConfig, health: Health, batch: int) -> serve.Applic
         max_ongoing_requests=2 * batch,
         max_queued_requests=2 * batch * config.replicas,
         max_constructor_retry_count=1,
-        graceful_shutdown_timeout_s=0.1,  # the front, which waits for the requests, is stopped before
+        graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.05,
         ray_actor_options={"num_cpus": each.cpus, "num_gpus": each.gpus},
     )(Model)
