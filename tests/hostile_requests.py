@@ -9,6 +9,7 @@ from contextlib import suppress
 
 _ROUTE = "POST /v1/summarize HTTP/1.1\r\n"
 _LONGEST = {"num_beams": 16, "max_length": 1000, "min_length": 1000, "no_repeat_ngram_size": 0}
+_LONGEST_WAIT = 330  # seconds; the server answers 408 after 300
 _IDLE = 200  # connections that say nothing
 
 
@@ -70,7 +71,7 @@ class Attack:
     def stop(self) -> None:
         self._over.set()
         for thread in self._threads:
-            thread.join(timeout=60)
+            thread.join(timeout=_LONGEST_WAIT)
 
     def _repeat(self, ask: Callable[[], None]) -> None:
         while not self._over.is_set():
@@ -79,7 +80,7 @@ class Attack:
             self._over.wait(0.5)
 
     def _connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self._port), timeout=60)
+        return socket.create_connection(("127.0.0.1", self._port), timeout=_LONGEST_WAIT)
 
     def _send(self, kind: str) -> None:
         status = None

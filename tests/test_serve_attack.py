@@ -126,7 +126,7 @@ def compare(server: Server, asked: Sequence[tuple[str, list[str]]]) -> list[tupl
         pairs.append((calm, attacked))
         for kind, statuses in attack.statuses.items():
             print(f"    {kind}: {dict(statuses)}", flush=True)
-        wrong = {k: s for k, s in attack.statuses.items() if not set(s) <= {REQUESTS.get(k, (b"", 200))[1], 503}}
+        wrong = {k: s for k, s in attack.statuses.items() if not set(s) <= {REQUESTS.get(k, (b"", 200))[1], 408, 503}}
         assert not wrong
     return pairs
 

@@ -185,6 +185,19 @@ def test_stopped_while_it_starts_it_leaves_nothing(run: Path):
         assert server.processes() == []
 
 
+def test_a_proxy_that_takes_long_to_start_is_waited_for(run: Path):
+    with serving(run) as server:
+        while not (proxies := server.command.living("ProxyActor")):
+            time.sleep(0.02)
+        proxies[0].suspend()
+        time.sleep(20)
+        proxies[0].resume()
+        server.wait_until_ready()
+        assert server.client.health()["status"] == "ok"
+        code, _, err = server.stop(signal.SIGTERM)  # at once: whoever says how it is stopped can be
+        assert (code, err.strip()) == (0, "stopping")
+
+
 def test_weights_that_do_not_fit_are_one_message_and_exit_2(run: Path, tmp_path: Path):
     import shutil
 

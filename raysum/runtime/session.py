@@ -20,6 +20,7 @@ _ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon a lost worker is noticed, and how long a report waits
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "40",  # of three: by default, one not up within 15 s is killed for good
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TQDM": "0",
     "RAY_prestart_worker_first_driver": "0",  # workers that Train and Tune do not use: theirs have an environment

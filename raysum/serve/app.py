@@ -40,12 +40,12 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
 
     config = section_of(ServeConfig, {**settings, "run": os.fspath(run)})
     with serving(config) as url:
+        stopped = threading.Event()
+        before = {name: signal.signal(name, lambda *_: stopped.set()) for name in (signal.SIGINT, signal.SIGTERM)}
         say(f"serving {config.run} at {url}\n  the interface: {url}/docs\n  try: {curl_example(url)}")
         if config.host not in LOCAL:
             say(f"warning: whoever reaches {config.host} can use it; 127.0.0.1 keeps it to this machine")
         say("Ctrl-C stops it")
-        stopped = threading.Event()
-        before = {name: signal.signal(name, lambda *_: stopped.set()) for name in (signal.SIGINT, signal.SIGTERM)}
         stopped.wait()
         say("stopping")
     for name, handler in before.items():  # once all is stopped: another Ctrl-C does not cut that short
@@ -75,8 +75,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
             with muted("ray.serve"):  # in this process; what fails is raised, too
                 patience = {"request_timeout_s": _LONGEST, "keep_alive_timeout_s": _IDLE}
                 place = {"host": config.host, "port": port, **patience}
-                ray_serve.start(proxy_location="HeadOnly", http_options=place, logging_config=logs)
-                _run(deployments, logs)
+                _run(deployments, place, logs)
             host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
             url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             _wait_until_ready(url)
@@ -100,12 +99,16 @@ def _free_port(host: str, port: int) -> int:
         ) from None
 
 
-def _run(deployments: Any, logs: dict[str, Any]) -> None:
-    """Deploy and wait for the replicas. A UserError that one of them raised while it loaded the run is raised here."""
+def _run(deployments: Any, place: dict[str, Any], logs: dict[str, Any]) -> None:
+    """Deploy at ``place`` and wait for the replicas. A UserError that one of them raised while it loaded the run is
+    raised here, and one where Ray Serve takes too long."""
     from ray import serve as ray_serve
 
     try:
+        ray_serve.start(proxy_location="HeadOnly", http_options=place, logging_config=logs)
         ray_serve.run(deployments, name=_NAME, route_prefix="/", logging_config=logs)
+    except TimeoutError as error:
+        raise UserError(f"the server did not start in time ({error}); try again when it is less busy here") from None
     except RuntimeError:
         parts = ray_serve.status().applications[_NAME].deployments.values()
         reason = "\n".join(part.message for part in parts if part.message)
