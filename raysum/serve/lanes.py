@@ -14,6 +14,8 @@ from raysum.config.sections import DecodeConfig
 from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 
+_COMPANY = 0.02  # seconds a request waits for company; decoding one takes many times as long
+
 
 @dataclass(eq=False)
 class Request:
@@ -54,6 +56,7 @@ class Lane:
         """The summary as an object. Where this is cancelled, so is the search."""
         self._waiting.append(request)
         try:
+            await asyncio.sleep(_COMPANY)
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, request)
         finally:
             request.left.set()
