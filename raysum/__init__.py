@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
     from raysum.evaluate.evaluation import evaluate as evaluate
+    from raysum.extract.summarizer import Extractor
     from raysum.prepare.job import prepare as prepare
     from raysum.serve.app import serve as serve
     from raysum.serve.client import Client as Client
@@ -25,16 +26,16 @@ __version__ = "0.1.0"
 __all__ = ["Client", "evaluate", "load", "prepare", "serve", "train", "tune"]
 
 
-def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer":
-    """A trained run, ready to summarize raw text in this process, without Ray.
+def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Extractor":
+    """A trained run, or ``lexrank``, ``lead``, ``mmr``, ready to summarize raw text in this process, without Ray.
 
-    ``checkpoint`` is ``best``, ``latest`` or a step; ``decode`` overrides decoding settings (``num_beams=8``), and
-    ``device`` and ``dtype`` are as in :meth:`Summarizer.load`.
+    ``checkpoint`` is ``best``, ``latest`` or a step; ``decode`` overrides decoding settings (``num_beams=8``, or
+    ``words=50`` of what needs no training), and ``device`` and ``dtype`` are as in :meth:`Summarizer.load`.
     Raises UserError where ``run`` is not a run folder with a complete checkpoint.
     """
-    from raysum.decode.summarizer import Summarizer
+    from raysum.extract.summarizer import load as run_or_system
 
-    return Summarizer.load(run, checkpoint=checkpoint, **decode)
+    return run_or_system(run, checkpoint, **decode)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare, results_folder
-from raysum.evaluate.systems import Lead, LexRank, Swapped, System, Trained
+from raysum.evaluate.systems import Extracted, Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.prepare.factbook import corpus as factbook
 from raysum.prepare.factbook.scorer import KEPT
@@ -110,8 +110,8 @@ def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
         Trained("pht", summarizer, plain),
         Trained("pht+align", summarizer, summarizer.choose({"beta": beta})),
         Swapped("swapped", summarizer, plain),
-        Lead(),
-        LexRank(),
+        Extracted.named("lead"),
+        Extracted.named("lexrank"),
     ]
     dataset = Dataset.open(data)
     return compare(systems, dataset, "test", config, out=results_folder(run, dataset, "test"))

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from raysum.config.loading import dump, merge, parse_yaml, read_text
-from raysum.config.problems import AnySection, validate
+from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config, DecodeConfig
 from raysum.errors import UserError
 from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, seal
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, read_lines, write_json, write_text
+from raysum.systems import extractive_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -70,7 +71,8 @@ class Run:
         """An existing run. Raises UserError where ``path`` is not one, or its config does not read."""
         run = cls(path)
         if not run.path.exists():
-            raise UserError(f"no run folder {path}; train one with `raysum train PRESET data=DATA out={path}`")
+            near = did_you_mean(str(path), extractive_names())
+            raise UserError(f"no run folder {path}; {near}train one with `raysum train PRESET data=DATA out={path}`")
         if not run.exists:
             raise UserError(f"{path} is not a run folder: it has no config.yaml")
         run.check()

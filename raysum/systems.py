@@ -19,6 +19,13 @@ _SPECS = {
     "ranker": "raysum.models.specs.ranker:RankerSpec",
     "predictor": "raysum.models.specs.predictor:PredictorSpec",
 }
+# Systems of which nothing is trained: what they are is told by ``raysum.extract.systems.Extractive``.
+_EXTRACTIVE = {
+    "lead": "raysum.extract.systems:Lead",
+    "lexrank": "raysum.extract.systems:LexRank",
+    "mmr": "raysum.extract.systems:Mmr",
+    "oracle": "raysum.extract.systems:Oracle",
+}
 DEFAULT = "family"
 _FORMER = {"seq2seq": "family"}  # names in configs written before
 
@@ -107,6 +114,16 @@ def spec_class(name: str) -> type[Spec]:
 
 def spec_classes() -> Iterator[type[Spec]]:
     yield from map(spec_class, names())
+
+
+def extractive_names() -> list[str]:
+    """The systems that take texts of the source and need no training."""
+    return [*_EXTRACTIVE]
+
+
+def extractive(name: str) -> Any:
+    """The one of them that is called ``name``."""
+    return _load(_EXTRACTIVE[name])()
 
 
 def build(spec: Spec) -> Any:

@@ -19,7 +19,7 @@ from raysum.errors import UserError
 from raysum.evaluate import scorers
 from raysum.evaluate.evaluation import evaluate, results_folder
 from raysum.evaluate.scorers import means
-from raysum.evaluate.systems import Lead, LexRank, Oracle, swap
+from raysum.evaluate.systems import Extracted, swap
 from raysum.models.special_ids import TITLE_END
 from raysum.run import Run
 
@@ -58,7 +58,7 @@ def plain_row(title: str, paragraphs: list[str], summary: str) -> dict:
 
 def test_lead_takes_title_and_best_paragraphs_up_to_the_length_of_the_reference():
     row = plain_row("The Mill", ["One two three. Four five.", "Six seven eight."], "a b c d e f g h")
-    (output,) = Lead().summarize([row], [row])
+    (output,) = Extracted.named("lead").summarize([row], [row])
     assert texts(output) == ["The Mill", "One two three.", "Four five.", "Six"]
 
 
@@ -70,14 +70,14 @@ def test_lexrank_starts_with_the_most_central_paragraph():
         "The fox jumps and jumps.",
     ]
     row = plain_row("Fox", paragraphs, "one two three four")
-    (output,) = LexRank().summarize([row], [row])
+    (output,) = Extracted.named("lexrank").summarize([row], [row])
     assert texts(output)[0].split() == paragraphs[1].split()[:4]
 
 
 def test_oracle_is_the_best_of_the_extractive_systems(rows):
     recall = {
         system.name: score(rows, system.summarize(rows, rows))["rouge2_recall"].mean()
-        for system in (Lead(), LexRank(), Oracle())
+        for system in map(Extracted.named, ("lead", "lexrank", "oracle"))
     }
     assert recall["oracle"] > max(recall["lead"], recall["lexrank"])
 

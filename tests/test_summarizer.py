@@ -355,7 +355,7 @@ def test_n_best_and_the_printed_form(plain):
     summary = plain.summarize_rows([row], plain.choose({"n_best": 3}))[0]
     scores = [summary.score, *(other.score for other in summary.alternatives)]
     assert len(scores) == 3 and scores == sorted(scores, reverse=True)
-    assert set(summary.to_dict()) == {"id", "summary", "sentences", "attention", "score", "alternatives"}
+    assert set(summary.to_dict()) == {"id", "summary", "sentences", "attention", "score", "support", "alternatives"}
     printed = plain.summarize_rows([row])[0].to_dict()
     assert "alternatives" not in printed
     cited = summary.sentences[0].citations[0]

@@ -121,7 +121,9 @@ def tune(
 
 @verb(app, EvaluateConfig)
 def evaluate(
-    target: Annotated[str, typer.Argument(metavar="RUN|SEARCH|SYSTEM", help="A run, a search, lead or lexrank.")],
+    target: Annotated[
+        str, typer.Argument(metavar="RUN|SEARCH|SYSTEM", help="A run, a search, lead, lexrank, mmr or oracle.")
+    ],
     settings: EvaluateConfig,
 ) -> Any:
     """Decode a split and score it beside Lead and LexRank."""
@@ -132,11 +134,14 @@ def evaluate(
 
 class _SummarizeConfig(LoadConfig):
     title: str = Field("", description="title, where the files are texts of one cluster")
+    words: int | None = Field(None, description="words of a summary by lexrank, lead, mmr or oracle; 100 by default")
 
 
 @verb(app, _SummarizeConfig)
 def summarize(
-    run: Annotated[str, typer.Argument(metavar="RUN|SEARCH", help="A trained run.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|SEARCH|SYSTEM", help="A trained run, or lexrank, lead, mmr, oracle.")
+    ],
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE]...", help="Data files, or texts of one cluster; - is stdin.")
     ],
@@ -144,16 +149,20 @@ def summarize(
 ) -> Any:
     """Summarize raw clusters from files, without a server and without Ray."""
     from raysum.cli.clusters import given_clusters
-    from raysum.decode.summarizer import Summarizer
+    from raysum.extract.summarizer import summarizer_of
 
     clusters = given_clusters(files or ["-"], settings.title)
-    summarizer = Summarizer.of(run, settings)
+    length = {} if settings.words is None else {"words": settings.words}
+    summarizer = summarizer_of(run, settings.model_copy(update={"decode": settings.decode | length}))
     return summarizer.summarize_many(clusters, progress=len(clusters) > 1)
 
 
 @verb(app, ServeConfig)
 def serve(
-    run: Annotated[str, typer.Argument(metavar="RUN|SEARCH", help="A trained run, or a search: its best.")],
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN|SEARCH|SYSTEM", help="A run, a search: its best, or lexrank, lead, mmr."),
+    ],
     settings: ServeConfig,
 ) -> None:
     """Host the best checkpoint over HTTP until stopped."""

@@ -10,7 +10,7 @@ from raysum.config.loading import read_text
 from raysum.errors import UserError
 from raysum.prepare.sources.find import SUFFIXES, find_sources
 from raysum.prepare.sources.jsonl import json_records
-from raysum.prepare.sources.record import Record, Rejected
+from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
 
 
 def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]]:
@@ -23,20 +23,35 @@ def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]
     texts: list[dict[str, str]] = []
     for file in files:
         if file == "-":
-            given = sys.stdin.buffer.read().removeprefix(codecs.BOM_UTF8)
+            given = sys.stdin.buffer.read(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
             if given.lstrip().startswith(b"{"):
+                given += sys.stdin.buffer.read()
                 clusters += map(_cluster, json_records(given.split(b"\n"), "standard input"))
             else:
-                texts.append({"source": "standard input", "text": _decoded(given)})
+                _check_size("standard input", len(given))
+                texts.append(_document("standard input", _decoded(given)))
         elif file.endswith(SUFFIXES) or Path(file).is_dir():
             clusters += [_cluster(record) for source in find_sources([file]) for record in source.records()]
         else:
-            texts.append({"source": Path(file).name, "text": read_text(Path(file))})
+            path = Path(file)
+            _check_size(file, path.stat().st_size if path.is_file() else 0)
+            texts.append(_document(path.name, read_text(path)))
     if texts:
         clusters.append({"id": title or texts[0]["source"], "title": title, "documents": texts})
     elif title:
         raise UserError("--title is for files of text; clusters in data files have their own titles")
     return clusters
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > LONGEST:
+        raise UserError(f"{name} is {TOO_LONG}; summarize parts of it")
+
+
+def _document(name: str, text: str) -> dict[str, str]:
+    if "\0" in text:
+        raise UserError(f"{name} is not text: it holds NUL characters")
+    return {"source": name, "text": text}
 
 
 def _decoded(text: bytes) -> str:

@@ -15,7 +15,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from raysum.config.loading import section_of
-from raysum.config.sections import DECODE_ALIASES, DecodeConfig, Section
+from raysum.config.sections import DECODE_ALIASES, DecodeConfig, ExtractConfig, Section
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]
 Overrides = Annotated[
@@ -27,7 +27,7 @@ _Set = Annotated[
 ]
 
 _PAIR = re.compile(r"[A-Za-z_][\w.]*=")
-_DECODE = {*DecodeConfig.model_fields, *DECODE_ALIASES}
+_DECODE = {*DecodeConfig.model_fields, *DECODE_ALIASES, *ExtractConfig.model_fields}
 
 
 def verb(

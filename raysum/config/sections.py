@@ -153,6 +153,15 @@ class DecodeConfig(Section):
         return trained.model_copy(update={name: most for name, most in own.items() if most is not None})
 
 
+class ExtractConfig(Section):
+    """Settings of the systems that take sentences of the source, in place of those of beam search."""
+
+    words: Count | None = Field(None, le=10_000, description="words of a summary, at most; 100 by default")
+    redundancy: float | None = Field(
+        None, ge=0, le=1, description="cosine with a sentence above which others repeat it; 0.7 by default, 1 is off"
+    )
+
+
 class LoadConfig(Section):
     """How a run is made ready to write summaries."""
 

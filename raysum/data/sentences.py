@@ -72,7 +72,7 @@ def _is_plain(text: str, candidate: re.Match[str]) -> bool:
 
 
 def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:
-    """No sentence ends before a small letter, nor at the full stop of an abbreviation, initial, ordinal or list mark."""
+    """No sentence ends before a small letter, nor at the full stop of an abbreviation, initial or ordinal."""
     mark, after = candidate.start(), candidate.end()
     if text[after].islower():
         return False

@@ -9,11 +9,16 @@ class Citation(BaseModel, frozen=True):
     document: int = Field(description="the number of the document in the cluster, from 0")
     paragraph: int = Field(description="the number of the paragraph in that document, from 0")
     weight: float = Field(description="its share of the sentence; the shares of a sentence sum to 1")
+    source: str | None = Field(None, description="the name of the document")
+    quote: str = Field("", description="the passage that is cited, as it stands there")
+    start: int = Field(0, description="where the quote starts in the document as it was given, in characters from 0")
+    end: int = Field(0, description="where it ends")
 
 
 class Sentence(BaseModel, frozen=True):
     text: str
     citations: list[Citation] = Field(description="in falling weight")
+    support: float | None = Field(None, description="0 to 1: how far the citations bear it out")
 
 
 class Alternative(BaseModel, frozen=True):
@@ -33,6 +38,7 @@ class Summary(BaseModel, frozen=True):
         description="share of the attention of each ranked paragraph, best rank first; 0 for those that were not read"
     )
     score: float = Field(description="what ranked the summary: log-probability normalized by length, plus the terms")
+    support: float | None = Field(None, description="0 to 100: how far the citations bear the summary out")
     alternatives: list[Alternative] = Field([], description="the next best, where n_best asks for more than one")
 
     def render(self) -> str:

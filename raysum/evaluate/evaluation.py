@@ -17,8 +17,9 @@ from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.evaluate.scorers import means, score, scorers_of
-from raysum.evaluate.systems import EXTRACTIVE, Lead, LexRank, Swapped, System, Trained, strategies
+from raysum.evaluate.systems import Extracted, Swapped, System, Trained, strategies
 from raysum.evaluate.table import Evaluation
+from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
 from raysum.metrics.statistics import paired_difference
 from raysum.run import Run
@@ -40,8 +41,9 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     config = section_of(EvaluateConfig, {**settings, "data": str(data)})
     dataset = Dataset.open(config.data)
     split = dataset.split(config.split)
-    if str(target) in EXTRACTIVE and not Path(target).exists():
-        return compare([EXTRACTIVE[str(target)]()], dataset, split, config, out=config.out)
+    if extracts(target):
+        extractor = Extractor.of(str(target), config)
+        return compare([Extracted(extractor.system, extractor.settings)], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
     summarizer = Summarizer.of(run.path, config)
@@ -50,7 +52,7 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     systems: list[System] = list(strategies(summarizer)) if config.terms else [plain]
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
-    systems += [Lead(), LexRank()]
+    systems += [Extracted.named("lead"), Extracted.named("lexrank")]
     place = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
     return compare(systems, dataset, split, config, out=config.out or place)
 

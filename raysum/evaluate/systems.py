@@ -1,20 +1,18 @@
 """Systems that are compared: a trained run, the same with swapped sources, and the extractive ones of the papers."""
 
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from raysum.config.sections import DecodeConfig
+from raysum import systems
+from raysum.config.sections import DecodeConfig, ExtractConfig
 from raysum.data.rows import Row
 from raysum.data.sentences import sentence_spans
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Sentence, Summary
-from raysum.prepare.ranking import lexrank
+from raysum.extract.systems import Extractive, Source, Taken
 from raysum.runtime.progress import say
 
 
@@ -55,72 +53,56 @@ def swap(row: Row, other: Row) -> Row:
     return mixed
 
 
-class Extractive(ABC):
-    """Texts of the source in some order, cut to the reference's length in words."""
+@dataclass(frozen=True)
+class Extracted:
+    """A system that extracts, on paragraphs as in the papers: what it puts first, cut at the reference's length in
+    words, unless ``settings`` say another length."""
 
-    name: str
+    system: Extractive
+    settings: ExtractConfig = ExtractConfig()
 
-    @abstractmethod
-    def order(self, row: Row) -> Sequence[str]: ...
+    @classmethod
+    def named(cls, name: str) -> "Extracted":
+        return cls(systems.extractive(name))
+
+    @property
+    def name(self) -> str:
+        return self.system.name
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         """In sentences; every text starts a new one."""
         return [_uncited(row, list(self._sentences(row))) for row in rows]
 
     def _sentences(self, row: Row) -> Iterator[str]:
-        left = len(row["summary"].split())
-        for text in self.order(row):
+        left = self.settings.words or len(row["summary"].split())
+        for text in self._texts(row):
             for start, end in sentence_spans(text):
                 words = text[start:end].split()[:left]
                 left -= len(words)
                 if words:
                     yield " ".join(words)
+            if not left:
+                return
+
+    def _texts(self, row: Row) -> Iterator[str]:
+        if self.system.opens_with_title:
+            yield row["title"]
+        source = Source(row["text"], reference=row["summary"])
+        taken = Taken(source)
+        limit = self.settings.redundancy
+        for number in self.system.order(source, taken):
+            if limit is None or taken.nearness()[number] <= limit:
+                taken.numbers.append(number)
+                yield source.texts[number]
 
 
-class Lead(Extractive):
-    """Title and ranked paragraphs in order (HT and PHT papers, baselines)."""
-
-    name = "lead"
-
-    def order(self, row: Row) -> Sequence[str]:
-        return [row["title"], *row["text"]]
-
-
-class LexRank(Extractive):
-    """The most central paragraphs first (Erkan and Radev, 2004)."""
-
-    name = "lexrank"
-
-    def order(self, row: Row) -> Sequence[str]:
-        return [row["text"][index] for index in np.argsort(-lexrank(row["text"]), kind="stable")]
-
-
-class Oracle(Extractive):
-    """Greedily the paragraph that adds most bigrams of the reference: about the best that extraction reaches."""
-
-    name = "oracle"
-
-    def order(self, row: Row) -> Sequence[str]:
-        missing, left, chosen = _bigrams(row["summary"]), list(row["text"]), []
-        while left:
-            gains = [(missing & _bigrams(text)).total() for text in left]
-            chosen.append(left.pop(int(np.argmax(gains))))
-            missing -= _bigrams(chosen[-1])
-        return chosen
-
-
-System = Trained | Extractive
-EXTRACTIVE: dict[str, type[Extractive]] = {system.name: system for system in (Lead, LexRank, Oracle)}
+System = Trained | Extracted
 
 
 def _uncited(row: Row, texts: Sequence[str]) -> Summary:
     """A summary without attention and citations."""
     sentences = [Sentence(text=text, citations=[]) for text in texts]
     return Summary(id=row["id"], summary=" ".join(texts), sentences=sentences, attention=[], score=0.0)
-
-
-def _bigrams(text: str) -> Counter[tuple[str, str]]:
-    return Counter(pairwise(text.lower().split()))
 
 
 # Weights of a strategy's term, where the run has chosen none: the paper searches beta from 0.2 to 1; its code has 10

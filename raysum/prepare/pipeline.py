@@ -3,25 +3,29 @@
 M kept paragraphs, S their tokens, L and N as in the recipe.
 """
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raysum.data.clean import bigrams, is_clone, normalize, paragraph_spans, pieces
 from raysum.data.recipe import Recipe
-from raysum.data.rows import Row
 from raysum.data.sentences import quick_sentence_spans
-from raysum.data.vocabulary import Vocabulary
 from raysum.metrics.tfidf import words
 from raysum.models.special_ids import TITLE_END
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.sources.record import Rejected
+
+if TYPE_CHECKING:
+    from raysum.data.rows import Row
+    from raysum.data.vocabulary import Vocabulary
 
 _LARGE = 1 << 20  # characters of a cluster from which on it is worth the time to save memory
 # Characters of a paragraph that are cut into sentences: more than its tokens can be of. A text that is encoded at once

@@ -51,7 +51,7 @@ def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> Fa
     api = FastAPI(
         title="raysum",
         version=raysum.__version__,
-        description=f"Summaries with citations of document clusters, by the run {health.run}, step {health.step}.",
+        description=f"Summaries with citations of document clusters, by {health}.",
         docs_url=None,
         redoc_url=None,
     )
@@ -68,7 +68,7 @@ def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> Fa
         cluster = request.model_dump(exclude={"options"}, exclude_none=True)  # as `raysum prepare` reads it
         return JSONResponse(await answer(cluster, request.options.model_dump(exclude_none=True)))
 
-    @api.get("/healthz")
+    @api.get("/healthz", response_model_exclude_none=True)
     async def show_health() -> Health:
         """Whether the server answers, and what it serves."""
         return health

@@ -15,11 +15,14 @@ from raysum.config.loading import section_of
 from raysum.config.problems import validate
 from raysum.config.sections import DecodeConfig
 from raysum.errors import UserError
+from raysum.extract.summarizer import Extractor, extracts
 from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
 from raysum.runtime.silence import muted
 from raysum.serve.config import ServeConfig
+from raysum.serve.extracts import AT_ONCE
+from raysum.serve.schema import Health
 
 _NAME = "raysum"
 _LONGEST = 300.0  # seconds a request may take; then it is answered 408 and its work ends. Our client waits as long
@@ -55,21 +58,16 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
 @contextmanager
 def serving(config: ServeConfig) -> Iterator[str]:
     """The server for the length of the block, as its address. Raises as :func:`serve` does."""
-    run = Run.resolve(config.run)
-    found = run.checkpoint(config.checkpoint)
-    settings = validate(run.decode.model_dump() | config.decode, None, DecodeConfig)
+    exact, health, batch = _served(config)
     port = _free_port(config.host, config.port)
     with ray_session(config.address, config.replicas, "serve"):
         from ray import serve as ray_serve
 
         from raysum.serve.replicas import application
-        from raysum.serve.schema import Health
 
         if ray_serve.status().proxies:
             raise UserError("this Ray cluster runs Ray Serve already; stop that first, or leave the address out")
-        exact = config.model_copy(update={"run": str(run.path), "checkpoint": str(found.step)})
-        health = Health(status="ok", run=run.path.name, step=found.step)
-        deployments = application(exact, health, settings.batch_examples)
+        deployments = application(exact, health, batch)
         logs = {"log_level": "ERROR", "enable_access_log": False}
         try:
             with muted("ray.serve"):  # in this process; what fails is raised, too
@@ -85,6 +83,20 @@ def serving(config: ServeConfig) -> Iterator[str]:
         finally:
             with muted("ray.serve"):
                 ray_serve.shutdown()
+
+
+def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int]:
+    """``config`` with the run and step that are meant, what is told of them, and how many requests go together."""
+    if extracts(config.run):
+        extractor = Extractor.of(config.run, config)
+        if extractor.system.needs_reference:
+            raise UserError(f"{config.run} chooses by reference summaries, which requests do not have")
+        return config, Health(status="ok", system=extractor.name), AT_ONCE
+    run = Run.resolve(config.run)
+    found = run.checkpoint(config.checkpoint)
+    settings = validate(run.decode.model_dump() | config.decode, None, DecodeConfig)
+    exact = config.model_copy(update={"run": str(run.path), "checkpoint": str(found.step)})
+    return exact, Health(status="ok", run=run.path.name, step=found.step), settings.batch_examples
 
 
 def _free_port(host: str, port: int) -> int:

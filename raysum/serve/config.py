@@ -21,7 +21,7 @@ class Limits(Section):
 
 
 class ServeConfig(LoadConfig, Limits):
-    run: str = Field(description="a trained run, or a search: its best")
+    run: str = Field(description="a trained run, a search: its best, or a system that extracts")
     host: str = Field("127.0.0.1", description="address to bind")
     port: int = Field(8000, ge=0, le=65535, description="port to bind; 0 takes a free one")
     replicas: int = Field(1, ge=1, le=100_000, description="copies of the model, which share the cores and GPUs")

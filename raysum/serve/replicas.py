@@ -18,6 +18,7 @@ from raysum.runtime.placement import share
 from raysum.runtime.processes import cores
 from raysum.serve.api import Overloaded, build_api
 from raysum.serve.config import Limits, ServeConfig
+from raysum.serve.extracts import Extracts
 from raysum.serve.guard import LOCAL
 from raysum.serve.lanes import Lane, Request
 from raysum.serve.schema import Health
@@ -108,7 +109,7 @@ def application(config: ServeConfig, health: Health, batch: int) -> serve.Applic
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.05,
         ray_actor_options={"num_cpus": each.cpus, "num_gpus": each.gpus},
-    )(Model)
+    )(Extracts if health.system else Model)
     front = serve.deployment(
         name="front",
         max_ongoing_requests=8 * batch * config.replicas + 100,  # more than the model takes: it refuses, never waits

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Discriminator, FailFast, Field, Tag, create_model, model_validator
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.sections import DecodeConfig, ExtractConfig, Section
 
 _MOST_FIELDS = 10  # of an object; none has as many. So a body of unknown ones is no list of problems
 _LONGEST_NAME = 1000  # characters of a title, or of a document's name
@@ -45,23 +45,25 @@ _MOST: dict[str, int] = {
     "no_repeat_ngram_size": 20,
     "n_best": 16,
 }
+_MOST_EXTRACTED: dict[str, int] = {"words": 1000, "redundancy": 1}  # of systems that extract
 
 
-def _option(name: str, most: int) -> Any:
-    """The field of DecodeConfig, bounded, and None where the run's setting holds."""
-    field = DecodeConfig.model_fields[name]
+def _option(section: type[Section], name: str, most: int) -> Any:
+    """The field of ``section``, bounded, and None where the run's setting holds."""
+    field = section.model_fields[name]
     bounded: Any = Annotated.__class_getitem__((field.annotation, *field.metadata, Field(le=most)))  # type: ignore
     return bounded | None, Field(None, description=field.description)
 
 
-_OPTIONS: Any = {name: _option(name, most) for name, most in _MOST.items()}
+_OPTIONS: Any = {name: _option(DecodeConfig, name, most) for name, most in _MOST.items()}
+_OPTIONS |= {name: _option(ExtractConfig, name, most) for name, most in _MOST_EXTRACTED.items()}
 Options = create_model("Options", __base__=Strict, __doc__="Decoding settings of one request.", **_OPTIONS)
 
 
 class SummarizeRequest(Strict):
     """A cluster of documents about one subject."""
 
-    title: str = Field(max_length=_LONGEST_NAME, description="the subject; paragraphs are ranked by it")
+    title: str = Field("", max_length=_LONGEST_NAME, description="the subject, if known; paragraphs are ranked by it")
     # The first wrong one is told: thousands of problems would take the event loop 0.4 s.
     documents: Annotated[list[TextOrDocument], FailFast()] = Field(
         min_length=1, description="texts, or texts with the names of their sources"
@@ -72,8 +74,12 @@ class SummarizeRequest(Strict):
 
 class Health(BaseModel):
     status: str
-    run: str = Field(description="name of the run that is served")
-    step: int = Field(description="training step of its checkpoint")
+    run: str | None = Field(None, description="name of the run that is served")
+    step: int | None = Field(None, description="training step of its checkpoint")
+    system: str | None = Field(None, description="the system that is served, where nothing is trained of it")
+
+    def __str__(self) -> str:
+        return self.system or f"the run {self.run}, step {self.step}"
 
 
 class Problem(BaseModel):

@@ -1,0 +1,123 @@
+"""Extractive systems, of which nothing is trained: each puts the texts of a source, paragraphs or sentences, in order.
+
+M texts of a source, T different words.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+
+from raysum.metrics.tfidf import TfIdf, words
+from raysum.prepare.ranking import best_first, centrality
+
+_RELEVANCE = 0.7  # what a text's own weight counts in MMR (lambda); 0.3 is left for its distance from those taken
+
+
+@dataclass(frozen=True)
+class Source:
+    """The texts that may be taken, in their order; ``documents`` tell whose each is, where that is known."""
+
+    texts: Sequence[str]
+    documents: Sequence[int] = ()
+    reference: str = ""
+
+    @cached_property
+    def vectors(self) -> TfIdf:
+        return TfIdf([words(text) for text in self.texts])
+
+
+class Taken:
+    """The texts of a source that are taken into a summary, by their numbers."""
+
+    def __init__(self, source: Source):
+        self.numbers: list[int] = []
+        self._vectors, self._compared = source, 0
+        self._nearness = np.zeros(len(source.texts))
+
+    def nearness(self) -> np.ndarray:
+        """[M] the highest tf-idf cosine of each text with one that is taken; 0 as long as there is none."""
+        for number in self.numbers[self._compared :]:
+            self._nearness = np.maximum(self._nearness, self._vectors.vectors.nearness(number))
+        self._compared = len(self.numbers)
+        return self._nearness
+
+
+class Extractive(ABC):
+    """A system that extracts. It is asked for one text after the other, and sees which were taken."""
+
+    name: ClassVar[str]
+    opens_with_title: ClassVar[bool] = False  # where it is cut at a length, as in the papers' tables
+    needs_reference: ClassVar[bool] = False
+
+    @abstractmethod
+    def order(self, source: Source, taken: Taken) -> Iterable[int]:
+        """The numbers of the texts of ``source``, the best first."""
+
+
+class Lead(Extractive):
+    """What stands first: in one source from its beginning (with the title before it: baseline of the HT and PHT
+    papers), in several the first text of each, then the second of each (DUC's coverage baseline)."""
+
+    name = "lead"
+    opens_with_title = True
+
+    def order(self, source: Source, taken: Taken) -> Iterable[int]:
+        if not source.documents:
+            return range(len(source.texts))
+        seen = Counter[int]()
+        depth = []
+        for document in source.documents:
+            depth.append(seen[document])
+            seen[document] += 1
+        return np.argsort(depth, kind="stable").tolist()
+
+
+class LexRank(Extractive):
+    """The most central first (Erkan and Radev, 2004, with cosines as edge weights)."""
+
+    name = "lexrank"
+
+    def order(self, source: Source, taken: Taken) -> Iterable[int]:
+        return best_first(centrality(source.vectors)).tolist()
+
+
+class Mmr(Extractive):
+    """Maximal marginal relevance (Carbonell and Goldstein, 1998) to the centroid of tf-idf (Radev et al., 2004)."""
+
+    name = "mmr"
+
+    def order(self, source: Source, taken: Taken) -> Iterator[int]:
+        centroid = source.vectors.total(np.ones(len(source.texts)))
+        relevance = source.vectors.project(centroid / (np.linalg.norm(centroid) or 1))
+        left = np.zeros(len(source.texts))  # -inf for what was given
+        for _ in source.texts:
+            best = int(np.argmax(_RELEVANCE * relevance - (1 - _RELEVANCE) * taken.nearness() + left))
+            left[best] = -np.inf
+            yield best
+
+
+class Oracle(Extractive):
+    """Greedily what adds most bigrams of the reference: about the best that extraction reaches."""
+
+    name = "oracle"
+    needs_reference = True
+
+    def order(self, source: Source, taken: Taken) -> Iterator[int]:
+        missing, counted = _bigrams(source.reference), 0
+        left = {number: _bigrams(text) & missing for number, text in enumerate(source.texts)}
+        while left:
+            best = max(left, key=lambda number: (missing & left[number]).total())
+            own = left.pop(best)
+            yield best
+            if len(taken.numbers) > counted:
+                counted, missing = len(taken.numbers), missing - own
+
+
+def _bigrams(text: str) -> Counter[tuple[str, str]]:
+    return Counter(pairwise(text.lower().split()))

@@ -1,0 +1,25 @@
+"""The replica of a system that extracts: no model, no batches, no torch."""
+
+import asyncio
+from typing import Any
+
+from raysum.errors import UserError
+from raysum.extract.summarizer import Extractor
+from raysum.serve.config import ServeConfig
+
+AT_ONCE = 4  # requests that a replica works on
+
+
+class Extracts:
+    """It answers as ``replicas.Model`` does."""
+
+    def __init__(self, config: ServeConfig):
+        self._extractor = Extractor.of(config.run, config)
+
+    async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+        """The `summarize` object of ``cluster``, or ``{"error": ..., "status": ...}`` where the request is at fault."""
+        try:
+            chosen = self._extractor.choose(settings)
+            return (await asyncio.to_thread(self._extractor.extract, cluster, chosen)).to_dict()
+        except UserError as error:
+            return {"error": str(error), "status": 400}
