@@ -203,6 +203,18 @@ def test_alignment_is_in_the_name_and_an_extractive_system_stands_alone(run, dat
     assert (tmp_path / "out" / "scores.parquet").is_file() and not results_folder(run, data, "valid").exists()
 
 
+def test_systems_that_extract_take_their_own_settings(data):
+    short = evaluate("mmr", data.path, split="valid", decode={"words": 10})
+    assert list(short.systems) == ["mmr"] and short.systems["mmr"]["words"] == 10
+    whole = {name: evaluate(name, data.path, split="valid").systems[name] for name in ("mmr", "oracle", "lexrank")}
+    references = [len(row["summary"].split()) for row in data.read("valid")]
+    assert all(figures["words"] == pytest.approx(np.mean(references)) for figures in whole.values())
+    assert whole["oracle"]["rouge2_recall"] > max(whole["mmr"]["rouge2_recall"], whole["lexrank"]["rouge2_recall"])
+    for settings, words in (({"decode": {"beta": 1}}, "unknown key 'beta'"), ({"dtype": "int8"}, "dtype=int8")):
+        with pytest.raises(UserError, match=words):
+            evaluate("lexrank", data.path, split="valid", **settings)
+
+
 def test_the_rows_of_table_2_are_one_model_with_one_term_each(run, data, capsys, tmp_path):
     options = {"split": "test", "limit": 5, "terms": True}
     result = evaluate(str(run.path), data.path, **options, decode={"keep_paragraphs": 3, "structural_coverage": 0.7})

@@ -257,6 +257,33 @@ def test_quick_sentences_keep_abbreviations_and_initials_together():
     ]
 
 
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        [
+            "А. С. Пушкин родился в 1799 г. и умер в Петербурге.",
+            "Он жил на ул. Мойка, т.е. в центре.",
+            "Это правда?",
+            "Да!",
+        ],
+        ["佛罗伦萨位于阿诺河畔。", "价格是3.5元！", "他问：“真的吗？”", "是的。"],
+        ["東京は首都です。", "本当ですか？！", "はい。"],
+        ["هل زرتها من قبل؟", "إنها عاصمة توسكانا!", "نعم، د. أحمد هناك."],
+        ["दिल्ली राजधानी है।", "यहाँ लोग रहते हैं।"],
+        ["Am 3. Oktober kam z. B. Dr. Müller.", "Im 19. Jahrhundert war es u.a. Nr. 5."],
+        ["The U.S. Army came at 5 p.m.", "It left St. Paul, e.g. by bus.", "They had maps, food, etc.", "The end."],
+        ["1. Take the first of 12.", "Then stop."],
+        ["¿Está en la Av. Libertad?", "¡Sí, con el Sr. López!"],
+    ],
+)
+def test_sentences_of_many_languages_end_where_they_end(sentences):
+    joint = "" if any("\u3040" < character < "\u9fff" for character in sentences[0]) else " "
+    text = joint.join(sentences)
+    assert [text[a:b] for a, b in quick_sentence_spans(text)] == sentences
+    if joint == "":
+        assert sentence_spans(text) == quick_sentence_spans(text)
+
+
 # Ranking and graphs
 
 TEXTS = ["red bridge red deck", "blue river", "the red river bridge of the town", "", "blue river blue deck"]
