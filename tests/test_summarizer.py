@@ -361,8 +361,8 @@ def test_n_best_and_the_printed_form(plain):
     cited = summary.sentences[0].citations[0]
     line = summary.render().splitlines()[1]
     assert line.startswith(f"  {summary.sentences[0].text}  [{cited.document}.{cited.paragraph}] {cited.weight:.2f}")
-    assert set(printed["sentences"][0]) == {"text", "citations"}
-    assert set(printed["sentences"][0]["citations"][0]) == {"document", "paragraph", "weight"}
+    assert set(printed["sentences"][0]) == {"text", "citations", "support"}
+    assert {"document", "paragraph", "weight"} < set(printed["sentences"][0]["citations"][0])
 
 
 def test_bf16_is_near_fp32(folder, plain):
@@ -381,6 +381,12 @@ def test_bf16_is_near_fp32(folder, plain):
 def test_unusable_documents_are_named(plain, documents, said):
     with pytest.raises(UserError, match=f"The mill.*{said}"):
         plain.summarize("The mill", documents)
+
+
+def test_a_title_may_be_left_out(plain):
+    without = plain.summarize(documents=DOCUMENTS)
+    assert without.summary and without.sentences
+    assert [without] == plain.summarize_many([{"documents": DOCUMENTS}]) == [plain.summarize("", DOCUMENTS)]
 
 
 def test_settings_are_checked(folder, plain):

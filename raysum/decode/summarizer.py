@@ -102,12 +102,12 @@ class Summarizer:
             raise UserError(f"a {spec.system} does not attend to all source tokens at each layer: no gnmt_coverage")
         return settings
 
-    def summarize(self, title: str = "", documents: Sequence[str | dict[str, str]] = ()) -> Summary:
+    def summarize(self, title: str = "", documents: list[str | dict[str, str]] | None = None) -> Summary:
         """The summary of one cluster; a document is its text, or ``{"source": name, "text": text}``.
 
         Raises UserError where the documents hold no text.
         """
-        return self.summarize_many([{"title": title, "documents": list(documents)}])[0]
+        return self.summarize_many([{"title": title, "documents": documents}])[0]
 
     def summarize_many(self, clusters: Sequence[Mapping[str, Any]], progress: bool = False) -> list[Summary]:
         """The summaries of raw clusters (``title``, ``documents`` or ``paragraphs``, ``id``), in their order.

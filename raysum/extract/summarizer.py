@@ -44,13 +44,15 @@ class Extractor:
         """The settings with ``changes``. Raises UserError where one is unknown or out of bounds."""
         return extract_settings(self.settings.model_dump() | dict(changes))
 
-    def summarize(self, title: str = "", documents: Sequence[str | dict[str, str]] = (), **settings: Any) -> Summary:
+    def summarize(
+        self, title: str = "", documents: list[str | dict[str, str]] | None = None, **settings: Any
+    ) -> Summary:
         """The summary of one cluster; a document is its text, or ``{"source": name, "text": text}``.
 
         ``settings`` are those of :class:`ExtractConfig`, in place of what was loaded.
         Raises UserError where no sentence can be taken.
         """
-        return self.extract({"title": title, "documents": list(documents)}, self.choose(settings))
+        return self.extract({"title": title, "documents": documents}, self.choose(settings))
 
     def summarize_many(self, clusters: Iterable[Mapping[str, Any]], progress: bool = False) -> list[Summary]:
         """The summaries of raw clusters (``title``, ``documents`` or ``paragraphs``, ``id``), in their order.

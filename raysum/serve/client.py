@@ -1,7 +1,6 @@
 """A small client of `raysum serve`."""
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -35,14 +34,18 @@ class Client:
         self._http.close()
 
     def summarize(
-        self, title: str = "", documents: Sequence[str | dict[str, str]] = (), id: str | None = None, **options: Any
+        self,
+        title: str = "",
+        documents: list[str | dict[str, str]] | None = None,
+        id: str | None = None,
+        **options: Any,
     ) -> dict[str, Any]:
         """The summary of a cluster as an object with ``id``, ``summary``, ``sentences`` and ``attention``.
 
         ``options`` are decoding settings of this request (``num_beams=8``).
         Raises UserError where nothing answers, or the server refuses the request.
         """
-        body = {"title": title, "documents": list(documents), "options": options}
+        body = {"title": title, "documents": documents or [], "options": options}
         return self._ask("POST", "/v1/summarize", body if id is None else body | {"id": id})
 
     def health(self) -> dict[str, Any]:
