@@ -5,7 +5,7 @@ M texts of a source, T different words.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -95,11 +95,12 @@ class Mmr(Extractive):
     def order(self, source: Source, taken: Taken) -> Iterator[int]:
         centroid = source.vectors.total(np.ones(len(source.texts)))
         relevance = source.vectors.project(centroid / (np.linalg.norm(centroid) or 1))
-        left = np.zeros(len(source.texts))  # -inf for what was given
-        for _ in source.texts:
-            best = int(np.argmax(_RELEVANCE * relevance - (1 - _RELEVANCE) * taken.nearness() + left))
-            left[best] = -np.inf
-            yield best
+        left = np.arange(len(source.texts))
+        while len(left):
+            gain = _RELEVANCE * relevance - (1 - _RELEVANCE) * taken.nearness()
+            left = left[best_first(gain[left])]
+            given = yield from _until_one_is_taken(left.tolist(), taken)
+            left = np.sort(left[given:])
 
 
 class Oracle(Extractive):
@@ -109,14 +110,25 @@ class Oracle(Extractive):
     needs_reference = True
 
     def order(self, source: Source, taken: Taken) -> Iterator[int]:
-        missing, counted = _bigrams(source.reference), 0
-        left = {number: _bigrams(text) & missing for number, text in enumerate(source.texts)}
+        missing = _bigrams(source.reference)
+        own = [_bigrams(text) & missing for text in source.texts]
+        left = list(range(len(own)))
         while left:
-            best = max(left, key=lambda number: (missing & left[number]).total())
-            own = left.pop(best)
-            yield best
-            if len(taken.numbers) > counted:
-                counted, missing = len(taken.numbers), missing - own
+            gains = {number: (missing & own[number]).total() for number in left}
+            ordered = sorted(left, key=lambda number: -gains[number])
+            given = yield from _until_one_is_taken(ordered, taken)
+            missing = missing - own[ordered[given - 1]]
+            left = sorted(ordered[given:])
+
+
+def _until_one_is_taken(ordered: list[int], taken: Taken) -> Generator[int, None, int]:
+    """The numbers in their order, to the end or the first that is taken; how many that were."""
+    before = len(taken.numbers)
+    for given, number in enumerate(ordered, 1):
+        yield number
+        if len(taken.numbers) > before:
+            return given
+    return len(ordered)
 
 
 def _bigrams(text: str) -> Counter[tuple[str, str]]:
