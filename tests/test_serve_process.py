@@ -214,37 +214,3 @@ def test_weights_that_do_not_fit_are_one_message_and_exit_2(run: Path, tmp_path:
         assert out == ""
         assert "does not fit" in err and len(err.splitlines()) == 1
         assert server.processes() == []
-
-
-def test_a_system_that_needs_no_training_is_served_alike():
-    with serving("lexrank", "words=20", "--max-characters=2000") as server:
-        server.wait_until_ready()
-        assert server.client.health() == {"status": "ok", "system": "lexrank"}
-        answer = server.client.summarize("Florence", TEXTS, id="x")
-        assert answer == raysum.load("lexrank", words=20).summarize("Florence", TEXTS).to_dict() | {"id": "x"}
-        for sentence in answer["sentences"]:
-            (cited,) = sentence["citations"]
-            assert TEXTS[cited["document"]][cited["start"] : cited["end"]] == cited["quote"] == sentence["text"]
-        longer = server.client.summarize(documents=[*TEXTS, "佛罗伦萨位于阿诺河畔。"], words=60)
-        assert len(longer["sentences"]) > len(answer["sentences"]) and longer["summary"].endswith("阿诺河畔。")
-        page = httpx.get(f"{server.client.address}/docs").text
-        assert "lexrank" in page and "/v1/summarize" in page and "redundancy" in page
-        for documents, options, message in [
-            ([""], {}, "400: cluster 'Florence' cannot be summarized: no sentence"),
-            (TEXTS, {"num_beams": 2}, "400: unknown key 'num_beams'"),
-            (TEXTS, {"words": 10**6}, "422: options.words"),
-            (["a" * 2001], {}, "413: 2001 characters"),
-        ]:
-            with pytest.raises(UserError, match=message):
-                server.client.summarize("Florence", documents, **options)
-        with ThreadPoolExecutor(10) as threads:
-            answers = list(threads.map(lambda _: server.client.summarize("Florence", TEXTS, id="x"), range(40)))
-        assert answers == [answer] * 40
-        code, out, err = server.stop(signal.SIGTERM)
-        assert (code, out, err.strip()) == (0, "", "stopping") and server.processes() == []
-
-
-def test_a_system_that_needs_references_is_not_served():
-    with serving("oracle") as server:
-        code, _, err = server.ended(timeout=60)
-        assert code == 2 and "reference summaries, which requests do not have" in err
