@@ -17,7 +17,7 @@ from raysum.serve.client import Client
 class Server:
     """`raysum serve`, and a client of it."""
 
-    def __init__(self, run: Path, *arguments: str):
+    def __init__(self, run: Path | str, *arguments: str):
         self.port = free_port()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
         pipes: dict = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -59,7 +59,7 @@ class Server:
 
 
 @contextmanager
-def serving(run: Path, *arguments: str) -> Iterator[Server]:
+def serving(run: Path | str, *arguments: str) -> Iterator[Server]:
     server = Server(run, *arguments)
     try:
         yield server

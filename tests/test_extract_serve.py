@@ -6,8 +6,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from servers import serving
 from small_runs import TEXTS
-from test_serve_process import serving
 
 import raysum
 from raysum.errors import UserError
