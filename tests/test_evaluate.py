@@ -1,6 +1,7 @@
 """Evaluation: the extractive systems, the swapped control, scores by example and overall, and the whole on a run."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.errors import UserError
 from raysum.evaluate import scorers
-from raysum.evaluate.evaluation import evaluate, results_folder
+from raysum.evaluate.config import EvaluateConfig
+from raysum.evaluate.evaluation import compare, evaluate, results_folder
 from raysum.evaluate.scorers import means
 from raysum.evaluate.systems import Extracted, swap
 from raysum.models.special_ids import TITLE_END
@@ -163,6 +165,47 @@ def test_facts_and_citations_are_summed_before_they_are_divided():
     assert figures["facts_f1_low"] == 0 and figures["facts_f1_high"] == 100
 
 
+def test_the_difference_in_facts_is_that_of_a_plain_paired_bootstrap_of_all_facts_together(data):
+    result = compare(
+        [*map(Extracted.named, ("lexrank", "lead", "oracle"))], data, "test", EvaluateConfig(data=str(data.path))
+    )
+    columns = ("facts_right", "facts_wrong", "facts_total")
+    counts = {name: part[[*columns]].to_numpy().tolist() for name, part in result.scores.groupby("system")}
+
+    def f1(examples: list[list[int]]) -> float:
+        right, wrong, true = map(sum, zip(*examples, strict=True))
+        return 100 * 2 * right / (right + wrong + true)
+
+    for other in ("lead", "oracle"):
+        gaps = []
+        for drawn in np.random.default_rng(0).integers(12, size=(1000, 12)).tolist():
+            ours, theirs = ([counts[name][example] for example in drawn] for name in ("lexrank", other))
+            gaps.append(f1(ours) - f1(theirs))
+        gap = result.differences[f"lexrank - {other}"]
+        assert list(gap) == [name + end for name in ("facts_f1", "rouge2") for end in ("", "_low", "_high")]
+        assert gap["facts_f1"] == pytest.approx(f1(counts["lexrank"]) - f1(counts[other]))
+        assert gap["facts_f1"] == pytest.approx(
+            result.systems["lexrank"]["facts_f1"] - result.systems[other]["facts_f1"]
+        )
+        assert [gap["facts_f1_low"], gap["facts_f1_high"]] == pytest.approx(np.quantile(gaps, [0.025, 0.975]).tolist())
+        assert gap["facts_f1_low"] < gap["facts_f1_high"] and gap["facts_f1"] != 0
+
+
+def test_without_facts_there_is_a_difference_in_rouge_alone(data):
+    lines = ["attention", "rouge"], ["attention"]
+    both, none = (
+        compare(
+            [Extracted.named("lead"), Extracted.named("lexrank")],
+            data,
+            "valid",
+            EvaluateConfig(data=str(data.path), scorers=names),
+        )
+        for names in lines
+    )
+    assert list(both.differences["lead - lexrank"]) == ["rouge2", "rouge2_low", "rouge2_high"]
+    assert none.differences == {}
+
+
 def test_evaluating_a_run_saves_and_returns_the_same(run, data):
     result = evaluate(str(run.path), data.path, split="test", limit=5, swapped=True)
     assert list(result.systems) == ["pht", "swapped", "lead", "lexrank"] and result.examples == 5
@@ -251,6 +294,15 @@ def test_table_shows_each_system_and_the_protocol(data):
     text = console.export_text()
     figures = result.systems["lexrank"]
     assert "pht-paper" in text and f"{figures['rouge2']:.2f} ±" in text and "facts right" in text
+    console.print(
+        compare(
+            [Extracted.named("lexrank"), Extracted.named("lead")], data, "valid", EvaluateConfig(data=str(data.path))
+        ).render()
+    )
+    text = " ".join(console.export_text().split())  # lines are as long as the table is wide
+    number = r"[+-]\d+\.\d"
+    interval = rf"\[{number}, {number}\]"
+    assert re.search(rf"lexrank - lead: {number} facts F1 {interval}, {number}\d ROUGE-2 \[", text)
 
 
 def test_mistakes_are_named(run, data, tmp_path):

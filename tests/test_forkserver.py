@@ -149,3 +149,33 @@ def left_after(family: list[psutil.Process], seconds: float) -> list[psutil.Proc
             return []
         time.sleep(0.2)
     return left
+
+
+def test_a_process_as_ever_is_not_started_for_a_dead_raylet_and_ends_with_a_living_one(tmp_path):
+    client = Path(forkserver.__file__).with_name("forkclient.py")
+    (tmp_path / "worker.py").write_text("print('started', flush=True)\nimport time\ntime.sleep(300)\n")
+    command = [
+        sys.executable,
+        "-IS",
+        str(client),
+        str(tmp_path / "no-server"),
+        sys.executable,
+        str(tmp_path / "worker.py"),
+    ]
+    gone = subprocess.run(command, env=os.environ | {"RAY_RAYLET_PID": "1"}, capture_output=True, timeout=60)
+    assert (gone.returncode, gone.stdout) == (1, b"")
+    raylet = subprocess.Popen(
+        [sys.executable, "-c", RAYLET, *command], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+    assert raylet.stdout is not None and raylet.stdout.readline() == "started\n"
+    family = psutil.Process(raylet.pid).children(recursive=True)
+    assert family
+    raylet.kill()
+    raylet.communicate()
+    assert not left_after(family, 10)
+
+
+RAYLET = """
+import os, subprocess, sys
+subprocess.run(sys.argv[1:], env=os.environ | {"RAY_RAYLET_PID": str(os.getpid())})
+"""

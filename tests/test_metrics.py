@@ -9,7 +9,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from raysum.errors import UserError
 from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
-from raysum.metrics.statistics import mean_interval, paired_difference, ratio_interval
+from raysum.metrics.statistics import paired_difference, ratio_interval
 
 REFERENCE = "The rivers joined the sea.\nBoats were sailing slowly."
 PREDICTION = "Boats sailed slowly, rivers.\nThe river joins the sea."
@@ -90,11 +90,15 @@ def test_rouge_refuses(arguments):
         score(*arguments)
 
 
-def test_mean_interval_repeats_and_is_as_wide_as_theory_says(monkeypatch):
+def means_of(scores) -> np.ndarray:
+    return np.stack([scores, np.ones(len(scores))], axis=1)
+
+
+def test_the_interval_of_a_mean_repeats_and_is_as_wide_as_theory_says(monkeypatch):
     monkeypatch.setattr("raysum.metrics.statistics.RESAMPLES", 4000)
     scores = np.random.default_rng(1).normal(30, 10, 400)
-    interval = mean_interval(scores)
-    assert interval == mean_interval(scores)
+    interval = ratio_interval(means_of(scores))
+    assert interval == ratio_interval(means_of(scores))
     assert interval.value == pytest.approx(scores.mean())
     half = 1.96 * scores.std() / np.sqrt(len(scores))
     assert interval.low == pytest.approx(interval.value - half, abs=0.1 * half)
@@ -103,26 +107,26 @@ def test_mean_interval_repeats_and_is_as_wide_as_theory_says(monkeypatch):
 
 def test_pieces_of_a_large_resampling_are_all_drawn(monkeypatch):
     scores = np.random.default_rng(2).normal(size=50)
-    whole = mean_interval(scores)
+    whole = ratio_interval(means_of(scores))
     monkeypatch.setattr("raysum.metrics.statistics._DRAWS_AT_ONCE", 170)
-    assert mean_interval(scores) == pytest.approx(whole)
+    assert ratio_interval(means_of(scores)) == pytest.approx(whole)
 
 
 def test_ratio_interval_is_of_sums_not_of_ratios():
-    interval = ratio_interval([1, 0, 8], [1, 4, 10])
+    interval = ratio_interval([(1, 1), (0, 4), (8, 10)])
     assert interval.value == pytest.approx(9 / 15)
     assert interval.low < 9 / 15 < interval.high
-    assert ratio_interval([0, 0], [0, 0]) == (0, 0, 0)
+    assert ratio_interval([(0, 0), (0, 0)]) == (0, 0, 0)
 
 
 def test_pairing_sees_a_small_constant_gain_that_single_intervals_hide():
     first = np.random.default_rng(3).normal(30, 10, 200)
     second = first - 0.5 + np.random.default_rng(4).normal(0, 1, 200)
-    difference = paired_difference(first, second)
+    difference = paired_difference(means_of(first), means_of(second))
     assert 0 < difference.low < difference.value < difference.high < 1
-    assert mean_interval(first).low < mean_interval(second).high
+    assert ratio_interval(means_of(first)).low < ratio_interval(means_of(second)).high
     with pytest.raises(ValueError, match="paired"):
-        paired_difference(first, second[1:])
+        paired_difference(means_of(first), means_of(second[1:]))
 
 
 def test_gold_attention_follows_shared_rare_words():

@@ -16,17 +16,18 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples
-from raysum.evaluate.scorers import means, score, scorers_of
+from raysum.evaluate.scorers import FIGURES, means, score, scorers_of
 from raysum.evaluate.systems import Extracted, Swapped, System, Trained, strategies
 from raysum.evaluate.table import Evaluation
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
-from raysum.metrics.statistics import paired_difference
+from raysum.metrics.statistics import difference_of
 from raysum.run import Run
 from raysum.runtime.progress import bar
 from raysum.runtime.storage import write_json, writing
 
 _CHUNK = 128  # examples held in memory at once
+_COMPARED = ("facts_f1", "rouge2")  # by differences between systems, where examples have them
 
 
 def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluation:
@@ -95,13 +96,9 @@ def compare(
     scores = pd.concat(scored, ignore_index=True)
     by_system = {str(name): part for name, part in scores.groupby("system", sort=False)}
     main, *rest = by_system
-    differences = {}
-    for name in rest if "rouge2" in scores else []:
-        interval = paired_difference(by_system[main]["rouge2"], by_system[name]["rouge2"])
-        differences[f"{main} - {name}"] = dict(zip(("rouge2", "rouge2_low", "rouge2_high"), interval, strict=True))
     result = Evaluation(
         systems={name: means(part) for name, part in by_system.items()},
-        differences=differences,
+        differences={f"{main} - {name}": gap for name in rest if (gap := _gap(by_system[main], by_system[name]))},
         protocol=rouge.signature([line[main] for line in written], config.protocol),
         examples=len(written),
         scores=scores,
@@ -110,6 +107,11 @@ def compare(
     if out is not None:
         _save(Path(out), result, written)
     return result
+
+
+def _gap(scores: pd.DataFrame, others: pd.DataFrame) -> dict[str, float]:
+    gaps = (difference_of(name, FIGURES[name], scores, others).items() for name in _COMPARED)
+    return dict(chain.from_iterable(gaps))
 
 
 def _save(folder: Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Evaluation:
     """The figures of each system (see ``scorers.means``), how ROUGE was counted, and the ``scores`` of each example.
 
-    ``differences`` of the first system to each other one in ROUGE-2, with the bounds of the paired bootstrap interval.
+    ``differences`` of the first system to each other one in facts F1 (of the facts of all examples together) and in
+    ROUGE-2 (a mean over examples), where these are known, with the bounds of the paired bootstrap interval.
     ``weights``: of the score terms by which systems differ, where they are one model decoded in several ways.
     """
 
@@ -42,8 +43,8 @@ class Evaluation:
 
         weights = (f"{name}: {key} {value}" for name, one in self.weights.items() for key, value in one.items())
         differences = (
-            f"{pair}: {d['rouge2']:+.2f} ROUGE-2 [{d['rouge2_low']:+.2f}, {d['rouge2_high']:+.2f}]"
-            for pair, d in self.differences.items()
+            f"{pair}: {', '.join(_difference(by, name) for name in FIGURES if name in by)}"
+            for pair, by in self.differences.items()
         )
         table = Table(
             title=f"{self.examples} examples",
@@ -61,6 +62,11 @@ class Evaluation:
             if any(name in figures for figures in self.systems.values()):
                 table.add_row(figure.label, *(cell(figures, name, figure) for figures in self.systems.values()))
         return table
+
+
+def _difference(by: dict[str, float], name: str) -> str:
+    value, low, high = (f"{by[name + end]:+.{FIGURES[name].digits}f}" for end in ("", "_low", "_high"))
+    return f"{value} {FIGURES[name].label} [{low}, {high}]"
 
 
 def cell(figures: dict[str, float], name: str, figure: Figure, interval: bool = True) -> str:

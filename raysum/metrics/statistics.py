@@ -3,6 +3,7 @@
 The resamples depend on the number of examples alone, so equal lists give equal intervals anywhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,38 +26,44 @@ class Interval(NamedTuple):
     high: float
 
 
-def mean_interval(scores: ArrayLike) -> Interval:
-    """Of the mean of per-example scores [n]. Raises ValueError where there are none."""
-    values = np.asarray(scores, float)
-    return ratio_interval(values, np.ones_like(values))
+def ratio_interval(pairs: ArrayLike) -> Interval:
+    """Of sum / sum over examples, from both numbers of each [n, 2], such as a corpus F1 from counts; of a mean where
+    the second is always 1. 0 where the second ones sum to 0.
 
-
-def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval:
-    """Of sum / sum over examples [n], such as a corpus F1 from counts; 0 where the denominators sum to 0.
-
-    Raises ValueError where there are no examples, or not as many denominators as numerators.
+    Raises ValueError where there are no examples.
     """
-    pairs = np.stack([np.asarray(numerators, float), np.asarray(denominators, float)], axis=1)  # [n, 2]
-    if not len(pairs):
-        raise ValueError("no scores to take an interval of")
-    generator = np.random.default_rng(0)
-    piece = max(_DRAWS_AT_ONCE // len(pairs), 1)
-    counts = [min(piece, RESAMPLES - start) for start in range(0, RESAMPLES, piece)]
-    sums = [pairs[generator.integers(len(pairs), size=(count, len(pairs)))].sum(axis=1) for count in counts]
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(_ratio(np.concatenate(sums)), [tail, 1 - tail])
-    return Interval(float(_ratio(pairs.sum(axis=0))), float(low), float(high))
+    values = np.asarray(pairs, float)
+    return _interval(_ratio(values.sum(axis=0)), _ratio(_resampled(values)))
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
-    """Of mean(first) - mean(second), where both systems were scored on the same examples [n] in the same order.
+    """Of the ratio of the ``first`` system less that of the ``second``, from both numbers of each example [n, 2].
 
-    An interval without 0 says that they differ. Raises ValueError where the lists differ in length or are empty.
+    The examples are the same, in the same order; each resample draws them once, for both systems, and divides a sum by
+    a sum for each (micro average). An interval without 0 says that the systems differ.
+    Raises ValueError where the lists differ in length or are empty.
     """
-    scores, others = np.asarray(first, float), np.asarray(second, float)
-    if len(scores) != len(others):
-        raise ValueError(f"{len(scores)} scores cannot be paired with {len(others)}")
-    return mean_interval(scores - others)
+    one, other = np.asarray(first, float), np.asarray(second, float)
+    if len(one) != len(other):
+        raise ValueError(f"{len(one)} scores cannot be paired with {len(other)}")
+    value = _ratio(one.sum(axis=0)) - _ratio(other.sum(axis=0))
+    return _interval(value, _ratio(_resampled(one)) - _ratio(_resampled(other)))
+
+
+def _resampled(values: np.ndarray) -> np.ndarray:
+    """Sums of resamples, [n, k] -> [RESAMPLES, k]: of the same examples for any values of as many."""
+    if not len(values):
+        raise ValueError("no scores to take an interval of")
+    generator = np.random.default_rng(0)
+    piece = max(_DRAWS_AT_ONCE // len(values), 1)
+    counts = [min(piece, RESAMPLES - start) for start in range(0, RESAMPLES, piece)]
+    return np.concatenate([values[generator.integers(len(values), size=(n, len(values)))].sum(axis=1) for n in counts])
+
+
+def _interval(value: np.ndarray, resampled: np.ndarray) -> Interval:
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    return Interval(float(value), float(low), float(high))
 
 
 def _ratio(sums: np.ndarray) -> np.ndarray:
@@ -80,15 +87,32 @@ class Figure:
 
 def figure_of(name: str, figure: Figure, scores: "DataFrame", sure: bool = True) -> dict[str, float]:
     """The value of a figure, of means and ratios if ``sure`` also its bounds; nothing where no example has it."""
+    pairs = _pairs(name, figure, scores)
+    if not len(pairs):
+        return {}
+    if figure.above and not figure.below:
+        return {name: int(pairs[:, 0].sum())}
+    return _named(name, figure, ratio_interval(pairs) if sure else [float(_ratio(pairs.sum(axis=0)))])
+
+
+def difference_of(name: str, figure: Figure, scores: "DataFrame", others: "DataFrame") -> dict[str, float]:
+    """``paired_difference`` of a mean or ratio of two systems, with its bounds; nothing where no example has it."""
+    pairs = [_pairs(name, figure, one) for one in (scores, others)]
+    return _named(name, figure, paired_difference(*pairs)) if all(map(len, pairs)) else {}
+
+
+def _pairs(name: str, figure: Figure, scores: "DataFrame") -> np.ndarray:
+    """Of each example what is summed and what it is divided by, [n, 2]; [0, 2] where no example has the figure."""
     columns = {*figure.above, *figure.below} or {name}
     if not columns <= {*scores.columns} or not scores[[*columns]].notna().any(axis=None):
-        return {}
+        return np.empty((0, 2))
     above, below = (scores[[*part]].fillna(0).to_numpy().sum(1) for part in (figure.above, figure.below))
-    if figure.above and not figure.below:
-        return {name: int(above.sum())}
     if not figure.above:
         above = scores[name].dropna().to_numpy()
         below = np.ones_like(above)
-    interval = ratio_interval(above, below) if sure else [_ratio(np.stack([above, below], axis=1).sum(axis=0))]
+    return np.stack([above, below], axis=1)
+
+
+def _named(name: str, figure: Figure, interval: Sequence[float]) -> dict[str, float]:
     found = (100 if figure.below else 1) * np.array(interval)
     return dict(zip((name, f"{name}_low", f"{name}_high"), found.tolist(), strict=False))

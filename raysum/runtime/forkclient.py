@@ -30,7 +30,20 @@ def ask(address: str, python: str, argv: list[str]) -> bool:
         return False
 
 
+def end_with(raylet: int) -> None:
+    """This process, also as what it becomes, ends with the ``raylet`` that started it.
+
+    A worker that starts while its session is killed would look for that for a minute.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != raylet:
+        sys.exit(1)
+
+
 if __name__ == "__main__":
     address, python, *argv = sys.argv[1:]
     if not ask(address, python, argv):
+        end_with(int(os.environ.get("RAY_RAYLET_PID") or os.getppid()))
         os.execv(python, [python, *argv])
