@@ -90,6 +90,7 @@ def test_rows_keep_their_order_over_several_shards(tmp_path, vocabulary):
 
     report = prepare(corpus, tmp_path / "data", vocab=vocabulary, min_words=4).to_dict()
 
+    assert report["words_kept"] == Dataset.open(tmp_path / "data").manifest["words_kept"] == 1.0
     assert report["splits"] == {"train": 2400, "valid": 100} and report["rows_in"] == report["rows"] == 2500
     assert left_in(tmp_path) == {"corpus", "data"} and not list((tmp_path / "data").glob("junk*"))
     dataset = Dataset.open(tmp_path / "data")
@@ -107,7 +108,9 @@ def test_rows_keep_their_order_over_several_shards(tmp_path, vocabulary):
 
     again = prepare([corpus], tmp_path / "again", vocab=vocabulary, min_words=4).dataset
     assert again.fingerprint == dataset.fingerprint
-    other = prepare([corpus], tmp_path / "other", vocab=vocabulary, min_words=4, paragraph_tokens=9).dataset
+    other = prepare(
+        [corpus], tmp_path / "other", vocab=vocabulary, min_words=4, paragraph_tokens=9, long_paragraphs="cut"
+    ).dataset
     assert other.fingerprint != dataset.fingerprint
     assert Card.of(str(other.path)).figures["splits"]["train"]["source_cut"] > 0.2
 

@@ -7,14 +7,33 @@ from itertools import pairwise
 from typing import Literal
 
 Normalization = Literal["none", "lower", "lower-split"]
+Parting = Literal["blank-lines", "lines"]
 
 _LINE = re.compile(r"\S(?:[^\n\r]*\S)?")
+_NEWLINE = re.compile(r"\r\n|[\n\r]")
+_BREAK = re.compile(r"\s*[\n\r]\s*")
 _SPLIT_OFF = re.compile(r"""([!"%'()*+,\-./:;<=?@[\]^_`{}~])""")  # those split in the published shards
 
 
-def paragraph_spans(text: str) -> list[tuple[int, int]]:
-    """Character spans of the paragraphs of a raw text: its lines, without blank ones and outer white space."""
-    return [found.span() for found in _LINE.finditer(text)]
+def paragraph_spans(text: str, parted_by: Parting = "lines") -> list[tuple[int, int]]:
+    """Character spans of the paragraphs of a raw text: its lines, without blank ones and outer white space.
+
+    ``blank-lines``: what stands between these, in a text that has any between two lines.
+    """
+    lines = [found.span() for found in _LINE.finditer(text)]
+    if parted_by == "lines" or not lines:
+        return lines
+    breaks = [len(_NEWLINE.findall(text, end, start)) > 1 for (_, end), (start, _) in pairwise(lines)]
+    if not any(breaks):
+        return lines
+    starts = [lines[0], *(line for line, parted in zip(lines[1:], breaks, strict=True) if parted)]
+    ends = [*(line for line, parted in zip(lines, breaks, strict=False) if parted), lines[-1]]
+    return [(start, end) for (start, _), (_, end) in zip(starts, ends, strict=True)]
+
+
+def on_one_line(text: str) -> str:
+    """The text with one space for each break between its lines."""
+    return _BREAK.sub(" ", text)
 
 
 def pieces(text: str, most: int) -> Iterator[str]:

@@ -5,11 +5,12 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from raysum.config.sections import Section
-from raysum.data.clean import Normalization
+from raysum.data.clean import Normalization, Parting
 from raysum.errors import UserError
 
 Ranker = Literal["tfidf", "lexrank", "none"]
 Graph = Literal["none", "similarity", "discourse"]
+LongParagraphs = Literal["split", "cut"]
 
 
 class Choices(Section):
@@ -17,7 +18,13 @@ class Choices(Section):
 
     max_paragraphs: int = Field(40, gt=0, le=32767, description="L: best-ranked paragraphs kept (HT is tested on 40)")
     paragraph_tokens: int = Field(
-        100, ge=8, le=1_000_000, description="N: tokens kept of a paragraph (100 in the published shards)"
+        100, ge=8, le=1_000_000, description="N: most tokens of a paragraph (100 in the published shards)"
+    )
+    parted_by: Parting = Field(
+        "blank-lines", description="what parts paragraphs: blank lines in a document that has any, or all 'lines'"
+    )
+    long_paragraphs: LongParagraphs = Field(
+        "split", description="one of more than N tokens is 'split' at ends of sentences, or 'cut' to N"
     )
     ranker: Ranker = Field("tfidf", description="order of the paragraphs; 'none' keeps document order")
     clone_recall: float = Field(0.8, ge=0, le=1, description="bigram recall above which a paragraph is a clone (HT, 4)")
@@ -35,6 +42,9 @@ class Recipe(Choices):
 
     model_config = ConfigDict(strict=True)
 
+    # What was done before there was a choice holds where a recipe does not say.
+    parted_by: Parting = "lines"
+    long_paragraphs: LongParagraphs = "cut"
     normalize: Normalization = Field("none", description="what is done to text before the vocabulary sees it")
     vocabulary_sha256: str = Field(description="hash of the vocabulary file")
 

@@ -33,12 +33,13 @@ class PrepareResult:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """``data`` (the path), ``seconds``, ``rows_in``, ``rows``, ``rejected`` by reason, ``splits``, ``pieces``."""
+        """``data`` (the path), ``seconds``, ``rows_in``, ``rows``, ``rejected`` by reason, ``splits``, ``pieces``, and the
+        share of the sources' words that is in the rows: ``words_kept``."""
         manifest = self.dataset.manifest
         return {
             "data": str(self.dataset.path),
             "seconds": round(self.seconds, 2),
-            **{name: manifest[name] for name in ("rows_in", "rows", "rejected")},
+            **{name: manifest[name] for name in ("rows_in", "rows", "rejected", "words_kept")},
             "splits": {split: self.dataset.rows(split) for split in self.dataset.splits},
             "pieces": manifest["pieces"],
         }

@@ -8,18 +8,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raysum.data.clean import bigrams, is_clone, normalize, paragraph_spans, pieces
+from raysum.data.clean import bigrams, is_clone, normalize, on_one_line, paragraph_spans, pieces
 from raysum.data.recipe import Recipe
 from raysum.data.sentences import quick_sentence_spans
 from raysum.metrics.tfidf import words
 from raysum.models.special_ids import TITLE_END
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
+from raysum.prepare.long_paragraphs import split_spans
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.sources.record import Rejected
 
@@ -47,8 +48,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Paragraph:
+    """A paragraph, or a piece of a long one."""
+
     document: int
-    number: int  # within the document
+    number: int  # of the paragraph within the document
+    place: int  # of the piece within the document
     start: int
     end: int
     text: str
@@ -71,7 +75,7 @@ def prepare_counted(
     Tokens of a paragraph that are too far back to be read are counted where it is encoded ``whole``, which costs time.
     """
     cluster = read_cluster(raw)
-    found = list(_paragraphs(cluster))
+    found = list(_paragraphs(cluster, recipe))
     if not found:
         raise Rejected("no text in the documents")
     summary = bigrams(words(cluster.summary))
@@ -79,15 +83,22 @@ def prepare_counted(
     cleaned = [p for p in own if len(p.words) >= recipe.min_words] or own  # a cluster of single facts is still one
     if not cleaned:
         raise Rejected("every paragraph is a clone of the summary")
-    scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in cleaned])
-    best = best_first(scores)[: recipe.max_paragraphs]
-    kept = [cleaned[i] for i in best]
-    row, tokens = _encode(cluster, kept, scores[best], recipe, vocabulary, whole)
-    num_words = sum(len(p.words) for p in cleaned)
+    parts = list(_split(cluster, cleaned, recipe, vocabulary)) if recipe.long_paragraphs == "split" else cleaned
+    scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in parts])
+    best = [(parts[i], scores[i]) for i in best_first(scores)]
+    if recipe.long_paragraphs == "split":  # the title opens the first one and takes some of its tokens
+        room = recipe.paragraph_tokens - len(_title_ids(cluster, recipe, vocabulary))
+        (first, score), *others = best
+        best = [*((part, score) for part in _split(cluster, [first], recipe, vocabulary, room)), *others]
+    dropped = len(best) - len(best := best[: recipe.max_paragraphs])
+    kept = [part for part, _ in best]
+    row, tokens = _encode(cluster, kept, np.array([score for _, score in best]), recipe, vocabulary, whole)
+    num_words = sum(len(p.words) for p in parts)
     counts = Counter(
         paragraphs_found=len(found),
         paragraphs_cleaned_away=len(found) - len(cleaned),
-        paragraphs_ranked_out=len(cleaned) - len(kept),
+        paragraphs_ranked_out=dropped,
+        words_cleaned_away=sum(len(p.words) for p in found) - sum(len(p.words) for p in cleaned),
         paragraphs_cut=int((tokens > recipe.paragraph_tokens).sum()),
         words=num_words,
         words_ranked_out=num_words - sum(len(p.words) for p in kept),
@@ -132,15 +143,53 @@ def _document(item: Any, name: str) -> tuple[str, str]:
     return name, item
 
 
-def _paragraphs(cluster: Cluster) -> Iterator[Paragraph]:
+def _paragraphs(cluster: Cluster, recipe: Recipe) -> Iterator[Paragraph]:
     seen: dict[str, str] | None = {} if sum(len(text) for _, text in cluster.documents) > _LARGE else None
     for number, (_, text) in enumerate(cluster.documents):
-        spans = paragraph_spans(text)
+        spans = paragraph_spans(text, recipe.parted_by)
         if cluster.cut_into_paragraphs and spans:
             spans = [(spans[0][0], spans[-1][1])]
         for place, (start, end) in enumerate(spans):
-            piece = text[start:end]
-            yield Paragraph(number, place, start, end, piece, words(piece, seen))
+            piece = text[start:end] if recipe.parted_by == "lines" else on_one_line(text[start:end])
+            yield Paragraph(number, place, place, start, end, piece, words(piece, seen))
+
+
+def _split(
+    cluster: Cluster, paragraphs: list[Paragraph], recipe: Recipe, vocabulary: Vocabulary, room: int | None = None
+) -> Iterator[Paragraph]:
+    """``paragraphs``, those of more than ``room`` tokens (by default the recipe's) in pieces; document by document."""
+
+    def count(texts: list[str]) -> list[int]:
+        return [*map(len, vocabulary.encode_all([normalize(text, recipe.normalize) for text in texts]))]
+
+    more = Counter[int]()  # pieces than paragraphs so far, by document
+    for paragraph in paragraphs:
+        whole = cluster.documents[paragraph.document][1][paragraph.start : paragraph.end]
+        spans = split_spans(whole, room or recipe.paragraph_tokens, count)
+        if len(spans) < 2:
+            yield replace(paragraph, place=paragraph.place + more[paragraph.document])
+            continue
+        for piece, (start, end) in enumerate(spans):
+            text = whole[start:end] if recipe.parted_by == "lines" else on_one_line(whole[start:end])
+            yield replace(
+                paragraph,
+                place=paragraph.place + more[paragraph.document] + piece,
+                start=paragraph.start + start,
+                end=paragraph.start + end,
+                text=text,
+                words=words(text),
+            )
+        more[paragraph.document] += len(spans) - 1
+
+
+def _title_ids(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> list[int]:
+    """The title opens paragraph 0 as a sentence of its own; a long one leaves that paragraph half of its tokens."""
+    head = next(pieces(cluster.title, _most_read(recipe)))
+    return [*vocabulary.encode(normalize(head, recipe.normalize))[: recipe.paragraph_tokens // 2], TITLE_END]
+
+
+def _most_read(recipe: Recipe) -> int:
+    return max(_READ, _READ_OF_TOKEN * recipe.paragraph_tokens)
 
 
 def _encode(
@@ -152,26 +201,24 @@ def _encode(
     whole: bool,
 ) -> tuple[Row, np.ndarray]:
     """The row, and [M] the tokens that each paragraph had before it was cut, as far as they were encoded."""
-    most = max(_READ, _READ_OF_TOKEN * recipe.paragraph_tokens)
-    heads = [next(pieces(text, most)) for text in (cluster.title, *(p.text for p in paragraphs))]
-    sentences = [[head[start:end] for start, end in quick_sentence_spans(head)] for head in heads[1:]]
-    texts = [heads[0], *(sentence for group in sentences for sentence in group)]
-    title, *encoded = vocabulary.encode_all([normalize(text, recipe.normalize) for text in texts])
-    left = iter(encoded)
+    most = _most_read(recipe)
+    heads = [next(pieces(p.text, most)) for p in paragraphs]
+    sentences = [[head[start:end] for start, end in quick_sentence_spans(head)] for head in heads]
+    texts = [normalize(sentence, recipe.normalize) for group in sentences for sentence in group]
+    left = iter(vocabulary.encode_all(texts))
     tokenized = [[next(left) for _ in group] for group in sentences]
     real = [i for i, group in enumerate(tokenized) if any(group)]
     if not real:
         raise Rejected("no text in the documents")
     paragraphs, tokenized = [paragraphs[i] for i in real], [tokenized[i] for i in real]
-    # The title opens paragraph 0 as a sentence of its own; a long one leaves that paragraph half of its tokens.
-    tokenized[0] = [[*title[: recipe.paragraph_tokens // 2], TITLE_END], *tokenized[0]]
+    tokenized[0] = [_title_ids(cluster, recipe, vocabulary), *tokenized[0]]
     ids, paragraph_offsets, sentence_offsets = _flatten(tokenized, recipe.paragraph_tokens)
     target = vocabulary.encode_summary(cluster.summary, recipe.normalize)
     edges = NO_EDGES
     if recipe.graph == "similarity":
         edges = similarity_graph([p.words for p in paragraphs])
     elif recipe.graph == "discourse":
-        edges = discourse_graph([p.text for p in paragraphs], [(p.document, p.number) for p in paragraphs])
+        edges = discourse_graph([p.text for p in paragraphs], [(p.document, p.place) for p in paragraphs])
     row: Row = {
         "id": cluster.id,
         "title": cluster.title,

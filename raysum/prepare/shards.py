@@ -91,8 +91,24 @@ def write_shards(
     if without := sum(part.shard.counts["without_summary"] for part in parts):
         say(f"{without} of {rows_in} clusters have no `summary`: nothing can be learned from them")
     shards = [part.shard for part in parts]
+    kept_words = _kept_words(sum((shard.counts for shard in shards), Counter[str]()), config)
     paths = [str(source.path).encode(errors="backslashreplace").decode() for source in sources]
-    writer.finish(shards, sources=paths, rows_in=rows_in, rejected=dict(rejected.most_common()))
+    writer.finish(shards, sources=paths, rows_in=rows_in, rejected=dict(rejected.most_common()), words_kept=kept_words)
+
+
+def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
+    """The share of the sources' words that the rows hold; it is said, and where the others went."""
+    found = max(counts["words"] + counts["words_cleaned_away"], 1)
+    cut = counts["tokens_cut"] / max(counts["tokens"], 1) * (counts["words"] - counts["words_ranked_out"])
+    lost = {
+        f"in paragraphs that rank below --max-paragraphs {config.max_paragraphs}": counts["words_ranked_out"],
+        f"beyond --paragraph-tokens {config.paragraph_tokens} of a paragraph": cut,
+        "in clones of the summary and paragraphs of few words": counts["words_cleaned_away"],
+    }
+    kept = 1 - sum(lost.values()) / found
+    told = (f"{100 * words / found:.1f} % are {where}" for where, words in lost.items() if words >= 0.0005 * found)
+    say("; ".join((f"{100 * kept:.1f} % of the sources' words are kept", *told)))
+    return round(kept, 4)
 
 
 def _run_here(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
