@@ -33,8 +33,8 @@ class PrepareResult:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """``data`` (the path), ``seconds``, ``rows_in``, ``rows``, ``rejected`` by reason, ``splits``, ``pieces``, and the
-        share of the sources' words that is in the rows: ``words_kept``."""
+        """``data`` (the path), ``seconds``, ``rows_in``, ``rows``, ``rejected`` by reason, ``splits``, ``pieces``, and
+        ``words_kept``, a share of the sources' words."""
         manifest = self.dataset.manifest
         return {
             "data": str(self.dataset.path),
