@@ -24,10 +24,12 @@ def write_dataset(
     tokens: int = 12,
     seed: int = 0,
     graph: bool = False,
+    references: int = 1,
 ) -> Path:
     """A summarization dataset of ``rows`` by split; targets repeat the first tokens of their sources.
 
-    With ``graph`` every paragraph has an edge of random weight to the next one.
+    With ``graph`` every paragraph has an edge of random weight to the next one. With ``references`` rows have one to so
+    many, in turn, each of other lengths and tokens.
     """
     path.mkdir(parents=True)
     rng = np.random.default_rng(seed)
@@ -39,6 +41,7 @@ def write_dataset(
         made = [_row(rng, f"{split}-{i}", paragraphs, tokens, len(vocabulary)) for i in range(count)]
         if graph:
             made = [row | _edges(rng, len(row["paragraph_offsets"]) - 1) for row in made]
+        made = [row | _others(rng, i % references, len(vocabulary)) for i, row in enumerate(made)]
         for number, part in enumerate(np.array_split(np.arange(count), shards)):
             table = table_of([made[i] for i in part], writer.kind)
             written.append(writer.add(f"{split}-{number}", split, [table]))
@@ -69,10 +72,20 @@ def _row(rng: np.random.Generator, name: str, paragraphs: int, tokens: int, voca
         "document": np.zeros(len(lengths), np.int32),
         "paragraph": np.arange(len(lengths), dtype=np.int32),
         "text": [],
+        "other_summaries": [],
         "source": [],
         "target_ids": np.array([BOS, *ids[: rng.integers(2, 6)], EOS]),
         "summary": "words",
         "extra": "",
+    }
+
+
+def _others(rng: np.random.Generator, count: int, vocabulary: int) -> Row:
+    targets = [[BOS, *rng.integers(9, vocabulary, 4 + number), EOS] for number in range(count)]
+    return {
+        "other_target_ids": np.array(sum(targets, []), np.int32),
+        "other_target_offsets": np.cumsum([0, *map(len, targets)] if targets else [], dtype=np.int32),
+        "other_summaries": [f"other words {number}" for number in range(count)],
     }
 
 

@@ -10,15 +10,18 @@ import pytest
 from rich.console import Console
 from small_datasets import as_formerly, write_dataset
 
+from raysum.config.sections import SourceConfig
 from raysum.data.card import Card
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
 from raysum.data.recipe import Recipe
-from raysum.data.rows import table_of
+from raysum.data.rows import references, table_of
 from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.models.special_ids import TITLE_END
-from raysum.stream.loader import read_rows
+from raysum.stream.kinds.summarization import Summarization
+from raysum.stream.loader import Stream, batches, read_rows
+from raysum.stream.plan import PlanSettings
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,22 @@ def test_single_rows_equal_the_whole(folder):
     for number, row in found.items():
         assert row["id"] == whole[number]["id"] == f"train-{number}"
         assert np.array_equal(row["ids"], whole[number]["ids"])
+
+
+def test_shards_of_before_there_were_several_references_are_read(folder, tmp_path):
+    dataset = Dataset.open(folder)
+    former = [{name: row[name] for name in row if not name.startswith("other_")} for row in dataset.read("train")]
+    (tmp_path / "old").mkdir()
+    vocabulary = Vocabulary.load(dataset.vocabulary_path)
+    writer = DatasetWriter(tmp_path / "old", "summarization", dataset.recipe, vocabulary)
+    parts = [former[:150], former[150:]]
+    old = writer.finish([writer.add(f"{n}", "train", [table_of(part, writer.kind)]) for n, part in enumerate(parts)])
+    assert old.lengths("train").tolist() == dataset.lengths("train").tolist()
+    assert references(next(old.read("train"))) == ["words"] and old.reference_lengths("train").shape == (300, 1)
+    streams = [Stream(str(path), "train", SourceConfig(), PlanSettings(200, 4), Summarization()) for path in
+               (folder, old.path)]  # fmt: skip
+    was, now = ([batch.digest for batch in batches(stream, 0, 1, 0, 30)] for stream in streams)
+    assert was == now
 
 
 def test_split_names_are_checked(folder):

@@ -65,6 +65,23 @@ def test_google_protocol_is_the_library_with_stemmer():
         assert row[f"{metric}_recall"] == 100 * expected[metric].recall
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_of_several_references_the_best_counts_for_each_metric(protocol):
+    others = ["Boats sailed.", "The river joins a lake, slowly."]
+    row = score([PREDICTION], [[REFERENCE, *others]], protocol).iloc[0]
+    alone = score([PREDICTION] * 3, [REFERENCE, *others], protocol)
+    for metric in METRICS:
+        best = alone.iloc[alone[metric].argmax()]
+        assert [row[f"{metric}{part}"] for part in ("", "_precision", "_recall")] == [
+            best[f"{metric}{part}"] for part in ("", "_precision", "_recall")
+        ]
+    if protocol == "google":
+        expected = RougeScorer(list(METRICS), use_stemmer=True).score_multi([REFERENCE, *others], PREDICTION)
+        assert [row[metric] for metric in METRICS] == [100 * expected[metric].fmeasure for metric in METRICS]
+    assert "references up to 3, maximum F1" in signature([PREDICTION], protocol, 3)
+    assert "references" not in signature([PREDICTION], protocol)
+
+
 def test_protocols_differ_where_they_should():
     rows = {name: score([PREDICTION], [REFERENCE], name).iloc[0] for name in PROTOCOLS}
     assert rows["google"]["rougeLsum"] > rows["google"]["rougeL"]  # sentences in another order

@@ -160,6 +160,47 @@ def test_the_weight_of_a_step_is_what_its_batches_hold(stream):
     assert found == planned
 
 
+@pytest.fixture(scope="module")
+def several(tmp_path_factory) -> Stream:
+    path = write_dataset(tmp_path_factory.mktemp("several") / "data", {"train": 90}, references=3)
+    return Stream(str(path), "train", SourceConfig(), PlanSettings(200, 4, 2, 0), Summarization())
+
+
+def test_each_epoch_draws_one_of_several_references_by_seed_and_epoch_alone(several):
+    made = plan_of(several)
+    counts = np.arange(90) % 3 + 1
+    draws = np.stack([made.epoch(number).drawn for number in range(40)])
+    assert (draws < counts).all() and (draws.max(0) == counts - 1).all() and (draws.min(0) == 0).all()
+    assert draws[:, counts == 3].mean() == pytest.approx(1, abs=0.1)
+    again = plan_of(replace(several, origin=(7, made.locate(0)[1])))
+    np.testing.assert_array_equal(again.epoch(7).drawn, draws[7])
+    other = plan_of(replace(several, settings=replace(several.settings, seed=1)))
+    assert (other.epoch(0).drawn != draws[0]).any()
+
+
+def test_drawn_references_are_read_alike_from_anywhere_and_weigh_what_they_hold(several):
+    steps = [plan_of(several).epoch(number).num_steps for number in range(2)]
+
+    def found(world: int, start: int) -> dict:
+        made = [batch for rank in range(world) for batch in batches(several, rank, world, start, sum(steps))]
+        return {(batch.step, batch.index): batch for batch in made}
+
+    alone = found(1, 0)
+    for world, start in ((2, 0), (4, steps[0] + 1)):
+        assert {place: batch.digest for place, batch in found(world, start).items()} == {
+            place: batch.digest for place, batch in alone.items() if place[0] >= start
+        }
+    held: dict[int, int] = {}
+    for batch in alone.values():
+        held[batch.step] = held.get(batch.step, 0) + Summarization().tokens(batch.arrays)[1] * batch.real
+    assert held == {batch.step: batch.weight for batch in alone.values()}
+    epochs = [
+        sorted(tuple(batch.arrays["target_lengths"]) for batch in alone.values() if (batch.step < steps[0]) == first)
+        for first in (True, False)
+    ]
+    assert epochs[0] != epochs[1]
+
+
 def test_collate_gives_the_rows_back(stream):
     from raysum.models.special_ids import PAD
 

@@ -18,6 +18,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from raysum.config.loading import section_of
 from raysum.data.clean import bigram_recall, bigrams, is_clone, normalize, on_one_line, paragraph_spans
 from raysum.data.recipe import Recipe, read_recipe
+from raysum.data.rows import references, with_reference
 from raysum.data.sentences import quick_sentence_spans, sentence_spans
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
@@ -409,6 +410,27 @@ def test_clones_and_short_paragraphs_go_but_not_the_last_ones(recipe, vocabulary
     assert prepare_example({"title": "", "documents": ["Red."]}, recipe, vocabulary)["text"] == ["Red."]
     with pytest.raises(Rejected, match="every paragraph is a clone"):
         prepare_example(CLUSTER | {"documents": [CLUSTER["summary"]]}, recipe, vocabulary)
+
+
+def test_several_references_are_kept_and_none_may_be_copied(recipe, vocabulary):
+    first, second, third = CLUSTER["summary"], "The bridge is red.", "Boats pass under its deck."
+    raw = CLUSTER | {"summaries": [second, first, " ", third]}
+    row, counts = prepare_counted(raw, recipe, vocabulary)
+    assert references(row) == [first, second, third]
+    targets = [with_reference(row, number)["target_ids"].tolist() for number in range(3)]
+    assert targets == [vocabulary.encode_summary(text) for text in (first, second, third)]
+    assert third not in row["text"] and counts["paragraphs_cleaned_away"] == 1  # it is the third reference
+    alone = prepare_example(CLUSTER | {"summary": None, "summaries": [second]}, recipe, vocabulary)
+    assert alone["summary"] == second and not len(alone["other_target_offsets"]) and len(alone["target_ids"]) > 2
+    with pytest.raises(Rejected, match="summaries is not a list of texts"):
+        prepare_example(CLUSTER | {"summaries": second}, recipe, vocabulary)
+
+
+def test_a_folder_may_hold_several_references(tmp_path):
+    folder = as_folder(tmp_path)
+    (folder / "lisbon" / "summary.2.txt").write_text("Red it is.\n")
+    (record,) = read_clusters([folder])
+    assert record.raw == CLUSTER | {"summaries": ["Red it is."]}
 
 
 def test_given_paragraphs_are_not_cut_at_newlines(recipe, vocabulary):

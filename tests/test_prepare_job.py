@@ -16,6 +16,7 @@ from raysum.data.dataset import REJECTED, Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
+from raysum.evaluate.evaluation import evaluate
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_example
@@ -115,6 +116,20 @@ def test_rows_keep_their_order_over_several_shards(tmp_path, vocabulary, capsys)
     ).dataset
     assert other.fingerprint != dataset.fingerprint
     assert Card.of(str(other.path)).figures["splits"]["train"]["source_cut"] > 0.2
+
+
+def test_evaluation_counts_the_best_of_several_references(tmp_path, vocabulary):
+    rows = [row | {"summary": "Something else.", "summaries": [row["documents"][0]] * (n % 2)} for n, row in
+            enumerate(clusters(20))]  # fmt: skip
+    corpus = write_lines(tmp_path / "test.jsonl", iter(rows))
+    dataset = prepare([corpus], tmp_path / "data", vocab=vocabulary, clone_recall=1.0, min_words=1).dataset
+    assert dataset.reference_lengths("test").shape == (20, 2)
+    assert np.count_nonzero(dataset.reference_lengths("test"), axis=1).tolist() == [1, 2] * 10
+    result = evaluate("oracle", dataset.path, out=tmp_path / "table")
+    assert "references up to 2, maximum F1" in result.protocol
+    assert result.scores["rouge1"][::2].max() < result.scores["rouge1"][1::2].min()
+    second = json.loads((tmp_path / "table" / "outputs.jsonl").read_text().splitlines()[1])
+    assert second["other_references"] == rows[1]["summaries"] and second["reference"] == "Something else."
 
 
 def test_bad_rows_are_set_aside_with_place_and_reason(tmp_path, vocabulary):

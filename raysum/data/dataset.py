@@ -104,11 +104,18 @@ class Dataset:
 
     def lengths(self, split: str) -> np.ndarray:
         """[rows, 3] int32 in file order: source tokens, paragraphs, target tokens (BOS and EOS counted)."""
+        return self._lengths(split)[:, :3]
+
+    def reference_lengths(self, split: str) -> np.ndarray:
+        """[rows, R] target tokens of each reference of a row, 0 where it has fewer."""
+        return self._lengths(split)[:, 2:]
+
+    def _lengths(self, split: str) -> np.ndarray:
         file = self.path / lengths_file(self.split(split))
         with self._reading(file):
             check_file(file, self._told[file.name])
             lengths = np.load(file)
-            if lengths.shape != (self.rows(split), 3):
+            if lengths.ndim != 2 or len(lengths) != self.rows(split) or lengths.shape[1] < 3:
                 raise ValueError(f"it is of shape {lengths.shape}")
         return lengths
 

@@ -33,6 +33,9 @@ class Row(TypedDict, total=False):
     rank_score: np.ndarray  # [M]
     target_ids: np.ndarray  # BOS ... EOS, empty without summary
     summary: str
+    other_target_ids: np.ndarray  # those of further references, one after the other
+    other_target_offsets: np.ndarray  # their starts and the end, empty where there is none
+    other_summaries: list[str]
     extra: str  # JSON of the raw cluster's other fields that the recipe keeps, or ""
     graph_row: np.ndarray  # edges between paragraphs
     graph_col: np.ndarray
@@ -61,8 +64,16 @@ class Form:
     content: tuple[str, ...]
 
     def lengths(self, table: pa.Table) -> np.ndarray:
-        """[rows, 3] int32: source tokens, paragraphs, target tokens (BOS and EOS counted)."""
+        """[rows, 3] int32: source tokens, paragraphs, target tokens (BOS and EOS counted).
+
+        Where a row has several references there are more columns, for the targets of the others; 0 where it has fewer.
+        """
         sizes = [pc.list_value_length(table[name]).to_numpy() - less for name, less in self.counted]
+        others: list[np.ndarray] = []
+        if "other_target_offsets" in table.column_names:
+            others = [np.diff(row) for row in _column_values(table["other_target_offsets"].combine_chunks())]
+        most = max(map(len, others), default=0)
+        sizes += [*np.array([np.pad(row, (0, most - len(row))) for row in others]).T] if most else []
         return np.stack(sizes, 1).astype(np.int32)
 
 
@@ -70,7 +81,7 @@ FORMS = {
     "summarization": Form(
         pa.schema([(name, _TYPES.get(name, _TYPES[kind])) for name, kind in Row.__annotations__.items()]),
         (("ids", 0), ("paragraph_offsets", 1), ("target_ids", 0)),
-        ("id", "ids", "paragraph_offsets", "target_ids"),
+        ("id", "ids", "paragraph_offsets", "target_ids", "other_target_ids"),
     ),
     # What an attention predictor learns of: paragraph embeddings [M * D] and attention [M], which sums to one.
     "alignment": Form(
@@ -79,6 +90,22 @@ FORMS = {
         ("id", "embeddings", "label"),
     ),
 }
+
+
+OTHER_TARGETS = ("other_target_ids", "other_target_offsets")
+
+
+def with_reference(row: Any, number: int) -> Any:
+    """``row`` with the target of its reference ``number``; the first has number 0."""
+    if not number:
+        return row
+    start, end = row["other_target_offsets"][number - 1 : number + 1]
+    return row | {"target_ids": row["other_target_ids"][start:end]}
+
+
+def references(row: Row) -> list[str]:
+    """All reference summaries of a row; datasets of before have one."""
+    return [row["summary"], *row.get("other_summaries", [])]
 
 
 def table_of(rows: Sequence[Any], kind: str) -> pa.Table:

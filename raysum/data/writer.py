@@ -49,7 +49,7 @@ class DatasetWriter:
             writer = writer or pq.ParquetWriter(self.folder / f"{name}.shard", table.schema, compression="zstd")
             writer.write_table(table, row_group_size=ROW_GROUP)
             lengths.append(form.lengths(table))
-            for content in form.content:
+            for content in filter(table.column_names.__contains__, form.content):
                 column = table[content].combine_chunks()
                 is_text = pa.types.is_string(column.type)
                 digest.update("\n".join(column.to_pylist()).encode() if is_text else column.values.to_numpy().tobytes())
@@ -57,7 +57,7 @@ class DatasetWriter:
         if writer is None:
             return Shard(name, split)
         writer.close()
-        np.save(self.folder / f"{name}.npy", np.concatenate(lengths))
+        np.save(self.folder / f"{name}.npy", _joined(lengths))
         written = checksum(self.folder / f"{name}.shard", flush=True)
         return Shard(name, split, sum(map(len, lengths)), digest.hexdigest(), written)
 
@@ -90,7 +90,13 @@ class DatasetWriter:
             lengths.append(np.load(written))
             written.unlink()
         file = self.folder / lengths_file(split)
-        np.save(file, np.concatenate(lengths))
+        np.save(file, _joined(lengths))
         counts = sum((shard.counts for shard in shards), Counter[str]())
         rows, joined = sum(shard.rows for shard in shards), checksum(file, flush=True)
         return {"rows": rows, "shards": entries, "lengths": joined, "counts": dict(counts)}
+
+
+def _joined(lengths: list[np.ndarray]) -> np.ndarray:
+    """One array of all lengths, as wide as the widest."""
+    width = max(part.shape[1] for part in lengths)
+    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in lengths])

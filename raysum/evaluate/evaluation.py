@@ -12,6 +12,7 @@ import pandas as pd
 
 from raysum.config.loading import section_of
 from raysum.data.dataset import Dataset
+from raysum.data.rows import Row, references
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
@@ -75,8 +76,7 @@ def compare(
     examples = read_examples(dataset, split, config.limit)
     first = next(examples)
     scorers = scorers_of(config.scorers, config.protocol)
-    references = dataset.references(split)
-    total = min(config.limit or references, references)
+    total = min(config.limit or dataset.references(split), dataset.references(split))
     if any(isinstance(system, Swapped) for system in systems) and total < 2:
         raise UserError("the swapped control needs two examples at least: it reads another one's sources")
     scored: list[pd.DataFrame] = []
@@ -85,7 +85,7 @@ def compare(
         pairs = pairwise(chain([first], examples, [first]))  # each row with the next one, the last with the first
         while chunk := list(islice(pairs, _CHUNK)):
             rows, others = zip(*chunk, strict=True)
-            lines: list[dict[str, Any]] = [{"id": row["id"], "reference": row["summary"]} for row in rows]
+            lines: list[dict[str, Any]] = [{"id": row["id"], **_references(row)} for row in rows]
             for system in systems:
                 summaries = system.summarize(rows, others)
                 scored.append(score(rows, summaries, scorers).assign(system=system.name))
@@ -96,10 +96,11 @@ def compare(
     scores = pd.concat(scored, ignore_index=True)
     by_system = {str(name): part for name, part in scores.groupby("system", sort=False)}
     main, *rest = by_system
+    most = max(1 + len(line.get("other_references", [])) for line in written)
     result = Evaluation(
         systems={name: means(part) for name, part in by_system.items()},
         differences={f"{main} - {name}": gap for name in rest if (gap := _gap(by_system[main], by_system[name]))},
-        protocol=rouge.signature([line[main] for line in written], config.protocol),
+        protocol=rouge.signature([line[main] for line in written], config.protocol, most),
         examples=len(written),
         scores=scores,
         weights={one.name: dict(one.weights) for one in systems if isinstance(one, Trained) and one.weights},
@@ -112,6 +113,11 @@ def compare(
 def _gap(scores: pd.DataFrame, others: pd.DataFrame) -> dict[str, float]:
     gaps = (difference_of(name, FIGURES[name], scores, others).items() for name in _COMPARED)
     return dict(chain.from_iterable(gaps))
+
+
+def _references(row: Row) -> dict[str, Any]:
+    first, *others = references(row)
+    return {"reference": first, **({"other_references": others} if others else {})}
 
 
 def _save(folder: Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 import pandas as pd
 
-from raysum.data.rows import Row
+from raysum.data.rows import Row, references
 from raysum.data.sentences import sentence_spans
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
@@ -30,7 +30,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class Rouge(Scorer):
-    """ROUGE F1, precision and recall (0 to 100) against the row's summary, and the words of what was written."""
+    """ROUGE F1, precision and recall (0 to 100) against the row's references, and the words of what was written."""
 
     protocol: str = "google"
     figures: ClassVar = {name: Figure(name.replace("rouge", "ROUGE-"), 2) for name in rouge.METRICS} | {
@@ -38,9 +38,9 @@ class Rouge(Scorer):
     }
 
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
-        references = ["\n".join(row["summary"][a:b] for a, b in sentence_spans(row["summary"])) for row in rows]
+        wanted = [["\n".join(text[a:b] for a, b in sentence_spans(text)) for text in references(row)] for row in rows]
         texts = ["\n".join(sentence.text for sentence in summary.sentences) for summary in summaries]
-        scores = rouge.score(texts, references, self.protocol)
+        scores = rouge.score(texts, wanted, self.protocol)
         return scores.assign(words=[len(text.split()) for text in texts]).to_dict("records")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
+from operator import itemgetter
 from typing import Literal
 
 import pandas as pd
@@ -46,10 +47,12 @@ PROTOCOLS = {
 }
 
 
-def score(predictions: Sequence[str], references: Sequence[str], protocol: str = "google") -> pd.DataFrame:
+def score(predictions: Sequence[str], references: Sequence[str | list[str]], protocol: str = "google") -> pd.DataFrame:
     """One row a pair: F1 in ``rouge1, rouge2, rougeL, rougeLsum``, and ``rouge1_precision``, ``rouge1_recall`` ...
 
-    Scores are 0 to 100; an empty prediction scores 0. Texts have one sentence a line, which rougeLsum needs.
+    Of several references for a prediction that of the highest F1 counts, for each metric by itself, as in rouge-score's
+    ``score_multi``. Scores are 0 to 100; an empty prediction scores 0. Texts have one sentence a line, which rougeLsum
+    needs.
     Raises UserError for an unknown protocol, or where there are not as many predictions as references.
     """
     if len(predictions) != len(references):
@@ -57,10 +60,17 @@ def score(predictions: Sequence[str], references: Sequence[str], protocol: str =
             f"{len(predictions)} predictions for {len(references)} references; give one prediction for each reference"
         )
     count = _sets if find_protocol(protocol).sets else _counter(find_protocol(protocol).one_line)
-    pairs = (count(prediction, reference) for prediction, reference in zip(predictions, references, strict=True))
+    pairs = (
+        _best([count(prediction, one) for one in ([reference] if isinstance(reference, str) else reference)])
+        for prediction, reference in zip(predictions, references, strict=True)
+    )
     rows = [[100 * values[metric][part] for part in range(len(_PARTS)) for metric in METRICS] for values in pairs]
     columns = [f"{metric}{suffix}" for suffix in _PARTS.values() for metric in METRICS]
     return pd.DataFrame(rows, columns=columns, dtype="float64")
+
+
+def _best(scores: Sequence[_Scores]) -> _Scores:
+    return {metric: max((one[metric] for one in scores), key=itemgetter(0)) for metric in METRICS}
 
 
 def _sets(prediction: str, reference: str) -> _Scores:
@@ -83,8 +93,11 @@ def _counter(one_line: bool) -> Callable[[str, str], _Scores]:
     return count
 
 
-def signature(predictions: Sequence[str], protocol: str = "google") -> str:
-    """One line that says how ``score`` counts, to be printed beside every figure. Raises UserError as that does."""
+def signature(predictions: Sequence[str], protocol: str = "google", references: int = 1) -> str:
+    """One line that says how ``score`` counts, to be printed beside every figure. Raises UserError as that does.
+
+    ``references``: as many has an example at most.
+    """
     chosen = find_protocol(protocol)
     sentences = "one line" if chosen.one_line else "one a line"
     how = f"rouge-score {version('rouge-score')} | stemmer porter | words alphanumeric | lower-cased"
@@ -93,6 +106,7 @@ def signature(predictions: Sequence[str], protocol: str = "google") -> str:
     return (
         f"{protocol}: {how} | sentences {sentences} | published R-L = {chosen.published_l} | n {len(predictions)}"
         f" | empty {sum(not prediction.strip() for prediction in predictions)}"
+        + (f" | references up to {references}, maximum F1" if references > 1 else "")
     )
 
 

@@ -95,6 +95,6 @@ def _train_texts(sources: list[RawSource], config: PrepareConfig) -> Iterator[tu
                 continue
             if config.choose_split(record, source.split) == "train":
                 readable = True
-                yield cluster.id, [cluster.title, cluster.summary, *(text for _, text in cluster.documents)]
+                yield cluster.id, [cluster.title, *cluster.summaries, *(text for _, text in cluster.documents)]
     if first and not readable:
         raise UserError(f"no cluster of the train split can be read; the first that cannot is {first}")

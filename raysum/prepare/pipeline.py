@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raysum.data.rows import Row
     from raysum.data.vocabulary import Vocabulary
 
+_MOST_REFERENCES = 64  # of a cluster: each is a column of the table of lengths
 _LARGE = 1 << 20  # characters of a cluster from which on it is worth the time to save memory
 # Characters of a paragraph that are cut into sentences: more than its tokens can be of. A text that is encoded at once
 # takes 60 times its size.
@@ -42,7 +43,7 @@ class Cluster:
     title: str
     documents: list[tuple[str, str]]  # name and text
     cut_into_paragraphs: bool  # each document is one paragraph already
-    summary: str
+    summaries: list[str]  # the references
     raw: Mapping[str, Any]
 
 
@@ -78,8 +79,8 @@ def prepare_counted(
     found = list(_paragraphs(cluster, recipe))
     if not found:
         raise Rejected("no text in the documents")
-    summary = bigrams(words(cluster.summary))
-    own = [p for p in found if not is_clone(p.words, summary, recipe.clone_recall)]
+    summaries = [bigrams(words(summary)) for summary in cluster.summaries]
+    own = [p for p in found if not any(is_clone(p.words, one, recipe.clone_recall) for one in summaries)]
     cleaned = [p for p in own if len(p.words) >= recipe.min_words] or own  # a cluster of single facts is still one
     if not cleaned:
         raise Rejected("every paragraph is a clone of the summary")
@@ -116,7 +117,12 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
     for field in ("title", "summary"):
         if not isinstance(raw.get(field), str | None):
             raise Rejected(f"{field} is not a text")
-    title, summary = raw.get("title") or "", raw.get("summary") or ""
+    title, others = raw.get("title") or "", raw.get("summaries") or []
+    if not isinstance(others, list) or not all(isinstance(one, str) for one in others):
+        raise Rejected("summaries is not a list of texts")
+    if len(others) > _MOST_REFERENCES:
+        raise Rejected(f"more than {_MOST_REFERENCES} summaries", str(len(others)))
+    summaries = [one for one in dict.fromkeys([raw.get("summary") or "", *others]) if one.strip()]
     documents, paragraphs = raw.get("documents"), raw.get("paragraphs")
     if not documents and not paragraphs:
         raise Rejected("no documents")
@@ -128,11 +134,11 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
     named = [_document(item, f"{kind} {number}") for number, item in enumerate(given, 1)]
     name = "" if raw.get("id") is None else str(raw["id"])
     try:
-        for text in (name, title, summary, *chain.from_iterable(named)):
+        for text in (name, title, *summaries, *chain.from_iterable(named)):
             text.encode()
     except UnicodeEncodeError:
         raise Rejected("a text is not valid Unicode", "half of a surrogate pair") from None
-    return Cluster(name, " ".join(title.split()), named, not documents, summary, raw)
+    return Cluster(name, " ".join(title.split()), named, not documents, summaries, raw)
 
 
 def _document(item: Any, name: str) -> tuple[str, str]:
@@ -213,7 +219,9 @@ def _encode(
     paragraphs, tokenized = [paragraphs[i] for i in real], [tokenized[i] for i in real]
     tokenized[0] = [_title_ids(cluster, recipe, vocabulary), *tokenized[0]]
     ids, paragraph_offsets, sentence_offsets = _flatten(tokenized, recipe.paragraph_tokens)
-    target = vocabulary.encode_summary(cluster.summary, recipe.normalize)
+    targets = [(text, vocabulary.encode_summary(text, recipe.normalize)) for text in cluster.summaries]
+    targets = [(text, ids) for text, ids in targets if len(ids) > 2]  # more than BOS and EOS
+    (summary, target), *others = targets or [("", [])]
     edges = NO_EDGES
     if recipe.graph == "similarity":
         edges = similarity_graph([p.words for p in paragraphs])
@@ -233,8 +241,11 @@ def _encode(
         "text": [p.text for p in paragraphs],
         "source": [name for name, _ in cluster.documents],
         "rank_score": scores[real].astype(np.float32),
-        "target_ids": np.array(target if len(target) > 2 else [], np.int32),  # more than BOS and EOS
-        "summary": cluster.summary,
+        "target_ids": np.array(target, np.int32),
+        "summary": summary,
+        "other_target_ids": np.array([*chain.from_iterable(ids for _, ids in others)], np.int32),
+        "other_target_offsets": np.cumsum([0, *(len(ids) for _, ids in others)] if others else [], dtype=np.int32),
+        "other_summaries": [text for text, _ in others],
         "extra": _extra(cluster.raw, recipe),
         "graph_row": edges[0],
         "graph_col": edges[1],

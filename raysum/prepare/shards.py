@@ -192,7 +192,7 @@ def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> No
         try:
             raw = record.cluster()
             row, found = prepare_counted(raw, writer.recipe, writer.vocabulary)
-            if raw.get("summary") is not None and not len(row["target_ids"]):
+            if (raw.get("summary") is not None or raw.get("summaries")) and not len(row["target_ids"]):
                 raise Rejected("summary is empty")
             rows.append(row)
             counts += found

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from raysum.config.sections import SourceConfig
 from raysum.data.dataset import MANIFEST, Dataset
-from raysum.data.rows import read_group, table_rows
+from raysum.data.rows import OTHER_TARGETS, read_group, table_rows, with_reference
 from raysum.errors import UserError
 from raysum.stream.kinds.base import Arrays, Kind, digest
 from raysum.stream.plan import Plan, PlanSettings
@@ -84,8 +84,14 @@ def plan_of(stream: Stream) -> Plan:
 
 @lru_cache(maxsize=4)
 def _plan(stream: Stream, dataset: Dataset) -> Plan:
-    costs, weights = stream.kind.costs(dataset.lengths(stream.split), stream.source)
-    keep = np.zeros(len(weights), bool)
+    lengths, targets = dataset.lengths(stream.split), dataset.reference_lengths(stream.split)
+    costs, weights = stream.kind.costs(lengths, stream.source)
+    if stream.kind.draws_references and targets.shape[1] > 1:
+        each = (np.column_stack([lengths[:, :2], target]) for target in targets.T)
+        costs, weights = (
+            np.stack(values, 1) for values in zip(*(stream.kind.costs(one, stream.source) for one in each), strict=True)
+        )
+    keep = np.zeros(len(lengths), bool)
     keep[rows_with_targets(stream)] = True
     groups = np.array([rows for _, _, rows in dataset.row_groups(stream.split)], np.int64)
     return Plan(costs, weights, keep, groups, stream.settings, stream.origin)
@@ -180,10 +186,13 @@ def _read_chunk(stream: Stream, start: int, stop: int, rank: int, world: int) ->
     indices = range(rank, stream.settings.micro_batches, world)
     planned = {(step, index): plan.rows(step, index) for step in range(start, stop) for index in indices}
     chosen = {place: rows if len(rows) else plan.rows(place[0], 0)[:1] for place, rows in planned.items()}
-    found = read_rows(stream.path, stream.split, np.unique(np.concatenate([*chosen.values()])), kind.columns)
+    columns = (*kind.columns, *(OTHER_TARGETS if plan.costs.ndim > 1 else ()))
+    found = read_rows(stream.path, stream.split, np.unique(np.concatenate([*chosen.values()])), columns)
     made = []
     for (step, index), rows in chosen.items():
-        arrays, real = kind.pack([found[row] for row in rows.tolist()], stream.source), len(planned[step, index]) > 0
+        drawn = zip(rows.tolist(), plan.drawn(step, rows).tolist(), strict=True)
+        arrays = kind.pack([with_reference(found[row], number) for row, number in drawn], stream.source)
+        real = len(planned[step, index]) > 0
         made.append(MicroBatch(step, index, rank, plan.weight(step), real, digest(arrays), arrays))
     return made
 

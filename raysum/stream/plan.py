@@ -26,11 +26,15 @@ class PlanSettings:
 
 @dataclass(frozen=True)
 class Epoch:
-    """``rows`` [n] in the order read; micro-batch i is ``rows[offsets[i] : offsets[i + 1]]``; ``weights`` [steps]."""
+    """``rows`` [n] in the order read; micro-batch i is ``rows[offsets[i] : offsets[i + 1]]``; ``weights`` [steps].
+
+    ``drawn`` [rows of the split]: which of its references each has in this epoch.
+    """
 
     rows: np.ndarray
     offsets: np.ndarray
     weights: np.ndarray
+    drawn: np.ndarray
 
     @property
     def num_steps(self) -> int:
@@ -41,6 +45,8 @@ class Epoch:
 class Plan:
     """The sequence of steps over rows with ``costs`` [rows] in tokens and ``weights`` [rows] in the loss denominator.
 
+    Where rows have several references, these are [rows, R], with weight 0 for those behind a row's last; each epoch
+    draws one for every row, by seed and epoch alone.
     ``groups`` [G] are the row group sizes in file order; rows where ``keep`` [rows] is false are never used.
     Epochs are computed when first asked for (1 microsecond a row, measured); the last one is held. ``origin`` is an
     epoch and its first step, both known from another copy of the same plan, for steps from there on.
@@ -86,10 +92,19 @@ class Plan:
         index, place = self.locate(step)
         return int(self.epoch(index).weights[place])
 
+    def drawn(self, step: int, rows: np.ndarray) -> np.ndarray:
+        """Which of its references each of ``rows`` has in a global step."""
+        return self.epoch(self.locate(step)[0]).drawn[rows]
+
     def _compute(self, index: int) -> Epoch:
         rng = np.random.default_rng([self.settings.seed, index])
         order = rng.permutation(len(self.groups))
-        keys = self.costs * rng.uniform(1 - _NOISE, 1 + _NOISE, len(self.costs))
+        costs, weights, drawn = self.costs, self.weights, np.zeros(len(self.costs), np.int32)
+        if costs.ndim > 1:
+            references = np.maximum(np.count_nonzero(weights, axis=1), 1)
+            drawn = np.random.default_rng([self.settings.seed, index, 1]).integers(references, dtype=np.int32)
+            costs, weights = (values[np.arange(len(drawn)), drawn] for values in (costs, weights))
+        keys = costs * rng.uniform(1 - _NOISE, 1 + _NOISE, len(costs))
         carried = np.empty(0, np.int64)
         rows, sizes = [], []
         for number, start in enumerate(range(0, len(order), self.settings.window)):
@@ -98,7 +113,7 @@ class Plan:
             window = np.concatenate([carried, members[self.keep[members]]])
             # Alternating directions leave the longest and the shortest rows over in turn, so none is put off for ever.
             window = window[np.argsort(keys[window] * (-1) ** number, kind="stable")]
-            parts = cut(self.costs[window], self.settings.batch_tokens)
+            parts = cut(costs[window], self.settings.batch_tokens)
             if start + self.settings.window < len(order) and len(parts):
                 window, carried = np.split(window, [len(window) - parts[-1]])
                 parts = parts[:-1]
@@ -108,8 +123,8 @@ class Plan:
         visited, per_step = np.concatenate(rows), self.settings.micro_batches
         filled = np.zeros(-sum(map(len, sizes)) % per_step, np.int64)
         offsets = np.cumsum(np.concatenate([[0], *sizes, filled]))
-        totals = np.cumsum(np.append(0, self.weights[visited]), dtype=np.int64)
-        return Epoch(visited, offsets, np.diff(totals[offsets[::per_step]]))
+        totals = np.cumsum(np.append(0, weights[visited]), dtype=np.int64)
+        return Epoch(visited, offsets, np.diff(totals[offsets[::per_step]]), drawn)
 
 
 def cut(costs: np.ndarray, budget: int) -> np.ndarray:

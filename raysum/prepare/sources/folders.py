@@ -3,12 +3,16 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record
 
 
 def read_folder(folder: Path) -> Iterator[Record]:
-    """One cluster a folder of text files; ``title.txt`` and ``summary.txt`` are not documents. The name is the id."""
+    """One cluster a folder of text files; its name is the id.
+
+    No documents are ``title.txt``, ``summary.txt``, and other references in ``summary.1.txt`` and so on.
+    """
     for cluster in cluster_folders(folder):
         try:
             files = [file for file in listed(cluster) if file.suffix == ".txt"]
@@ -20,7 +24,9 @@ def read_folder(folder: Path) -> Iterator[Record]:
             yield Record(str(cluster), cluster.name, "not UTF-8", f"byte {error.start}")
             continue
         title = texts.pop("title", cluster.name.replace("_", " ")).strip()
-        summary = {"summary": texts.pop("summary").strip()} if "summary" in texts else {}
+        summary: dict[str, Any] = {"summary": texts.pop("summary").strip()} if "summary" in texts else {}
+        if others := [name for name in texts if re.fullmatch(r"summary[.-]\d+", name)]:
+            summary["summaries"] = [texts.pop(name).strip() for name in others]
         documents = [{"source": name, "text": text} for name, text in texts.items()]
         yield Record(str(cluster), {"id": cluster.name, "title": title, "documents": documents, **summary})
 

@@ -106,8 +106,8 @@ def table_record(where: str, row: dict[str, Any]) -> Record:
 
 
 def _listed_texts(column: str, value: Any) -> Any:
-    """The value of a table's column; of ``documents`` and ``paragraphs`` the JSON list that it holds, or one text."""
-    if column not in ("documents", "paragraphs") or not isinstance(value, str):
+    """The value of a table's column; of those for lists the JSON list that it holds, or one text."""
+    if column not in ("documents", "paragraphs", "summaries") or not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
         try:

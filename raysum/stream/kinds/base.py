@@ -20,6 +20,7 @@ class Kind(Protocol):
     """How rows are counted, packed flat (numpy only), and made tensors (torch): the one way into a model. Hashable."""
 
     dataset_kind: ClassVar[str] = "summarization"  # of the datasets it reads
+    draws_references: ClassVar[bool] = False  # reads one of a row's references in place of the first
 
     @classmethod
     def of(cls, spec: systems.Spec) -> "Kind":

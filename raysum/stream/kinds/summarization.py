@@ -27,6 +27,8 @@ class Summarization(Kind):
     with ``graph`` the edges between them.
     """
 
+    draws_references = True
+
     joined: bool = False
     graph: bool = False
 
