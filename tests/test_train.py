@@ -13,7 +13,7 @@ from small_models import objective_of, pack
 from torch.nn import functional
 
 from raysum.config.loading import load_config, presets
-from raysum.config.sections import Config, OptimConfig
+from raysum.config.sections import Config, OptimConfig, SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
@@ -22,9 +22,12 @@ from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.special_ids import PAD
 from raysum.run import Run
 from raysum.runtime.storage import read_lines
+from raysum.stream.kinds.summarization import Summarization
+from raysum.stream.loader import Stream, plan_of
+from raysum.stream.plan import PlanSettings
 from raysum.systems import build
 from raysum.train.fit import fit, train
-from raysum.train.optim import engine_config, learning_rate
+from raysum.train.optim import engine_config, learning_rate, unfit
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
 STEPS = {"batch_tokens": 200, "micro_batches": 4, "workers": 0, "threads": 1, "log_every": 1}
@@ -164,6 +167,23 @@ def test_schedules():
     assert learning_rate(OptimConfig(warmup_steps=0), 64, 1, 10) == pytest.approx(2 / 8)
 
 
+def test_a_schedule_that_does_not_fit_the_steps_is_told(twelve_steps, data, tmp_path, capsys):
+    pht = load_config("pht", ["train.steps=20"])
+    told = unfit(pht)
+    rate = 256**-0.5 * 20 * 16000**-1.5  # eq. 3 of Vaswani et al. at step 20
+    peak = 256**-0.5 * 16000**-0.5
+    assert f"{rate:.1e}" in told and "0.1 %" in told and "16000" in told
+    mended = load_config("pht", ["train.steps=20", *told.rpartition("set ")[2].split()])
+    assert max(learning_rate(mended.optim, 256, step, 20) for step in range(1, 21)) == pytest.approx(peak, rel=0.05)
+    assert unfit(mended) is None and unfit(load_config("pht")) is None and unfit(twelve_steps.config) is None
+    assert unfit(load_config("pht", ["optim.schedule=linear", "optim.warmup_steps=0", "train.steps=1"])) is None
+    optim = {"schedule": "linear", "warmup_steps": 30, "lr": 0.01}
+    values = config(data, tmp_path / "run", train={"steps": 3}, optim=optim).model_dump(exclude_unset=True)
+    train(None, **values)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "optim.warmup_steps=30" in line]
+    assert "1.0e-03" in line and "set optim.warmup_steps=0" in line
+
+
 def test_the_users_deepspeed_block_wins_over_ours(data):
     made = config(data, "x", deepspeed={"zero_optimization": {"stage": 2}, "optimizer": {"params": {"eps": 1e-3}}})
     engine = engine_config(made, world=2, cuda=True)
@@ -210,9 +230,6 @@ def test_the_loss_falls_and_everything_is_written(twelve_steps, data):
 
 
 def test_the_validation_loss_is_that_of_the_best_checkpoints_weights(twelve_steps, data):
-    from raysum.config.sections import SourceConfig
-    from raysum.stream.kinds.summarization import Summarization
-
     model = build(twelve_steps.config.model)
     model.load_state_dict(load_file(twelve_steps.checkpoint("12").weights))
     kind = Summarization()
@@ -228,6 +245,19 @@ def test_five_and_seven_steps_are_twelve_bit_for_bit(twelve_steps, data, tmp_pat
     assert losses(run) == losses(twelve_steps)
     ours, theirs = (load_file(each.checkpoint("12").weights) for each in (run, twelve_steps))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_resumed_training_draws_the_same_references(tmp_path):
+    data = write_dataset(tmp_path / "data", {"train": 60, "valid": 9}, references=3)
+    steps = (
+        plan_of(Stream(str(data), "train", SourceConfig(), PlanSettings(200, 4), Summarization())).epoch(0).num_steps
+    )
+    whole = fit(config(data, tmp_path / "whole", train={"steps": steps + 4}))
+    fit(config(data, tmp_path / "run", train={"steps": steps + 1}))  # into the second epoch
+    run = fit(config(data, tmp_path / "run", train={"steps": steps + 4}))
+    assert losses(run) == losses(whole)
+    ours, theirs = (load_file(each.latest().weights) for each in (run, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_a_finished_run_is_left_alone(twelve_steps, capsys):

@@ -20,7 +20,7 @@ from raysum.train import checkpoints
 from raysum.train.brief import Brief, brief_of
 from raysum.train.follow import followed
 from raysum.train.on_ray import train_on_ray
-from raysum.train.optim import check_engine_config
+from raysum.train.optim import check_engine_config, unfit
 
 # May differ when a run is resumed; everything else must be as it was.
 _RUNNING = {"steps", "workers", "threads", "address", "keep", "log_every"}
@@ -37,6 +37,8 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     >>> raysum.train("pht", data="data", out="runs/pht", train={"steps": 2000}, model={"encoder": "LLG"})
     """
     config = load_config(preset, overrides, values)
+    if told := unfit(config):
+        say(told)
     run = _place(config)
     if run is None:
         return RunResult(fit(config))  # which says what is missing

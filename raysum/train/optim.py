@@ -26,6 +26,21 @@ def learning_rate(optim: OptimConfig, width: int, step: int, steps: int) -> floa
     return rate * max(0.0, (steps - step + 1) / (steps - warm + 1))
 
 
+def unfit(config: Config) -> str | None:
+    """What there is to say of a schedule whose rate is still rising when the training ends; None of any other."""
+    optim, steps = config.optim, config.train.steps
+    if steps > optim.warmup_steps:
+        return None
+    width = config.model.width
+    peak, reached = (learning_rate(optim, width, step, optim.warmup_steps) for step in (optim.warmup_steps, steps))
+    # A shorter warm-up alone would raise the peak of noam.
+    other = f"optim.schedule=linear optim.lr={peak:.1e} " if optim.schedule == "noam" else ""
+    return (
+        f"optim.warmup_steps={optim.warmup_steps} is not over after train.steps={steps}: the largest rate will "
+        f"be {reached:.1e}, {100 * reached / peak:.1f} % of the schedule's; set {other}optim.warmup_steps={steps // 10}"
+    )
+
+
 def check_engine_config(config: Config) -> None:
     """Raises UserError where the config's ``deepspeed`` block has keys that raysum sets, or that DeepSpeed refuses."""
     ours = [key for key in _OURS if key in config.deepspeed]
