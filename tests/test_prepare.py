@@ -181,6 +181,95 @@ def test_a_folder_without_clusters_is_an_error(tmp_path):
         find_sources([tmp_path])
 
 
+# Other shapes
+
+NEWS = {
+    "id": 7,
+    "headline": "Lisbon bridge",
+    "articles": [
+        {"site": {"name": "Almanac"}, "body": ["The bridge was opened in 1966.", "It is red."]},
+        {"site": {"name": "Gazette"}, "body": ["Nothing else is known."]},
+    ],
+    "abstracts": ["It is red.", "Opened in 1966."],
+}
+MAPPED = {
+    "documents": "articles[].body",
+    "source": "articles[].site.name",
+    "title": "headline",
+    "summaries": "abstracts[]",
+}
+
+
+def mapped(path: Path, separator: str | None = None, **paths: str) -> list[Record]:
+    config = PrepareConfig(out="x", map=paths, separator=separator)
+    return [record for source in find_sources([path], config.shape) for record in source.records()]
+
+
+def test_paths_find_our_fields_in_rows_of_any_format(tmp_path, recipe, vocabulary):
+    (tmp_path / "a.jsonl").write_text(json.dumps(NEWS))
+    (tmp_path / "b.json").write_text(json.dumps([NEWS], indent=1))
+    (tmp_path / "c.json").write_text(json.dumps({"version": 1, "data": [{"clusters": [NEWS]}]}))
+    pq.write_table(pa.Table.from_pylist([NEWS]), tmp_path / "d.parquet")
+    with (tmp_path / "e.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, NEWS)
+        writer.writeheader()
+        writer.writerow({name: value if isinstance(value, str) else json.dumps(value) for name, value in NEWS.items()})
+    for name in ("a.jsonl", "b.json", "c.json", "d.parquet", "e.csv"):
+        paths = MAPPED | ({"clusters": "data[].clusters[]"} if name == "c.json" else {})
+        (record,) = mapped(tmp_path / name, **paths)
+        assert not record.problem and record.id == "7"
+        assert record.raw["documents"] == [
+            {"source": "Almanac", "text": "The bridge was opened in 1966.\n\nIt is red."},
+            {"source": "Gazette", "text": "Nothing else is known."},
+        ]
+        row = prepare_example(record.cluster(), recipe, vocabulary)
+        assert row["title"] == "Lisbon bridge" and references(row) == NEWS["abstracts"]
+
+
+def test_a_separator_parts_one_text_into_documents(tmp_path):
+    path = tmp_path / "multi_news.jsonl"
+    path.write_text(json.dumps({"document": "One text. ||||| Another\nof two lines.|||||", "summary": ["a", "b"]}))
+    (record,) = mapped(path, "|||||", documents="document", summary="summary")
+    assert record.raw["documents"] == ["One text.", "Another\nof two lines."] and record.raw["summary"] == "a\nb"
+    path.write_text(json.dumps({"documents": "One ||||| two"}))
+    assert mapped(path, "|||||")[0].raw["documents"] == ["One", "two"]
+
+
+def test_a_row_without_documents_tells_the_keys_that_it_has(tmp_path, recipe, vocabulary):
+    with pytest.raises(
+        Rejected, match=r"no documents \(found articles, headline, id; name them with --map documents=...\)"
+    ):
+        prepare_example({"id": 1, "headline": "x", "articles": ["y"]}, recipe, vocabulary)
+    (tmp_path / "a.jsonl").write_text(json.dumps(NEWS))
+    (record,) = mapped(tmp_path / "a.jsonl", documents="articles.text")
+    with pytest.raises(
+        Rejected, match="no documents .nothing at articles.text; found abstracts, articles, headline, id"
+    ):
+        record.cluster()
+    (record,) = mapped(tmp_path / "a.jsonl", documents="articles[].body", source="headline")
+    assert (record.problem, record.detail) == ("not as many sources as documents", "1 and 2")
+    (tmp_path / "c.csv").write_text("article,highlights\nx,y\n")
+    (record,) = mapped(tmp_path / "c.csv", documents="article", summary="highlights")
+    assert record.raw == {"article": "x", "highlights": "y", "documents": ["x"], "summary": "y"}
+    with pytest.raises(UserError, match="no column `articel`, only article, highlights"):
+        mapped(tmp_path / "c.csv", documents="articel")
+
+
+@pytest.mark.parametrize(
+    "pair", ["documents", "documents=", "text=a", "documents=a..b", "documents=[].a", "title=a[0]"]
+)
+def test_wrong_paths_are_named(pair):
+    with pytest.raises(UserError, match="is not field=path, such as documents=articles"):
+        section_of(PrepareConfig, {"out": "x", "map": [pair]})
+
+
+def test_a_title_may_be_absent(tmp_path, recipe, vocabulary):
+    untitled = {name: value for name, value in CLUSTER.items() if name != "title"}
+    for raw in (untitled, untitled | {"title": None}, untitled | {"title": " "}):
+        row, counts = prepare_counted(raw, recipe, vocabulary)
+        assert row["title"] == "" and row["ids"][0] == TITLE_END and counts["without_title"] == 1
+
+
 # Splits
 
 

@@ -15,7 +15,7 @@ from raysum.cli.options import Overrides, verb
 from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
-from raysum.prepare.config import PrepareConfig
+from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.runtime.processes import WAITING
 from raysum.serve.config import ServeConfig
 
@@ -132,7 +132,7 @@ def evaluate(
     return run(target, **settings.model_dump())
 
 
-class _SummarizeConfig(LoadConfig):
+class _SummarizeConfig(LoadConfig, Shaped):
     title: str = Field("", description="title, where the files are texts of one cluster")
     words: int | None = Field(None, description="words of a summary by lexrank, lead, mmr or oracle; 100 by default")
 
@@ -151,7 +151,7 @@ def summarize(
     from raysum.cli.clusters import given_clusters
     from raysum.extract.summarizer import summarizer_of
 
-    clusters = given_clusters(files or ["-"], settings.title)
+    clusters = given_clusters(files or ["-"], settings.title, settings.shape)
     length = {} if settings.words is None else {"words": settings.words}
     summarizer = summarizer_of(run, settings.model_copy(update={"decode": settings.decode | length}))
     return summarizer.summarize_many(clusters, progress=len(clusters) > 1)

@@ -11,12 +11,13 @@ from raysum.errors import UserError
 from raysum.prepare.sources.find import SUFFIXES, find_sources
 from raysum.prepare.sources.jsonl import json_records
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
+from raysum.prepare.sources.shape import Shape
 
 
-def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]]:
+def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()) -> list[dict[str, Any]]:  # noqa: B008
     """Raw clusters: those of data files and folders, in order; ``-`` is standard input, JSON lines or one text.
 
-    All other files are texts, the documents of one cluster about ``title``, which comes last.
+    All other files are texts, the documents of one cluster about ``title``, which comes last. Rows are of ``shape``.
     Raises UserError where a file or line does not read, or a title is given without texts.
     """
     clusters: list[dict[str, Any]] = []
@@ -26,12 +27,13 @@ def given_clusters(files: Sequence[str], title: str = "") -> list[dict[str, Any]
             given = sys.stdin.buffer.read(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
             if given.lstrip().startswith(b"{"):
                 given += sys.stdin.buffer.read()
-                clusters += map(_cluster, json_records(given.split(b"\n"), "standard input"))
+                records = json_records(given.split(b"\n"), "standard input")
+                clusters += [_cluster(one) for record in records for one in shape.applied(record)]
             else:
                 _check_size("standard input", len(given))
                 texts.append(_document("standard input", _decoded(given)))
         elif file.endswith(SUFFIXES) or Path(file).is_dir():
-            clusters += [_cluster(record) for source in find_sources([file]) for record in source.records()]
+            clusters += [_cluster(record) for source in find_sources([file], shape) for record in source.records()]
         else:
             path = Path(file)
             _check_size(file, path.stat().st_size if path.is_file() else 0)

@@ -3,12 +3,14 @@
 import hashlib
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from raysum.config.sections import Section
 from raysum.data.clean import Normalization
 from raysum.data.recipe import Choices, Recipe
 from raysum.models.special_ids import SPECIAL_PIECES
 from raysum.prepare.sources.record import Record
+from raysum.prepare.sources.shape import Shape
 
 SPLITS = ("train", "valid", "test")
 _NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
@@ -21,7 +23,28 @@ def split_of(name: Any) -> str | None:
     return _NAMES.get(str(name).strip().lower())
 
 
-class PrepareConfig(Choices):
+class Shaped(Section):
+    """Of what shape the rows of sources are."""
+
+    map: list[str] = Field([], description="where our fields stand in other rows: documents=articles[].text title=head")
+    separator: str | None = Field(None, description="what parts one text into documents, such as '|||||'")
+
+    @field_validator("map", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return [f"{name}={path}" for name, path in value.items()] if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> "Shaped":
+        self.shape  # noqa: B018 - checks it
+        return self
+
+    @property
+    def shape(self) -> Shape:
+        return Shape.of(self.map, self.separator)
+
+
+class PrepareConfig(Choices, Shaped):
     out: str = Field(description="dataset folder to write")
     vocab: str | None = Field(None, description="SentencePiece model; without it one is trained")
     pieces: int = Field(

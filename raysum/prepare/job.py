@@ -60,7 +60,7 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     """
     began, config = time.monotonic(), section_of(PrepareConfig, {**settings, "out": str(out)})
     given = Vocabulary.load(config.vocab) if config.vocab else None
-    found = find_sources([sources] if isinstance(sources, str | Path) else list(sources))
+    found = find_sources([sources] if isinstance(sources, str | Path) else list(sources), config.shape)
     path = Path(config.out).expanduser().absolute()
     with new_folder(path) as folder:
         how = config.normalize or (given.suggested_normalization() if given else "none")

@@ -23,6 +23,7 @@ from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.long_paragraphs import split_spans
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.sources.record import Rejected
+from raysum.prepare.sources.shape import keys_told
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row
@@ -106,6 +107,7 @@ def prepare_counted(
         tokens=int(tokens.sum()),
         tokens_cut=int(tokens.sum()) - len(row["ids"]),
         without_summary=int(not len(row["target_ids"])),
+        without_title=int(not cluster.title),
     )
     return row, counts
 
@@ -125,7 +127,7 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
     summaries = [one for one in dict.fromkeys([raw.get("summary") or "", *others]) if one.strip()]
     documents, paragraphs = raw.get("documents"), raw.get("paragraphs")
     if not documents and not paragraphs:
-        raise Rejected("no documents")
+        raise Rejected("no documents", "" if {"documents", "paragraphs"} & raw.keys() else keys_told(raw))
     if documents and paragraphs:
         raise Rejected("both documents and paragraphs")
     kind, given = ("document", documents) if documents else ("paragraph", paragraphs)

@@ -90,6 +90,8 @@ def write_shards(
         )
     if without := sum(part.shard.counts["without_summary"] for part in parts):
         say(f"{without} of {rows_in} clusters have no `summary`: nothing can be learned from them")
+    if without := sum(part.shard.counts["without_title"] for part in parts):
+        say(f"{without} of {rows_in} clusters have no `title`: LexRank orders their paragraphs, unless --ranker none")
     shards = [part.shard for part in parts]
     kept_words = _kept_words(sum((shard.counts for shard in shards), Counter[str]()), config)
     paths = [str(source.path).encode(errors="backslashreplace").decode() for source in sources]

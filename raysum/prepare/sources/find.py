@@ -8,25 +8,31 @@ import csv
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.prepare.config import split_of
 from raysum.prepare.sources.csv import read_csv
 from raysum.prepare.sources.folders import cluster_folders, listed, read_folder
-from raysum.prepare.sources.jsonl import read_jsonl
+from raysum.prepare.sources.jsonl import read_json, read_jsonl
 from raysum.prepare.sources.parquet import read_parquet
 from raysum.prepare.sources.record import Record
+from raysum.prepare.sources.shape import Shape
 
 _READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
     ".jsonl": read_jsonl,
     ".jsonl.gz": read_jsonl,
+    ".json": read_json,
     ".csv": read_csv,
     ".parquet": read_parquet,
 }
 SUFFIXES = tuple(_READERS)
-_PLAIN, _PACKED = (".jsonl", ".csv"), 4  # formats without compression; bytes of text in a byte of the others, about
+_TABLES = (".csv", ".parquet")
+_PLAIN, _PACKED = (
+    (".jsonl", ".json", ".csv"),
+    4,
+)  # formats without compression; bytes of text in a byte of the others, about
 
 
 @dataclass(frozen=True)
@@ -37,29 +43,34 @@ class RawSource:
     split: str | None  # told by the name of the file or folder
     reader: Callable[[Path], Iterator[Record]]
     size: int  # bytes of text, about
+    shape: Shape = Shape()
 
     def records(self) -> Iterator[Record]:
         """Raises UserError where the whole source is empty or damaged."""
         empty = True
         try:
             for record in self.reader(self.path):
+                if empty and self.path.suffix in _TABLES and isinstance(record.raw, dict):
+                    self.shape.check_columns(self.path, record.raw)
                 empty = False
-                yield record
+                yield from self.shape.applied(record)
         except (OSError, EOFError, zlib.error, csv.Error) as error:
             raise UserError(f"{self.path} does not read to its end ({error}); make or fetch the file again") from None
         if empty:
             raise UserError(f"{self.path} is empty: it holds no cluster")
 
 
-def find_sources(paths: Iterable[str | Path]) -> list[RawSource]:
+def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[RawSource]:  # noqa: B008 - it is frozen
     """The sources behind ``paths``, folders expanded, in the order given and by natural sort within a folder.
+
+    ``shape`` is that of their rows.
 
     Raises UserError where a path is missing, unreadable, empty or of no known format.
     """
     sources = [source for path in paths for source in _expand(Path(path).expanduser())]
     if not sources:
-        raise UserError("no source given; name files (.jsonl, .jsonl.gz, .csv, .parquet) or folders of text files")
-    return sources
+        raise UserError(f"no source given; name files ({', '.join(SUFFIXES)}) or folders of text files")
+    return [replace(source, shape=shape) for source in sources]
 
 
 def _expand(path: Path) -> list[RawSource]:
@@ -82,12 +93,13 @@ def _expand(path: Path) -> list[RawSource]:
 def _expand_folder(folder: Path) -> list[RawSource]:
     """Its data files; or itself, when its folders hold text files; or else what its folders train, valid, test hold."""
     files = [item for item in listed(folder) if item.is_file() and item.name.endswith(SUFFIXES)]
+    files = [item for item in files if item.suffix != ".json"] or files  # beside others it tells about them
     if not files and next(cluster_folders(folder), None):
         size = sum(file.stat().st_size for file in folder.rglob("*.txt"))
         return [RawSource(folder, _split_in_name(folder), read_folder, size)]
     inner = files or [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
     if not inner:
-        raise UserError(f"{folder} holds neither .jsonl, .csv or .parquet files nor folders of .txt files")
+        raise UserError(f"{folder} holds neither .jsonl, .json, .csv or .parquet files nor folders of .txt files")
     return [source for item in inner for source in _expand(item)]
 
 

@@ -1,17 +1,39 @@
-"""JSON lines: one cluster a line, plain or gzipped."""
+"""JSON: one cluster a line, plain or gzipped; or a list of clusters."""
 
 import codecs
 import gzip
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from raysum.errors import UserError
 from raysum.prepare.sources.record import TOO_LONG, Record, Rejected, bounded_lines, parse_json
+
+_LARGEST = 1 << 30  # bytes of a file that is read as one value
 
 
 def read_jsonl(path: Path) -> Iterator[Record]:
     """One JSON object a line, plain or gzipped; blank lines are passed over."""
     with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as lines:
         yield from json_records(bounded_lines(lines.readline), str(path))
+
+
+def read_json(path: Path) -> Iterator[Record]:
+    """A list of objects, or one object, in a file of at most a GiB; or else JSON lines under this name.
+
+    Raises UserError where it is larger.
+    """
+    if path.stat().st_size > _LARGEST:
+        raise UserError(
+            f"{path} is larger than 1 GiB; as JSON lines (.jsonl), one object a line, it is read in any size"
+        )
+    content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    try:
+        value = parse_json(content.decode())
+    except (ValueError, Rejected):  # a UnicodeDecodeError is a ValueError
+        yield from read_jsonl(path)
+        return
+    for number, raw in enumerate(value if isinstance(value, list) else [value], 1):
+        yield Record(f"{path}:{number}", raw)
 
 
 def json_records(lines: Iterable[bytes | None], name: str) -> Iterator[Record]:

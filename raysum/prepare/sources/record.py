@@ -88,10 +88,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def check_columns(path: Path, columns: Sequence[str]) -> None:
-    """Raises UserError where a table has neither documents nor paragraphs, or two columns of one name."""
-    if not {"documents", "paragraphs"} & set(columns):
-        found = ", ".join(columns) or "nothing"
-        raise UserError(f"{path} has no column `documents` or `paragraphs`, only {found}; rename one")
+    """Raises UserError where a table has two columns of one name."""
     if len(set(columns)) < len(columns):
         ((name, _),) = Counter(columns).most_common(1)
         raise UserError(f"{path} has the column `{name}` twice; rename or remove one")

@@ -1,0 +1,143 @@
+"""Clusters of other shapes than ours: where each of our fields stands in them, by paths such as ``articles[].text``.
+
+A path is names with dots between them; ``[]`` behind a name goes on with each item of the list that is there. A text
+that holds JSON, as in a table's column, is gone into like any other value.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from raysum.errors import UserError
+from raysum.prepare.sources.record import Record, parse_json
+
+# What a list of texts is joined by where one text is wanted; sentences of a summary may stand on lines.
+_TEXTS = {"id": " ", "title": " ", "summary": "\n", "split": " "}
+_LISTS = {"documents": "\n\n", "paragraphs": " ", "summaries": "\n"}
+_CLUSTERS, _SOURCE = "clusters", "source"
+FIELDS = (*_TEXTS, *_LISTS, _SOURCE, _CLUSTERS)
+_STEP = re.compile(r"[^.\[\]]+|\[\]")
+_PATH = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
+_KEYS_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Shape:
+    """``paths`` by our field; ``separator`` parts a text into documents. Without either, rows are as they should be.
+
+    ``source`` names each document. ``clusters`` is where rows hold several clusters.
+    """
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    separator: str | None = None
+
+    @classmethod
+    def of(cls, pairs: Iterable[str], separator: str | None = None) -> "Shape":
+        """From ``field=path`` pairs. Raises ValueError naming what is wrong with one."""
+        paths = {}
+        for pair in pairs:
+            name, _, path = pair.partition("=")
+            if name not in FIELDS or not _PATH.fullmatch(path):
+                raise ValueError(
+                    f"{pair!r} is not field=path, such as documents=articles[].text; the fields are {', '.join(FIELDS)}"
+                )
+            paths[name] = path
+        if "documents" in paths and "paragraphs" in paths:
+            raise ValueError("maps both documents and paragraphs; a cluster has one of them")
+        if separator and not {"documents", "paragraphs"} & paths.keys():
+            paths["documents"] = "documents"
+        return cls(paths, separator)
+
+    def check_columns(self, path: Path, columns: Iterable[str]) -> None:
+        """Raises UserError where a table lacks the column of documents, or one that a path begins with."""
+        lacking = [first for path_ in self.paths.values() if (first := _STEP.findall(path_)[0]) not in columns]
+        if not {"documents", "paragraphs"} & {*columns, *self.paths} and _CLUSTERS not in self.paths:
+            lacking = ["documents` or `paragraphs"]
+        if lacking:
+            found = ", ".join(columns) or "nothing"
+            raise UserError(f"{path} has no column `{lacking[0]}`, only {found}; name one with --map documents=COLUMN")
+
+    def applied(self, record: Record) -> Iterator[Record]:
+        """The record, or the clusters in it, with our fields."""
+        if record.problem or not isinstance(record.raw, dict) or not self.paths:
+            yield record
+            return
+        if _CLUSTERS not in self.paths:
+            yield self._mapped(record)
+            return
+        inside = _at(record.raw, _STEP.findall(self.paths[_CLUSTERS]))
+        if not isinstance(inside, list):
+            yield _without(record, _CLUSTERS, self.paths[_CLUSTERS])
+            return
+        for number, raw in enumerate(inside, 1):
+            part = replace(record, where=f"{record.where}:{number}", raw=raw)
+            yield self._mapped(part) if isinstance(raw, dict) else part
+
+    def _mapped(self, record: Record) -> Record:
+        values = {name: _at(record.raw, _STEP.findall(path)) for name, path in self.paths.items() if name != _CLUSTERS}
+        raw = {name: value for name, value in record.raw.items() if name not in self.paths}
+        for name, joint in _TEXTS.items():
+            if values.get(name) is not None:
+                raw[name] = _text(values[name], joint)
+        for name, joint in _LISTS.items():
+            value = values.get(name)
+            if value is not None:
+                raw[name] = [_text(item, joint) for item in (value if isinstance(value, list) else [value])]
+        kind = next((name for name in ("documents", "paragraphs") if name in self.paths), None)
+        if kind is None:
+            return replace(record, raw=raw)
+        raw.pop("paragraphs" if kind == "documents" else "documents", None)
+        texts = raw.get(kind)
+        if texts is None:
+            return _without(record, kind, self.paths[kind])
+        if self.separator:
+            parts = (item.split(self.separator) if isinstance(item, str) else [item] for item in texts)
+            texts = [part.strip() if isinstance(part, str) else part for group in parts for part in group]
+        names = values.get(_SOURCE)
+        if names is not None:
+            names = names if isinstance(names, list) else [names]
+            if len(names) != len(texts):
+                told = f"{len(names)} and {len(texts)}"
+                return replace(record, problem="not as many sources as documents", detail=told)
+            texts = [
+                {"source": _text(name, " "), "text": text} for name, text in zip(names, texts, strict=True) if text
+            ]
+        return replace(record, raw=raw | {kind: [text for text in texts if text not in (None, "")]})
+
+
+def keys_told(raw: Mapping[str, Any]) -> str:
+    """The keys that a row without documents has, and what to do with them."""
+    shown = sorted(map(str, raw))[:_KEYS_SHOWN]
+    return f"found {', '.join(shown) or 'nothing'}; name them with --map documents=..."
+
+
+def _without(record: Record, name: str, path: str) -> Record:
+    return replace(record, problem=f"no {name}", detail=f"nothing at {path}; {keys_told(record.raw)}")
+
+
+def _at(value: Any, steps: list[str]) -> Any:
+    """What is at a path from ``value``; None where there is nothing. Lists inside of lists become one."""
+    if not steps:
+        return value
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            value = parse_json(value)
+        except ValueError:
+            return None
+    first, *rest = steps
+    if first != "[]":
+        return _at(value.get(first), rest) if isinstance(value, dict) else None
+    if not isinstance(value, list):
+        return None
+    found = [_at(item, rest) for item in value]
+    return [part for group in found for part in group or []] if "[]" in rest else found
+
+
+def _text(value: Any, joint: str) -> Any:
+    """``value`` as one text where it can be: a number, or a list of texts."""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return joint.join(value)
+    return json.dumps(value) if isinstance(value, int | float) else value
