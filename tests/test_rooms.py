@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "raysum"
 ROOMS = [
     ("__main__",),
     ("cli",),
-    ("quickstart", "bench"),
+    ("quickstart", "auto", "bench"),
     ("tune", "serve"),
     ("evaluate",),
     ("train", "extract"),

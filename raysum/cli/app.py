@@ -102,7 +102,9 @@ def train(
     preset: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="What to train.")],
     overrides: Overrides = None,
 ) -> Any:
-    """Train a preset on data=DATA into out=RUN; the same command resumes. `alignment run=RUN` trains the predictor."""
+    """Train a preset on data=DATA into out=RUN; the same command resumes. `alignment run=RUN` trains the predictor.
+
+    `auto train.minutes=30` chooses size, batches and steps from the data and this machine's speed, and compares."""
     from raysum.train.fit import train as run
 
     return run(preset, *(overrides or []))

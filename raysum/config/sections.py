@@ -45,6 +45,9 @@ class SourceConfig(Section):
 
 class TrainConfig(Section):
     steps: Count = Field(1000, description="optimizer steps")
+    minutes: Annotated[float, Field(gt=0, le=10**6)] | None = Field(
+        None, description="wall time after which a training ends with the step it is at; `train auto` fits steps to it"
+    )
     batch_tokens: Count = Field(8000, description="source + target tokens of a micro-batch, at most")
     micro_batches: Size = Field(8, description="micro-batches of a step (A); the number of workers divides it")
     label_smoothing: Share = 0.1

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from pkgutil import resolve_name
 from typing import Any
 
 from raysum.config.loading import load_config, pairs
@@ -22,8 +23,9 @@ from raysum.train.follow import followed
 from raysum.train.on_ray import train_on_ray
 from raysum.train.optim import check_engine_config, unfit
 
+_AUTO = "auto"
 # May differ when a run is resumed; everything else must be as it was.
-_RUNNING = {"steps", "workers", "threads", "address", "keep", "log_every"}
+_RUNNING = {"steps", "minutes", "workers", "threads", "address", "keep", "log_every"}
 _CHECKING = {"validate_every", "validate_examples", "save_every"}
 _CHANGEABLE: Any = {"decode": True, "data": True, "out": True, "run": True, "train": _RUNNING | _CHECKING}
 
@@ -32,10 +34,13 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     """Train a preset or YAML file on ``data`` into ``out``, or go on with the run that is there.
 
     ``values`` are sections and keys of the config, ``overrides`` dotted ``key=value`` pairs. A system that predicts
-    attention is trained on what ``run`` attends to, into that run. Raises UserError for a wrong config, dataset or run.
+    attention is trained on what ``run`` attends to, into that run. The preset ``auto`` chooses what these leave open,
+    and compares at the end: see :func:`raysum.auto.train`. Raises UserError for a wrong config, dataset or run.
 
     >>> raysum.train("pht", data="data", out="runs/pht", train={"steps": 2000}, model={"encoder": "LLG"})
     """
+    if preset == _AUTO:  # above this room, as it evaluates
+        return resolve_name("raysum.auto:train")(*overrides, **values)
     config = load_config(preset, overrides, values)
     if told := unfit(config):
         say(told)
@@ -72,8 +77,9 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     check_resumable(run, config, dataset)
     done = newest.step if newest else 0
     brief = brief_of(dataset, config, run, done)
-    if done >= config.train.steps and (brief.valid is None or done in run.validations()):
-        say(f"{run.path} is trained: {done} steps are done; raise train.steps to go on")
+    over = config.train.minutes and newest and newest.state.get("seconds", 0) >= 60 * config.train.minutes
+    if (over or done >= config.train.steps) and (brief.valid is None or done in run.validations()):
+        say(f"{run.path} is trained: {done} steps are done; raise train.{'minutes' if over else 'steps'} to go on")
         return run
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it

@@ -81,6 +81,14 @@ class Meter:
         yield
         self._line_time += time.monotonic() - began
 
+    def over(self, minutes: float | None) -> bool:
+        """Whether the run has taken so many minutes. Every worker calls it, and all are told the same."""
+        if minutes is None:
+            return False
+        late = torch.tensor(float(self.seconds + time.monotonic() - self.begun >= 60 * minutes), device=self.device)
+        distributed.all_reduce(late, distributed.ReduceOp.MAX)
+        return bool(late)
+
     def state(self) -> dict[str, Any]:
         """Tokens and seconds since the run began. Every worker calls it."""
         sums = torch.tensor([self._mine[name] for name in _SUMS], dtype=torch.float64, device=self.device)

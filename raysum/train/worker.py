@@ -18,7 +18,7 @@ from raysum.train.report import Meter, Reporter
 
 
 def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
-    """Train until ``config.train.steps`` are done, in an initialized process group, as one of its ranks.
+    """Train until ``train.steps`` are done or ``train.minutes`` over, as a rank of an initialized process group.
 
     ``load(step)`` gives this rank's micro-batches from step ``step`` (counted from 0) on.
     """
@@ -31,17 +31,20 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
         reporter.write({"step": state["step"], "valid_loss": validation_loss(engine, brief)})
     for done in range(state["step"] + 1, settings.steps + 1):
         rate = step(engine, brief, done - 1, coming, meter)
-        last = done == settings.steps
+        last = done == settings.steps or meter.over(settings.minutes)
+        judged = brief.judges(done) or (last and brief.valid is not None)
         if last or done % settings.log_every == 0:
             reporter.write(meter.line(done, rate))
-        if last or done % settings.save_every == 0 or brief.judges(done):
+        if last or done % settings.save_every == 0 or judged:
             with meter.paused():
                 checkpoints.save(engine, run, state | meter.state() | {"step": done})
-                if brief.judges(done):
+                if judged:
                     reporter.write({"step": done, "valid_loss": validation_loss(engine, brief)})
                 reporter.hand_on(reporter.latest)
                 if distributed.get_rank() == 0:
                     checkpoints.prune(run, settings.keep)
+        if last:
+            break
 
 
 def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str, Any]:
