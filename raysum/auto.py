@@ -72,7 +72,8 @@ class AutoResult(RunResult):
     """The run beside systems that need no training, on the valid split, and the command that serves the best of all."""
 
     evaluation: Evaluation
-    invented: float  # share of the run's summaries with a name or number that no source has
+    invented: float  # share of the run's summaries with something of that ``kind`` that no source has
+    kind: str = "name or number"
 
     @property
     def best(self) -> str:
@@ -98,7 +99,7 @@ class AutoResult(RunResult):
         from rich.text import Text
 
         name = self.run.path.name
-        lines = [f"{100 * self.invented:.0f} % of the summaries of {name} have a name or number that no source has."]
+        lines = [f"{100 * self.invented:.0f} % of the summaries of {name} have a {self.kind} that no source has."]
         if self.best == name:
             lines.append(f"{name} has the highest ROUGE-2, beyond doubt. Serve it with")
         else:
@@ -266,4 +267,5 @@ def compared(run: Run, dataset: Dataset) -> AutoResult:
     written = {line["id"]: line[run.path.name] for line in read_lines(place / "outputs.jsonl")}
     rows = (row for row in dataset.read("valid", ["id", "title", "text"]) if row["id"] in written)
     invented = sum(bool(unsupported(written[row["id"]], Sources([row["title"], *row["text"]]))) for row in rows)
-    return AutoResult(run, evaluation, invented / len(written))
+    kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # names are lower-cased like all else
+    return AutoResult(run, evaluation, invented / len(written), kind)
