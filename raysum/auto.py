@@ -61,7 +61,9 @@ _TRAINING = (
 _VALIDATIONS, _VALIDATING = 10, 0.03  # how many; examples of each, as a share of those trained on
 _EPOCHS = 100  # at most
 _DROPOUT = ((2, 0.0), (10, 0.1), (_EPOCHS, 0.3))  # up to so many epochs
-_MEASURED = 3  # steps, the first of which does not count
+# Steps that are measured, the first of which does not count: so many at least and at most, and within this share of
+# the time, so that a moment in which the machine is busy with something else does not tell.
+_MEASURED, _MEASURING = (3, 20), 0.02
 _FEW = 5000  # clusters
 _INVENTED = 0.1  # share of summaries that may have a name which no source has
 _COMPARED, _COMPARED_TOKENS = (16, 100), 6000  # examples of the valid split; tokens of their summaries, about
@@ -224,11 +226,13 @@ def _seconds_of_an_example(dataset: Dataset, config: Config) -> float:
     model = config.model.fitted(len(Vocabulary.load(dataset.vocabulary_path)))
     brief = brief_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
     brief = replace(brief, start=None)
-    seconds, examples = [], []
+    seconds, examples = list[float](), list[int]()
     with lone_group():
         engine = build_engine(brief, None)
-        coming, meter = batches(brief.train, 0, 1, 0, _MEASURED), Meter(engine.device, {})
-        for number in range(_MEASURED):
+        coming, meter = batches(brief.train, 0, 1, 0, _MEASURED[1]), Meter(engine.device, {})
+        for number in range(_MEASURED[1]):
+            if number >= _MEASURED[0] and sum(seconds) > _MEASURING * 60 * (config.train.minutes or 0):
+                break
             some = [next(coming) for _ in range(config.train.micro_batches)]
             began = time.monotonic()
             step(engine, brief, number, iter(some), meter)
