@@ -105,7 +105,7 @@ class AutoResult(RunResult):
         if self.best == name:
             lines.append(f"{name} has the highest ROUGE-2, beyond doubt. Serve it with")
         else:
-            too_much = f"so invents too much (more than {100 * _INVENTED:.0f} %)"
+            too_much = f"invents too much (above {100 * _INVENTED:.0f} %)"
             why = too_much if self.invented > _INVENTED else "has no higher ROUGE-2 beyond doubt"
             lines.append(f"{self.best} is the one to serve: it invents nothing, and {name} {why}. Serve it with")
         return Group(self.evaluation.render(), Text("\n".join(["", *lines, f"  {self.serve}"])))

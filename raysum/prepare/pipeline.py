@@ -85,21 +85,14 @@ def prepare_counted(
     cleaned = [p for p in own if len(p.words) >= recipe.min_words] or own  # a cluster of single facts is still one
     if not cleaned:
         raise Rejected("every paragraph is a clone of the summary")
-    parts = list(_split(cluster, cleaned, recipe, vocabulary)) if recipe.long_paragraphs == "split" else cleaned
-    scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in parts])
-    best = [(parts[i], scores[i]) for i in best_first(scores)]
-    if recipe.long_paragraphs == "split":  # the title opens the first one and takes some of its tokens
-        room = recipe.paragraph_tokens - len(_title_ids(cluster, recipe, vocabulary))
-        (first, score), *others = best
-        best = [*((part, score) for part in _split(cluster, [first], recipe, vocabulary, room)), *others]
-    dropped = len(best) - len(best := best[: recipe.max_paragraphs])
-    kept = [part for part, _ in best]
-    row, tokens = _encode(cluster, kept, np.array([score for _, score in best]), recipe, vocabulary, whole)
-    num_words = sum(len(p.words) for p in parts)
+    ranked, scores = _ranked(cluster, cleaned, recipe, vocabulary)
+    kept = ranked[: recipe.max_paragraphs]
+    row, tokens = _encode(cluster, kept, scores[: len(kept)], recipe, vocabulary, whole)
+    num_words = sum(len(p.words) for p in ranked)
     counts = Counter(
         paragraphs_found=len(found),
         paragraphs_cleaned_away=len(found) - len(cleaned),
-        paragraphs_ranked_out=dropped,
+        paragraphs_ranked_out=len(ranked) - len(kept),
         words_cleaned_away=sum(len(p.words) for p in found) - sum(len(p.words) for p in cleaned),
         paragraphs_cut=int((tokens > recipe.paragraph_tokens).sum()),
         words=num_words,
@@ -160,6 +153,22 @@ def _paragraphs(cluster: Cluster, recipe: Recipe) -> Iterator[Paragraph]:
         for place, (start, end) in enumerate(spans):
             piece = text[start:end] if recipe.parted_by == "lines" else on_one_line(text[start:end])
             yield Paragraph(number, place, place, start, end, piece, words(piece, seen))
+
+
+def _ranked(
+    cluster: Cluster, paragraphs: list[Paragraph], recipe: Recipe, vocabulary: Vocabulary
+) -> tuple[list[Paragraph], np.ndarray]:
+    """The paragraphs, long ones in pieces where the recipe says so, best first; and their scores."""
+    if recipe.long_paragraphs == "split":
+        paragraphs = list(_split(cluster, paragraphs, recipe, vocabulary))
+    scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in paragraphs])
+    order = best_first(scores)
+    ranked, scores = [paragraphs[i] for i in order], scores[order]
+    if recipe.long_paragraphs == "split":  # the title opens the first one and takes some of its tokens
+        room = recipe.paragraph_tokens - len(_title_ids(cluster, recipe, vocabulary))
+        first = list(_split(cluster, ranked[:1], recipe, vocabulary, room))
+        ranked, scores = first + ranked[1:], np.concatenate([scores[:1].repeat(len(first)), scores[1:]])
+    return ranked, scores
 
 
 def _split(

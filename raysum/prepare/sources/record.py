@@ -96,15 +96,19 @@ def check_columns(path: Path, columns: Sequence[str]) -> None:
 
 def table_record(where: str, row: dict[str, Any]) -> Record:
     """The row of a table as a raw cluster."""
+    lists = ("documents", "paragraphs", "summaries")
     try:
-        return Record(where, {key: _listed_texts(key, value) for key, value in row.items()})
+        return Record(where, {key: listed_texts(value) if key in lists else value for key, value in row.items()})
     except Rejected as error:
         return Record(where, row, error.reason, error.detail)
 
 
-def _listed_texts(column: str, value: Any) -> Any:
-    """The value of a table's column; of those for lists the JSON list that it holds, or one text."""
-    if column not in ("documents", "paragraphs", "summaries") or not isinstance(value, str):
+def listed_texts(value: Any) -> Any:
+    """What is no text as it is; of a text the JSON list that it holds, or it as the one item of a list.
+
+    Raises Rejected as :func:`parse_json`.
+    """
+    if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
         try:

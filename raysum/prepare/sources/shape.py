@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.prepare.sources.record import Record, parse_json
+from raysum.prepare.sources.record import Record, Rejected, listed_texts, parse_json
 
 # What a list of texts is joined by where one text is wanted; sentences of a summary may stand on lines.
 _TEXTS = {"id": " ", "title": " ", "summary": "\n", "split": " "}
@@ -77,13 +77,19 @@ class Shape:
             yield self._mapped(part) if isinstance(raw, dict) else part
 
     def _mapped(self, record: Record) -> Record:
+        try:
+            return self._with_our_fields(record)
+        except Rejected as error:
+            return replace(record, problem=error.reason, detail=error.detail)
+
+    def _with_our_fields(self, record: Record) -> Record:
         values = {name: _at(record.raw, _STEP.findall(path)) for name, path in self.paths.items() if name != _CLUSTERS}
         raw = {name: value for name, value in record.raw.items() if name not in self.paths}
         for name, joint in _TEXTS.items():
             if values.get(name) is not None:
                 raw[name] = _text(values[name], joint)
         for name, joint in _LISTS.items():
-            value = values.get(name)
+            value = listed_texts(values.get(name))
             if value is not None:
                 raw[name] = [_text(item, joint) for item in (value if isinstance(value, list) else [value])]
         kind = next((name for name in ("documents", "paragraphs") if name in self.paths), None)
@@ -100,8 +106,7 @@ class Shape:
         if names is not None:
             names = names if isinstance(names, list) else [names]
             if len(names) != len(texts):
-                told = f"{len(names)} and {len(texts)}"
-                return replace(record, problem="not as many sources as documents", detail=told)
+                raise Rejected("not as many sources as documents", f"{len(names)} and {len(texts)}")
             texts = [
                 {"source": _text(name, " "), "text": text} for name, text in zip(names, texts, strict=True) if text
             ]
@@ -125,7 +130,7 @@ def _at(value: Any, steps: list[str]) -> Any:
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             value = parse_json(value)
-        except ValueError:
+        except (ValueError, Rejected):
             return None
     first, *rest = steps
     if first != "[]":
