@@ -110,6 +110,10 @@ class DecodeConfig(Section):
     block_across_sentences: bool = Field(False, description="whether n-grams across sentence ends count as repeated")
     no_repeat_last: Most = Field(0, description="a token may not repeat one of the last so many, but for commas")
     n_best: int = Field(1, gt=0, description="summaries returned, best first; at most num_beams")
+    grounded: Literal["numbers", "names", "all"] | None = Field(
+        None,
+        description="numbers, also names, or also rare words only as title and sources have them; None = all is free",
+    )
     title_prompt: bool = Field(False, description="summaries begin with the title, as in the code of PHT and VHT")
     beta: Weight = Field(0.0, description="weight of attention alignment (PHT eq. 17)")
     alignment_reduction: Literal["sum", "mean"] = Field("sum", description="over paragraphs: eq. 18, or its mean")

@@ -135,6 +135,25 @@ class Vocabulary:
                 sentences[-1].append(piece)
         return [sentence for sentence in sentences if sentence]
 
+    def spellings(self) -> list[bytes]:
+        """What each id adds to a text, in UTF-8: pieces that begin a word with a space before it, or a byte alone.
+
+        Marks add nothing, but for ``<Q>``, a space.
+        """
+        processor = self._processor
+        texts = [processor.id_to_piece(i).replace("▁", " ").encode() for i in range(len(self))]
+        for i in range(len(self)):
+            if processor.is_byte(i):
+                texts[i] = bytes([int(processor.id_to_piece(i)[1:-1], 16)])
+            elif processor.is_control(i) or i in _MARKS:
+                texts[i] = b" " if i == SENTENCE_END else b""
+        texts[UNK] = processor.decode([UNK]).encode()
+        return texts
+
+    def normalized(self, text: str) -> str:
+        """``text`` as the pieces spell it: in NFKC form where they were trained so."""
+        return self._processor.normalize(text).replace("▁", " ").strip()
+
     def _spelled(self, piece: str) -> tuple[int, ...]:
         """The ids of the single characters of a special piece; small letters where the vocabulary has no capitals."""
         exact, small = (self._processor.piece_to_id(list(text)) for text in (piece, piece.lower()))

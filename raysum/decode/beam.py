@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from raysum.config.sections import DecodeConfig
+from raysum.decode.grounding.guide import Guide, Guided
 from raysum.decode.scores import History, Term, length_norm
 from raysum.models.batch import Asked
 from raysum.models.special_ids import BOS, EOS, PAD, SENTENCE_END
@@ -55,35 +56,50 @@ class Finished:
     def __init__(self, num_examples: int, device: torch.device) -> None:
         self.count = torch.zeros(num_examples, dtype=torch.long, device=device)  # [B] how many have finished
         self._ids: list[list[int]] = []
+        self._cut: list[bool] = []
         self._columns: list[tuple[Tensor, ...]] = []  # example, score without final terms, log-probability, attention
 
     def add(
-        self, tokens: Tensor, history: History, chosen: Tensor, log_prob: Tensor, score: Tensor, closed: bool
+        self,
+        tokens: Tensor,
+        history: History,
+        chosen: Tensor,
+        log_prob: Tensor,
+        score: Tensor,
+        closed: bool,
+        guided: Guided | None = None,
     ) -> None:
         """Take in hypotheses ``tokens`` [B', R, T] of ``history.examples`` where ``chosen`` [B', R].
 
-        ``closed`` puts an EOS behind them.
+        ``closed`` puts an EOS behind them. Those that end inside a name, as ``guided`` says, are cut where it begins;
+        they come after all others, and do not count.
         """
         at = chosen.nonzero(as_tuple=True)
-        self._ids += [[*ids, EOS] if closed else ids for ids in tokens[at][:, 1:].tolist()]
+        length = tokens.shape[-1]
+        ends = guided.complete[at].tolist() if guided else [length] * len(at[0])
+        for ids, end in zip(tokens[at][:, 1:].tolist(), ends, strict=True):
+            self._ids.append([*ids[: end - 1], EOS] if closed or end < length else ids)
+            self._cut.append(end < length)
         sums = [part[at] for part in (history.total, history.overlap, history.by_token) if part is not None]
         self._columns.append((history.examples[at[0]], score[at], log_prob[at], *sums))
-        self.count[history.examples] += chosen.sum(-1)
+        self.count[history.examples] += (chosen & guided.whole if guided else chosen).sum(-1)
 
     def best(self, n_best: int, terms: Sequence[Term] = ()) -> list[list[Hypothesis]]:
         """The ``n_best`` of each example by score and the final ones of ``terms``, best first."""
-        found: list[list[Hypothesis]] = [[] for _ in range(len(self.count))]
+        found: list[list[tuple[bool, Hypothesis]]] = [[] for _ in range(len(self.count))]
         if not self._columns:
-            return found
+            return [[] for _ in found]
         example, score, log_prob, *sums = (torch.cat(column) for column in zip(*self._columns, strict=True))
         total, overlap, *by_token = (part[:, None] for part in sums)  # [F, 1, ...], as of one beam each
         steps = torch.tensor([[len(ids)] for ids in self._ids], device=score.device)
         history = History(example, total, overlap, steps, *by_token)
         whole = sum((term(history)[:, 0] for term in terms if term.final), score)
-        for number, *column in zip(example.tolist(), self._ids, whole.tolist(), log_prob.tolist(), strict=True):
+        columns = zip(example.tolist(), self._cut, self._ids, whole.tolist(), log_prob.tolist(), strict=True)
+        for number, cut, *column in columns:
             if column[1] > -torch.inf:  # else a term is no number: its predictor diverged
-                found[number].append(Hypothesis(*column))
-        return [sorted(some, key=lambda one: -one.score)[:n_best] for some in found]
+                found[number].append((cut, Hypothesis(*column)))
+        ranked = (sorted(some, key=lambda one: (one[0], -one[1].score)) for some in found)
+        return [[hypothesis for _, hypothesis in some[:n_best]] for some in ranked]
 
 
 def beam_search(
@@ -103,12 +119,14 @@ def search(
     exempt: Sequence[int] = (),
     left: Left | None = None,
     prompt: Tensor | None = None,
+    guide: Guide | None = None,
 ) -> Finished:
     """All hypotheses that finish, scored by log-probability and those of ``terms`` that are not final.
 
     ``memory`` is what ``model.start`` takes, with ``paragraph_mask`` [B, M]. ``exempt`` are ids that
     ``no_repeat_last`` lets repeat (commas). An example of which ``left`` says so ends as if at the maximum length.
-    Hypotheses begin with ``prompt`` [B, P], up to its padding; it counts in their length, and as certain.
+    Hypotheses begin with ``prompt`` [B, P], up to its padding; it counts in their length, and as certain. They say only
+    what ``guide`` lets them say.
 
     At each step, hypotheses whose EOS is among the R best candidates finish, and the R best others go on; an example
     stops with R finished ones, and at the maximum length every live one counts as finished. A hypothesis that has
@@ -129,11 +147,12 @@ def search(
         total=torch.zeros(num_examples, beams, paragraphs, device=device),
         overlap=torch.zeros(num_examples, beams, device=device),
     )
+    guided = Guided(guide, beams) if guide else None
     for length in range(1, settings.max_length + 1):
         logits, weights = model.step(tokens[..., -1].flatten(), state, attention=watch)
         if weights is not None:
             history.add(weights.view(*log_prob.shape, *weights.shape[1:]))
-        log_probs, eos, stuck = _candidates(logits, tokens, log_prob, settings, commas)
+        log_probs, eos, stuck = _candidates(logits, tokens, log_prob, settings, commas, guided)
         if prompt is not None and length <= prompt.shape[1]:
             _force(log_probs, eos, log_prob, prompt[history.examples, length - 1])
             stuck = log_probs.amax(-1) == -torch.inf
@@ -145,18 +164,20 @@ def search(
         better = torch.cat((eos_score, score), 1)[:, None] > eos_score[..., None]
         ends = (eos > -torch.inf) & (stuck | (better.sum(-1) < beams))
         if ends.any():
-            done.add(tokens, history, ends, eos, eos_score, closed=True)
+            done.add(tokens, history, ends, eos, eos_score, closed=True, guided=guided)
         tokens = torch.cat((tokens.gather(1, parent[..., None].expand_as(tokens)), token[..., None]), -1)
         history.reorder(parent)
+        if guided:
+            guided.advance(parent, token)
         alive = log_prob > -torch.inf
         if length == settings.max_length:
-            done.add(tokens, history, alive, log_prob, score, closed=False)
+            done.add(tokens, history, alive, log_prob, score, closed=False, guided=guided)
             break
         state.reorder(parent)
         going = (done.count[history.examples] < beams) & alive.any(-1)
         if left and any(gone := [left(example) for example in history.examples.tolist()]):
             ended = torch.tensor(gone, device=device)
-            done.add(tokens, history, alive & ended[:, None], log_prob, score, closed=False)
+            done.add(tokens, history, alive & ended[:, None], log_prob, score, closed=False, guided=guided)
             going &= ~ended
         if not going.all():
             index = going.nonzero().squeeze(1)
@@ -165,26 +186,39 @@ def search(
             state.keep(index)
             tokens, log_prob = tokens[index], log_prob[index]
             history.keep(index)
+            if guided:
+                guided.keep(index)
     return done
 
 
 def _candidates(
-    logits: Tensor, tokens: Tensor, log_prob: Tensor, settings: DecodeConfig, commas: Tensor
+    logits: Tensor,
+    tokens: Tensor,
+    log_prob: Tensor,
+    settings: DecodeConfig,
+    commas: Tensor,
+    guided: Guided | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of the hypotheses extended by each token, [B, R, V], and by EOS, [B, R]; -inf where blocked.
 
-    EOS is -inf among the former, and up to the minimum length in the latter unless nothing else is left.
+    EOS is -inf among the former, and in the latter up to the minimum length and inside a name that ``guided`` follows,
+    unless nothing else is left. What continues such a name is no repetition.
     """
     log_probs = logits.float().log_softmax(-1).view(*log_prob.shape, -1)
     log_probs += log_prob[..., None]
     eos = log_probs[..., EOS].clone()
     log_probs[..., EOS] = -torch.inf
+    names = guided.mask(log_probs) if guided else None
     separator = None if settings.block_across_sentences else SENTENCE_END
     block_ngrams(log_probs, tokens, settings.no_repeat_ngram_size, separator)
     block_recent(log_probs, tokens, settings.no_repeat_last, commas)
+    if names:
+        log_probs.scatter_(-1, *names)
     stuck = log_probs.amax(-1) == -torch.inf
     if tokens.shape[-1] <= settings.min_length:
         eos = eos.masked_fill(~stuck, -torch.inf)
+    elif guided:
+        eos = eos.masked_fill(~(stuck | guided.whole), -torch.inf)
     return log_probs, eos, stuck
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from raysum.config.sections import DecodeConfig
 from raysum.decode.beam import Hypothesis, Left, StepModel, StepState, search
+from raysum.decode.grounding.guide import Guide
 from raysum.decode.scores import terms
 from raysum.models.batch import Asked
 
@@ -28,28 +29,30 @@ def search_betas(
     exempt: Sequence[int] = (),
     left: Left | None = None,
     prompt: Tensor | None = None,
+    guide: Guide | None = None,
 ) -> list[list[list[Hypothesis]]]:
     """For each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` would find with this beta.
 
     ``predicted`` [B, M] is the predicted attention, None where all betas are 0; ``extracted`` [B, M] the extractive
-    probabilities, None where ``settings`` ask for none. ``exempt``, ``prompt`` and
-    ``left`` are those of :func:`search`.
+    probabilities, None where ``settings`` ask for none. ``exempt``, ``prompt``,
+    ``guide`` and ``left`` are those of :func:`search`.
     """
     number = len(betas)
     if number == 1 or settings.alignment_when == "final":
         strongest = terms(settings, memory, predicted, extracted, max(betas))  # steers and watches as any of them
-        found = search(model, memory, settings, strongest, exempt=exempt, prompt=prompt, left=left)
+        found = search(model, memory, settings, strongest, exempt=exempt, prompt=prompt, guide=guide, left=left)
         ranked = [found.best(settings.n_best, terms(settings, memory, predicted, extracted, beta)) for beta in betas]
         return [list(example) for example in zip(*ranked, strict=True)]
     searches = Searches(model, memory, number)
     predicted, extracted, prompt = (
         None if each is None else each.repeat_interleave(number, 0) for each in (predicted, extracted, prompt)
     )
+    guide = None if guide is None else guide.repeat(number)
     mask = memory.paragraph_mask
     each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
     chosen = terms(settings, searches, predicted, extracted, each_beta)
     each_left = None if left is None else lambda place: left(place // number)
-    found = search(searches, searches, settings, chosen, exempt=exempt, prompt=prompt, left=each_left)
+    found = search(searches, searches, settings, chosen, exempt=exempt, prompt=prompt, guide=guide, left=each_left)
     best = found.best(settings.n_best, chosen)
     return [best[start : start + number] for start in range(0, len(best), number)]
 

@@ -44,6 +44,7 @@ class Searcher:
 
     ``source`` is how much of a row it was trained to read. ``predictor`` and ``ranker`` are None where there are none.
     ``bf16``: products by autocast; scores are always fp32. ``commas``: ids that ``no_repeat_last`` lets repeat.
+    ``grounding`` is needed where settings ask for ``grounded``.
     """
 
     model: Generator
@@ -52,6 +53,7 @@ class Searcher:
     ranker: Any = None
     bf16: bool = False
     commas: tuple[int, ...] = ()
+    grounding: Any = None
 
     @torch.inference_mode()
     def find(
@@ -81,6 +83,7 @@ class Searcher:
             options: dict[str, Any] = {
                 "exempt": self.commas,
                 "prompt": _titles(rows, device) if settings.title_prompt else None,
+                "guide": self.grounding.guide(rows, settings.grounded, device) if settings.grounded else None,
                 "left": left,
             }
             found = search_betas(self.model, memory, settings, betas, predicted, extracted, **options)

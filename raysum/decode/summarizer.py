@@ -12,6 +12,7 @@ from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.beam import Left
+from raysum.decode.grounding.guide import Grounding
 from raysum.decode.searching import Searcher, write_up
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
@@ -78,6 +79,7 @@ class Summarizer:
             restore_ranker(settings.ranker, vocabulary.sha256, place) if settings.ranker else None,
             bf16=config.dtype == "bf16",
             commas=tuple(sorted(commas)),
+            grounding=Grounding(vocabulary, recipe.normalize),
         )
         return cls(searcher, vocabulary, recipe, settings, str(run))
 

@@ -48,12 +48,17 @@ class Sources:
 
 def is_name(word: str) -> bool:
     """Whether a word is a number or (part of) a name by its letters."""
-    return any(character.isupper() or character.isnumeric() for character in word)
+    return is_number(word) or any(map(str.isupper, word))
+
+
+def is_number(word: str) -> bool:
+    """Whether a word holds a digit or another sign for a number; a letter that counts, as in Chinese, is none."""
+    return any(character.isnumeric() and not character.isalpha() for character in word)
 
 
 def names(text: str) -> list[tuple[int, int]]:
     """Where the names of ``text`` start and end. A function word that begins a sentence belongs to none."""
-    return _runs(text, lambda word: word.lower() in FUNCTION_WORDS)
+    return runs(text, common=lambda word: word.lower() in FUNCTION_WORDS)
 
 
 def unsupported(text: str, sources: Sources) -> list[tuple[int, int]]:
@@ -61,25 +66,28 @@ def unsupported(text: str, sources: Sources) -> list[tuple[int, int]]:
 
     A sentence may begin with any word that stands there in small letters.
     """
-    spans = _runs(text, lambda word: word.lower() in FUNCTION_WORDS or word[:1].lower() + word[1:] in sources.words)
+    words = sources.words
+    spans = runs(text, common=lambda word: word.lower() in FUNCTION_WORDS or word[:1].lower() + word[1:] in words)
     found = [span for span in spans if not sources.has(text[slice(*span)])]
     # A first word that stands in small letters, too, may still be a part of a name that is longer: The Hague.
-    whole = {end: start for start, end in _runs(text, lambda _: False)}
+    whole = {end: start for start, end in runs(text)}
     return [span for span in found if not sources.has(text[whole[span[1]] : span[1]])]
 
 
-def _runs(text: str, common: Callable[[str], bool]) -> list[tuple[int, int]]:
-    """Start and end of each name; words that begin a sentence and are ``common`` are in none."""
-    runs: list[tuple[int, int]] = []
+def runs(
+    text: str, counts: Callable[[str], bool] = is_name, common: Callable[[str], bool] = lambda _: False
+) -> list[tuple[int, int]]:
+    """Start and end of each run of words that ``counts``; none has ``common`` ones that begin a sentence."""
+    found: list[tuple[int, int]] = []
     for match in _WORD.finditer(text):
         start, end = match.span()
-        if not is_name(match.group()) or (_begins(text, start) and common(match.group())):
+        if not counts(match.group()) or (_begins(text, start) and common(match.group())):
             continue
-        if runs and _JOINT.fullmatch(text, runs[-1][1], start):
-            runs[-1] = (runs[-1][0], end)
+        if found and _JOINT.fullmatch(text, found[-1][1], start):
+            found[-1] = (found[-1][0], end)
         else:
-            runs.append((start, end))
-    return runs
+            found.append((start, end))
+    return found
 
 
 def _begins(text: str, start: int) -> bool:
