@@ -6,7 +6,6 @@ import random
 import pytest
 import sentencepiece
 import torch
-from small_models import DRY, build_seeded, shaken
 from small_runs import TEXTS
 
 from raysum import systems
@@ -14,14 +13,13 @@ from raysum.config.sections import DecodeConfig, SourceConfig
 from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.grounding.cluster import Cluster
-from raysum.decode.grounding.contexts import BEGIN, INSIDE, OUT
+from raysum.decode.grounding.contexts import BEGIN, INSIDE
 from raysum.decode.grounding.guide import Grounding
 from raysum.decode.grounding.pieces import Pieces
 from raysum.decode.searching import Searcher
 from raysum.decode.summarizer import Summarizer
 from raysum.metrics.names import Sources, is_number, runs, unsupported
-from raysum.models.special_ids import BOS, EOS, SENTENCE_END, SPECIAL_PIECES, UNK
-from raysum.prepare.pipeline import prepare_example
+from raysum.models.special_ids import BOS, EOS, SPECIAL_PIECES, UNK
 
 DOCUMENTS = [
     "Florence lies on the river Arno. In 1436 Vu Tanpar finished the dome of 37,000 tonnes; O'Neil-Smith paid $1.5.",
@@ -35,7 +33,9 @@ def vocabulary_of(size: int, **options) -> Vocabulary:
     """Of English sources and much that they do not say; ``options`` are those of SentencePiece's trainer."""
     drawn = random.Random(size)
     names = ["".join(drawn.sample("aeioukrstnlmv", 5)).title() for _ in range(size)]
-    lines = DOCUMENTS + TEXTS + [f"{a} and {b} of {drawn.random():.4f}." for a, b in zip(names, names[1:], strict=False)]
+    lines = (
+        DOCUMENTS + TEXTS + [f"{a} and {b} of {drawn.random():.4f}." for a, b in zip(names, names[1:], strict=False)]
+    )
     if not options:
         return Vocabulary.train(lines, size)
     buffer = io.BytesIO()
@@ -49,11 +49,11 @@ def vocabulary_of(size: int, **options) -> Vocabulary:
 
 VOCABULARIES = {
     "100": lambda: vocabulary_of(100),
-    "1000": lambda: vocabulary_of(1000),
-    "8000": lambda: vocabulary_of(8000),
+    "1000": lambda: vocabulary_of(1000, model_type="bpe", character_coverage=1.0),
+    "8000": lambda: vocabulary_of(8000, model_type="bpe", character_coverage=1.0),
     "unigram": lambda: vocabulary_of(500, model_type="unigram"),
     "bytes": lambda: vocabulary_of(
-        600, model_type="bpe", byte_fallback=True, character_coverage=0.97, split_by_unicode_script=False
+        700, model_type="bpe", byte_fallback=True, character_coverage=0.98, split_by_unicode_script=False
     ),
 }
 MODELS = {
@@ -61,7 +61,34 @@ MODELS = {
     "flat": {"system": "family", "encoder": "SS", "decoder": "F"},
     "tdmca": {"system": "tdmca"},
     "txl": {"system": "txl"},
+    "graphsum": {"system": "graphsum"},
 }
+
+
+def summarizer(model: str, vocabulary: Vocabulary, seed: int, **decode) -> Summarizer:
+    """Of a small model with random weights, sure of what it writes, and a predictor that draws."""
+    sizes = {"vocabulary": len(vocabulary), "width": 16, "ffn": 24, "heads": 2, "dropout": 0.0}
+    made = systems.build(systems.spec_class(MODELS[model]["system"]).model_validate(MODELS[model] | sizes))
+    torch.manual_seed(seed)
+    for value in made.parameters():
+        torch.nn.init.normal_(value, std=0.5)
+    graph = "similarity" if model == "graphsum" else "none"
+    recipe = Recipe(vocabulary_sha256=vocabulary.sha256, min_words=1, graph=graph)
+    searcher = Searcher(made.eval(), SourceConfig(), predictor, grounding=Grounding(vocabulary, "none"))
+    return Summarizer(searcher, vocabulary, recipe, DecodeConfig(**decode), "a test")
+
+
+def predictor(paragraphs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return paragraphs[..., 0].masked_fill(~mask, -torch.inf).softmax(-1)
+
+
+def clusters(drawn: random.Random, number: int) -> list[dict]:
+    """Documents of shuffled words, so that names meet where none did."""
+    found = []
+    for _ in range(number):
+        words = [" ".join(drawn.sample(WORDS, drawn.randint(8, len(WORDS)))) for _ in range(drawn.randint(1, 3))]
+        found.append({"title": " ".join(drawn.sample(WORDS, 3)), "documents": [*words, drawn.choice(DOCUMENTS)]})
+    return found
 
 
 def told(text: str, sources: list[str], mode: str) -> list[str]:
@@ -96,7 +123,115 @@ def draw(drawn: random.Random, texts: list[str], vocabulary: Vocabulary, mode: s
 def test_every_way_through_the_automaton_says_what_the_sources_say(name, mode):
     vocabulary, drawn = VOCABULARIES[name](), random.Random(1)
     sources = [vocabulary.normalized(text) for text in ("The Hague 1436", *DOCUMENTS)]
+    assert Pieces(vocabulary, mode).has_bytes == (name == "bytes")
     for _ in range(8):
         ids, _ = draw(drawn, sources, vocabulary, mode)
         text = vocabulary.decode(ids)
         assert not told(text, sources, mode), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize("model", MODELS)
+def test_no_summary_says_what_its_sources_do_not(model, vocabulary):
+    drawn, pieces = random.Random(f"{model} {vocabulary}"), VOCABULARIES[vocabulary]()
+    for seed in range(6):
+        beams, most, mode = (
+            drawn.randint(1, 8),
+            drawn.randint(1, 40),
+            drawn.choice(["numbers", "names", "names", "all"]),
+        )
+        decode = {
+            "grounded": mode, "num_beams": beams, "n_best": beams, "max_length": most,
+            "min_length": drawn.randint(0, most), "no_repeat_ngram_size": drawn.choice([0, 1, 2, 3]),
+            "no_repeat_last": drawn.choice([0, 2]), "alignment_when": drawn.choice(["step", "final"]),
+        }  # fmt: skip
+        writer = summarizer(model, pieces, seed, **decode)
+        rows = [writer.prepare(cluster) for cluster in clusters(drawn, 3)]
+        for written in writer.summarize_betas(rows, writer.settings, [0.0, 0.7, 3.0][: drawn.randint(1, 3)]):
+            for row, summary in zip(rows, written, strict=True):
+                sources = [pieces.normalized(text) for text in (row["title"], *row["text"])]
+                for text in (summary.summary, *(other.summary for other in summary.alternatives)):
+                    assert not told(text, sources, mode), (decode, text)
+
+
+def test_free_decoding_says_what_the_sources_do_not():
+    """Else the test before shows nothing."""
+    vocabulary = VOCABULARIES["1000"]()
+    free = summarizer("pht", vocabulary, 0, max_length=30)
+    found = free.summarize_many(clusters(random.Random(0), 8))
+    assert sum(bool(unsupported(summary.summary, Sources(DOCUMENTS))) for summary in found) > 4
+
+
+def test_searches_alone_together_and_of_several_betas_find_the_same():
+    vocabulary, drawn = VOCABULARIES["1000"](), random.Random(3)
+    settings = {"grounded": "names", "num_beams": 3, "n_best": 3, "max_length": 25, "alignment_when": "step"}
+    writer = summarizer("pht", vocabulary, 1, **settings)
+    rows = [writer.prepare(cluster) for cluster in clusters(drawn, 6)]
+    together = writer.summarize_betas(rows, writer.settings, [0.0, 2.0])
+    for number, beta in enumerate((0.0, 2.0)):
+        for place, row in enumerate(rows):
+            (alone,) = writer.summarize_rows([row], writer.choose({"beta": beta}))
+            assert alone.summary == together[number][place].summary
+            assert [a.summary for a in alone.alternatives] == [a.summary for a in together[number][place].alternatives]
+
+
+def test_where_nothing_is_masked_nothing_changes():
+    """A vocabulary without capitals and digits."""
+    lines = [line.lower() for line in TEXTS]
+    vocabulary = Vocabulary.train(["".join(c for c in line if not c.isdigit()) for line in lines], 100)
+    for seed in range(4):
+        writer = summarizer("pht", vocabulary, seed, num_beams=4, n_best=4, max_length=25)
+        given = clusters(random.Random(seed), 3)
+        rows = [writer.prepare(cluster) for cluster in given]
+        free, held = (writer.summarize_rows(rows, writer.choose({"grounded": mode})) for mode in (None, "names"))
+        assert free == held
+
+
+def test_the_title_as_a_prompt_stays_whole_and_is_gone_on_from():
+    vocabulary = VOCABULARIES["8000"]()
+    for seed in range(4):
+        writer = summarizer("pht", vocabulary, seed, grounded="names", title_prompt=True, max_length=25)
+        summary = writer.summarize("Florence and Vu Tanpan 9", DOCUMENTS)
+        assert summary.summary.startswith("Florence and Vu Tanpan 9")
+        assert not unsupported(summary.summary, Sources(["Florence and Vu Tanpan 9", *DOCUMENTS]))
+
+
+def test_a_name_cut_at_the_maximum_length_is_left_out_and_comes_after_whole_summaries():
+    vocabulary = VOCABULARIES["100"]()
+    for seed in range(6):
+        writer = summarizer("pht", vocabulary, seed, grounded="names", num_beams=2, n_best=2, max_length=3)
+        summary = writer.summarize("ÉLODIE", DOCUMENTS)
+        assert len(summary.attention) and not unsupported(summary.summary, Sources(["ÉLODIE", *DOCUMENTS]))
+
+
+def written(texts: list[str], text: str, mode: str = "names", vocabulary: Vocabulary | None = None) -> bool:
+    """Whether ``text`` can be written where the sources are ``texts``, in the vocabulary's own segmentation."""
+    vocabulary = vocabulary or VOCABULARIES["1000"]()
+    pieces = Pieces(vocabulary, mode)
+    cluster = Cluster(texts, pieces, Cluster([], pieces))
+    edges = {(source, piece): target for source, piece, target in cluster.edges.tolist()}
+    state, ids = BEGIN, vocabulary.encode(text)
+    assert UNK not in ids, text
+    for piece in ids:
+        context = cluster.context[state]
+        follow = int(pieces.follow[context, piece]) if pieces.allowed[context, piece] else None
+        state = edges.get((state, piece), edges.get((context, piece), follow))
+        if state is None:
+            return False
+    return cluster.context[state] != INSIDE
+
+
+def test_what_may_be_written():
+    sources = ["The Hague", "Vu Tanpar paid 1,820 at O'Neil's mill in the U.S. Army; sheep graze. An iPhone of 37 B."]
+    for text in (
+        "Vu Tanpar paid 1,820.", "Tanpar paid O'Neil. There sheep graze.", "Sheep graze in The Hague", "37 of Vu, (37)",
+        "The Vu Tanpar", "some iPhone in the U.S. of Hague", "a Army. For Vu.",
+    ):  # fmt: skip
+        assert written(sources, text), text
+    for text in (
+        "Tan", "Vu Vu", "820.1", "18", "in Sheep", "paid tanPar", "Vu-Tanpar", "Vu The", "Mill 2", "x37",
+    ):  # fmt: skip
+        assert not written(sources, text), text
+    assert written(sources, "Vu Vu of 1,820", "numbers") and not written(sources, "in 1,8", "numbers")
+    assert written(sources, "sheep graze", "all") and not written(sources, "sheepgraze", "all")
