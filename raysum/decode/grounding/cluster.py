@@ -28,7 +28,7 @@ from raysum.decode.grounding.contexts import (
     SPACE,
     WORD,
 )
-from raysum.decode.grounding.pieces import Index, Pieces, Tries, spelled, text_of
+from raysum.decode.grounding.pieces import Index, Pieces, Tries, spelled
 from raysum.metrics.names import FUNCTION_WORDS, runs
 
 _WORD = re.compile(r"[^\W_]+")
@@ -55,8 +55,8 @@ class Cluster:
         self._matched: dict[int, list[tuple[int, str, int]]] = base._matched.copy() if base else {}
         self._states: dict[State, int] = base._states.copy() if base else {(c, ()): c for c in range(CONTEXTS)}
         self._fill([" ".join(text.split()) for text in texts])
-        self._by_context = self._context_edges()
-        edges = np.array(self._expand(), np.int64).reshape(-1, 3)
+        self._beginnings = self._find_beginnings()
+        edges = self._expand()
         if base:
             edges = np.concatenate((edges, base.edges[base.edges[:, 0] >= CONTEXTS]))
         self.context = np.array([context for context, _ in self._states])
@@ -66,11 +66,11 @@ class Cluster:
         """The tries of what ``texts`` say."""
         signs, pieces = self._signs, self._pieces
         words = frozenset(word for text in texts for word in _WORD.findall(text))
-        for name in {
-            name for text in texts for span in runs(text, signs.is_name) for name in _parts(text[slice(*span)])
-        }:
+        named = frozenset(filter(signs.is_name, words))
+        spans = [(text, *span) for text in texts for span in runs(text, named.__contains__)]
+        for name in {name for text, start, end in spans for name in _parts(text[start:end])}:
             self._add_name(name)
-        small = [word for word in words if not signs.is_name(word)]
+        small = words - named
         if signs.mode != NUMBERS:
             self._add_words("begin", map(_capitalized, small if self._base else ()), CLOSED)
             self._add_words("function", () if self._base else map(_capitalized, FUNCTION_WORDS), CLOSED)
@@ -105,20 +105,20 @@ class Cluster:
             names.append("other")
         return tuple(root for name in names if self._tries.children[root := self._roots[name]])
 
-    def _context_edges(self) -> list[_Reached]:
-        """What each context lets begin."""
+    def _find_beginnings(self) -> list[list[_Reached]]:
+        """What each context lets begin, by the signs before it; equal parts are the same object."""
         known: dict[tuple[str, tuple[int, ...]], _Reached] = {}
-        edges: list[_Reached] = [{} for _ in range(CONTEXTS)]
-        for before, index in self._pieces.after.items():
-            kinds = "".join(map(self._signs.kind, text_of(before.encode("latin-1")) or ""))
+        beginnings: list[list[_Reached]] = [[] for _ in range(CONTEXTS)]
+        for before, (kinds, index) in self._pieces.after.items():
             for context in range(1, CONTEXTS):
                 here = self._signs.walk(context, kinds)
                 roots = self._begins(here, not before)
                 if roots and (before, roots) not in known:
                     found = [match for root in roots for match in self._tries.matches(root, index)]
                     known[before, roots] = self._reached(here, found, len(kinds))
-                edges[context] |= known.get((before, roots), {})
-        return edges
+                if roots:
+                    beginnings[context].append(known[before, roots])
+        return beginnings
 
     def _reached(self, context: int, found: Iterable[tuple[int, str, int]], skip: int = 0) -> _Reached:
         """The states that pieces lead to from ``context``, with their first ``skip`` characters behind them."""
@@ -135,26 +135,32 @@ class Cluster:
                 reached[piece] = _either(reached[piece], (here, () if tail else (node,)))
         return reached
 
-    def _expand(self) -> list[tuple[int, int, int]]:
+    def _expand(self) -> np.ndarray:
         """All edges, as (source, piece, target); the states that they lead to get their numbers."""
-        edges, waiting = [], list(self._states)[:CONTEXTS]
+        states, waiting = self._states, list[State]()
+
+        def numbered(reached: _Reached) -> tuple[list[int], list[int]]:
+            for target in reached.values():
+                if target not in states:
+                    states[target] = len(states)
+                    waiting.append(target)
+            return list(reached), [states[target] for target in reached.values()]
+
+        once = {id(part): numbered(part) for parts in self._beginnings for part in parts}
+        edges = [(0, list[int](), list[int]())]
+        edges += [(source, *once[id(part)]) for source, parts in enumerate(self._beginnings) for part in parts]
         while waiting:
             state = waiting.pop()
-            number = self._states[state]
-            reached = self._after(state) if state[1] else self._by_context[number]
-            for piece, target in reached.items():
-                if target not in self._states:
-                    self._states[target] = len(self._states)
-                    waiting.append(target)
-                edges.append((number, piece, self._states[target]))
-        return edges
+            edges.append((states[state], *numbered(self._after(state))))
+        sources, pieces, targets = zip(*edges, strict=True)
+        counts = list(map(len, pieces))
+        return np.stack([np.repeat(sources, counts), *map(_joined, (pieces, targets))], 1)
 
     def _after(self, state: State) -> _Reached:
         """What may follow by the nodes of ``state``."""
         context, nodes = state
         reached = self._reached(context, [match for node in nodes for match in self._following(node)])
-        begun = self._by_context[context]
-        if begun:
+        for begun in self._beginnings[context]:
             for piece in reached.keys() & begun.keys():
                 reached[piece] = _either(reached[piece], begun[piece])
         return reached
@@ -163,9 +169,13 @@ class Cluster:
         if node not in self._matched:
             found = self._tries.matches(node, self._pieces.whole)
             if node in self._spaced:  # a sentence begins with a space, which does not double the one before
-                found += self._tries.matches(node, self._pieces.after.get(" ", Index()))
+                found += self._tries.matches(node, self._pieces.after.get(" ", ("", Index()))[1])
             self._matched[node] = found
         return self._matched[node]
+
+
+def _joined(parts: Iterable[list[int]]) -> np.ndarray:
+    return np.array([one for part in parts for one in part], np.int64)
 
 
 def _either(one: State, other: State) -> State:

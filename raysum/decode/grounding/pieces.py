@@ -29,12 +29,18 @@ class Pieces:
         self.characters = frozenset("".join(text for text in texts if text))
         self.has_bytes = None in texts
         self.whole = Index()  # pieces by spelling, and by spelling without signs at the end
-        self.after = defaultdict[str, Index](Index)  # likewise what is left of them, by the signs they begin with
+        self._after = defaultdict[str, Index](Index)
         kinds = [None if text is None else "".join(map(self.signs.kind, text)) for text in texts]
         self.kinds = [kind or "" for kind in kinds]
         for piece, (spelling, text) in enumerate(zip(spellings, texts, strict=True)):
             if spelling:
                 self._index(piece, spelling.decode("latin-1"), text)
+        # Likewise what is left of them, by the signs that they begin with, and the kinds of these.
+        self.after = {
+            before: ("".join(map(self.signs.kind, before.encode("latin-1").decode())), index)
+            for before, index in self._after.items()
+            if index
+        }
         different = {kind: number for number, kind in enumerate(dict.fromkeys(self.kinds))}
         each = np.array([different[kind] for kind in self.kinds])
         strict = np.array([[self.signs.walk(c, kind) for kind in different] for c in range(CONTEXTS)])[:, each]
@@ -46,7 +52,7 @@ class Pieces:
     def _index(self, piece: int, spelling: str, text: str | None) -> None:
         before, behind = (spelled("".join(signs.findall(text or ""))) for signs in (_BEFORE, _BEHIND))
         tail = "".join(map(self.signs.kind, text_of(behind.encode("latin-1")) or ""))
-        for index, rest in ((self.whole, spelling), (self.after[before], spelling[len(before) :])):
+        for index, rest in ((self.whole, spelling), (self._after[before], spelling[len(before) :])):
             index.add(rest, piece, "")
             if tail and len(rest) > len(behind):
                 index.add(rest[: -len(behind)], piece, tail)
@@ -111,5 +117,6 @@ class Tries:
                 pieces = index.get(longer := spelling + character)
                 if pieces is not None:
                     open_ends.append((child, longer))
-                    found += [(piece, tail, child) for piece, tail in pieces]
+                    if pieces:
+                        found += [(piece, tail, child) for piece, tail in pieces]
         return found
