@@ -50,16 +50,16 @@ class Cluster:
         """``base`` is the automaton of no texts; what it knows of function words is taken over."""
         self._pieces, self._signs, self._base = pieces, pieces.signs, base
         self._spaced = set[int]()  # nodes behind a space
-        self._tries: Tries = base._tries.copy() if base else Tries()
-        self._roots: dict[str, int] = base._roots if base else {name: self._tries.root() for name in _ROOTS}
-        self._matched: dict[int, list[tuple[int, str, int]]] = base._matched.copy() if base else {}
-        self._states: dict[State, int] = base._states.copy() if base else {(c, ()): c for c in range(CONTEXTS)}
+        self.tries: Tries = base.tries.copy() if base else Tries()
+        self.roots: dict[str, int] = base.roots if base else {name: self.tries.root() for name in _ROOTS}
+        self.matched: dict[int, list[tuple[int, str, int]]] = base.matched.copy() if base else {}
+        self.states: dict[State, int] = base.states.copy() if base else {(c, ()): c for c in range(CONTEXTS)}
         self._fill([" ".join(text.split()) for text in texts])
         self._beginnings = self._find_beginnings()
         edges = self._expand()
         if base:
             edges = np.concatenate((edges, base.edges[base.edges[:, 0] >= CONTEXTS]))
-        self.context = np.array([context for context, _ in self._states])
+        self.context = np.array([context for context, _ in self.states])
         self.edges: np.ndarray = _without_dead_ends(edges, self.context)
 
     def _fill(self, texts: Sequence[str]) -> None:
@@ -81,17 +81,17 @@ class Cluster:
             self._add_words("other", (c for c in strange if not c.isalnum()), OUT)
 
     def _add_name(self, name: str) -> None:
-        node = self._roots["names"]
+        node = self.roots["names"]
         for found in re.finditer(r"[^\W_]+|[\W_]", name):
             context = NAMED if found[0].isalnum() else self._signs.step(NAMED, self._signs.kind(found[0]))
-            node = self._tries.add(node, spelled(found[0]), context)
+            node = self.tries.add(node, spelled(found[0]), context)
             if context == SPACE:
                 self._spaced.add(node)
 
     def _add_words(self, root: str, words: Iterable[str], context: int) -> None:
         for word in words:
             if word and word[0] in self._pieces.characters or root in ("letters", "other"):
-                self._tries.add(self._roots[root], spelled(word), context)
+                self.tries.add(self.roots[root], spelled(word), context)
 
     def _begins(self, context: int, first: bool) -> tuple[int, ...]:
         """Roots of what may begin in ``context``; ``first``: with the first character of a piece."""
@@ -103,7 +103,7 @@ class Cluster:
             names.append("letters")
         if first and self._pieces.has_bytes and context != INSIDE:
             names.append("other")
-        return tuple(root for name in names if self._tries.children[root := self._roots[name]])
+        return tuple(root for name in names if self.tries.children[root := self.roots[name]])
 
     def _find_beginnings(self) -> list[list[_Reached]]:
         """What each context lets begin, by the signs before it; equal parts are the same object."""
@@ -114,7 +114,7 @@ class Cluster:
                 here = self._signs.walk(context, kinds)
                 roots = self._begins(here, not before)
                 if roots and (before, roots) not in known:
-                    found = [match for root in roots for match in self._tries.matches(root, index)]
+                    found = [match for root in roots for match in self.tries.matches(root, index)]
                     known[before, roots] = self._reached(here, found, len(kinds))
                 if roots:
                     beginnings[context].append(known[before, roots])
@@ -123,21 +123,21 @@ class Cluster:
     def _reached(self, context: int, found: Iterable[tuple[int, str, int]], skip: int = 0) -> _Reached:
         """The states that pieces lead to from ``context``, with their first ``skip`` characters behind them."""
         reached: _Reached = {}
-        walk, at_node, kinds = self._signs.walk, self._tries.context, self._pieces.kinds
+        walk, at_node, kinds = self._signs.walk, self.tries.context, self._pieces.kinds
         for piece, tail, node in found:
-            here = walk(at_node[node], tail)
-            if tail and here == INSIDE:
+            state: State = (walk(at_node[node], tail), ()) if tail else (at_node[node], (node,))
+            if tail and state[0] == INSIDE:
                 continue
-            if piece not in reached:
-                after = kinds[piece][skip:] if context else ""
-                reached[piece] = max(here, walk(context, after) if after else INSIDE), () if tail else (node,)
-            else:
-                reached[piece] = _either(reached[piece], (here, () if tail else (node,)))
+            if piece in reached:
+                state = _either(reached[piece], state)
+            elif context and (after := kinds[piece][skip:]):
+                state = max(state[0], walk(context, after)), state[1]
+            reached[piece] = state
         return reached
 
     def _expand(self) -> np.ndarray:
         """All edges, as (source, piece, target); the states that they lead to get their numbers."""
-        states, waiting = self._states, list[State]()
+        states, waiting = self.states, list[State]()
 
         def numbered(reached: _Reached) -> tuple[list[int], list[int]]:
             for target in reached.values():
@@ -166,12 +166,12 @@ class Cluster:
         return reached
 
     def _following(self, node: int) -> list[tuple[int, str, int]]:
-        if node not in self._matched:
-            found = self._tries.matches(node, self._pieces.whole)
+        if node not in self.matched:
+            found = self.tries.matches(node, self._pieces.whole)
             if node in self._spaced:  # a sentence begins with a space, which does not double the one before
-                found += self._tries.matches(node, self._pieces.after.get(" ", ("", Index()))[1])
-            self._matched[node] = found
-        return self._matched[node]
+                found += self.tries.matches(node, self._pieces.after.get(" ", ("", Index()))[1])
+            self.matched[node] = found
+        return self.matched[node]
 
 
 def _joined(parts: Iterable[list[int]]) -> np.ndarray:
