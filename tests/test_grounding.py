@@ -6,6 +6,7 @@ import random
 import pytest
 import sentencepiece
 import torch
+from pydantic import ValidationError
 from small_runs import TEXTS
 
 from raysum import systems
@@ -20,6 +21,7 @@ from raysum.decode.searching import Searcher
 from raysum.decode.summarizer import Summarizer
 from raysum.metrics.names import Sources, is_number, runs, unsupported
 from raysum.models.special_ids import BOS, EOS, SPECIAL_PIECES, UNK
+from raysum.serve.schema import SummarizeRequest
 
 DOCUMENTS = [
     "Florence lies on the river Arno. In 1436 Vu Tanpar finished the dome of 37,000 tonnes; O'Neil-Smith paid $1.5.",
@@ -235,3 +237,10 @@ def test_what_may_be_written():
         assert not written(sources, text), text
     assert written(sources, "Vu Vu of 1,820", "numbers") and not written(sources, "in 1,8", "numbers")
     assert written(sources, "sheep graze", "all") and not written(sources, "sheepgraze", "all")
+
+
+def test_a_request_may_ask_for_it():
+    asked = {"title": "a", "documents": ["b"], "options": {"grounded": "names"}}
+    assert SummarizeRequest.model_validate(asked).options.model_dump(exclude_none=True) == {"grounded": "names"}
+    with pytest.raises(ValidationError, match="'numbers', 'names' or 'all'"):
+        SummarizeRequest.model_validate(asked | {"options": {"grounded": "yes"}})

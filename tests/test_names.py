@@ -10,7 +10,7 @@ CASES = {
     "Vu Tanpar, Ra Sol and O'Neil met in the U.S. The mill stood.": ["Vu Tanpar", "Ra Sol", "O'Neil", "U.S"],
     "Sheep graze. Near Rome an iPhone rang; the mRNA of 193or": ["Sheep", "Rome", "iPhone", "mRNA", "193or"],
     "Мост Фирнир пересекает Нонру": ["Мост Фирнир", "Нонру"],
-    "大桥 1908 年": ["1908"],
+    "大桥 1908 年，一月三日": ["1908"],
     "": [],
 }
 

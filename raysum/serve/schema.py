@@ -36,22 +36,24 @@ def _form(document: Any) -> str:
 TextOrDocument = Annotated[Annotated[str, Tag("str")] | Annotated[Document, Tag("Document")], Discriminator(_form)]
 
 
-# Decoding settings that a request may give, and the most it may ask for, so that it stays affordable.
-_MOST: dict[str, int] = {
+# Decoding settings that a request may give, and the most of a number it may ask for, so that it stays affordable.
+_MOST: dict[str, int | None] = {
     "num_beams": 16,
     "max_length": 1000,
     "min_length": 1000,
     "length_penalty": 10,
     "no_repeat_ngram_size": 20,
     "n_best": 16,
+    "grounded": None,
 }
 _MOST_EXTRACTED: dict[str, int] = {"words": 1000, "redundancy": 1}  # of systems that extract
 
 
-def _option(section: type[Section], name: str, most: int) -> Any:
+def _option(section: type[Section], name: str, most: int | None) -> Any:
     """The field of ``section``, bounded, and None where the run's setting holds."""
     field = section.model_fields[name]
-    bounded: Any = Annotated.__class_getitem__((field.annotation, *field.metadata, Field(le=most)))  # type: ignore
+    limits = (*field.metadata, Field(le=most)) if most is not None else (Field(),)
+    bounded: Any = Annotated.__class_getitem__((field.annotation, *limits))  # type: ignore
     return bounded | None, Field(None, description=field.description)
 
 
