@@ -21,7 +21,7 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare, results_folder
-from raysum.evaluate.systems import EXTRACTIVE, System, Trained
+from raysum.evaluate.systems import Extracted, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.metrics.names import Sources, unsupported
 from raysum.run import Run, RunResult
@@ -30,6 +30,7 @@ from raysum.runtime.progress import say
 from raysum.runtime.storage import read_lines
 from raysum.stream.kinds.base import kind_of
 from raysum.stream.loader import batches
+from raysum.systems import extractive_names
 from raysum.train import fit
 from raysum.train.brief import brief_of
 
@@ -90,7 +91,7 @@ class AutoResult(RunResult):
 
     @property
     def serve(self) -> str:
-        return f"raysum serve {self.best if self.best in EXTRACTIVE else self.run.path}"
+        return f"raysum serve {self.best if self.best in extractive_names() else self.run.path}"
 
     def to_dict(self) -> dict[str, Any]:
         told = {"invented": round(self.invented, 4), "best": self.best, "serve": self.serve}
@@ -261,7 +262,7 @@ def _expectation(rows: int, visits: int) -> str:
 def compared(run: Run, dataset: Dataset) -> AutoResult:
     """The run beside all systems that need no training, on the valid split."""
     summarizer = Summarizer.load(run.path)
-    free = [system() for name, system in EXTRACTIVE.items() if name != "oracle"]  # that one reads the reference
+    free = [one for one in map(Extracted.named, extractive_names()) if not one.system.needs_reference]
     mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
     limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
     config = EvaluateConfig(data=str(dataset.path), split="valid", limit=limit)

@@ -60,7 +60,7 @@ def _is_sentence(quote: str) -> bool:
 def _pieces(text: str, whole: bool) -> Iterator[tuple[int, int, int]]:
     """Paragraph, start and end of each piece of ``text``; a ``whole`` text is one paragraph."""
     lines = paragraph_spans(text)
-    starts = [0] if whole else [start for start, _ in lines]
+    starts = [0] if whole else [start for start, _ in paragraph_spans(text, "blank-lines")]
     for start, end in _running(text, _outside_code(text, lines)):
         marker = _MARKER.match(text, start, end)
         start = marker.end() if marker else start

@@ -71,12 +71,13 @@ class Extractor:
             raise UserError(f"cluster {name!r} cannot be summarized: {reason}") from None
 
     def _extract(self, cluster: Cluster, settings: ExtractConfig) -> Summary:
-        if self.system.needs_reference and not cluster.summary.strip():
+        reference = next((summary for summary in cluster.summaries if summary.strip()), "")
+        if self.system.needs_reference and not reference:
             raise Rejected(f"{self.name} chooses by a reference, and it has no summary")
         found = passages(cluster)
         if not found:
             raise Rejected("no sentence in the documents")
-        source = Source([p.text for p in found], [p.document for p in found], cluster.summary)
+        source = Source([p.text for p in found], [p.document for p in found], reference)
         limit = WORDS if settings.words is None else settings.words
         redundancy = REDUNDANCY if settings.redundancy is None else settings.redundancy
         chosen = sorted(take(self.system, source, limit, redundancy))
