@@ -12,6 +12,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from small_runs import TEXTS
 
 import raysum
+from raysum.data.clean import paragraph_spans
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, take
 from raysum.extract.systems import Lead, LexRank, Mmr, Source, Taken
@@ -105,8 +106,8 @@ def test_sentences_of_a_text_are_cited_to_the_character(language, system):
         (citation,) = sentence.citations
         assert text[citation.start : citation.end] == citation.quote
         assert sentence.text == " ".join(citation.quote.split())
-        lines = [line for line in text.splitlines() if line.strip()]
-        assert citation.quote.splitlines()[0] in lines[citation.paragraph]
+        paragraphs = [text[a:b] for a, b in paragraph_spans(text, "blank-lines")]
+        assert citation.quote.splitlines()[0] in paragraphs[citation.paragraph]
         assert (citation.source, citation.document, citation.weight, sentence.support) == ("a.txt", 0, 1.0, 1.0)
     assert summary.support == 100 and ("\n" not in summary.summary)
 
