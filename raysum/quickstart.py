@@ -20,6 +20,7 @@ from raysum.prepare.job import prepare
 from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready, ray_session
+from raysum.runtime.stages import Stages, span
 from raysum.runtime.storage import check_vacant
 from raysum.train.fit import train
 from raysum.tune.search import tune
@@ -32,6 +33,9 @@ _HELD_OUT = 300  # clusters of the valid and of the test split, at most
 _PIECES = 2000
 _WORKERS = 2
 _BETA_EXAMPLES = 100  # of the valid split, decoded with each beta
+_STEPS = 680  # of the preset
+# Seconds of each stage on two quiet cores, 207 in all (raysum/bench/RESULTS.md).
+_EXPECTED = {"corpus": 6, "prepare": 13, "train": 128, "align": 14, "search": 20, "evaluate": 25, "summarize": 1}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class QuickstartResult:
 
     run: Run
     seconds: float
+    stages: dict[str, float]  # seconds of each
     beta: float
     evaluation: Evaluation
     cluster: dict[str, Any]
@@ -49,20 +54,22 @@ class QuickstartResult:
         return {
             "run": str(self.run.path),
             "seconds": round(self.seconds, 1),
+            "stages": {name: round(seconds, 1) for name, seconds in self.stages.items()},
             "beta": self.beta,
             **self.evaluation.to_dict(),
             "summary": self.summary.to_dict(),
         }
 
     def render(self) -> "Group":
-        """For people: the table, the summary with the paragraphs that it cites, and how to serve the run."""
+        """For people: the table, the summary with its notes and support, its sources, and how to serve the run."""
         from rich.console import Group
         from rich.text import Text
 
         lines = [f"\n{self.cluster['title']}", *self.summary.render().splitlines()[1:]]
-        for number, document in enumerate(self.cluster["documents"]):
-            lines += [f"    [{number}.{n}] {paragraph}" for n, paragraph in enumerate(document["text"].split("\n\n"))]
-        lines.append(f"\n{self.seconds:.0f} s in all; the best beta was {self.beta:g}. Serve this model with")
+        for document in self.cluster["documents"]:
+            lines += [f"  {document['source']}", *(f"    {text}" for text in document["text"].split("\n\n"))]
+        spent = ", ".join(f"{name} {seconds:.0f}" for name, seconds in self.stages.items())
+        lines.append(f"\n{self.seconds:.0f} s in all ({spent}); the best beta was {self.beta:g}. Serve this model with")
         lines.append(f"  raysum serve {self.run.path}")
         return Group(self.evaluation.render(), Text("\n".join(lines)))
 
@@ -76,29 +83,31 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
     corpus, data, run_path, found = (out / name for name in ("corpus", "data", "pht", "search"))
     make_ready("search")
     _claim(out)
+    held_out = min(_HELD_OUT, clusters // 4)
+    stages = Stages(_expected(steps, clusters, held_out))
+    say(f"the whole takes about {span(sum(stages.expected.values()))} on two quiet cores")
     with ray_session(cpus=_WORKERS + 2, purpose="search"):
-        _step(1, "an invented encyclopedia: sources that state facts, and leads that combine them")
-        held_out = min(_HELD_OUT, clusters // 4)
-        factbook.write(corpus, train=clusters, valid=held_out, test=held_out)
-        _step(2, "prepare: paragraphs ranked by tf-idf against the title, a vocabulary, shards")
-        prepare(corpus, data, pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[KEPT])
-        _step(3, f"train a PHT on {_WORKERS} workers with ZeRO-2")
-        length = {"workers": _WORKERS} | ({"steps": steps} if steps else {})
-        run = train("quickstart", data=str(data), out=str(run_path), train=length).run
-        _step(4, "attention alignment: labels by the trained model, then the predictor")
-        # Few labels and steps do: on the factbook the predictor's error stops falling after some 80.
-        few = {"workers": 0, "label_examples": 1200, "micro_batches": 1, "steps": min(steps, 50) if steps else 80}
-        quick = {"lr": 0.001, "schedule": "linear", "warmup_steps": 10}
-        train("alignment", data=str(data), run=str(run_path), train=few, optim=quick)
-        _step(5, "search the weight of attention alignment")
-        tuned = tune("beta", data=str(data), out=str(found), run=str(run_path), examples=_BETA_EXAMPLES)
-        beta = float(tuned.best.config["decode.beta"])
-        _step(6, "evaluate on the test split, whose names share no word with training; facts F1 is what counts")
-        evaluation = _evaluate(run, data, beta)
-    _step(7, "summarize raw text")
-    cluster = next(factbook.generate("test", 1))
-    summary = Summarizer.load(run.path).summarize(cluster["title"], cluster["documents"])
-    return QuickstartResult(run, time.monotonic() - began, beta, evaluation, cluster, summary)
+        with stages.stage("corpus", "an invented encyclopedia: sources that state facts, and leads that combine them"):
+            factbook.write(corpus, train=clusters, valid=held_out, test=held_out)
+        with stages.stage("prepare", "prepare: paragraphs ranked by tf-idf against the title, a vocabulary, shards"):
+            prepare(corpus, data, pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[KEPT])
+        with stages.stage("train", f"train a PHT on {_WORKERS} workers with ZeRO-2"):
+            length = {"workers": _WORKERS} | ({"steps": steps} if steps else {})
+            run = train("quickstart", data=str(data), out=str(run_path), train=length).run
+        with stages.stage("align", "attention alignment: labels by the trained model, then the predictor"):
+            # Few labels and steps do: on the factbook the predictor's error stops falling after some 80.
+            few = {"workers": 0, "label_examples": 1200, "micro_batches": 1, "steps": min(steps, 50) if steps else 80}
+            quick = {"lr": 0.001, "schedule": "linear", "warmup_steps": 10}
+            train("alignment", data=str(data), run=str(run_path), train=few, optim=quick)
+        with stages.stage("search", "search the weight of attention alignment"):
+            tuned = tune("beta", data=str(data), out=str(found), run=str(run_path), examples=_BETA_EXAMPLES)
+            beta = float(tuned.best.config["decode.beta"])
+        with stages.stage("evaluate", "evaluate on the test split, of names that training never saw; facts F1 counts"):
+            evaluation = _evaluate(run, data, beta)
+    with stages.stage("summarize", "summarize raw text"):
+        cluster = next(factbook.generate("test", 1))
+        summary = Summarizer.load(run.path).summarize(cluster["title"], cluster["documents"])
+    return QuickstartResult(run, time.monotonic() - began, stages.seconds, beta, evaluation, cluster, summary)
 
 
 def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
@@ -128,5 +137,8 @@ def _claim(out: Path) -> None:
         raise UserError(f"less than 1 GiB is free at {out}; quickstart needs about 0.3 GiB")
 
 
-def _step(number: int, text: str) -> None:
-    say(f"\n[{number}/7] {text}")
+def _expected(steps: int | None, clusters: int, held_out: int) -> dict[str, float]:
+    """The seconds of each stage on two quiet cores, for that many steps and clusters."""
+    shares = {"corpus": clusters / CLUSTERS, "prepare": clusters / CLUSTERS, "evaluate": held_out / _HELD_OUT}
+    shares["train"] = 0.1 + 0.9 * (steps or _STEPS) / _STEPS  # its workers start, whatever there is to do
+    return {name: max(seconds * shares.get(name, 1.0), 1.0) for name, seconds in _EXPECTED.items()}

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from raysum.config.sections import Config, DecodeConfig
 from raysum.data.dataset import Dataset
@@ -37,12 +36,14 @@ def write_factbook(path: Path, counts: dict[str, int], summaries: bool = True, p
     return writer.finish(written)
 
 
-def write_run(path: Path, dataset: Dataset, predictor: bool = False) -> Run:
-    """A PHT of random weights, with an attention predictor if asked for; decodes up to 16 tokens with 2 beams."""
+def write_run(path: Path, dataset: Dataset, predictor: bool = False, **shape: str) -> Run:
+    """A PHT (or of another ``shape``) of random weights, with an attention predictor if asked for; decodes up to 16
+    tokens with 2 beams."""
     sizes = {"width": 16, "ffn": 32, "heads": 2}
     pieces = len(Vocabulary.load(dataset.vocabulary_path))
     run = Run(path)
-    _write(run, FamilySpec(encoder="L", decoder="P", vocabulary=pieces, pooling_heads=2, **sizes), dataset)
+    form: dict[str, Any] = {"encoder": "L", "decoder": "P", **shape}
+    _write(run, FamilySpec(vocabulary=pieces, pooling_heads=2, **form, **sizes), dataset)
     if predictor:
         _write(run.alignment, PredictorSpec(layers=1, **sizes), dataset)
     return run
@@ -63,5 +64,4 @@ def _write(run: Run, spec: Spec, dataset: Dataset) -> None:
             torch.nn.init.normal_(parameter, std=0.3)
     decode = DecodeConfig(num_beams=2, max_length=16, batch_examples=4)
     run.create(Config(model=spec, decode=decode), dataset.recipe.model_dump(), dataset.vocabulary_path)
-    run.checkpoint_path(1).mkdir()
-    save_file(model.state_dict(), run.checkpoint_path(1) / "weights.safetensors")
+    run.add_weights(1, model.state_dict(), {"data": dataset.fingerprint})

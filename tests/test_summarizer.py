@@ -142,7 +142,8 @@ def test_a_summary_for_which_nobody_waits_breaks_off_and_changes_no_other(aligne
 
 
 def test_one_sentence_cites_by_the_attention_of_the_whole(plain):
-    summary = plain.summarize("The mill", DOCUMENTS)
+    row = plain.prepare({"title": "The mill", "documents": DOCUMENTS})
+    summary = plain.summarize_rows([row], plain.choose({"citations": "attention"}))[0]
     assert len(summary.sentences) == 1
     best = plain.prepare({"title": "The mill", "documents": DOCUMENTS})["document"][np.argmax(summary.attention)]
     assert summary.sentences[0].citations[0].document == best
@@ -355,14 +356,13 @@ def test_n_best_and_the_printed_form(plain):
     summary = plain.summarize_rows([row], plain.choose({"n_best": 3}))[0]
     scores = [summary.score, *(other.score for other in summary.alternatives)]
     assert len(scores) == 3 and scores == sorted(scores, reverse=True)
-    assert set(summary.to_dict()) == {"id", "summary", "sentences", "attention", "score", "support", "alternatives"}
     printed = plain.summarize_rows([row])[0].to_dict()
-    assert "alternatives" not in printed
-    cited = summary.sentences[0].citations[0]
-    line = summary.render().splitlines()[1]
-    assert line.startswith(f"  {summary.sentences[0].text}  [{cited.document}.{cited.paragraph}] {cited.weight:.2f}")
-    assert set(printed["sentences"][0]) == {"text", "citations", "support"}
-    assert {"document", "paragraph", "weight"} < set(printed["sentences"][0]["citations"][0])
+    kept = {"id", "summary", "sentences", "attention", "score", "support", "unsupported", "warnings"}
+    assert set(printed) == kept and set(summary.to_dict()) == {*kept, "alternatives"}
+    assert summary.render().splitlines()[1].startswith(f"  {summary.sentences[0].text} [1]")
+    assert set(printed["sentences"][0]) == {"text", "citations", "support", "unsupported"}
+    told = {"document", "paragraph", "weight", "source", "quote", "start", "end"}
+    assert set(printed["sentences"][0]["citations"][0]) == told
 
 
 def test_bf16_is_near_fp32(folder, plain):

@@ -137,6 +137,7 @@ def evaluate(
 class _SummarizeConfig(LoadConfig, Shaped):
     title: str = Field("", description="title, where the files are texts of one cluster")
     words: int | None = Field(None, description="words of a summary by lexrank, lead, mmr or oracle; 100 by default")
+    html: str | None = Field(None, description="file to write besides: a page of the summaries and their sources")
 
 
 @verb(app, _SummarizeConfig)
@@ -150,13 +151,16 @@ def summarize(
     settings: _SummarizeConfig,
 ) -> Any:
     """Summarize raw clusters from files, without a server and without Ray."""
-    from raysum.cli.clusters import given_clusters
+    from raysum.cli.clusters import given_clusters, write_page
     from raysum.extract.summarizer import summarizer_of
 
     clusters = given_clusters(files or ["-"], settings.title, settings.shape)
     length = {} if settings.words is None else {"words": settings.words}
     summarizer = summarizer_of(run, settings.model_copy(update={"decode": settings.decode | length}))
-    return summarizer.summarize_many(clusters, progress=len(clusters) > 1)
+    summaries = summarizer.summarize_many(clusters, progress=len(clusters) > 1)
+    if settings.html:
+        write_page(settings.html, summaries, clusters)
+    return summaries
 
 
 @verb(app, ServeConfig)

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from raysum.config.loading import read_text
+from raysum.decode.page import page
+from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.prepare.sources.find import SUFFIXES, find_sources
 from raysum.prepare.sources.jsonl import json_records
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.prepare.sources.shape import Shape
+from raysum.runtime.storage import write_text
 
 
 def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()) -> list[dict[str, Any]]:  # noqa: B008
@@ -43,6 +46,14 @@ def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()
     elif title:
         raise UserError("--title is for files of text; clusters in data files have their own titles")
     return clusters
+
+
+def write_page(file: str, summaries: Sequence[Summary], clusters: Sequence[dict[str, Any]]) -> None:
+    """The summaries of ``clusters`` with their sources as one page. Raises UserError where it cannot be written."""
+    try:
+        write_text(Path(file), page(summaries, clusters))
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}; choose another --html") from None
 
 
 def _check_size(name: str, size: int) -> None:

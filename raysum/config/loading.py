@@ -93,7 +93,7 @@ def read_yaml(name: str, folder: Path, noun: str) -> tuple[dict[str, Any], dict[
 def read_text(path: Path) -> str:
     """Raises UserError where a file that the user named is not there, or not in UTF-8."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")  # line ends as they are: citations count characters
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except OSError as error:

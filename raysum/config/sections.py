@@ -133,8 +133,10 @@ class DecodeConfig(Section):
     source_tokens: Count | None = Field(
         None, description="tokens read in place of source.max_tokens (HT: trained on 1,600, tested on 3,000)"
     )
-    citations: Literal["attention", "lexical"] = Field(
-        "attention", description="a sentence cites what it attended to, or the paragraph of nearest tf-idf"
+    citations: Literal["attention", "lexical", "both"] = Field(
+        "both",
+        description="a sentence cites what it attended to, or the paragraph of nearest tf-idf, or of what it attended "
+        "to the paragraphs that hold its names, numbers and other words",
     )
     batch_examples: Size = Field(16, description="examples decoded together")
 

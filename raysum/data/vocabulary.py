@@ -4,8 +4,10 @@ import hashlib
 import heapq
 import io
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 
 from raysum.data.clean import Normalization, normalize, paragraph_spans
@@ -85,6 +87,14 @@ class Vocabulary:
 
     def __reduce__(self) -> tuple:
         return Vocabulary, (self.model,)
+
+    @cached_property
+    def shapes(self) -> tuple[np.ndarray, np.ndarray]:
+        """[pieces] how many characters of text each stands for, and whether a word begins with it."""
+        pieces = [self._processor.id_to_piece(i) for i in range(len(SPECIAL_PIECES), len(self))]
+        letters = [1, *[0] * (len(SPECIAL_PIECES) - 1), *(len(piece.lstrip("▁")) for piece in pieces)]
+        starts = [False] * len(SPECIAL_PIECES) + [piece.startswith("▁") for piece in pieces]
+        return np.array(letters), np.array(starts)
 
     def suggested_normalization(self) -> Normalization:
         """How text must look for these pieces, judged by the pieces themselves.

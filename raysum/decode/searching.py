@@ -19,8 +19,9 @@ from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.beam import Hypothesis, Left
 from raysum.decode.betas import search_betas
+from raysum.decode.notes import annotated
 from raysum.decode.scores import shares
-from raysum.decode.summary import Alternative, Citation, Sentence, Summary
+from raysum.decode.summary import Alternative, Summary
 from raysum.errors import UserError
 from raysum.metrics import citations
 from raysum.models.batch import Memory, move
@@ -164,20 +165,12 @@ def _summary(
 ) -> Summary:
     """What ``best`` says and cites, with its ``attention`` [K, M]."""
     spans = [(vocabulary.decode(best.ids[a:b]), attention[a:b]) for a, b in token_spans(best.ids)]
-    spans = [(text, weights) for text, weights in spans if text]
-    weights = [citations.overall(part) for _, part in spans]
-    if settings.citations == "lexical" and spans:
-        weights = list(citations.lexical([text for text, _ in spans], row["text"]))
-    documents, paragraphs = row["document"].tolist(), row["paragraph"].tolist()
-    sentences = []
-    for (text, _), part in zip(spans, weights, strict=True):
-        cited = citations.cited(part)
-        made = [Citation(document=documents[m], paragraph=paragraphs[m], weight=weight) for m, weight in cited]
-        sentences.append(Sentence(text=text, citations=made))
-    return Summary(
-        id=row["id"],
-        summary=vocabulary.decode(best.ids),
-        sentences=sentences,
+    said = [(text, citations.overall(weights)) for text, weights in spans if text]
+    return annotated(
+        row,
+        [text for text, _ in said],
+        [weights for _, weights in said],
+        settings.citations,
         attention=citations.overall(attention).tolist(),
         score=best.score,
     )

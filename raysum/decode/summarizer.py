@@ -8,6 +8,7 @@ from typing import Any
 
 from raysum.config.problems import validate
 from raysum.config.sections import DecodeConfig, LoadConfig
+from raysum.data.familiar import Familiar
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
@@ -30,12 +31,21 @@ DTYPES = ("fp32", "bf16", "int8")
 class Summarizer:
     """A trained model with all that turns raw text into its input and its output into text.
 
-    ``settings`` are the run's decoding settings with the overrides given to ``load``.
+    ``settings`` are the run's decoding settings with the overrides given to ``load``; ``familiar`` is None where the
+    run has not learned what is usual.
     """
 
-    def __init__(self, searcher: Searcher, vocabulary: Vocabulary, recipe: Recipe, settings: DecodeConfig, name: str):
+    def __init__(
+        self,
+        searcher: Searcher,
+        vocabulary: Vocabulary,
+        recipe: Recipe,
+        settings: DecodeConfig,
+        name: str,
+        familiar: Familiar | None = None,
+    ):
         self.searcher, self.vocabulary, self.recipe = searcher, vocabulary, recipe
-        self.settings, self.name = settings, name
+        self.settings, self.name, self.familiar = settings, name, familiar
         self.choose({})
 
     @classmethod
@@ -81,7 +91,7 @@ class Summarizer:
             commas=tuple(sorted(commas)),
             grounding=Grounding(vocabulary, recipe.normalize),
         )
-        return cls(searcher, vocabulary, recipe, settings, str(run))
+        return cls(searcher, vocabulary, recipe, settings, str(run), Familiar.read(opened, vocabulary))
 
     def choose(self, changes: Mapping[str, Any]) -> DecodeConfig:
         """The settings with ``changes`` (decoding keys). Raises UserError where they cannot work here."""
@@ -163,7 +173,9 @@ class Summarizer:
                 gone = None if left is None else lambda number, batch=batch: left(batch[number])
                 found = self.searcher.find([rows[place] for place in batch], settings, betas, gone)
                 for place, one in zip(batch, found, strict=True):
-                    summaries[place] = write_up(rows[place], one, settings, self.vocabulary)
+                    unlike = {"warnings": self.familiar.warnings(rows[place])} if self.familiar else {}
+                    written = write_up(rows[place], one, settings, self.vocabulary)
+                    summaries[place] = [summary.model_copy(update=unlike) for summary in written]
                 if shown is not None:
                     shown.update(len(batch))
         return [[summaries[place][number] for place in range(len(rows))] for number in range(len(betas))]

@@ -1,24 +1,37 @@
-"""What a summarizer returns, also over HTTP: the text, its sentences, the paragraphs that each of them cites."""
+"""What a summarizer returns, also over HTTP: the text, its sentences, the passages that each of them cites."""
 
 from typing import Any
 
 from pydantic import BaseModel, Field
+
+_SHOWN = 160  # characters of a quote that people are shown
 
 
 class Citation(BaseModel, frozen=True):
     document: int = Field(description="the number of the document in the cluster, from 0")
     paragraph: int = Field(description="the number of the paragraph in that document, from 0")
     weight: float = Field(description="its share of the sentence; the shares of a sentence sum to 1")
-    source: str | None = Field(None, description="the name of the document")
-    quote: str = Field("", description="the passage that is cited, as it stands there")
-    start: int = Field(0, description="where the quote starts in the document as it was given, in characters from 0")
-    end: int = Field(0, description="where it ends")
+    source: str | None = Field(None, description="name of the document")
+    quote: str = Field("", description="the passage of that paragraph that is nearest to the sentence")
+    start: int = Field(0, description="where the quote begins in the document as it was given, in characters")
+    end: int = Field(0, description="and where it ends")
+
+
+class Span(BaseModel, frozen=True):
+    start: int = Field(description="first character, from 0")
+    end: int = Field(description="the character after the last")
+    text: str
 
 
 class Sentence(BaseModel, frozen=True):
     text: str
     citations: list[Citation] = Field(description="in falling weight")
-    support: float | None = Field(None, description="0 to 1: how far the citations bear it out")
+    support: float | None = Field(
+        None,
+        description="share (0 to 1) of its names, numbers and other words, a name or number counted as three, that "
+        "stand in the paragraphs cited, or in all where it cites none, or in the title; null without any",
+    )
+    unsupported: list[Span] = Field([], description="its names and numbers that stand neither in title nor sources")
 
 
 class Alternative(BaseModel, frozen=True):
@@ -38,17 +51,52 @@ class Summary(BaseModel, frozen=True):
         description="share of the attention of each ranked paragraph, best rank first; 0 for those that were not read"
     )
     score: float = Field(description="what ranked the summary: log-probability normalized by length, plus the terms")
-    support: float | None = Field(None, description="0 to 100: how far the citations bear the summary out")
+    support: float | None = Field(None, description="as of its sentences, of all that they say, 0 to 100")
+    unsupported: list[Span] = Field([], description="those of its sentences, by their places in the summary")
+    warnings: list[str] = Field([], description="what speaks against trusting it: sources unlike those of training")
     alternatives: list[Alternative] = Field([], description="the next best, where n_best asks for more than one")
 
+    @property
+    def notes(self) -> list[Citation]:
+        """What is cited, each passage once, in the order of the sentences: note 1, note 2, and so on."""
+        cited = [citation for sentence in self.sentences for citation in sentence.citations]
+        return list({_place(citation): citation for citation in cited}.values())
+
+    def numbered(self, sentence: Sentence) -> list[int]:
+        """The numbers of the notes to one of its sentences, from 1."""
+        places = [_place(note) for note in self.notes]
+        return [places.index(_place(citation)) + 1 for citation in sentence.citations]
+
     def render(self) -> str:
-        """For people: the id, then a sentence a line, each citation behind it as ``[document.paragraph] weight``."""
+        """For people: the id, a sentence a line with the numbers of its notes, the notes, what is to be doubted."""
         lines = [self.id]
         for sentence in self.sentences:
-            cited = (f"[{c.document}.{c.paragraph}] {c.weight:.2f}" for c in sentence.citations)
-            lines.append("  ".join(("", sentence.text, *cited)))
+            lines.append(f"  {sentence.text} {''.join(f'[{number}]' for number in self.numbered(sentence))}".rstrip())
+        for number, note in enumerate(self.notes, 1):
+            name = note.source or f"document {note.document + 1}"
+            lines.append(f'    [{number}] {name}, "{shortened(note.quote)}" chars {note.start}-{note.end}')
+        if self.support is not None:
+            doubted = f"; in no source: {', '.join(span.text for span in self.unsupported)}" if self.unsupported else ""
+            lines.append(f"    support {self.support:.0f} of 100{doubted}")
+        lines += [f"    warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: sentences light up the passages that they cite."""
+        from raysum.decode.page import fragment
+
+        return fragment(self)
 
     def to_dict(self) -> dict[str, Any]:
         """As ``raysum summarize`` prints it: ``alternatives`` only where there are any."""
         return self.model_dump(exclude=None if self.alternatives else {"alternatives"})
+
+
+def shortened(quote: str) -> str:
+    """``quote`` in one line, without its middle where it is long."""
+    line, half = " ".join(quote.split()), _SHOWN // 2
+    return line if len(line) <= _SHOWN else f"{line[:half].rstrip()} ... {line[-half:].lstrip()}"
+
+
+def _place(citation: Citation) -> tuple[int, int, int]:
+    return citation.document, citation.start, citation.end

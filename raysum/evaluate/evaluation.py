@@ -12,6 +12,7 @@ import pandas as pd
 
 from raysum.config.loading import section_of
 from raysum.data.dataset import Dataset
+from raysum.data.familiar import learn
 from raysum.data.rows import Row, references
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
@@ -29,6 +30,7 @@ from raysum.runtime.storage import write_json, writing
 
 _CHUNK = 128  # examples held in memory at once
 _COMPARED = ("facts_f1", "rouge2")  # by differences between systems, where examples have them
+_NOTED = {"sentences", "support", "unsupported", "warnings"}
 
 
 def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluation:
@@ -48,6 +50,8 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         return compare([Extracted(extractor.system, extractor.settings)], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
+    if split == "valid" and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint:
+        learn(run, dataset)
     summarizer = Summarizer.of(run.path, config)
     name = run.path.name + ("+align" if summarizer.settings.beta else "")
     plain = Trained(name, summarizer, summarizer.settings)
@@ -69,8 +73,8 @@ def compare(
 ) -> Evaluation:
     """Run ``systems`` (of different names) over a split and score them, as ``config`` says which examples and how.
 
-    With ``out``: outputs.jsonl (a summary of each system for each example), scores.parquet (a line for each system and
-    example) and table.json.
+    With ``out``: outputs.jsonl (each system's summary of each example and, under ``notes``, what it cites),
+    scores.parquet (a line for each system and example) and table.json.
     """
     rouge.find_protocol(config.protocol)
     examples = read_examples(dataset, split, config.limit)
@@ -85,12 +89,13 @@ def compare(
         pairs = pairwise(chain([first], examples, [first]))  # each row with the next one, the last with the first
         while chunk := list(islice(pairs, _CHUNK)):
             rows, others = zip(*chunk, strict=True)
-            lines: list[dict[str, Any]] = [{"id": row["id"], **_references(row)} for row in rows]
+            lines: list[dict[str, Any]] = [{"id": row["id"], **_references(row), "notes": {}} for row in rows]
             for system in systems:
                 summaries = system.summarize(rows, others)
                 scored.append(score(rows, summaries, scorers).assign(system=system.name))
                 for line, summary in zip(lines, summaries, strict=True):
                     line[system.name] = summary.summary
+                    line["notes"][system.name] = summary.model_dump(include=_NOTED)
                 shown.update(len(rows))
             written += lines
     scores = pd.concat(scored, ignore_index=True)
@@ -103,6 +108,7 @@ def compare(
         protocol=rouge.signature([line[main] for line in written], config.protocol, most),
         examples=len(written),
         scores=scores,
+        how={system.name: system.how for system in systems},
         weights={one.name: dict(one.weights) for one in systems if isinstance(one, Trained) and one.weights},
     )
     if out is not None:

@@ -58,14 +58,29 @@ class AttentionSimilarity(Scorer):
         ]
 
 
+class Support(Scorer):
+    """How much of a summary stands in what it cites, and whether a name or number of it stands in no source."""
+
+    figures: ClassVar = {
+        "support": Figure("support", 1),
+        "unsupported": Figure("unsupported", 0, ("unsupported",)),
+        "support_facts": Figure("  ~ facts F1", 2),
+    }
+
+    def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
+        known = ({} if one.support is None else {"support": one.support} for one in summaries)
+        return [{**own, "unsupported": int(bool(one.unsupported))} for own, one in zip(known, summaries, strict=True)]
+
+
 # Facts come first: the factbook's targets are made from templates, so ROUGE is high where facts are wrong.
 FIGURES: dict[str, Figure] = {"facts_f1": Factbook.figures["facts_f1"]}
-FIGURES |= {**Rouge.figures, **Factbook.figures, **AttentionSimilarity.figures}
+FIGURES |= {**Rouge.figures, **Factbook.figures, **Support.figures, **AttentionSimilarity.figures}
 
 
 def scorers_of(names: Sequence[str] | None, protocol: str = "google") -> list[Scorer]:
     """The scorers ``names``, all without names. Raises UserError."""
-    known: dict[str, Scorer] = {"rouge": Rouge(protocol), "factbook": Factbook(), "attention": AttentionSimilarity()}
+    known: dict[str, Scorer] = {"rouge": Rouge(protocol), "factbook": Factbook(), "support": Support()}
+    known["attention"] = AttentionSimilarity()
     wrong = [name for name in names or () if name not in known]
     if wrong:
         raise UserError(f"no scorer {wrong[0]!r}; there are {', '.join(known)}")
@@ -83,4 +98,14 @@ def means(scores: pd.DataFrame, sure: Container[str] = FIGURES) -> dict[str, flo
     figures: dict[str, float] = {}
     for name, figure in FIGURES.items():
         figures |= figure_of(name, figure, scores, name in sure)
-    return figures | {"examples": len(scores)}
+    return figures | _agreement(scores) | {"examples": len(scores)}
+
+
+def _agreement(scores: pd.DataFrame) -> dict[str, float]:
+    """``support_facts``: the correlation (Pearson's) of support and facts F1 over examples that have both."""
+    facts = Factbook.figures["facts_f1"]
+    if not {"support", *facts.above, *facts.below} <= {*scores.columns}:
+        return {}
+    f1 = scores[[*facts.above]].sum(axis=1) / scores[[*facts.below]].sum(axis=1)
+    correlation = f1.corr(scores["support"])
+    return {} if pd.isna(correlation) else {"support_facts": float(correlation)}

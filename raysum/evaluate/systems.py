@@ -10,10 +10,13 @@ from raysum import systems
 from raysum.config.sections import DecodeConfig, ExtractConfig
 from raysum.data.rows import Row
 from raysum.data.sentences import sentence_spans
+from raysum.decode.notes import annotated
 from raysum.decode.summarizer import Summarizer
-from raysum.decode.summary import Sentence, Summary
+from raysum.decode.summary import Summary
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.runtime.progress import say
+
+_TERMS = ("beta", "extractive", "structural_coverage", "gnmt_coverage")  # weights of score terms
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,12 @@ class Trained:
     summarizer: Summarizer
     settings: DecodeConfig
     weights: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def how(self) -> str:
+        """What it does, for people."""
+        weights = [f"{key} {value:g}" for key in _TERMS if (value := getattr(self.settings, key))]
+        return ", ".join([f"beam search with {self.settings.num_beams} beams", *weights])
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         """One summary for each row; ``others`` are rows of other clusters, one for each row."""
@@ -36,9 +45,13 @@ class Swapped(Trained):
     What it still scores comes from the language and the title, not from reading.
     """
 
+    @property
+    def how(self) -> str:
+        return f"control: {super().how}, over another cluster's sources under the own title"
+
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         found = super().summarize([swap(row, other) for row, other in zip(rows, others, strict=True)], others)
-        return [_uncited(row, [part.text for part in one.sentences]) for row, one in zip(rows, found, strict=True)]
+        return [annotated(row, [part.text for part in one.sentences]) for row, one in zip(rows, found, strict=True)]
 
 
 def swap(row: Row, other: Row) -> Row:
@@ -69,9 +82,15 @@ class Extracted:
     def name(self) -> str:
         return self.system.name
 
+    @property
+    def how(self) -> str:
+        """What it does, for people."""
+        length = f"{self.settings.words} words" if self.settings.words else "as long as the reference"
+        return f"{self.system.how}, {length}"
+
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         """In sentences; every text starts a new one."""
-        return [_uncited(row, list(self._sentences(row))) for row in rows]
+        return [annotated(row, list(self._sentences(row))) for row in rows]
 
     def _sentences(self, row: Row) -> Iterator[str]:
         left = self.settings.words or len(row["summary"].split())
@@ -97,12 +116,6 @@ class Extracted:
 
 
 System = Trained | Extracted
-
-
-def _uncited(row: Row, texts: Sequence[str]) -> Summary:
-    """A summary without attention and citations."""
-    sentences = [Sentence(text=text, citations=[]) for text in texts]
-    return Summary(id=row["id"], summary=" ".join(texts), sentences=sentences, attention=[], score=0.0)
 
 
 # Weights of a strategy's term, where the run has chosen none: the paper searches beta from 0.2 to 1; its code has 10

@@ -19,6 +19,7 @@ class Evaluation:
     ``differences`` of the first system to each other one in facts F1 (of the facts of all examples together) and in
     ROUGE-2 (a mean over examples), where these are known, with the bounds of the paired bootstrap interval.
     ``weights``: of the score terms by which systems differ, where they are one model decoded in several ways.
+    ``how``: what each system does.
     """
 
     systems: dict[str, dict[str, float]]
@@ -27,9 +28,10 @@ class Evaluation:
     examples: int
     scores: pd.DataFrame
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
+    how: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        shown = ["systems", "differences", "protocol", "examples", *(["weights"] if self.weights else [])]
+        shown = ["systems", "how", "differences", "protocol", "examples", *(["weights"] if self.weights else [])]
         return {name: getattr(self, name) for name in shown}
 
     def to_pandas(self) -> pd.DataFrame:
@@ -41,14 +43,14 @@ class Evaluation:
         from rich import box
         from rich.table import Table
 
-        weights = (f"{name}: {key} {value}" for name, one in self.weights.items() for key, value in one.items())
+        ways = (f"{name}: {how}" for name, how in self.how.items())
         differences = (
             f"{pair}: {', '.join(_difference(by, name) for name in FIGURES if name in by)}"
             for pair, by in self.differences.items()
         )
         table = Table(
             title=f"{self.examples} examples",
-            caption="\n".join([self.protocol, *weights, *differences]),
+            caption="\n".join([*ways, self.protocol, *differences]),
             caption_justify="left",
             box=box.SIMPLE_HEAD,
             show_edge=False,

@@ -52,6 +52,7 @@ class Extractive(ABC):
     """A system that extracts. It is asked for one text after the other, and sees which were taken."""
 
     name: ClassVar[str]
+    how: ClassVar[str]  # of what stands in a split's rows, for people
     opens_with_title: ClassVar[bool] = False  # where it is cut at a length, as in the papers' tables
     needs_reference: ClassVar[bool] = False
 
@@ -65,6 +66,7 @@ class Lead(Extractive):
     papers), in several the first text of each, then the second of each (DUC's coverage baseline)."""
 
     name = "lead"
+    how = "title, then ranked paragraphs"
     opens_with_title = True
 
     def order(self, source: Source, taken: Taken) -> Iterable[int]:
@@ -82,6 +84,7 @@ class LexRank(Extractive):
     """The most central first (Erkan and Radev, 2004, with cosines as edge weights)."""
 
     name = "lexrank"
+    how = "most central paragraphs first"
 
     def order(self, source: Source, taken: Taken) -> Iterable[int]:
         return best_first(centrality(source.vectors)).tolist()
@@ -91,6 +94,7 @@ class Mmr(Extractive):
     """Maximal marginal relevance (Carbonell and Goldstein, 1998) to the centroid of tf-idf (Radev et al., 2004)."""
 
     name = "mmr"
+    how = "central paragraphs first, unlike those before them"
 
     def order(self, source: Source, taken: Taken) -> Iterator[int]:
         centroid = source.vectors.total(np.ones(len(source.texts)))
@@ -107,6 +111,7 @@ class Oracle(Extractive):
     """Greedily what adds most bigrams of the reference: about the best that extraction reaches."""
 
     name = "oracle"
+    how = "paragraphs with most of the reference's bigrams first"
     needs_reference = True
 
     def order(self, source: Source, taken: Taken) -> Iterator[int]:

@@ -43,6 +43,8 @@ class Sources:
         """Whether ``name`` stands there, not as a part of longer words."""
         if _WORD.fullmatch(name):
             return name in self.words
+        if name not in self.text:  # which is told in no time, where an expression must be compiled
+            return False
         return re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", self.text) is not None
 
 
@@ -54,6 +56,11 @@ def is_name(word: str) -> bool:
 def is_number(word: str) -> bool:
     """Whether a word holds a digit or another sign for a number; a letter that counts, as in Chinese, is none."""
     return any(character.isnumeric() and not character.isalpha() for character in word)
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Where the words of ``text`` start and end."""
+    return [found.span() for found in _WORD.finditer(text)]
 
 
 def names(text: str) -> list[tuple[int, int]]:

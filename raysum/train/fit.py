@@ -8,6 +8,7 @@ from typing import Any
 from raysum.config.loading import load_config, pairs
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
+from raysum.data.familiar import learn
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.run import Run, RunResult
@@ -80,7 +81,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     over = config.train.minutes and newest and newest.state.get("seconds", 0) >= 60 * config.train.minutes
     if (over or done >= config.train.steps) and (brief.valid is None or done in run.validations()):
         say(f"{run.path} is trained: {done} steps are done; raise train.{'minutes' if over else 'steps'} to go on")
-        return run
+        return _learned(run, config, dataset)
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
@@ -98,6 +99,13 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
                 _train_here(brief)
     finally:
         checkpoints.clear(run)
+    return _learned(run, config, dataset)
+
+
+def _learned(run: Run, config: Config, dataset: Dataset) -> Run:
+    """``run``, trained, with what is usual for it written beside."""
+    if config.model.summarizes:
+        learn(run, dataset)
     return run
 
 

@@ -19,7 +19,7 @@ def read_folder(folder: Path) -> Iterator[Record]:
             if sum(file.stat().st_size for file in files) > LONGEST:
                 yield Record(str(cluster), cluster.name, TOO_LONG)
                 continue
-            texts = {file.stem: file.read_text(encoding="utf-8-sig") for file in files}
+            texts = {file.stem: file.read_bytes().decode("utf-8-sig") for file in files}
         except UnicodeDecodeError as error:
             yield Record(str(cluster), cluster.name, "not UTF-8", f"byte {error.start}")
             continue

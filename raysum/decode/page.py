@@ -1,0 +1,112 @@
+"""Summaries as HTML: what a notebook shows, and a page of its own with the sources. No scripts, nothing from elsewhere.
+
+Text takes the colours of what is around it and marks are translucent, so that both are read on light and dark alike.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+from raysum.decode.summary import Citation, Sentence, Summary, shortened
+from raysum.prepare.pipeline import read_cluster
+
+_STYLE = (
+    ".raysum{line-height:1.5;max-width:60rem}.raysum p{margin:.4em 0}"
+    ".raysum sup{opacity:.75;font-size:.75em}.raysum .s{border-radius:3px}"
+    ".raysum ol{padding-left:1.8em;font-size:.92em}.raysum li,.raysum mark{border-radius:3px}"
+    ".raysum mark{background:#e8b93133;color:inherit;padding:0 .1em}"
+    ".raysum .s:hover{background:#e8b93155}.raysum .u{text-decoration:underline wavy #d33}"
+    ".raysum .w{border-left:3px solid #d33;padding-left:.6em}.raysum .q{opacity:.7;font-size:.9em}"
+    ".raysum pre{white-space:pre-wrap;overflow-wrap:anywhere;font:inherit;margin:.4em 0}"
+)
+_PAGE = (
+    ":root{color-scheme:light dark}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+)
+
+
+def fragment(summary: Summary) -> str:
+    """A summary with its notes. While the mouse is over a sentence or a note, what belongs to it lights up."""
+    return _block(summary, None, ())
+
+
+def page(summaries: Sequence[Summary], clusters: Sequence[Mapping[str, Any]]) -> str:
+    """A whole page: each summary, of the raw cluster at its place, its notes and its sources with what is cited."""
+    parts = [_section(one, cluster) for one, cluster in zip(summaries, clusters, strict=True)]
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>raysum</title><style>{_PAGE}</style>{''.join(parts)}</html>\n"
+    )
+
+
+def _section(summary: Summary, raw: Mapping[str, Any]) -> str:
+    cluster = read_cluster(raw)
+    return _block(summary, cluster.title or summary.id, cluster.documents)
+
+
+def _block(summary: Summary, heading: str | None, documents: Iterable[tuple[str, str]]) -> str:
+    """The summary under its ``heading``, with its notes and the named texts of its ``documents``."""
+    name = "r" + hashlib.blake2b(summary.model_dump_json().encode(), digest_size=6).hexdigest()
+    notes, top = summary.notes, "" if heading is None else f"<h2>{escape(heading)}</h2>"
+    text = " ".join(_sentence(summary, number) for number in range(len(summary.sentences)))
+    listed = "".join(f'<li class="n{number}">{_note(note)}</li>' for number, note in enumerate(notes, 1))
+    sources = [_source(number, *document, notes) for number, document in enumerate(documents)]
+    sources = ["<h3>Sources</h3>", *sources] if sources else []
+    return (
+        f'<div class="raysum" id="{name}"><style>{_STYLE}{_lights(name, summary)}</style>{top}<p>{text}</p>'
+        f"{_trust(summary)}<ol>{listed}</ol>{''.join(sources)}</div>"
+    )
+
+
+def _lights(name: str, summary: Summary) -> str:
+    """The rules that light up notes and passages under a sentence, and sentences and passages under a note."""
+    rules, light = [], "{background:#e8b93199}"
+    for number, sentence in enumerate(summary.sentences):
+        rules += [f"#{name}:has(.s{number}:hover) .n{note}{light}" for note in summary.numbered(sentence)]
+    rules += [f"#{name}:has(li.n{note}:hover) .n{note}{light}" for note in range(1, len(summary.notes) + 1)]
+    return "".join(rules)
+
+
+def _sentence(summary: Summary, number: int) -> str:
+    sentence = summary.sentences[number]
+    notes = "".join(f"[{note}]" for note in summary.numbered(sentence))
+    support = "" if sentence.support is None else f' title="{100 * sentence.support:.0f} % stands in what it cites"'
+    return f'<span class="s s{number}"{support}>{_doubted(sentence)}<sup>{notes}</sup></span>'
+
+
+def _doubted(sentence: Sentence) -> str:
+    """The text of a sentence, with what is in no source underlined."""
+    html, done = "", 0
+    for span in sentence.unsupported:
+        html += f'{escape(sentence.text[done : span.start])}<span class="u">{escape(span.text)}</span>'
+        done = span.end
+    return html + escape(sentence.text[done:])
+
+
+def _trust(summary: Summary) -> str:
+    lines = [f'<p class="w">{escape(warning)}</p>' for warning in summary.warnings]
+    if summary.support is not None:
+        doubted = ", ".join(escape(span.text) for span in summary.unsupported)
+        lines.append(f'<p class="q">support {summary.support:.0f} of 100{doubted and f"; in no source: {doubted}"}</p>')
+    return "".join(lines)
+
+
+def _note(note: Citation) -> str:
+    name = escape(note.source or f"document {note.document + 1}")
+    return f'{name}, “{escape(shortened(note.quote))}” <span class="q">characters {note.start}–{note.end}</span>'
+
+
+def _source(number: int, name: str, text: str, notes: Sequence[Citation]) -> str:
+    """A document, open where something of it is cited, with these passages marked by the numbers of their notes."""
+    cited = {place: note for place, note in enumerate(notes, 1) if note.document == number}
+    edges = sorted({0, len(text), *(edge for note in cited.values() for edge in (note.start, note.end))})
+    pieces = []
+    for start, end in pairwise(edges):
+        here = [place for place, note in cited.items() if note.start <= start and end <= note.end]
+        piece = escape(text[start:end])
+        pieces.append(f'<mark class="{" ".join(f"n{place}" for place in here)}">{piece}</mark>' if here else piece)
+        pieces += [f"<sup>[{place}]</sup>" for place in here if cited[place].end == end]
+    opened = " open" if cited else ""
+    return f"<details{opened}><summary>{escape(name)}</summary><pre>{''.join(pieces)}</pre></details>"
