@@ -30,15 +30,15 @@ def ask(address: str, python: str, argv: list[str]) -> bool:
         return False
 
 
-def end_with(raylet: int) -> None:
-    """This process, also as what it becomes, ends with the ``raylet`` that started it.
+def end_with(parent: int) -> None:
+    """This process, also as what it becomes, ends with the ``parent`` that started it.
 
-    A worker that starts while its session is killed would look for that for a minute.
+    A worker of Ray that starts while its session is killed would look for that for a minute.
     """
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != raylet:
+    if os.getppid() != parent:
         sys.exit(1)
 
 

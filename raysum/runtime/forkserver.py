@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+from raysum.runtime.forkclient import end_with
 from raysum.runtime.private import no_ids_drawn
 
 # What workers load, first without Ray and then of it.
@@ -83,7 +84,7 @@ class Server:
             )
 
     def close(self) -> None:
-        """End the server. Copies of it live as long as Ray wants them to."""
+        """End the server, and what Ray has left of its copies."""
         self.process.kill()
         self.process.communicate()
         self.folder.cleanup()
@@ -126,6 +127,7 @@ def main(listener: socket.socket, modules: list[str], ray_modules: list[str]) ->
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the copies
     _load(modules)
     served: list[str | None] | None = None
+    server = os.getpid()
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         with listener.accept()[0] as connection:
             request, streams = _receive(connection)
@@ -138,6 +140,7 @@ def main(listener: socket.socket, modules: list[str], ray_modules: list[str]) ->
                 if not _may_be_copied():
                     break
             if request and identity == served and os.fork() == 0:
+                end_with(server)
                 with suppress(OSError):  # the client has given up
                     connection.send(b"1")
                 connection.close()
