@@ -3,6 +3,7 @@
 import io
 import pickle
 import random
+import re
 
 import pytest
 import sentencepiece
@@ -91,6 +92,21 @@ def test_normalization_is_told_from_the_pieces(published, trained):
     assert Vocabulary.train((line.lower() for line in lines(300)), 80).suggested_normalization() == "lower"
     split = (normalize(line, "lower-split") for line in lines(300))
     assert Vocabulary.train(split, 80).suggested_normalization() == "lower-split"
+
+
+YEARS = range(1200, 1500)
+
+
+def test_a_number_has_the_same_pieces_before_a_sign_and_before_a_space():
+    texts = [
+        f"It opened in {year}. In {year} it (as in {year + 7}) was 1,{year % 1000:03}." for year in range(1200, 1500)
+    ]
+    vocabulary = Vocabulary.train(texts, 120)
+    for year in ("1386", "1203"):
+        (alone,), (before,) = ([vocabulary.encode(text)] for text in (f"in {year}", f"in {year}."))
+        assert before[: len(alone)] == alone and vocabulary.decode(before) == f"in {year}."
+    pieces = [vocabulary.decode([number]) for number in range(9, len(vocabulary))]
+    assert not [piece for piece in pieces if re.search(r"\d[^\w ]|[^\w ]\d", piece)]
 
 
 def test_errors_of_the_user(tmp_path):

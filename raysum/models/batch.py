@@ -5,7 +5,7 @@ K target length, D width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
@@ -194,13 +194,14 @@ class SourceKeys:
     """Keys, values and masks of a decoder layer: tensors whose first axis is the example."""
 
     counts: tuple[int, ...]  # paragraphs of each example
+    ids: Tensor | None = field(default=None, kw_only=True)  # of the tokens, where a copy gate will ask for a Pointer
 
     def keep(self: Keys, index: Tensor) -> Keys:
         """Those of the examples ``index`` [B'] only."""
         kept = {
-            field.name: value.index_select(0, index)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
+            each.name: value.index_select(0, index)
+            for each in fields(self)
+            if isinstance(value := getattr(self, each.name), Tensor)
         }
         return replace(self, counts=tuple(self.counts[example] for example in index.tolist()), **kept)
 

@@ -18,7 +18,8 @@ from raysum.models.kernels.cache import Cache, Turn
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.layers import EPSILON, DecoderLayer, sinusoids, xavier_linear
+from raysum.models.kernels.pointing import Pointer
+from raysum.models.layers import EPSILON, Attended, DecoderLayer, sinusoids, xavier_linear
 from raysum.models.special_ids import BOS, PAD
 from raysum.models.specs.family import TransformerSpec
 from raysum.runtime.private import packed_linear
@@ -101,6 +102,11 @@ class Generator(nn.Module):
 
         With ``attention`` also that to the source [B, K, ...]. Padding at the end of a row changes nothing before.
         """
+        hidden, total, _ = self.decode_and_point(tokens, memory, attention)
+        return hidden, total
+
+    def decode_and_point(self, tokens: Tensor, memory: Memory, attention: Asked = False) -> Attended:
+        """:meth:`decode`, and how the last layer points at source tokens where there is a copy gate."""
         keys, places = self._keys(memory), torch.arange(tokens.shape[1], device=tokens.device)
         return self._through(self.dropout(self._embed(tokens, self._begin(keys) + places)), keys, attention)
 
@@ -113,9 +119,15 @@ class Generator(nn.Module):
         """Feed the newest token of every beam [B * R]; returns logits of the next [B * R, V], and this step's attention
         to the source [B * R, ...] if asked for."""
         state.cache.advance()
-        x = self._embed(tokens.view(-1, state.beams), self._begin(state.keys) + state.cache.place[0, -1])
-        x, total = self._through(x, state.keys, attention, state.cache)
-        return state.logits(x.flatten(0, 1)), None if total is None else total.flatten(0, 1)
+        tokens = tokens.view(-1, state.beams)
+        x = self._embed(tokens, self._begin(state.keys) + state.cache.place[0, -1])
+        x, total, pointer = self._through(x, state.keys, attention, state.cache)
+        logits = self._scored(state.logits(x.flatten(0, 1)), x, pointer, tokens)
+        return logits, None if total is None else total.flatten(0, 1)
+
+    def _scored(self, logits: Tensor, hidden: Tensor, pointer: Pointer | None, tokens: Tensor) -> Tensor:
+        """What a step returns: the logits [B * R, V] as they are."""
+        return logits
 
     @abstractmethod
     def _stack(self) -> tuple[Iterable[Any], nn.Module]:
@@ -133,15 +145,13 @@ class Generator(nn.Module):
         x = self.embedding(tokens)
         return x + sinusoids(places, x.shape[-1], self.spec.sinusoid).to(x.dtype)
 
-    def _through(
-        self, x: Tensor, keys: Iterable[SourceKeys], attention: Asked, cache: Cache | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _through(self, x: Tensor, keys: Iterable[SourceKeys], attention: Asked, cache: Cache | None = None) -> Attended:
         layers, norm = self._stack()
-        total = None
+        total = pointer = None
         for number, (layer, kept) in enumerate(zip(layers, keys, strict=True)):
-            x, share = layer(x, kept, attention, None if cache is None else Turn(cache, number))
+            x, share, pointer = layer(x, kept, attention, None if cache is None else Turn(cache, number))
             total = share if total is None else total + share
-        return norm(x), total
+        return norm(x), total, pointer
 
     def paragraphs(self, memory: Memory) -> Tensor:
         """Paragraph embeddings [B, M, D] for an attention predictor: Phi with its rank code (PHT eq. 6), if there is.
@@ -213,19 +223,21 @@ class LanguageModelling(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """The sum over all predicted tokens (PAD is none) of ``smoothed_cross_entropy``, a scalar in fp32."""
         memory = self.model.encode(batch.source)
-        hidden, _ = self.model.decode(batch.target[:, :-1], memory)
-        gold = batch.target[:, 1:]
-        real = gold != PAD
-        loss = self._cross_entropy(hidden[real], gold[real])
+        loss = self.target_loss(memory, batch.target[:, :-1], batch.target[:, 1:])
         if self.training and self.model.source_loss:
             source = self.model.source_loss * self._cross_entropy(memory.tokens, following(batch.source))
             loss = loss + (source - source.detach())
         return loss
 
-    def _cross_entropy(self, hidden: Tensor, gold: Tensor) -> Tensor:
+    def target_loss(self, memory: Memory, tokens: Tensor, gold: Tensor) -> Tensor:
+        hidden, _ = self.model.decode(tokens, memory)
+        real = gold != PAD
+        return self._cross_entropy(hidden[real], gold[real])
+
+    def _cross_entropy(self, hidden: Tensor, gold: Tensor, odds: Tensor | None = None) -> Tensor:
         output = self.model.embedding if self.model.output is None else self.model.output
         smoothing = self.smoothing if self.training else 0.0
-        return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, smoothing)
+        return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, smoothing, odds)
 
 
 def following(source: Source) -> Tensor:

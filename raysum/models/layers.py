@@ -12,8 +12,12 @@ from raysum.models.kernels.attention import attend, masked_softmax, merge_heads,
 from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.packing import scatter_padded
+from raysum.models.kernels.pointing import Pointer
 from raysum.models.specs.family import TransformerSpec
 from raysum.models.specs.predictor import PredictorSpec
+
+# The result, its attention to the source where that was asked for, and how it points where its keys have ids.
+Attended = tuple[Tensor, Tensor | None, Pointer | None]
 
 EPSILON = 1e-6  # of every LayerNorm, as in both published codes
 
@@ -168,17 +172,15 @@ class DecoderLayer(nn.Module):
         self.ffn = FeedForward(spec)
         self.around_ffn = Residual(spec)
 
-    def forward(
-        self, x: Tensor, keys: SourceKeys, attention: Asked, turn: Turn | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: SourceKeys, attention: Asked, turn: Turn | None = None) -> Attended:
         """x [B, K, D] all target positions, or with ``turn`` the newest token of each beam, [B, R, D].
 
         Returns the new x and, if asked for, the attention to paragraphs [B, K or R, M] or tokens [B, K or R, M, N].
         """
         x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), turn))
-        read, share = self.cross(self.around_cross.enter(x), keys, attention)
+        read, share, pointer = self.cross(self.around_cross.enter(x), keys, attention)
         x = self.around_cross.leave(x, read)
-        return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x))), share
+        return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x))), share, pointer
 
 
 class CausalSelfAttention(SelfAttention):

@@ -7,13 +7,15 @@ its attention in float32: the mean over its heads, before dropout, by paragraph 
 former is the latter summed over the paragraph's tokens.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from raysum.models.batch import Asked, Memory, Source, SourceKeys
+from raysum.models.copying import CopyGate
 from raysum.models.family.interparagraph import GlobalLayer
 from raysum.models.family.parallel import ParagraphPooling, ParallelAttention
 from raysum.models.family.vertical import VerticalAttention
@@ -21,7 +23,8 @@ from raysum.models.generator import EncoderDecoder, final_norm, output_layer
 from raysum.models.kernels.attention import attend, masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.layers import Attention, DecoderLayer, TransformerBlock, position_codes, positions_2d
+from raysum.models.kernels.pointing import Pointer
+from raysum.models.layers import Attended, Attention, DecoderLayer, TransformerBlock, position_codes, positions_2d
 from raysum.models.specs.family import FamilySpec
 
 
@@ -39,6 +42,23 @@ class Family(EncoderDecoder):
         self.decoder_norm = final_norm(spec)
         self.pooling = ParagraphPooling(spec) if "P" in spec.decoder else None
         self.output = output_layer(spec)
+        self.gate: CopyGate | None = CopyGate(spec) if spec.copy_heads else None
+
+    def forward(self, source: Source, tokens: Tensor) -> Tensor:
+        """Logits [B, K, V] of the token after each of ``tokens`` [B, K]; with a copy gate log-probabilities."""
+        hidden, _, pointer = self.decode_and_point(tokens, self.encode(source))
+        return self._scored(self.logits(hidden).flatten(0, 1), hidden, pointer, tokens).view(*tokens.shape, -1)
+
+    def _scored(self, logits: Tensor, hidden: Tensor, pointer: Pointer | None, tokens: Tensor) -> Tensor:
+        if self.gate is None or pointer is None:
+            return logits
+        return self.gate(logits.view(*hidden.shape[:2], -1), hidden, pointer, tokens).flatten(0, 1)
+
+    def _keys(self, memory: Memory) -> Iterator[SourceKeys]:
+        for number, layer in enumerate(self.decoder, 1):
+            keys = cast(DecoderLayer, layer).cross.read(memory)
+            last = number == len(self.decoder)
+            yield replace(keys, ids=self.gate.words(memory.source)) if self.gate is not None and last else keys
 
     def read(self, source: Source) -> Memory:
         """Raises UserError when ``graph_heads`` are set and the source has no graph."""
@@ -103,10 +123,15 @@ class FlatAttention(nn.Module):
         place = scatter_padded(in_example, layout.in_source, *layout.source_mask.shape)
         return FlatKeys(layout.counts, key, value, layout.source_mask, place, layout.grid_mask)
 
-    def forward(self, x: Tensor, keys: FlatKeys, attention: Asked) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: FlatKeys, attention: Asked) -> Attended:
         query, mask = self.words.queries(x), keys.mask[:, None, None, :]
         share = _share(query, keys, attention == "tokens") if attention else None
-        return self.words.merged(attend(query, keys.key, keys.value, mask, dropout=self.dropout.active)), share
+        pointer = None
+        if keys.ids is not None:
+            whole = torch.ones(*x.shape[:2], 1, device=x.device)[:, None]
+            pointer = Pointer(query, keys.key, whole, keys.mask[:, None], keys.ids)
+        read = self.words.merged(attend(query, keys.key, keys.value, mask, dropout=self.dropout.active))
+        return read, share, pointer
 
 
 def _share(query: Tensor, keys: FlatKeys, by_token: bool) -> Tensor:

@@ -15,7 +15,18 @@ from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import fuse, token_shares
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.layers import EPSILON, Attention, FeedForward, HeadValues, Projection, Residual, pool, sinusoids
+from raysum.models.kernels.pointing import Pointer
+from raysum.models.layers import (
+    EPSILON,
+    Attended,
+    Attention,
+    FeedForward,
+    HeadValues,
+    Projection,
+    Residual,
+    pool,
+    sinusoids,
+)
 from raysum.models.specs.family import FamilySpec, TransformerSpec
 
 
@@ -56,18 +67,20 @@ class ParallelAttention(nn.Module):
     def read(self, memory: Memory) -> ParallelKeys:
         return ParallelKeys.of(memory, self.words, self.paragraphs)
 
-    def forward(self, x: Tensor, keys: ParallelKeys, attention: Asked) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: ParallelKeys, attention: Asked) -> Attended:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         scores = query @ keys.paragraph_key.transpose(-1, -2) * query.shape[-1] ** -0.5
         weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
         share = weights.mean(1)
         over_paragraphs = self.dropout(weights).to(query.dtype) @ keys.paragraph_value
-        key = keys.key.transpose(-1, -2)
+        key, mask = keys.key.transpose(-1, -2), keys.mask.unflatten(1, (share.shape[2], -1))
+        pointer = None if keys.ids is None else Pointer(words, key, share[:, None], mask, keys.ids)
         over_words = fuse(words, key, keys.value, share, keys.mask, keys.counts, self.dropout.active)
         if attention == "tokens":
-            share = token_shares(words, key, share[:, None], keys.mask.unflatten(1, (share.shape[2], -1)))
+            share = token_shares(words, key, share[:, None], mask)
         # the weights of a position sum to one, so the output projection may follow their sum
-        return self.paragraphs.merged(over_paragraphs) + self.words.merged(over_words), share if attention else None
+        read = self.paragraphs.merged(over_paragraphs) + self.words.merged(over_words)
+        return read, share if attention else None, pointer
 
 
 class ParagraphPooling(nn.Module):

@@ -18,7 +18,8 @@ from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import token_shares
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
-from raysum.models.layers import EPSILON, HeadValues, Matrix, Projection, sinusoids
+from raysum.models.kernels.pointing import Pointer
+from raysum.models.layers import EPSILON, Attended, HeadValues, Matrix, Projection, sinusoids
 from raysum.models.specs.family import FamilySpec
 
 
@@ -50,14 +51,17 @@ class VerticalAttention(nn.Module):
         split = grid.view(examples, paragraphs, length, 2, self.heads, -1).permute(3, 0, 1, 4, 2, 5)
         return VerticalKeys(layout.counts, split[0], split[1], layout.grid_mask)
 
-    def forward(self, x: Tensor, keys: VerticalKeys, attention: Asked) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: VerticalKeys, attention: Asked) -> Attended:
         (words,) = split_heads(self.word_query(x), self.heads, 1)
         query = self.query(x).unflatten(-1, (self.heads, -1))
         folded, constant = self.key(query * query.shape[-1] ** -0.5)
         mixed, mass, share = self.contexts(words, folded, constant, keys)
+        pointer = None
+        if keys.ids is not None:
+            pointer = Pointer(words, keys.key.transpose(1, 2).flatten(2, 3), share[:, None], keys.mask, keys.ids)
         if attention == "tokens":
             share = token_shares(words, keys.key.transpose(1, 2).flatten(2, 3), share[:, None], keys.mask)
-        return self.out(self.value(mixed, mass).flatten(-2)), share if attention else None
+        return self.out(self.value(mixed, mass).flatten(-2)), share if attention else None, pointer
 
 
 class FoldedKeys(Matrix):

@@ -15,21 +15,29 @@ _CHUNK = 256  # target positions whose [V] scores exist at one time: 256 x 32,00
 
 
 def smoothed_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, smoothing: float
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, smoothing: float, odds: Tensor | None = None
 ) -> Tensor:
     """Sum over T of ``-sum_v q(v) log p(v)`` with ``p = softmax(hidden W' + bias)``; [T, D], [V, D], [V], [T] -> [].
 
     ``q`` is HT's published code's: ``1 - smoothing`` on the gold id, 0 on PAD, ``smoothing / (V - 2)`` on each other.
     That code's KL(q, p) is this minus the entropy of q, a constant.
+    With ``odds`` [T] the gold id has ``p(v) + exp(odds)`` in place of ``p(v)``; the others stay.
     [T, V] never exists at once: scores and gradients are computed chunk by chunk in the forward pass.
     """
-    return _SmoothedCrossEntropy.apply(hidden, weight, bias, gold, smoothing, torch.is_grad_enabled())
+    return _SmoothedCrossEntropy.apply(hidden, weight, bias, gold, odds, smoothing, torch.is_grad_enabled())
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, smoothing: float, gradients: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        gold: Tensor,
+        odds: Tensor | None,
+        smoothing: float,
+        gradients: bool,
     ) -> Tensor:
         kind = hidden.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
@@ -39,29 +47,38 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden) if gradients else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if gradients else None
         grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if gradients and bias is not None else None
+        grad_odds = torch.zeros_like(odds) if gradients and odds is not None else None
         for start in range(0, len(gold), _CHUNK):
             rows, target = hidden[start : start + _CHUNK].to(dtype), gold[start : start + _CHUNK, None]
             scores = functional.linear(rows, matrix, None if bias is None else bias.to(dtype))
             log_p = scores.log_softmax(1, dtype=torch.float32)
             log_gold = log_p.gather(1, target)
-            loss -= (1 - smoothing) * log_gold.sum()
+            whole = log_gold if odds is None else torch.logaddexp(log_gold, odds[start : start + _CHUNK, None])
+            loss -= (1 - smoothing) * whole.sum()
             if smoothing:
                 loss -= spread * (log_p.sum() - log_gold.sum() - log_p[:, PAD].sum())
             if grad_hidden is None or grad_weight is None:
                 continue
-            difference = log_p.exp_().sub_(spread)  # becomes p - q
+            difference = log_p.exp_()  # becomes p - q
+            lead = torch.full_like(log_gold, smoothing + spread - 1)
+            if odds is not None and grad_odds is not None:
+                copied = (1 - smoothing) * (1 - (log_gold - whole).exp())  # of the gradient, by what odds add
+                grad_odds[start : start + _CHUNK] = -copied.squeeze(1)
+                difference.mul_(1 - copied)
+                lead += copied
+            difference.sub_(spread)
             difference[:, PAD] += spread
-            difference.scatter_add_(1, target, torch.full_like(log_gold, smoothing + spread - 1))
+            difference.scatter_add_(1, target, lead)
             if grad_bias is not None:
                 grad_bias += difference.sum(0)
             narrow = difference.to(dtype)
             grad_hidden[start : start + _CHUNK] = narrow @ matrix
             grad_weight += narrow.T @ rows
-        ctx.grads = (grad_hidden, grad_weight, grad_bias)
-        ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
+        ctx.grads = (grad_hidden, grad_weight, grad_bias, None, grad_odds)
+        ctx.dtypes = tuple(None if each is None else each.dtype for each in (hidden, weight, bias, None, odds))
         return loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         pairs = zip(ctx.grads, ctx.dtypes, strict=True)
-        return *((None if g is None else (g * grad).to(dtype)) for g, dtype in pairs), None, None, None
+        return *((None if g is None else (g * grad).to(dtype)) for g, dtype in pairs), None, None

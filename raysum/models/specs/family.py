@@ -48,6 +48,7 @@ class FamilySpec(TransformerSpec):
     """
 
     MODEL: ClassVar = "raysum.models.family.model:Family"
+    OBJECTIVE: ClassVar = "raysum.models.copying:Writing"
     attends_to_tokens: ClassVar = True
 
     system: Literal["family"] = "family"
@@ -55,6 +56,11 @@ class FamilySpec(TransformerSpec):
     decoder: str = Field("PPP", max_length=1000, description="one letter a layer: F, P or V")
     pooling_heads: Size = Field(8, description="heads of the multi-head pooling in G layers and of Phi")
     graph_heads: int = Field(0, ge=0, description="heads of each G layer replaced by a given graph (HT eq. 24)")
+    copy_heads: int = Field(
+        0,
+        ge=0,
+        description="heads of the last decoder layer by which source tokens are copied; 0 = no copying",
+    )
     positions: Literal["flat", "paragraph", "2d"] = Field(
         "2d", description="position in the whole source, within the paragraph, or within it and its rank (HT eq. 9)"
     )
@@ -80,6 +86,8 @@ class FamilySpec(TransformerSpec):
             raise ValueError(f"positions 'flat' need an encoder of S layers only, not {self.encoder!r}")
         if self.graph_heads and ("G" not in self.encoder or self.graph_heads > self.pooling_heads):
             raise ValueError(f"graph_heads {self.graph_heads} need G layers with at least as many pooling_heads")
+        if self.copy_heads > self.heads:
+            raise ValueError(f"copy_heads {self.copy_heads} are more than heads {self.heads}")
         return self
 
 

@@ -24,6 +24,7 @@ from raysum.models.kernels.fusion import fuse, token_shares
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import (
     EPSILON,
+    Attended,
     DecoderLayer,
     HeadValues,
     Projection,
@@ -118,7 +119,7 @@ class HierarchicalAttention(ParallelAttention):
 
     def forward(  # type: ignore[override]
         self, x: Tensor, keys: HierarchicalKeys, attention: Asked
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Attended:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         query, key = query * query.shape[-1] ** -0.5, keys.key.transpose(-1, -2)
         near = self.centre(query, keys.similarity, keys.paragraph_mask.sum(1))
@@ -140,7 +141,7 @@ class HierarchicalAttention(ParallelAttention):
         share = weights.mean(1)
         if attention == "tokens":
             share = token_shares(words, key, weights, keys.mask.unflatten(1, (share.shape[2], -1)))
-        return self.merge(both), share if attention else None
+        return self.merge(both), share if attention else None, None
 
 
 class Centre(nn.Module):

@@ -16,7 +16,7 @@ from raysum.models.generator import Generator, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.layers import FeedForward, Residual
+from raysum.models.layers import Attended, FeedForward, Residual
 from raysum.models.specs.family import TransformerSpec
 
 
@@ -92,12 +92,10 @@ class PrefixLayer(nn.Module):
         y, keys = self.attention.read(self.around_attention.enter(x), layout)
         return self._finish(x, y), keys
 
-    def forward(
-        self, x: Tensor, keys: PrefixKeys, attention: Asked, turn: Turn | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, keys: PrefixKeys, attention: Asked, turn: Turn | None = None) -> Attended:
         """x [B, K, D] all target positions, or with ``turn`` the newest token of each beam, [B, R, D]."""
         y, weights = self.attention(self.around_attention.enter(x), keys, turn)
-        return self._finish(x, y), by_paragraph(weights, keys) if attention else None
+        return self._finish(x, y), by_paragraph(weights, keys) if attention else None, None
 
     def _finish(self, x: Tensor, y: Tensor) -> Tensor:
         x = self.around_attention.leave(x, y)

@@ -1,0 +1,76 @@
+"""The copy gate: the next token is drawn from the vocabulary or copied from the source (See et al. 2017, eq. 8-9).
+
+B examples, Q target positions (or beams), V vocabulary, D width.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raysum.models.batch import Memory, Source
+from raysum.models.generator import LanguageModelling
+from raysum.models.kernels.packing import scatter_padded
+from raysum.models.kernels.pointing import Pointer
+from raysum.models.layers import xavier_linear
+from raysum.models.special_ids import PAD
+from raysum.models.specs.family import FamilySpec
+
+_LEAST = 1e-20  # weight of words in the source: its logarithm, and the gradient of that, must be finite
+
+
+class CopyGate(nn.Module):
+    """p(y) = g p_vocabulary(y) + (1 - g) sum of a_s over source tokens s with id y.
+
+    a is the cross-attention of the last decoder layer before dropout, the mean over its first ``copy_heads`` heads;
+    g = sigmoid(w h + b) of the decoder's last state h. (See et al. give g the context and the input, too.) Ours is
+    that a head's score of a word behind one that is the token written last is raised by u h + c: a name goes on as it
+    does in the source.
+    """
+
+    def __init__(self, spec: FamilySpec):
+        super().__init__()
+        self.flat = spec.decoder[-1] == "F"
+        self.gate = xavier_linear(spec.width, 1)
+        self.onward = xavier_linear(spec.width, spec.copy_heads)
+
+    def words(self, source: Source) -> Tensor:
+        """The ids of source tokens, where the keys of the last layer have them."""
+        layout = source.layout
+        if self.flat:
+            return scatter_padded(source.ids, layout.in_source, *layout.source_mask.shape)
+        examples, paragraphs, length = layout.grid_mask.shape
+        return scatter_padded(source.ids, layout.in_grid, examples, paragraphs * length)
+
+    def forward(self, logits: Tensor, hidden: Tensor, pointer: Pointer, tokens: Tensor) -> Tensor:
+        """Logits [B, Q, V] of the vocabulary and states [B, Q, D] -> log p(y) [B, Q, V] in float32."""
+        score = self.gate(hidden).float()
+        weights = pointer.of_heads(tokens, self.onward(hidden)).weights() * score.neg().sigmoid()
+        generated = logits.softmax(-1, dtype=torch.float32) * score.sigmoid()
+        mixed = generated.scatter_add(-1, pointer.ids[:, None].expand_as(weights), weights)
+        return mixed.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+    def odds(self, hidden: Tensor, pointer: Pointer, tokens: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
+        """log g, and the log of what copying adds to p(gold) / g: [B, Q] each, for ``smoothed_cross_entropy``."""
+        score = self.gate(hidden).squeeze(-1).float()
+        copied = pointer.of_heads(tokens, self.onward(hidden)).weight_of(gold).clamp_min(_LEAST).log()
+        return F.logsigmoid(score), copied - score
+
+
+class Writing(LanguageModelling):
+    """Language modelling; by the mixture where the model has a copy gate.
+
+    Label smoothing then means: its uniform part is that of the vocabulary's distribution, so that it moves neither the
+    gate nor what is copied, ``-(1 - e) log p(gold) - e / (V - 2) sum over other y of log p_vocabulary(y)``.
+    """
+
+    def target_loss(self, memory: Memory, tokens: Tensor, gold: Tensor) -> Tensor:
+        model: Any = self.model
+        if model.gate is None:
+            return super().target_loss(memory, tokens, gold)
+        hidden, _, pointer = model.decode_and_point(tokens, memory)
+        real = gold != PAD
+        generate, odds = (part[real] for part in model.gate.odds(hidden, pointer, tokens, gold))
+        smoothing = self.smoothing if self.training else 0.0
+        return self._cross_entropy(hidden[real], gold[real], odds) - (1 - smoothing) * generate.sum()

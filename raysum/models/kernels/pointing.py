@@ -1,0 +1,66 @@
+"""How much weight attention gives to the source words of one id: what a copy gate mixes into the vocabulary.
+
+B examples, H heads, Q queries, M paragraphs, N tokens of a paragraph, T = M * N.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from raysum.models.kernels.attention import masked_softmax
+from raysum.models.kernels.pieces import pieces, recompute
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The weights of a layer's heads over source words, unmade: a softmax inside paragraphs times the paragraph's.
+
+    Attention over all tokens at once has one paragraph here.
+    """
+
+    query: Tensor  # [B, H, Q, dh]
+    key: Tensor  # [B, H, T, dh]
+    share: Tensor  # [B, 1, Q, M]
+    mask: Tensor  # [B, M, N]
+    ids: Tensor  # [B, T] of the words
+    tokens: Tensor | None = None  # [B, Q] written last
+    onward: Tensor | None = None  # [B, H, Q] added to the scores of the words behind these tokens
+
+    def of_heads(self, tokens: Tensor, onward: Tensor) -> "Pointer":
+        """That of the first h heads, which go ``onward`` [B, Q, h] from ``tokens`` [B, Q]."""
+        onward = onward.transpose(1, 2)
+        query, key = self.query[:, : onward.shape[1]], self.key[:, : onward.shape[1]]
+        return replace(self, query=query, key=key, tokens=tokens, onward=onward)
+
+    def weights(self) -> Tensor:
+        """[B, Q, T], before dropout, mean over heads."""
+        return self._by_pieces(_weights)
+
+    def weight_of(self, ids: Tensor) -> Tensor:
+        """The sum of :meth:`weights` [B, Q] over the words that are ``ids`` [B, Q]; no [B, H, Q, T] is kept."""
+        return self._by_pieces(_weight_of, ids)
+
+    def _by_pieces(self, function: Callable[..., Tensor], *more: Tensor) -> Tensor:
+        own: list[Any] = [self.query, self.key, self.share, self.mask, self.ids, self.tokens, self.onward]
+        elements = self.query.shape[1] * self.query.shape[2] * self.mask.shape[2]
+        parts = pieces([self.mask.shape[1]] * len(self.query), elements, self.query.device)
+        return torch.cat([recompute(function, *(x[rows] for x in (*own, *more)), random=False) for rows, _ in parts])
+
+
+def _weights(
+    query: Tensor, key: Tensor, share: Tensor, mask: Tensor, ids: Tensor, tokens: Tensor, onward: Tensor
+) -> Tensor:
+    before = F.pad(ids.view_as(mask)[..., :-1], (1, 0), value=-1)  # what stands before each word in its paragraph
+    follows = (tokens[:, None, :, None, None] == before[:, None, None]).to(onward.dtype)
+    scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).unflatten(-1, mask.shape[1:])
+    scores = scores + onward[..., None, None] * follows
+    return (masked_softmax(scores, mask[:, None, None]) * share[..., None]).mean(1).flatten(2)
+
+
+def _weight_of(*inputs: Tensor) -> Tensor:
+    *pointer, wanted = inputs
+    return (_weights(*pointer) * (pointer[4][:, None] == wanted[..., None])).sum(-1)
