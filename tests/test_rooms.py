@@ -1,6 +1,7 @@
 """The plan of the house: imports go down only, files are short, what is light stays light."""
 
 import ast
+import configparser
 import re
 import subprocess
 import sys
@@ -115,3 +116,10 @@ def test_rooms_that_are_verbs_are_called_as_their_functions():
     assert {"evaluate", "load", "prepare", "serve", "train", "tune"} <= set(raysum.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = raysum.trian
+
+
+def test_every_package_is_installed():
+    parser = configparser.ConfigParser()
+    parser.read(PACKAGE.parent / "setup.cfg")
+    folders = {".".join(file.parent.relative_to(PACKAGE.parent).parts) for file in PACKAGE.rglob("*.py")}
+    assert set(parser["options"]["packages"].split()) - {"raysum.spaces", "raysum.presets"} == folders
