@@ -122,4 +122,4 @@ def test_every_package_is_installed():
     parser = configparser.ConfigParser()
     parser.read(PACKAGE.parent / "setup.cfg")
     folders = {".".join(file.parent.relative_to(PACKAGE.parent).parts) for file in PACKAGE.rglob("*.py")}
-    assert set(parser["options"]["packages"].split()) - {"raysum.spaces", "raysum.presets"} == folders
+    assert set(parser["options"]["packages"].split()) - {"raysum.spaces"} == folders
