@@ -20,6 +20,7 @@ _STYLE = (
     ".raysum .s:hover{background:#e8b93155}.raysum .u{text-decoration:underline wavy #d33}"
     ".raysum .w{border-left:3px solid #d33;padding-left:.6em}.raysum .q{opacity:.7;font-size:.9em}"
     ".raysum pre{white-space:pre-wrap;overflow-wrap:anywhere;font:inherit;margin:.4em 0}"
+    ".raysum summary{font-weight:600;margin-top:1em}"
 )
 _PAGE = (
     ":root{color-scheme:light dark}"
