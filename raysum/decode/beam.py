@@ -213,7 +213,7 @@ def _candidates(
     block_ngrams(log_probs, tokens, settings.no_repeat_ngram_size, separator)
     block_recent(log_probs, tokens, settings.no_repeat_last, commas)
     if names:
-        log_probs.scatter_(-1, *names)
+        log_probs.view(-1).scatter_(0, *names)
     stuck = log_probs.amax(-1) == -torch.inf
     if tokens.shape[-1] <= settings.min_length:
         eos = eos.masked_fill(~stuck, -torch.inf)

@@ -88,7 +88,7 @@ def runs(
     found: list[tuple[int, int]] = []
     for match in _WORD.finditer(text):
         start, end = match.span()
-        if not counts(match.group()) or (_begins(text, start) and common(match.group())):
+        if not counts(match.group()) or (common(match.group()) and _begins(text, start)):
             continue
         if found and _JOINT.fullmatch(text, found[-1][1], start):
             found[-1] = (found[-1][0], end)

@@ -1,19 +1,19 @@
 """An automaton over pieces of what the summary of a cluster may say of names and numbers.
 
 Two things go on beside each other as text is written. The *context* is what the text so far allows whatever the sources
-say (`contexts`). The *nodes* are places in tries of what the sources say: names (each run of name words, and what is
-left of it from each of its words on), words that may begin a sentence, and where all words are held to the sources,
-those in small letters. A piece may follow where either allows it, in any segmentation of a name. A state is a context
-and a set of nodes; `Cluster` works out all that follows from the tries of a cluster.
+say (`contexts`). The *nodes* are places within what the sources say: names (each run of name words, and what is left of
+it from each of its words on), words that may begin a sentence, and where all words are held to the sources, those in
+small letters. A piece may follow where either allows it, in any segmentation of a name. A state is a context and a set
+of nodes; `Cluster` works out what follows from one when it is asked for it.
 
 Supported is what `metrics.names` says, but for three cases in which less is allowed: a sentence's beginning is
 forgotten behind many signs, one that ends without a full stop goes on into the next, and a name for eight words.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-
-import numpy as np
+from functools import lru_cache
 
 from raysum.decode.grounding.contexts import (
     ALL,
@@ -28,176 +28,166 @@ from raysum.decode.grounding.contexts import (
     SPACE,
     WORD,
 )
-from raysum.decode.grounding.pieces import Index, Pieces, Tries, spelled
+from raysum.decode.grounding.pieces import KNOWN, Pieces, spelled
 from raysum.metrics.names import FUNCTION_WORDS, runs
 
 _WORD = re.compile(r"[^\W_]+")
+_PART = re.compile(r"[^\W_]+|[\W_]")
 _NAME_WORDS = 8
-_ROOTS = ("names", "function", "begin", "small", "letters", "other")
+# What nodes are in; each node is such a letter and what is spelled so far.
+_NAME, _FUNCTION, _BEGIN, _SMALL, _LETTER, _OTHER = "nfbslo"
+_LAST = "\xff"  # behind every byte of UTF-8
 
-State = tuple[int, tuple[int, ...]]  # a context and nodes
-_Reached = dict[int, State]  # by pieces
+State = tuple[int, tuple[str, ...]]  # a context and nodes
+Reached = dict[int, State]  # by pieces
+_Parts = tuple[tuple[str, str], ...]  # what may begin, and the signs before it
 
 
 class Cluster:
-    """The automaton of one cluster.
-
-    States are numbers from 0 on, the first ``CONTEXTS`` those without nodes. ``context`` [S] of each; edges [E] sorted
-
-    """
+    """The automaton of one cluster."""
 
     def __init__(self, texts: Sequence[str], pieces: Pieces, base: "Cluster | None" = None):
         """``base`` is the automaton of no texts; what it knows of function words is taken over."""
-        self._pieces, self._signs, self._base = pieces, pieces.signs, base
-        self._spaced = set[int]()  # nodes behind a space
-        self.tries: Tries = base.tries.copy() if base else Tries()
-        self.roots: dict[str, int] = base.roots if base else {name: self.tries.root() for name in _ROOTS}
-        self.matched: dict[int, list[tuple[int, str, int]]] = base.matched.copy() if base else {}
-        self.states: dict[State, int] = base.states.copy() if base else {(c, ()): c for c in range(CONTEXTS)}
-        self._fill([" ".join(text.split()) for text in texts])
-        self._beginnings = self._find_beginnings()
-        edges = self._expand()
+        self._pieces, self._signs = pieces, pieces.signs
+        self._ends: dict[str, int] = base._ends.copy() if base else {}  # the contexts of nodes, where not INSIDE
+        self._starts: dict[tuple[str, str], Reached] = {}
+        self._parts: list[_Parts] = base._parts if base else [self._begin(context) for context in range(CONTEXTS)]
+        self._begun: dict[_Parts, Reached] = {}
+        self._after: dict[State, Reached] = {}
+        text = "\n".join(" ".join(text.split()) for text in texts)
+        self._own = self._spell(text, FUNCTION_WORDS if base is None else ())
         if base:
-            edges = np.concatenate((edges, base.edges[base.edges[:, 0] >= CONTEXTS]))
-        self.context = np.array([context for context, _ in self.states])
-        self.edges: np.ndarray = _without_dead_ends(edges, self.context)
+            self._own[_FUNCTION] = base._own[_FUNCTION]
+            self._starts |= {(_FUNCTION, before): base._start(_FUNCTION, before) for before in pieces.after}
 
-    def _fill(self, texts: Sequence[str]) -> None:
-        """The tries of what ``texts`` say."""
-        signs, pieces = self._signs, self._pieces
-        words = frozenset(word for text in texts for word in _WORD.findall(text))
-        named = frozenset(filter(signs.is_name, words))
-        spans = [(text, *span) for text in texts for span in runs(text, named.__contains__)]
-        for name in {name for text, start, end in spans for name in _parts(text[start:end])}:
-            self._add_name(name)
-        small = words - named
-        if signs.mode != NUMBERS:
-            self._add_words("begin", map(_capitalized, small if self._base else ()), CLOSED)
-            self._add_words("function", () if self._base else map(_capitalized, FUNCTION_WORDS), CLOSED)
-        self._add_words("small", small if signs.mode == ALL else (), CLOSED)
-        if pieces.has_bytes:
-            strange = {character for character in "".join(texts) if character not in pieces.characters}
-            self._add_words("letters", (c for c in strange if c.isalnum() and not signs.is_name(c)), WORD)
-            self._add_words("other", (c for c in strange if not c.isalnum()), OUT)
+    def next(self, state: State, piece: int) -> State:
+        """Where ``piece`` leads from ``state``."""
+        context = state[0]
+        plain = int(self._pieces.follow[context, piece]), ()
+        return self.names(state).get(piece) or self.begun(context).get(piece, plain)
 
-    def _add_name(self, name: str) -> None:
-        node = self.roots["names"]
-        for found in re.finditer(r"[^\W_]+|[\W_]", name):
-            context = NAMED if found[0].isalnum() else self._signs.step(NAMED, self._signs.kind(found[0]))
-            node = self.tries.add(node, spelled(found[0]), context)
-            if context == SPACE:
-                self._spaced.add(node)
+    def names(self, state: State) -> Reached:
+        """What may follow by the nodes of ``state``."""
+        if state not in self._after:
+            context, nodes = state
+            reached: Reached = {}
+            for node in nodes:
+                own = self._own[node[0]]
+                for spelling in own[bisect_left(own, node) : bisect_left(own, node + _LAST)]:
+                    self._go_on(reached, spelling, len(node))
+                    if self._ends.get(node) == SPACE:  # a sentence begins with a space, which does not double this one
+                        self._go_on(reached, spelling, len(node), " ")
+            self._walk(reached, context)
+            self._after[state] = reached | _both(reached, self.begun(context))
+        return self._after[state]
 
-    def _add_words(self, root: str, words: Iterable[str], context: int) -> None:
-        for word in words:
-            if word and word[0] in self._pieces.characters or root in ("letters", "other"):
-                self.tries.add(self.roots[root], spelled(word), context)
+    def begun(self, context: int) -> Reached:
+        """What ``context`` lets begin."""
+        parts = self._parts[context]
+        if parts not in self._begun:
+            reached = self._begun.setdefault(parts, {})
+            for part in parts:
+                both = _both(reached, start := self._start(*part))
+                reached |= start
+                reached |= both
+        return self._begun[parts]
 
-    def _begins(self, context: int, first: bool) -> tuple[int, ...]:
-        """Roots of what may begin in ``context``; ``first``: with the first character of a piece."""
-        names = ["names"] if context >= OUT else []
-        names += ["function", "begin"] if context >= BEGIN else []
+    def _begin(self, context: int) -> _Parts:
+        """What may begin in ``context``, and behind which signs."""
+        behind = {before: self._signs.walk(context, kinds) for before, (kinds, _) in self._pieces.after.items()}
+        return tuple((root, before) for before, here in behind.items() for root in self._begins(here, not before))
+
+    def _begins(self, context: int, first: bool) -> str:
+        """What may begin in ``context``; ``first``: with the first character of a piece."""
+        roots = _NAME if context >= OUT else ""
+        roots += _FUNCTION + _BEGIN if context >= BEGIN else ""
         if context >= OUT or SPACE <= context <= DOT:
-            names.append("small")
+            roots += _SMALL
         if first and self._pieces.has_bytes and context not in (INSIDE, NAMED, CLOSED):
-            names.append("letters")
+            roots += _LETTER
         if first and self._pieces.has_bytes and context != INSIDE:
-            names.append("other")
-        return tuple(root for name in names if self.tries.children[root := self.roots[name]])
+            roots += _OTHER
+        return roots
 
-    def _find_beginnings(self) -> list[list[_Reached]]:
-        """What each context lets begin, by the signs before it; equal parts are the same object."""
-        known: dict[tuple[str, tuple[int, ...]], _Reached] = {}
-        beginnings: list[list[_Reached]] = [[] for _ in range(CONTEXTS)]
-        for before, (kinds, index) in self._pieces.after.items():
-            for context in range(1, CONTEXTS):
-                here = self._signs.walk(context, kinds)
-                roots = self._begins(here, not before)
-                if roots and (before, roots) not in known:
-                    found = [match for root in roots for match in self.tries.matches(root, index)]
-                    known[before, roots] = self._reached(here, found, len(kinds))
-                if roots:
-                    beginnings[context].append(known[before, roots])
-        return beginnings
+    def _start(self, root: str, before: str) -> Reached:
+        """The states that pieces lead to which begin with the signs ``before`` and go on with what is in ``root``."""
+        if (root, before) not in self._starts:
+            reached: Reached = {}
+            for spelling in self._own[root]:
+                self._go_on(reached, spelling, 1, before)
+            self._walk(reached, OUT, len(before))
+            self._starts[root, before] = reached
+        return self._starts[root, before]
 
-    def _reached(self, context: int, found: Iterable[tuple[int, str, int]], skip: int = 0) -> _Reached:
-        """The states that pieces lead to from ``context``, with their first ``skip`` characters behind them."""
-        reached: _Reached = {}
-        walk, at_node, kinds = self._signs.walk, self.tries.context, self._pieces.kinds
-        for piece, tail, node in found:
-            state: State = (walk(at_node[node], tail), ()) if tail else (at_node[node], (node,))
+    def _go_on(self, reached: Reached, spelling: str, start: int, before: str | None = None) -> None:
+        """Into ``reached``: the pieces that ``spelling`` goes on with from its ``start``."""
+        for piece, tail, length in self._pieces.matches(spelling[start:], before):
+            node = spelling[: start + length]
+            context = self._ends.get(node, INSIDE)
+            state: State = (self._signs.walk(context, tail), ()) if tail else (context, (node,))
             if tail and state[0] == INSIDE:
                 continue
-            if piece in reached:
-                state = _either(reached[piece], state)
-            elif context and (after := kinds[piece][skip:]):
-                state = max(state[0], walk(context, after)), state[1]
-            reached[piece] = state
-        return reached
+            reached[piece] = _either(reached[piece], state) if piece in reached else state
 
-    def _expand(self) -> np.ndarray:
-        """All edges, as (source, piece, target); the states that they lead to get their numbers."""
-        states, waiting = self.states, list[State]()
+    def _walk(self, reached: Reached, context: int, skip: int = 0) -> None:
+        """In ``reached``: what pieces lead to from ``context``, with their first ``skip`` characters behind them."""
+        if context != INSIDE:
+            for piece, (after, nodes) in reached.items():
+                if kinds := self._pieces.kinds[piece][skip:]:
+                    reached[piece] = max(after, self._signs.walk(context, kinds)), nodes
 
-        def numbered(reached: _Reached) -> tuple[list[int], list[int]]:
-            for target in reached.values():
-                if target not in states:
-                    states[target] = len(states)
-                    waiting.append(target)
-            return list(reached), [states[target] for target in reached.values()]
+    def _spell(self, text: str, function: Iterable[str]) -> dict[str, list[str]]:
+        """The spellings of what ``text`` says, by what they are."""
+        mode, pieces = self._signs.mode, self._pieces
+        words = set(_WORD.findall(text))
+        named = set(filter(pieces.is_name, words))
+        names = {name for start, end in runs(text, named.__contains__) for name in _parts(text[start:end])}
+        small = words - named
+        begin, function = ((), ()) if mode == NUMBERS else (small, function)
+        strange = set(text) - pieces.characters - {"\n"} if pieces.has_bytes else ()
+        letters = {c for c in strange if c.isalnum()}
+        return {
+            _NAME: sorted(map(self._name, names)),
+            _FUNCTION: self._words(_FUNCTION, map(_capitalized, function), CLOSED),
+            _BEGIN: self._words(_BEGIN, map(_capitalized, begin), CLOSED),
+            _SMALL: self._words(_SMALL, small if mode == ALL else (), CLOSED),
+            _LETTER: self._words(_LETTER, (c for c in letters if not pieces.is_name(c)), WORD),
+            _OTHER: self._words(_OTHER, set(strange) - letters, OUT),
+        }
 
-        once = {id(part): numbered(part) for parts in self._beginnings for part in parts}
-        edges = [(0, list[int](), list[int]())]
-        edges += [(source, *once[id(part)]) for source, parts in enumerate(self._beginnings) for part in parts]
-        while waiting:
-            state = waiting.pop()
-            edges.append((states[state], *numbered(self._after(state))))
-        sources, pieces, targets = zip(*edges, strict=True)
-        counts = list(map(len, pieces))
-        return np.stack([np.repeat(sources, counts), *map(_joined, (pieces, targets))], 1)
+    def _name(self, name: str) -> str:
+        """The spelling of a name, up to a word that cannot be written."""
+        node = _NAME
+        for part in _PART.findall(name):
+            word = part.isalnum()
+            spelling = self._pieces.spelling(part)
+            if word and not spelling:
+                break
+            node += spelling or spelled(part)
+            self._ends[node] = NAMED if word else self._signs.step(NAMED, self._signs.kind(part))
+        return node
 
-    def _after(self, state: State) -> _Reached:
-        """What may follow by the nodes of ``state``."""
-        context, nodes = state
-        reached = self._reached(context, [match for node in nodes for match in self._following(node)])
-        for begun in self._beginnings[context]:
-            for piece in reached.keys() & begun.keys():
-                reached[piece] = _either(reached[piece], begun[piece])
-        return reached
-
-    def _following(self, node: int) -> list[tuple[int, str, int]]:
-        if node not in self.matched:
-            found = self.tries.matches(node, self._pieces.whole)
-            if node in self._spaced:  # a sentence begins with a space, which does not double the one before
-                found += self.tries.matches(node, self._pieces.after.get(" ", ("", Index()))[1])
-            self.matched[node] = found
-        return self.matched[node]
-
-
-def _joined(parts: Iterable[list[int]]) -> np.ndarray:
-    return np.array([one for part in parts for one in part], np.int64)
+    def _words(self, root: str, words: Iterable[str], context: int) -> list[str]:
+        spellings = sorted(root + spelling for spelling in map(self._pieces.spelling, words) if spelling)
+        self._ends.update(dict.fromkeys(spellings, context))
+        return spellings
 
 
 def _either(one: State, other: State) -> State:
     """Where both may hold for the same text."""
-    return max(one[0], other[0]), tuple(sorted({*one[1], *other[1]}))
+    return one if one == other else (max(one[0], other[0]), tuple(sorted({*one[1], *other[1]})))
 
 
+def _both(one: Reached, other: Reached) -> Reached:
+    """The pieces of both."""
+    return {piece: _either(one[piece], other[piece]) for piece in one.keys() & other.keys()}
+
+
+@lru_cache(KNOWN)
 def _capitalized(word: str) -> str:
     """``word`` with a capital, "" where that is no change which can be undone."""
     capital = word[0].upper()
     return capital + word[1:] if capital.lower() == word[0] != capital else ""
-
-
-def _without_dead_ends(edges: np.ndarray, context: np.ndarray) -> np.ndarray:
-    """``edges`` but for those from which no pieces lead to the end of the word."""
-    while True:
-        useful = context != INSIDE
-        useful[edges[:, 0]] = True
-        kept = edges[useful[edges[:, 2]]]
-        if len(kept) == len(edges):
-            return kept[np.lexsort((kept[:, 1], kept[:, 0]))]
-        edges = kept
 
 
 def _parts(name: str) -> Iterable[str]:

@@ -1,10 +1,11 @@
-"""The pieces of a vocabulary by their spelling, and tries of what can be spelled with them.
+"""The pieces of a vocabulary by their spelling.
 
 Spellings are UTF-8, as strings of one character a byte: so a piece may be one byte of a character.
 """
 
 import re
 from collections import defaultdict
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.decode.grounding.contexts import CONTEXTS, INSIDE, WORD, Signs
 
 _BEFORE, _BEHIND = re.compile(r"\A[\W_]*"), re.compile(r"(?<![\W_])[\W_]*\Z")  # the signs around the words of a piece
+KNOWN = 2**15  # words of which is kept what is found out; most words recur from cluster to cluster
 
 
 class Pieces:
     """What is the same for all clusters: the pieces of a vocabulary by their spelling, and what contexts allow.
 
-    ``follow`` [CONTEXTS, V] is the context after each piece, ``allowed`` [CONTEXTS, V] whether it may follow whatever
-    the sources say.
+    ``follow`` [CONTEXTS, V] is the context after each piece, ``bias`` [CONTEXTS, V] is 0 where it may follow whatever
+    the sources say, else -inf.
     """
 
     def __init__(self, vocabulary: Vocabulary, mode: str):
@@ -26,7 +28,8 @@ class Pieces:
         self.size = len(vocabulary)
         spellings = vocabulary.spellings()
         texts = [text_of(spelling) for spelling in spellings]
-        self.characters = frozenset("".join(text for text in texts if text))
+        self._alone = frozenset(text for text in texts if text)
+        self.characters = frozenset("".join(self._alone))
         self.has_bytes = None in texts
         self.whole = Index()  # pieces by spelling, and by spelling without signs at the end
         self._after = defaultdict[str, Index](Index)
@@ -46,8 +49,32 @@ class Pieces:
         strict = np.array([[self.signs.walk(c, kind) for kind in different] for c in range(CONTEXTS)])[:, each]
         told = np.array([[self.signs.walk(c or WORD, kind, True) for kind in different] for c in range(CONTEXTS)])
         strict[:, [kind is None for kind in kinds]] = INSIDE
-        self.allowed = strict != INSIDE
-        self.follow = np.where(self.allowed, strict, told[:, each])
+        self.bias = np.where(strict == INSIDE, -np.float32(np.inf), np.float32(0))
+        self.follow = np.where(strict == INSIDE, told[:, each], strict)
+        self._longest = max(map(len, self.whole))
+        self._matches = lru_cache(KNOWN)(self._find)
+        self.is_name = lru_cache(KNOWN)(self.signs.is_name)
+        self.spelling = lru_cache(KNOWN)(self._spelling)
+
+    def _spelling(self, word: str) -> str:
+        """``word`` as it is spelled, "" where it cannot be written: then no piece leads into it."""
+        return spelled(word) if self.has_bytes or self._alone.issuperset(word) else ""
+
+    def matches(self, spelling: str, before: str | None = None) -> list[tuple[int, str, int]]:
+        """The pieces that ``spelling`` begins with: each with its tail, and how much of ``spelling`` it is.
+
+        With ``before``, those that begin with these signs and go on with ``spelling``, which begins with a word.
+        """
+        return self._matches(spelling[: self._longest], before)
+
+    def _find(self, spelling: str, before: str | None) -> list[tuple[int, str, int]]:
+        index, found = self.whole if before is None else self.after[before][1], []
+        for end in range(1, len(spelling) + 1):
+            pieces = index.get(spelling[:end])
+            if pieces is None:
+                break
+            found += [(piece, tail, end) for piece, tail in pieces]
+        return found
 
     def _index(self, piece: int, spelling: str, text: str | None) -> None:
         before, behind = (spelled("".join(signs.findall(text or ""))) for signs in (_BEFORE, _BEHIND))
@@ -77,46 +104,3 @@ def text_of(spelling: bytes) -> str | None:
 
 def spelled(text: str) -> str:
     return text.encode(errors="replace").decode("latin-1")
-
-
-class Tries:
-    """Tries of spellings; a node has children and the context that holds when the text is at this place."""
-
-    def __init__(self) -> None:
-        self.children: list[dict[str, int]] = []
-        self.context: list[int] = []
-
-    def copy(self) -> "Tries":
-        """One that may be added to under roots that have no children yet."""
-        copy = Tries()
-        copy.children, copy.context = [children or {} for children in self.children], self.context.copy()
-        return copy
-
-    def root(self) -> int:
-        """A new node."""
-        self.children.append({})
-        self.context.append(INSIDE)
-        return len(self.children) - 1
-
-    def add(self, node: int, spelling: str, context: int) -> int:
-        """The node of ``spelling`` under ``node``, in ``context``."""
-        for character in spelling:
-            child = self.children[node].get(character)
-            if child is None:
-                child = self.children[node][character] = self.root()
-            node = child
-        self.context[node] = max(self.context[node], context)
-        return node
-
-    def matches(self, root: int, index: Index) -> list[tuple[int, str, int]]:
-        """Pieces of ``index`` that can be spelled from ``root`` on: each with its tail, and the node it leads to."""
-        found, open_ends = [], [(root, "")]
-        while open_ends:
-            node, spelling = open_ends.pop()
-            for character, child in self.children[node].items():
-                pieces = index.get(longer := spelling + character)
-                if pieces is not None:
-                    open_ends.append((child, longer))
-                    if pieces:
-                        found += [(piece, tail, child) for piece, tail in pieces]
-        return found
