@@ -87,15 +87,13 @@ class Cluster:
         if parts not in self._begun:
             reached = self._begun.setdefault(parts, {})
             for part in parts:
-                both = _both(reached, start := self._start(*part))
-                reached |= start
-                reached |= both
+                reached |= self._start(*part)
         return self._begun[parts]
 
     def _begin(self, context: int) -> _Parts:
-        """What may begin in ``context``, and behind which signs."""
+        """What may begin in ``context``, and behind which signs; a piece has the signs of one part."""
         behind = {before: self._signs.walk(context, kinds) for before, (kinds, _) in self._pieces.after.items()}
-        return tuple((root, before) for before, here in behind.items() for root in self._begins(here, not before))
+        return tuple((self._begins(here, not before), before) for before, here in behind.items())
 
     def _begins(self, context: int, first: bool) -> str:
         """What may begin in ``context``; ``first``: with the first character of a piece."""
@@ -109,15 +107,18 @@ class Cluster:
             roots += _OTHER
         return roots
 
-    def _start(self, root: str, before: str) -> Reached:
-        """The states that pieces lead to which begin with the signs ``before`` and go on with what is in ``root``."""
-        if (root, before) not in self._starts:
-            reached: Reached = {}
-            for spelling in self._own[root]:
-                self._go_on(reached, spelling, 1, before)
-            self._walk(reached, OUT, len(before))
-            self._starts[root, before] = reached
-        return self._starts[root, before]
+    def _start(self, roots: str, before: str) -> Reached:
+        """The states that pieces lead to which begin with the signs ``before`` and go on with what is in ``roots``."""
+        if (roots, before) not in self._starts:
+            reached = self._starts.setdefault((roots, before), {})
+            if len(roots) > 1:
+                for part in (self._start(root, before) for root in roots):
+                    reached |= part | _both(part, reached)
+            elif roots:
+                for spelling in self._own[roots]:
+                    self._go_on(reached, spelling, 1, before)
+                self._walk(reached, OUT, len(before))
+        return self._starts[roots, before]
 
     def _go_on(self, reached: Reached, spelling: str, start: int, before: str | None = None) -> None:
         """Into ``reached``: the pieces that ``spelling`` goes on with from its ``start``."""

@@ -90,7 +90,7 @@ class Guided:
         places = torch.from_numpy(np.concatenate(names) + starts).to(scores.device)
         values = scores.take(places)
         scores += self._guide.bias.index_select(0, self._rows.flatten()).view_as(scores)  # masked_fill_ takes 10 times
-        scores.put_(places, values)
+        scores.view(-1).scatter_(0, places, values)
         return places, values
 
     def advance(self, parent: Tensor, piece: Tensor) -> None:
