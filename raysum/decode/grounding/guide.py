@@ -76,9 +76,11 @@ class Guided:
         self._length, self.complete = 1, torch.ones_like(self._rows)
 
     def _look(self) -> None:
-        rows = [[self._guide.row[state] for state in beams] for beams in self._states]
-        self._rows = torch.from_numpy(np.array(rows)).to(self._guide.bias.device)
-        self.whole = self._rows % CONTEXTS != INSIDE  # [B, R] whether the hypotheses end with a whole word
+        rows = np.array([[self._guide.row[state] for state in beams] for beams in self._states])
+        device = self._guide.bias.device
+        self._rows = torch.from_numpy(rows).to(device)
+        # [B, R] whether the hypotheses end with a whole word
+        self.whole = torch.from_numpy(rows % CONTEXTS != INSIDE).to(device)
 
     def mask(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Write -inf over every piece that says what the sources do not; ``scores`` [B, R, V], of EOS already -inf.
