@@ -77,7 +77,14 @@ def test_a_folder_in_the_making_is_one_process_own(tmp_path):
 def test_of_two_trainings_into_one_folder_one_is_refused(tmp_path):
     write_dataset(tmp_path / "data", {"train": 100})
     command = [sys.executable, "-m", "raysum", "train", "quickstart", "data=data", "out=run", "train.workers=0"]
-    command += ["train.steps=400", "model.width=16", "model.heads=2", "model.pooling_heads=2", "model.ffn=16"]
+    command += [
+        "train.steps=400",
+        "model.width=16",
+        "model.heads=2",
+        "model.copy_heads=2",
+        "model.pooling_heads=2",
+        "model.ffn=16",
+    ]
     (tmp_path / "first.log").touch()
     with (tmp_path / "first.log").open("w") as log:
         first = subprocess.Popen(command, cwd=tmp_path, stderr=log, stdout=log, env=surroundings())
