@@ -247,15 +247,15 @@ def _expectation(rows: int, visits: int) -> str:
     """What a generator trained from nothing will be like."""
     if rows < _FEW:
         return (
-            f"{rows} clusters are few: a generator that learns from them alone writes fluent fiction, with names and "
-            "numbers that no source has. Expect a training-free system to be the one to serve; some thousands of "
-            "clusters more, or train.start=RUN of a larger training, would change that"
+            f"{rows} clusters are few: a generator that learns from them alone strings words of the sources together, "
+            "right or wrong. Expect a training-free system to be the one to serve; some thousands of clusters more, or "
+            "train.start=RUN of a larger training, would change that"
         )
     if visits < 15_000:
         return f"{visits} examples in this time are few: names are copied after some 15,000; give it more minutes"
     return (
         f"{rows} clusters are enough to learn from, but what it writes stays to be checked: of the facts that the "
-        "quickstart's model states after 16,000 clusters 44 % are wrong"
+        "quickstart's model states after 16,000 clusters 6 % are wrong"
     )
 
 
