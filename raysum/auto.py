@@ -21,6 +21,7 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare, results_folder
+from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.systems import Extracted, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.metrics.names import Sources, unsupported
@@ -80,14 +81,19 @@ class AutoResult(RunResult):
 
     @property
     def best(self) -> str:
-        """The run, where its ROUGE-2 is higher beyond doubt and few of its summaries name what no source has.
+        """The run, where it is better beyond doubt and few of its summaries name what no source has.
 
-        ROUGE alone is high for the right phrases around wrong names.
+        By facts F1 where the dataset has facts, else by ROUGE-2, which is high for right phrases around wrong names.
         """
         run, *others = self.evaluation.systems
-        other = max(others, key=lambda name: self.evaluation.systems[name]["rouge2"])
-        ahead = self.evaluation.differences[f"{run} - {other}"]["rouge2_low"] > 0
+        other = max(others, key=lambda name: self.evaluation.systems[name][self.figure])
+        ahead = self.evaluation.differences[f"{run} - {other}"][f"{self.figure}_low"] > 0
         return run if ahead and self.invented <= _INVENTED else other
+
+    @property
+    def figure(self) -> str:
+        """By which systems are compared."""
+        return "facts_f1" if all("facts_f1" in figures for figures in self.evaluation.systems.values()) else "rouge2"
 
     @property
     def serve(self) -> str:
@@ -101,13 +107,13 @@ class AutoResult(RunResult):
         from rich.console import Group
         from rich.text import Text
 
-        name = self.run.path.name
+        name, figure = self.run.path.name, FIGURES[self.figure].label
         lines = [f"{100 * self.invented:.0f} % of the summaries of {name} have a {self.kind} that no source has."]
         if self.best == name:
-            lines.append(f"{name} has the highest ROUGE-2, beyond doubt. Serve it with")
+            lines.append(f"{name} has the highest {figure}, beyond doubt. Serve it with")
         else:
             too_much = f"invents too much (above {100 * _INVENTED:.0f} %)"
-            why = too_much if self.invented > _INVENTED else "has no higher ROUGE-2 beyond doubt"
+            why = too_much if self.invented > _INVENTED else f"has no higher {figure} beyond doubt"
             lines.append(f"{self.best} is the one to serve: it invents nothing, and {name} {why}. Serve it with")
         return Group(self.evaluation.render(), Text("\n".join(["", *lines, f"  {self.serve}"])))
 

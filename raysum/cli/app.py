@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -58,6 +59,13 @@ def main() -> None:
         else:
             raise
         print(f"raysum: {told}", file=sys.stderr)
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search("allocate memory|out of memory", str(error)):
+            raise
+        print(
+            "raysum: not enough memory for that; ask for fewer beams, shorter texts or smaller batches", file=sys.stderr
+        )
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C

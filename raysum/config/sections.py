@@ -99,7 +99,7 @@ DECODE_ALIASES = {
 class DecodeConfig(Section):
     """Beam search and its score terms. Names known from other toolkits are accepted too."""
 
-    num_beams: Size = 5
+    num_beams: int = Field(5, gt=0, le=256, description="hypotheses kept at each step")
     length_normalization: Literal["gnmt", "length", "none"] = Field(
         "gnmt", description="divide log-probability by ((5 + n) / 6)^p, by n^p, or by nothing; p = length_penalty"
     )

@@ -43,8 +43,6 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     if preset == _AUTO:  # above this room, as it evaluates
         return resolve_name("raysum.auto:train")(*overrides, **values)
     config = load_config(preset, overrides, values)
-    if told := unfit(config):
-        say(told)
     run = _place(config)
     if run is None:
         return RunResult(fit(config))  # which says what is missing
@@ -85,6 +83,8 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
+    if not newest and (told := unfit(config)):
+        say(told)
     if brief.start:
         say(str(brief.start))
     if newest:

@@ -173,8 +173,9 @@ def _adopt(job: Job, best: Trial, run: Run) -> None:
     """Make the best trial what `serve` and `summarize` use: its settings the run's, or its run the search's."""
     if job.run:
         found = job.space.resolve(best.config, base=run.decode).decode.model_dump(mode="json")
-        trained_with = run.config.decode.model_dump(mode="json")
         searched = {key.rpartition(".")[2] for key in best.config}
-        run.set_decode({key: value for key, value in found.items() if key in searched or value != trained_with[key]})
+        trained_with, before = (each.model_dump(mode="json") for each in (run.config.decode, run.decode))
+        kept = {key: value for key, value in before.items() if value != trained_with[key]}
+        run.set_decode(kept | {key: found[key] for key in found if key in searched})
     path = str(run.path) if job.run else os.path.relpath(run.path, job.out)
     write_json(job.out / "best.json", {"config": best.config, "metrics": best.metrics, "run": path})
