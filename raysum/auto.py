@@ -24,11 +24,9 @@ from raysum.evaluate.evaluation import compare, results_folder
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.systems import Extracted, System, Trained
 from raysum.evaluate.table import Evaluation
-from raysum.metrics.names import Sources, unsupported
 from raysum.run import Run, RunResult
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
-from raysum.runtime.storage import read_lines
 from raysum.stream.kinds.base import kind_of
 from raysum.stream.loader import batches
 from raysum.systems import extractive_names
@@ -57,9 +55,7 @@ SIZES = (
 )
 _EXAMPLES, _FEW_EXAMPLES, _STEPS = 22, 8, 400  # examples of a step; fewer where there would be less than so many steps
 _MICRO_TOKENS = 8000  # of a micro-batch, at most: memory
-_TRAINING = (
-    0.8  # of the time; what is left is for validation, checkpoints, and steps that are slower than those measured
-)
+_TRAINING = 0.8  # of the time; the rest is for validation, checkpoints, and steps slower than those measured
 _VALIDATIONS, _VALIDATING = 10, 0.03  # how many; examples of each, as a share of those trained on
 _EPOCHS = 100  # at most
 _DROPOUT = ((2, 0.0), (10, 0.1), (_EPOCHS, 0.3))  # up to so many epochs
@@ -273,10 +269,7 @@ def compared(run: Run, dataset: Dataset) -> AutoResult:
     limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
     config = EvaluateConfig(data=str(dataset.path), split="valid", limit=limit)
     systems: list[System] = [Trained(run.path.name, summarizer, summarizer.settings), *free]
-    place = results_folder(run, dataset, "valid")
-    evaluation = compare(systems, dataset, "valid", config, out=place)
-    written = {line["id"]: line[run.path.name] for line in read_lines(place / "outputs.jsonl")}
-    rows = (row for row in dataset.read("valid", ["id", "title", "text"]) if row["id"] in written)
-    invented = sum(bool(unsupported(written[row["id"]], Sources([row["title"], *row["text"]]))) for row in rows)
+    evaluation = compare(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
+    invented = evaluation.systems[run.path.name]["unsupported"] / evaluation.examples
     kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # names are lower-cased like all else
-    return AutoResult(run, evaluation, invented / len(written), kind)
+    return AutoResult(run, evaluation, invented, kind)
