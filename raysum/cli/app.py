@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import Field
@@ -48,8 +48,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except UserError as error:
-        print(f"raysum: {error}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(str(error))
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             told = f"{str(error.filename)[:60]}... is too long a name for a file"
@@ -58,20 +57,21 @@ def main() -> None:
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python would try once more at its end
         else:
             raise
-        print(f"raysum: {told}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(told)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not re.search("allocate memory|out of memory", str(error)):
             raise
-        print(
-            "raysum: not enough memory for that; ask for fewer beams, shorter texts or smaller batches", file=sys.stderr
-        )
-        sys.exit(2)
+        _refuse("not enough memory for that; ask for fewer beams, shorter texts or smaller batches")
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
             print("raysum: stopped", file=sys.stderr)
             sys.exit(143 if terminated else 130)
         raise
+
+
+def _refuse(told: str) -> NoReturn:
+    print(f"raysum: {told}", file=sys.stderr)
+    sys.exit(2)
 
 
 @verb(app)

@@ -80,7 +80,8 @@ def compare(
     examples = read_examples(dataset, split, config.limit)
     first = next(examples)
     scorers = scorers_of(config.scorers, config.protocol)
-    total = min(config.limit or dataset.references(split), dataset.references(split))
+    known = dataset.references(split)
+    total = min(config.limit or known, known)
     if any(isinstance(system, Swapped) for system in systems) and total < 2:
         raise UserError("the swapped control needs two examples at least: it reads another one's sources")
     scored: list[pd.DataFrame] = []

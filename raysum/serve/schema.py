@@ -52,8 +52,7 @@ _MOST_EXTRACTED: dict[str, int] = {"words": 1000, "redundancy": 1}  # of systems
 def _option(section: type[Section], name: str, most: int | None) -> Any:
     """The field of ``section``, bounded, and None where the run's setting holds."""
     field = section.model_fields[name]
-    limits = (*field.metadata, Field(le=most)) if most is not None else (Field(),)
-    bounded: Any = Annotated.__class_getitem__((field.annotation, *limits))  # type: ignore
+    bounded: Any = Annotated.__class_getitem__((field.annotation, *field.metadata, Field(le=most)))  # type: ignore
     return bounded | None, Field(None, description=field.description)
 
 
