@@ -33,6 +33,16 @@ class Command:
         """The living processes of the command with ``title`` in their command line."""
         return [process for process in psutil.process_iter() if self._owns(process, title)]
 
+    def ended_or_killed(self, seconds: float, whole: bool) -> bool:
+        """Kill it after so many ``seconds``, ``whole`` or the driver alone; whether it had not ended before."""
+        try:
+            self.process.wait(seconds)
+            return False
+        except subprocess.TimeoutExpired:
+            self.kill() if whole else self.process.kill()
+            self.process.wait()
+            return True
+
     def kill(self) -> None:
         """Kill the whole tree, also what is being started meanwhile; nothing of it may live on."""
         while living := self.living():

@@ -41,11 +41,7 @@ def test_ten_kills_leave_nothing_that_the_next_run_stumbles_over(tmp_path, words
     length, draw, unfinished, waits = time.monotonic() - began, random.Random(words), 0, []
     for kill in range(10):
         command = start("data")
-        try:
-            command.process.wait(draw.uniform(0.1, 1.0) * length)
-        except subprocess.TimeoutExpired:
-            command.kill() if kill % 2 else command.process.kill()  # all of it, or the driver alone
-        command.process.wait()
+        command.ended_or_killed(draw.uniform(0.1, 1.0) * length, whole=kill % 2 == 1)
         waits.append(command.wait_until_none_lives())
         if (tmp_path / "data").exists():  # it was done before the kill: whole, or not there at all
             assert folder(tmp_path / "data") == folder(tmp_path / "whole")
