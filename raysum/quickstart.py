@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
@@ -33,7 +34,6 @@ _HELD_OUT = 300  # clusters of the valid and of the test split, at most
 _PIECES = 2000
 _WORKERS = 2
 _BETA_EXAMPLES = 100  # of the valid split, decoded with each beta
-_STEPS = 680  # of the preset
 # Seconds of each stage on two quiet cores, 207 in all (raysum/bench/RESULTS.md).
 _EXPECTED = {"corpus": 6, "prepare": 13, "train": 128, "align": 14, "search": 20, "evaluate": 25, "summarize": 1}
 
@@ -140,5 +140,6 @@ def _claim(out: Path) -> None:
 def _expected(steps: int | None, clusters: int, held_out: int) -> dict[str, float]:
     """The seconds of each stage on two quiet cores, for that many steps and clusters."""
     shares = {"corpus": clusters / CLUSTERS, "prepare": clusters / CLUSTERS, "evaluate": held_out / _HELD_OUT}
-    shares["train"] = 0.1 + 0.9 * (steps or _STEPS) / _STEPS  # its workers start, whatever there is to do
+    usual = load_config("quickstart").train.steps
+    shares["train"] = 0.1 + 0.9 * (steps or usual) / usual  # its workers start, whatever there is to do
     return {name: max(seconds * shares.get(name, 1.0), 1.0) for name, seconds in _EXPECTED.items()}
