@@ -109,6 +109,7 @@ def test_a_large_body_is_refused_announced_or_not():
         for _ in range(30):
             yield b"x" * 100
 
+    assert "65536 bytes" in error(ask(json={"title": "a", "documents": ["b"]}, headers={"x": "y" * (1 << 16)}), 431)
     assert str(LIMIT) in error(ask(content=b"x" * (LIMIT + 1)), 413)
     assert str(LIMIT) in error(ask(content=pieces()), 413)
     whole = '{"title":"a","documents":["b"]}'.ljust(LIMIT)

@@ -57,6 +57,20 @@ def test_costly_requests_leave_places_to_ordinary_ones(model: Any):
     asyncio.run(ask())
 
 
+def test_large_requests_leave_places_to_ordinary_ones_and_to_costly_ones(model: Any):
+    large = {"id": "large", "title": "Florence", "documents": ["\n".join(TEXTS) * 1000]}
+
+    async def ask() -> None:
+        tasks = [asyncio.create_task(model.summarize(large, {})) for _ in range(PLACES)]
+        await asyncio.sleep(0)
+        assert (await model.summarize(large, {}))["status"] == 503
+        assert "summary" in await model.summarize(cluster(), {})
+        assert "summary" in await model.summarize(cluster(), {"num_beams": 6})
+        assert all("summary" in answer for answer in await asyncio.gather(*tasks))
+
+    asyncio.run(ask())
+
+
 def test_who_waits_together_with_other_settings_and_clients_that_leave_is_answered_right(model: Any):
     options: list[dict[str, Any]] = [{}, {"num_beams": 3}, {"num_beams": 2, "max_length": 25}]
 

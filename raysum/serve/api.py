@@ -14,7 +14,7 @@ import raysum
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.serve.config import Limits
-from raysum.serve.guard import BodyLimit, GuardedRoute, LocalOnly, problem
+from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
 from raysum.serve.schema import Health, Problem, SummarizeRequest
 
 Answer = Callable[[dict[str, Any], dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -33,6 +33,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     408: {"model": Problem, "description": "The request did not come, or was not answered, in time"},
     413: {"model": Problem, "description": "The body, or what it holds, is too large"},
     422: {"model": Problem, "description": "A field is missing, unknown or of the wrong type"},
+    431: {"model": Problem, "description": "The headers are too large"},
     503: {"model": Problem, "description": "Too many requests are waiting; come again after Retry-After seconds"},
 }
 
@@ -58,6 +59,7 @@ def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> Fa
     api.state.limits = limits
     api.router.route_class = GuardedRoute
     api.add_middleware(BodyLimit, limit=limits.max_body)
+    api.add_middleware(HeaderLimit)
     if local:
         api.add_middleware(LocalOnly)
     _answer_errors(api)

@@ -60,6 +60,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
     """The server for the length of the block, as its address. Raises as :func:`serve` does."""
     exact, health, batch = _served(config)
     port = _free_port(config.host, config.port)
+    os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it
     with ray_session(config.address, config.replicas, "serve"):
         from ray import serve as ray_serve
 

@@ -1,7 +1,8 @@
-"""In which order a replica decodes what it is asked: those that wait together, and ordinary requests first."""
+"""In which order a replica works on what it is asked: on those that wait together, and on ordinary requests first."""
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 
 _COMPANY = 0.02  # seconds a request waits for company; decoding one takes many times as long
+_RESTS = 5  # times as long as a step of decoding took is given to those that go first
 
 
 @dataclass(eq=False)
@@ -26,19 +28,21 @@ class Request:
 
 
 class Lane:
-    """A thread that decodes: when it is free, all that wait and want the settings of the first, up to a batch.
+    """A thread that prepares and one that decodes: all that wait and want the settings of the first, up to a batch.
 
-    At each step it gives way to the lane ``first`` while anyone is there, for ``patience`` seconds at most.
+    While anyone is in the lane ``first``, a rest of several times its length follows each step of decoding.
     """
 
-    def __init__(self, summarizer: Summarizer, threads: int, first: "Lane | None" = None, patience: float = 0):
-        self._summarizer, self._first, self._patience = summarizer, first, patience
+    def __init__(self, summarizer: Summarizer, threads: int, first: "Lane | None" = None):
+        self._summarizer, self._first = summarizer, first
         self.present = 0  # requests that are prepared, wait or are decoded
         self._nobody = threading.Event()
         self._nobody.set()
         self._waiting: list[Request] = []
+        self._rested = 0.0  # until when
         # The event loop stays free to take requests meanwhile.
-        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
+        self._preparing = ThreadPoolExecutor(1)
+        self._decoding = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -52,12 +56,16 @@ class Lane:
             if not self.present:
                 self._nobody.set()
 
+    async def prepared(self, cluster: dict[str, Any]) -> Row:
+        """``cluster`` as the model reads it. Raises UserError where there is nothing to summarize."""
+        return await asyncio.get_running_loop().run_in_executor(self._preparing, self._summarizer.prepare, cluster)
+
     async def answer(self, request: Request) -> dict[str, Any]:
         """The summary as an object. Where this is cancelled, so is the search."""
         self._waiting.append(request)
         try:
             await asyncio.sleep(_COMPANY)
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, request)
+            return await asyncio.get_running_loop().run_in_executor(self._decoding, self._answer, request)
         finally:
             request.left.set()
             self._waiting.remove(request)
@@ -72,10 +80,10 @@ class Lane:
 
     def _decode(self, batch: list[Request]) -> None:
         def left(place: int) -> bool:
-            if self._first:
-                self._first._nobody.wait(self._patience / len(batch))  # asked at each step for each of the batch
+            self._rest()
             return batch[place].left.is_set()
 
+        self._rested = time.monotonic()
         try:
             rows = [request.row for request in batch]
             summaries = self._summarizer.summarize_rows(rows, batch[0].settings, left=left)
@@ -84,3 +92,9 @@ class Lane:
         except Exception as error:
             for request in batch:
                 request.answer.set_exception(error)
+
+    def _rest(self) -> None:
+        """Called at each step for each of a batch; after the first of them nothing is left to rest from."""
+        if self._first:
+            self._first._nobody.wait(_RESTS * (time.monotonic() - self._rested))
+            self._rested = time.monotonic()

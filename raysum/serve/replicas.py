@@ -1,6 +1,5 @@
 """The two Serve deployments: the front, which speaks HTTP and holds no model, and the model's replicas behind it."""
 
-import asyncio
 from typing import Any
 
 from fastapi import FastAPI
@@ -19,24 +18,26 @@ from raysum.runtime.processes import cores
 from raysum.serve.api import Overloaded, build_api
 from raysum.serve.config import Limits, ServeConfig
 from raysum.serve.extracts import Extracts
-from raysum.serve.guard import LOCAL
+from raysum.serve.guard import LOCAL, extent
 from raysum.serve.lanes import Lane, Request
 from raysum.serve.schema import Health
 
-_PATIENCE = 0.05  # seconds that each step of costly requests lets ordinary ones go first; a step takes a tenth of it
+_LARGE = 0.1  # of what a request may hold: what is larger takes longer to prepare than an ordinary one to decode
 _TRIES = 2  # of a request whose replica dies under it; more would let a deadly request kill all replicas in turn
 _DRAIN = 2.0  # seconds that requests under way may take once the server is told to stop
 
 
 class Model:
-    """One replica of the summarizer. What asks for more than the run's own settings cost is decoded beside the rest,
-    which goes first: else a request of 16 beams and 1,000 tokens would keep everyone waiting for seconds."""
+    """One replica of the summarizer. What asks for more than the run's own settings cost, or holds much text, is worked
+    on beside the rest, which goes first: else a request of 16 beams and 1,000 tokens would keep everyone waiting for
+    seconds."""
 
     def __init__(self, config: ServeConfig):
-        self._summarizer, self._max_cost = Summarizer.of(config.run, config), config.max_cost
+        self._summarizer, self._limits = Summarizer.of(config.run, config), config
         threads = max(1, cores() // config.replicas)
         self._ordinary = Lane(self._summarizer, threads)
-        self._costly = Lane(self._summarizer, threads, self._ordinary, _PATIENCE)
+        self._large = Lane(self._summarizer, threads, self._ordinary)
+        self._costly = Lane(self._summarizer, threads, self._ordinary)
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """The `summarize` object of ``cluster``, or ``{"error": ..., "status": ...}`` where it is not summarized.
@@ -47,27 +48,31 @@ class Model:
         try:
             chosen = self._summarizer.choose(settings)
             costly = chosen.num_beams * chosen.max_length > own.num_beams * own.max_length
-            lane = self._costly if costly else self._ordinary
-            if costly and lane.present >= own.batch_examples:  # the other places are for ordinary ones
+            lane = self._costly if costly else self._large if self._is_large(cluster) else self._ordinary
+            if lane.present >= own.batch_examples and lane is not self._ordinary:  # the other places are for those
                 return {"error": "too many costly requests are waiting; come again later", "status": 503}
             with lane.entered():
-                row = await asyncio.to_thread(self._summarizer.prepare, cluster)
+                row = await lane.prepared(cluster)
                 if costly and (too_much := self._too_costly(row, chosen)):
                     return {"error": too_much, "status": 422}
                 return await lane.answer(Request(row, chosen))
         except UserError as error:
             return {"error": str(error), "status": 400}
 
+    def _is_large(self, cluster: dict[str, Any]) -> bool:
+        texts = (text["text"] if isinstance(text, dict) else text for text in cluster["documents"])
+        return any(size > _LARGE * getattr(self._limits, f"max_{what}") for what, size in extent(texts).items())
+
     def _too_costly(self, row: Row, chosen: DecodeConfig) -> str | None:
         """What to say where ``chosen`` ask for more than is taken; None where they do not."""
         most = chosen.reading(self._summarizer.searcher.source).max_tokens
         read = min(len(row["ids"]), most or len(row["ids"]))
         asked = chosen.num_beams * chosen.max_length * read
-        if asked <= self._max_cost:
+        if asked <= self._limits.max_cost:
             return None
         return (
             f"num_beams {chosen.num_beams} x max_length {chosen.max_length} x {read} tokens of source are {asked}, "
-            f"more than the {self._max_cost} that a request may ask for; the server's --max-cost says it"
+            f"more than the {self._limits.max_cost} that a request may ask for; the server's --max-cost says it"
         )
 
 
