@@ -66,7 +66,7 @@ class Card:
     def render(self) -> Group:
         """For the terminal: lines about the whole, and a table with a column a split."""
         card = self.figures
-        lines = [f"{card['data']} ({card['kind']})", f"clusters: {card['rows']} of {card['rows_in']}"]
+        lines = [f"{card['data']} ({card['kind']})", _rows(card)]
         lines += [f"rejected: {count} {reason}" for reason, count in card["rejected"].items()]
         lines += [f"{key}: {value}" for key, value in card["recipe"].items()]
         lines += [f"vocabulary: {card['pieces']} pieces", f"fingerprint: {card['fingerprint']}"]
@@ -75,6 +75,12 @@ class Card:
         for name in dict.fromkeys(chain.from_iterable(columns)):
             table.add_row(name.replace("_", " "), *(str(column.get(name, 0)) for column in columns))
         return Group(Text("\n".join(lines)), table)
+
+
+def _rows(card: dict[str, Any]) -> str:
+    if card["kind"] == "pretraining":
+        return f"rows: {card['rows']} of {card['rows_in']} clusters"
+    return f"clusters: {card['rows']} of {card['rows_in']}"
 
 
 def _split(dataset: Dataset, split: str) -> dict[str, Any]:

@@ -11,11 +11,16 @@ from raysum.errors import UserError
 Ranker = Literal["tfidf", "lexrank", "none"]
 Graph = Literal["none", "similarity", "discourse"]
 LongParagraphs = Literal["split", "cut"]
+Kind = Literal["summarization", "extraction", "pretraining"]
 
 
 class Choices(Section):
     """Those that a user makes; what is left open follows from the vocabulary."""
 
+    kind: Kind = Field(
+        "summarization",
+        description="what rows are for: 'extraction' has labelled sentences, 'pretraining' sentences without summaries",
+    )
     max_paragraphs: int = Field(40, gt=0, le=32767, description="L: best-ranked paragraphs kept (HT is tested on 40)")
     paragraph_tokens: int = Field(
         100, ge=8, le=1_000_000, description="N: most tokens of a paragraph (100 in the published shards)"
@@ -35,6 +40,10 @@ class Choices(Section):
         "none", description="edges between paragraphs: tf-idf 'similarity', or 'discourse' by entities and markers"
     )
     keep: list[str] = Field([], description="other fields of a raw cluster that are kept beside it, as JSON")
+
+
+# Those that hold of paragraphs alone: sentences are all kept, in the documents' order.
+OF_PARAGRAPHS = ("max_paragraphs", "parted_by", "long_paragraphs", "ranker", "clone_recall", "min_words", "graph")
 
 
 class Recipe(Choices):

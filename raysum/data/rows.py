@@ -20,7 +20,9 @@ class Row(TypedDict, total=False):
 
     id: str
     title: str
-    ids: np.ndarray  # [S] kept paragraphs one after the other, best rank first; the title and <T> open the first
+    # [S] kept paragraphs one after the other, best rank first; the title and <T> open the first. In rows of kind
+    # extraction and pretraining each paragraph is a sentence, in the documents' order, and no title opens the first.
+    ids: np.ndarray
     title_tokens: int  # of the title and <T> at the beginning of ``ids``
     paragraph_offsets: np.ndarray  # [M + 1]
     sentence_offsets: np.ndarray  # starts of the sentences, and the end
@@ -40,6 +42,7 @@ class Row(TypedDict, total=False):
     graph_row: np.ndarray  # edges between paragraphs
     graph_col: np.ndarray
     graph_value: np.ndarray
+    labels: np.ndarray  # [M] 1 = one of the sentences that are nearest to the summary, extraction only
 
 
 _TYPES: dict[Any, pa.DataType] = {
@@ -49,7 +52,14 @@ _TYPES: dict[Any, pa.DataType] = {
     np.ndarray: pa.list_(pa.int32()),  # but for these columns:
     **dict.fromkeys(("rank_score", "graph_value"), pa.list_(pa.float32())),
     **dict.fromkeys(("graph_row", "graph_col"), pa.list_(pa.int16())),
+    "labels": pa.list_(pa.int8()),
 }
+_ALL = pa.schema([(name, _TYPES.get(name, _TYPES[kind])) for name, kind in Row.__annotations__.items()])
+
+
+def _columns(unwanted: str) -> pa.Schema:
+    """Those of a row without those whose names begin with one of ``unwanted``."""
+    return pa.schema([field for field in _ALL if not field.name.startswith(tuple(unwanted.split()))])
 
 
 @dataclass(frozen=True)
@@ -77,12 +87,12 @@ class Form:
         return np.stack(sizes, 1).astype(np.int32)
 
 
+_COUNTED = (("ids", 0), ("paragraph_offsets", 1), ("target_ids", 0))
+_CONTENT = ("id", "ids", "paragraph_offsets", "target_ids", "other_target_ids")
 FORMS = {
-    "summarization": Form(
-        pa.schema([(name, _TYPES.get(name, _TYPES[kind])) for name, kind in Row.__annotations__.items()]),
-        (("ids", 0), ("paragraph_offsets", 1), ("target_ids", 0)),
-        ("id", "ids", "paragraph_offsets", "target_ids", "other_target_ids"),
-    ),
+    "summarization": Form(_columns("labels"), _COUNTED, _CONTENT),
+    "extraction": Form(_columns("graph rank sentence"), _COUNTED, (*_CONTENT, "labels")),
+    "pretraining": Form(_columns("graph rank sentence labels text source other extra"), _COUNTED, _CONTENT),
     # What an attention predictor learns of: paragraph embeddings [M * D] and attention [M], which sums to one.
     "alignment": Form(
         pa.schema([("id", pa.string()), ("embeddings", pa.list_(pa.float16())), ("label", pa.list_(pa.float32()))]),

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from raysum.decode.summary import Citation, Sentence, Summary, shortened
-from raysum.prepare.pipeline import read_cluster
+from raysum.prepare.cluster import read_cluster
 
 _STYLE = (
     ".raysum{line-height:1.5;max-width:60rem}.raysum p{margin:.4em 0}"

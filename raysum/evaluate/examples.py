@@ -25,8 +25,8 @@ def read_examples(dataset: Dataset, split: str, limit: int | None = None) -> Ite
 
     Raises UserError where there is none.
     """
-    if dataset.kind != "summarization":
-        raise UserError(f"{dataset.path} is a {dataset.kind} dataset; evaluation needs one for summarization")
+    if dataset.kind not in ("summarization", "extraction"):
+        raise UserError(f"{dataset.path} is a {dataset.kind} dataset, without summaries to compare with")
     rows = islice((row for row in dataset.read(split) if row["summary"].strip()), limit)
     first = next(rows, None)
     if first is None:

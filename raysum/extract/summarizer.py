@@ -10,10 +10,10 @@ from raysum.config.problems import validate
 from raysum.config.sections import ExtractConfig, LoadConfig
 from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.errors import UserError
-from raysum.extract.passages import Passage, passages
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.metrics.tfidf import count_words
-from raysum.prepare.pipeline import Cluster, read_cluster
+from raysum.prepare.cluster import Cluster, read_cluster
+from raysum.prepare.passages import Passage, passages
 from raysum.prepare.sources.record import Rejected
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from raysum.config.sections import Section
 from raysum.data.clean import Normalization
-from raysum.data.recipe import Choices, Recipe
+from raysum.data.recipe import OF_PARAGRAPHS, Choices, Recipe
 from raysum.models.special_ids import SPECIAL_PIECES
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
@@ -66,6 +66,13 @@ class PrepareConfig(Choices, Shaped):
         if self.valid + self.test >= 1:
             raise ValueError(
                 f"valid {self.valid:g} and test {self.test:g} hold out all clusters; leave some for training"
+            )
+        fields = type(self).model_fields
+        idle = [name for name in OF_PARAGRAPHS if getattr(self, name) != fields[name].default]
+        if idle and self.kind != "summarization":
+            raise ValueError(
+                f"{idle[0]} is of paragraphs, and rows of kind {self.kind} are all the sentences in their order; "
+                f"leave {idle[0]} out"
             )
         return self
 

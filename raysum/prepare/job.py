@@ -13,8 +13,8 @@ from raysum.data.dataset import REJECTED, Dataset
 from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
+from raysum.prepare.cluster import read_cluster
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.pipeline import read_cluster
 from raysum.prepare.shards import write_shards
 from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.prepare.sources.record import Rejected
@@ -65,7 +65,7 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     with new_folder(path) as folder:
         how = config.normalize or (given.suggested_normalization() if given else "none")
         vocabulary = given or _train_vocabulary(found, config, how)
-        writer = DatasetWriter(folder, "summarization", config.recipe(vocabulary.sha256, how), vocabulary)
+        writer = DatasetWriter(folder, config.kind, config.recipe(vocabulary.sha256, how), vocabulary)
         on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
         with ray_session(config.address) if on_ray else nullcontext():
             write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)

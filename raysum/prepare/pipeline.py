@@ -5,11 +5,10 @@ M kept paragraphs, S their tokens, L and N as in the recipe.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,33 +18,21 @@ from raysum.data.recipe import Recipe
 from raysum.data.sentences import quick_sentence_spans
 from raysum.metrics.tfidf import words
 from raysum.models.special_ids import TITLE_END
+from raysum.prepare.cluster import Cluster, columns_of, read_cluster
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.long_paragraphs import split_spans
 from raysum.prepare.ranking import best_first, rank_scores
+from raysum.prepare.sentences import extraction_row, pretraining_rows
 from raysum.prepare.sources.record import Rejected
-from raysum.prepare.sources.shape import keys_told
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row
     from raysum.data.vocabulary import Vocabulary
 
-_MOST_REFERENCES = 64  # of a cluster: each is a column of the table of lengths
 _LARGE = 1 << 20  # characters of a cluster from which on it is worth the time to save memory
 # Characters of a paragraph that are cut into sentences: more than its tokens can be of. A text that is encoded at once
 # takes 60 times its size.
 _READ, _READ_OF_TOKEN = 1 << 16, 64
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A checked raw cluster."""
-
-    id: str
-    title: str
-    documents: list[tuple[str, str]]  # name and text
-    cut_into_paragraphs: bool  # each document is one paragraph already
-    summaries: list[str]  # the references
-    raw: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -69,6 +56,14 @@ def prepare_example(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabula
     return prepare_counted(raw, recipe, vocabulary, whole=False)[0]
 
 
+def prepare_rows(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Row], Counter[str]]:
+    """The rows that a raw cluster adds to a dataset, several where it is to pre-train on; as ``prepare_counted``."""
+    if recipe.kind == "pretraining":
+        return pretraining_rows(read_cluster(raw), recipe, vocabulary)
+    row, counts = prepare_counted(raw, recipe, vocabulary)
+    return [row], counts
+
+
 def prepare_counted(
     raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary, whole: bool = True
 ) -> tuple[Row, Counter[str]]:
@@ -77,6 +72,8 @@ def prepare_counted(
     Tokens of a paragraph that are too far back to be read are counted where it is encoded ``whole``, which costs time.
     """
     cluster = read_cluster(raw)
+    if recipe.kind != "summarization":
+        return extraction_row(cluster, recipe, vocabulary)
     found = list(_paragraphs(cluster, recipe))
     if not found:
         raise Rejected("no text in the documents")
@@ -103,45 +100,6 @@ def prepare_counted(
         without_title=int(not cluster.title),
     )
     return row, counts
-
-
-def read_cluster(raw: Mapping[str, Any]) -> Cluster:
-    """Check the fields of a raw cluster. Raises Rejected naming the field."""
-    if not isinstance(raw, Mapping):
-        raise Rejected("not an object with title and documents")
-    for field in ("title", "summary"):
-        if not isinstance(raw.get(field), str | None):
-            raise Rejected(f"{field} is not a text")
-    title, others = raw.get("title") or "", raw.get("summaries") or []
-    if not isinstance(others, list) or not all(isinstance(one, str) for one in others):
-        raise Rejected("summaries is not a list of texts")
-    if len(others) > _MOST_REFERENCES:
-        raise Rejected(f"more than {_MOST_REFERENCES} summaries", str(len(others)))
-    summaries = [one for one in dict.fromkeys([raw.get("summary") or "", *others]) if one.strip()]
-    documents, paragraphs = raw.get("documents"), raw.get("paragraphs")
-    if not documents and not paragraphs:
-        raise Rejected("no documents", "" if {"documents", "paragraphs"} & raw.keys() else keys_told(raw))
-    if documents and paragraphs:
-        raise Rejected("both documents and paragraphs")
-    kind, given = ("document", documents) if documents else ("paragraph", paragraphs)
-    if not isinstance(given, list):
-        raise Rejected(f"{kind}s is not a list")
-    named = [_document(item, f"{kind} {number}") for number, item in enumerate(given, 1)]
-    name = "" if raw.get("id") is None else str(raw["id"])
-    try:
-        for text in (name, title, *summaries, *chain.from_iterable(named)):
-            text.encode()
-    except UnicodeEncodeError:
-        raise Rejected("a text is not valid Unicode", "half of a surrogate pair") from None
-    return Cluster(name, " ".join(title.split()), named, not documents, summaries, raw)
-
-
-def _document(item: Any, name: str) -> tuple[str, str]:
-    if isinstance(item, Mapping):
-        name, item = item.get("source") or name, item.get("text")
-    if not isinstance(item, str) or not isinstance(name, str):
-        raise Rejected("a document is neither a text nor an object with source and text")
-    return name, item
 
 
 def _paragraphs(cluster: Cluster, recipe: Recipe) -> Iterator[Paragraph]:
@@ -230,17 +188,13 @@ def _encode(
     paragraphs, tokenized = [paragraphs[i] for i in real], [tokenized[i] for i in real]
     tokenized[0] = [_title_ids(cluster, recipe, vocabulary), *tokenized[0]]
     ids, paragraph_offsets, sentence_offsets = _flatten(tokenized, recipe.paragraph_tokens)
-    targets = [(text, vocabulary.encode_summary(text, recipe.normalize)) for text in cluster.summaries]
-    targets = [(text, ids) for text, ids in targets if len(ids) > 2]  # more than BOS and EOS
-    (summary, target), *others = targets or [("", [])]
     edges = NO_EDGES
     if recipe.graph == "similarity":
         edges = similarity_graph([p.words for p in paragraphs])
     elif recipe.graph == "discourse":
         edges = discourse_graph([p.text for p in paragraphs], [(p.document, p.place) for p in paragraphs])
     row: Row = {
-        "id": cluster.id,
-        "title": cluster.title,
+        **columns_of(cluster, recipe, vocabulary),
         "ids": ids,
         "title_tokens": len(tokenized[0][0]),
         "paragraph_offsets": paragraph_offsets,
@@ -250,14 +204,7 @@ def _encode(
         "char_start": np.array([p.start for p in paragraphs], np.int32),
         "char_end": np.array([p.end for p in paragraphs], np.int32),
         "text": [p.text for p in paragraphs],
-        "source": [name for name, _ in cluster.documents],
         "rank_score": scores[real].astype(np.float32),
-        "target_ids": np.array(target, np.int32),
-        "summary": summary,
-        "other_target_ids": np.array([*chain.from_iterable(ids for _, ids in others)], np.int32),
-        "other_target_offsets": np.cumsum([0, *(len(ids) for _, ids in others)] if others else [], dtype=np.int32),
-        "other_summaries": [text for text, _ in others],
-        "extra": _extra(cluster.raw, recipe),
         "graph_row": edges[0],
         "graph_col": edges[1],
         "graph_value": edges[2],
@@ -265,14 +212,6 @@ def _encode(
     beyond = (islice(pieces(p.text, most), 1, None if whole else 1) for p in paragraphs)
     unread = [sum(len(vocabulary.encode(normalize(text, recipe.normalize))) for text in texts) for texts in beyond]
     return row, np.array([sum(map(len, group)) + more for group, more in zip(tokenized, unread, strict=True)])
-
-
-def _extra(raw: Mapping[str, Any], recipe: Recipe) -> str:
-    kept = {name: raw[name] for name in recipe.keep if raw.get(name)}
-    try:
-        return json.dumps(kept) if kept else ""
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Rejected("a kept field cannot be written as JSON", str(error)) from None
 
 
 def _flatten(paragraphs: list[list[list[int]]], most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -21,7 +21,7 @@ from raysum.data.rows import Row, table_of
 from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
 from raysum.prepare.config import SPLITS, PrepareConfig
-from raysum.prepare.pipeline import prepare_counted
+from raysum.prepare.pipeline import prepare_rows
 from raysum.prepare.sources.find import RawSource
 from raysum.prepare.sources.record import Record, Rejected
 from raysum.runtime.progress import bar, say
@@ -42,6 +42,7 @@ class Part:
     """A chunk on its way: where it goes, and what became of its clusters."""
 
     shard: Shard
+    kept: int = 0  # clusters that gave rows
     rejected: Counter[str] = field(default_factory=Counter)
     first_rejected: dict[str, str] = field(default_factory=dict)  # by reason: where, and the detail
     problem: str = ""  # of the user's, for which the whole job stops
@@ -49,7 +50,7 @@ class Part:
 
     @property
     def clusters(self) -> int:
-        return self.shard.rows + self.rejected.total()
+        return self.kept + self.rejected.total()
 
 
 def write_shards(
@@ -102,10 +103,12 @@ def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
     """The share of the sources' words that the rows hold; it is said, and where the others went."""
     found = max(counts["words"] + counts["words_cleaned_away"], 1)
     cut = counts["tokens_cut"] / max(counts["tokens"], 1) * (counts["words"] - counts["words_ranked_out"])
+    unit = "paragraph" if config.kind == "summarization" else "sentence"
+    parts = "clones of the summary and paragraphs of few words" if config.kind == "summarization" else "no sentence"
     lost = {
         f"in paragraphs that rank below --max-paragraphs {config.max_paragraphs}": counts["words_ranked_out"],
-        f"beyond --paragraph-tokens {config.paragraph_tokens} of a paragraph": cut,
-        "in clones of the summary and paragraphs of few words": counts["words_cleaned_away"],
+        f"beyond --paragraph-tokens {config.paragraph_tokens} of a {unit}": cut,
+        f"in {parts}": counts["words_cleaned_away"],
     }
     kept = 1 - sum(lost.values()) / found
     told = (f"{100 * words / found:.1f} % are {where}" for where, words in lost.items() if words >= 0.0005 * found)
@@ -193,10 +196,12 @@ def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> No
     for record in records:
         try:
             raw = record.cluster()
-            row, found = prepare_counted(raw, writer.recipe, writer.vocabulary)
-            if (raw.get("summary") is not None or raw.get("summaries")) and not len(row["target_ids"]):
+            made, found = prepare_rows(raw, writer.recipe, writer.vocabulary)
+            told = writer.kind != "pretraining" and (raw.get("summary") is not None or raw.get("summaries"))
+            if told and not len(made[0]["target_ids"]):
                 raise Rejected("summary is empty")
-            rows.append(row)
+            rows += made
+            part.kept += 1
             counts += found
         except (Rejected, MemoryError) as error:
             reason, detail = (error.reason, error.detail) if isinstance(error, Rejected) else (_TOO_LARGE, str(error))

@@ -13,7 +13,7 @@ from statistics import median
 from raysum.data.clean import paragraph_spans
 from raysum.data.sentences import ends_as_sentence, quick_sentence_spans
 from raysum.metrics.tfidf import count_words
-from raysum.prepare.pipeline import Cluster
+from raysum.prepare.cluster import Cluster
 
 _FENCE = re.compile(r"```|~~~")
 _MARKER = re.compile(r"(?:[-*+•–>]|\d{1,3}[.)])\s+")  # of a list's item

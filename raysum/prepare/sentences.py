@@ -1,0 +1,100 @@
+"""One raw cluster into rows of sentences, in the documents' order: what extractive models learn of and take.
+
+M sentences, S their tokens. A row has the columns of any other (see raysum.data.rows), each sentence as a paragraph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raysum.data.clean import normalize, pieces
+from raysum.metrics.labels import greedy_labels
+from raysum.metrics.tfidf import words
+from raysum.prepare.cluster import Cluster, columns_of
+from raysum.prepare.passages import Passage, passages
+from raysum.prepare.sources.record import Rejected
+
+if TYPE_CHECKING:
+    from raysum.data.recipe import Recipe
+    from raysum.data.rows import Row
+    from raysum.data.vocabulary import Vocabulary
+
+_MOST = 2000  # sentences of a cluster, the first so many
+_DOCUMENT = 30  # sentences of a row to pre-train on, at most (HIBERT, section 4.1)
+_READ = 64  # characters for each token that is kept: what is longer is not encoded whole
+
+
+def extraction_row(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> tuple[Row, Counter[str]]:
+    """All sentences of a cluster with their ``labels``, and what was dropped on the way.
+
+    Nothing is left out as a clone of the summary: to find it is the task. Raises Rejected where there is no sentence.
+    """
+    found, encoded = _encoded(cluster, recipe, vocabulary)
+    row = columns_of(cluster, recipe, vocabulary) | _columns(found, encoded, recipe)
+    references = [words(text) for text in (row["summary"], *row["other_summaries"]) if text]
+    row["labels"] = greedy_labels([words(passage.quote) for passage in found], references)
+    return row, _counts(cluster, found, encoded, recipe) | Counter(without_summary=int(not references))
+
+
+def pretraining_rows(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Row], Counter[str]]:
+    """Rows of at most 30 sentences of one document each; about equally long where there are several of one."""
+    found, encoded = _encoded(cluster, recipe, vocabulary)
+    common = columns_of(cluster, recipe, vocabulary)
+    parts = [*_parts([passage.document for passage in found])]
+    rows = [
+        common
+        | _columns(found[part.start : part.stop], encoded[part.start : part.stop], recipe)
+        | {"id": f"{cluster.id}.{number}", "target_ids": np.empty(0, np.int32), "summary": ""}
+        for number, part in enumerate(parts, 1)
+    ]
+    return rows, _counts(cluster, found, encoded, recipe)
+
+
+def _parts(documents: Sequence[int]) -> Iterator[range]:
+    """Runs of sentences of one document, 30 at most."""
+    for _, group in groupby(range(len(documents)), key=documents.__getitem__):
+        run = [*group]
+        for part in np.array_split(run, -(-len(run) // _DOCUMENT)):
+            yield range(int(part[0]), int(part[-1]) + 1)
+
+
+def _encoded(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Passage], list[list[int]]]:
+    """The sentences of which the vocabulary makes anything, and their ids, not yet cut."""
+    found = passages(cluster)[:_MOST]
+    heads = [next(pieces(passage.quote, _READ * recipe.paragraph_tokens)) for passage in found]
+    ids = vocabulary.encode_all([normalize(head, recipe.normalize) for head in heads])
+    kept = [number for number, one in enumerate(ids) if one]
+    if not kept:
+        raise Rejected("no text in the documents")
+    return [found[number] for number in kept], [ids[number] for number in kept]
+
+
+def _columns(found: Sequence[Passage], encoded: Sequence[list[int]], recipe: Recipe) -> Row:
+    cut = [ids[: recipe.paragraph_tokens] for ids in encoded]
+    return {
+        "ids": np.concatenate(cut).astype(np.int32),
+        "title_tokens": 0,
+        "paragraph_offsets": np.cumsum([0, *map(len, cut)], dtype=np.int32),
+        "document": np.array([passage.document for passage in found], np.int32),
+        "paragraph": np.array([passage.paragraph for passage in found], np.int32),
+        "char_start": np.array([passage.start for passage in found], np.int32),
+        "char_end": np.array([passage.end for passage in found], np.int32),
+        "text": [passage.quote for passage in found],
+    }
+
+
+def _counts(cluster: Cluster, found: Sequence[Passage], encoded: Sequence[list[int]], recipe: Recipe) -> Counter[str]:
+    tokens = np.array([*map(len, encoded)])
+    held = sum(len(words(passage.quote)) for passage in found)
+    return Counter(
+        words_cleaned_away=max(sum(len(words(text)) for _, text in cluster.documents) - held, 0),
+        sentences_cut=int((tokens > recipe.paragraph_tokens).sum()),
+        words=held,
+        tokens=int(tokens.sum()),
+        tokens_cut=int(np.maximum(tokens - recipe.paragraph_tokens, 0).sum()),
+    )
