@@ -16,6 +16,7 @@ _SPECS = {
     "tdmca": "raysum.models.specs.tdmca:TdmcaSpec",
     "txl": "raysum.models.specs.txl:TxlSpec",
     "graphsum": "raysum.models.specs.graphsum:GraphSumSpec",
+    "hibert": "raysum.models.specs.hibert:HibertSpec",
     "ranker": "raysum.models.specs.ranker:RankerSpec",
     "predictor": "raysum.models.specs.predictor:PredictorSpec",
 }
@@ -82,6 +83,12 @@ class Spec(Checked):
     @property
     def needs_graph(self) -> bool:
         """Whether a source must come with a graph between its paragraphs."""
+        return False
+
+    @property
+    def extracts(self) -> bool:
+        """Whether it scores sentences, of which the best are a summary. It reads rows of kind ``extraction``, and its
+        model has ``sentence_scores(batch)``, [P] of all sentences in a batch of its kind, one row after the other."""
         return False
 
     @property

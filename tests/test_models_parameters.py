@@ -37,7 +37,7 @@ def test_sizes_that_the_papers_state(name):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_build(name):
-    sizes = ["model.vocabulary=50", "model.width=32", "model.hidden=8" if name == "ranker" else "model.ffn=8"]
+    sizes = ["model.vocabulary=50", "model.width=48", "model.hidden=8" if name == "ranker" else "model.ffn=8"]
     small = load_config(name, sizes).model
     assert built(small) == count_parameters(small)
 

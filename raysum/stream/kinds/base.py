@@ -53,7 +53,8 @@ def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
     if dataset.kind != kind.dataset_kind:
         raise UserError(
             f"{dataset.path} is a dataset of kind {dataset.kind!r}; "
-            f"a {spec.system} reads one of kind {kind.dataset_kind!r}, made by `raysum prepare --kind {kind.dataset_kind}`"
+            f"this {spec.system} reads one of kind {kind.dataset_kind!r}, made by "
+            f"`raysum prepare --kind {kind.dataset_kind}`"
         )
     kind.check(dataset)
     return kind
