@@ -18,6 +18,7 @@ _SPECS = {
     "graphsum": "raysum.models.specs.graphsum:GraphSumSpec",
     "hibert": "raysum.models.specs.hibert:HibertSpec",
     "ranker": "raysum.models.specs.ranker:RankerSpec",
+    "extractor": "raysum.models.specs.extractor:ExtractorSpec",
     "predictor": "raysum.models.specs.predictor:PredictorSpec",
 }
 # Systems of which nothing is trained: what they are is told by ``raysum.extract.systems.Extractive``.
@@ -69,6 +70,9 @@ class Spec(Checked):
     MODEL: ClassVar[str]
     OBJECTIVE: ClassVar[str]
     KIND: ClassVar[str]
+
+    # Set instead where a system is trained at one go: the function that does it, made of a config.
+    TRAINER: ClassVar[str | None] = None
 
     # What can be done with it. One that summarizes has the face of ``raysum.models.generator.Generator``.
     summarizes: ClassVar[bool] = False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raysum.data.clean import normalize, pieces
+from raysum.data.sentences import sentence_spans
 from raysum.metrics.labels import greedy_labels
 from raysum.metrics.tfidf import words
 from raysum.prepare.cluster import Cluster, columns_of
@@ -53,6 +54,20 @@ def pretraining_rows(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -
         for number, part in enumerate(parts, 1)
     ]
     return rows, _counts(cluster, found, encoded, recipe)
+
+
+def as_sentences(row: Row) -> Row:
+    """A row for summarization as the sentences of its paragraphs, in the documents' order, as far as texts tell; a row
+    of sentences as it is."""
+    if "labels" in row:
+        return row
+    cut = [
+        (number, row["text"][number][start:end])
+        for number in np.lexsort((row["char_start"], row["document"]))
+        for start, end in sentence_spans(row["text"][number])
+    ]
+    numbers, texts = [number for number, _ in cut], [text for _, text in cut]
+    return row | {"text": texts, "document": row["document"][numbers], "paragraph": row["paragraph"][numbers]}
 
 
 def _parts(documents: Sequence[int]) -> Iterator[range]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 
@@ -123,3 +124,22 @@ def no_ids_drawn() -> Iterator[None]:
     drawn = type("Drawn", (real,), {"from_random": classmethod(lambda cls: real(os.urandom(real.size())))})
     with mock.patch.object(ray.actor, "ActorClassID", drawn):
         yield
+
+
+def boosted_trees(model: Any) -> "dict[str, np.ndarray]":
+    """The trees of scikit-learn's fitted HistGradientBoostingRegressor: ``feature``, ``threshold``, ``left``, ``right``
+    and ``value`` [T, N] of T trees of N nodes at most, and ``base`` [1]. A leaf's left and right are itself."""
+    import numpy as np
+
+    trees = [tree.nodes for (tree,) in model._predictors]
+    own = np.arange(max(map(len, trees)))
+    arrays: dict[str, Any] = {name: np.zeros((len(trees), len(own)), np.int32) for name in ("feature", "left", "right")}
+    arrays |= {name: np.zeros((len(trees), len(own))) for name in ("threshold", "value")}
+    for number, nodes in enumerate(trees):
+        leaf, inside = nodes["is_leaf"].astype(bool), slice(len(nodes))
+        arrays["feature"][number, inside] = np.where(leaf, 0, nodes["feature_idx"])
+        arrays["threshold"][number, inside] = nodes["num_threshold"]
+        arrays["value"][number, inside] = nodes["value"]
+        for side in ("left", "right"):
+            arrays[side][number, inside] = np.where(leaf, own[inside], nodes[side])
+    return arrays | {"base": np.asarray(model._baseline_prediction, float).reshape(1)}

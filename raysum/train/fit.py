@@ -61,6 +61,8 @@ def _place(config: Config) -> Run | None:
 
 def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     """:func:`train` with a checked config; ``callbacks`` are Ray Train ``UserCallback`` objects."""
+    if config.model.TRAINER:
+        return resolve_name(config.model.TRAINER)(config)
     if config.model.predicts_attention:
         from raysum.train.labels import labelled
 

@@ -1,0 +1,44 @@
+"""The extractor that is trained in a minute: a score for each sentence from its features, by regression trees."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from raysum.config.sections import LoadConfig
+from raysum.data.recipe import read_recipe
+from raysum.data.rows import Row
+from raysum.data.vocabulary import Vocabulary
+from raysum.extract.cues import cue_features, cues_of
+from raysum.extract.features import features
+from raysum.extract.trees import Trees
+from raysum.prepare.pipeline import prepare_example
+from raysum.run import Run
+from raysum.runtime.checksums import damaged
+
+TABLES = ("words", "names")
+
+
+class FeatureScorer:
+    """What a trained extractor gives for each sentence of a row. Raises UserError where there is no such checkpoint."""
+
+    def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
+        from safetensors.numpy import load_file
+
+        weights = run.checkpoint(config.checkpoint).weights
+        recipe = read_recipe(run.recipe, str(run.path))
+        self.vocabulary, self.recipe = Vocabulary.load(run.vocabulary), recipe.model_copy(update={"kind": "extraction"})
+        try:
+            arrays = load_file(weights)
+            self._trees, self._tables = Trees.read(arrays), [arrays[name] for name in TABLES]
+        except (KeyError, ValueError) as error:
+            raise damaged(weights, f"holds no trained extractor ({error})") from None
+
+    def row(self, cluster: Mapping[str, Any]) -> Row:
+        """A raw cluster as a row of kind extraction. Raises Rejected where it has no sentence."""
+        return prepare_example(cluster, self.recipe, self.vocabulary)
+
+    def scores(self, row: Row) -> np.ndarray:
+        """[M] about the share of each sentence that stands in a summary."""
+        cues = cues_of(row, len(self._tables[0]))
+        return self._trees.predict(np.concatenate([features(row), cue_features(cues, self._tables)], 1))

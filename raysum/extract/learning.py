@@ -1,0 +1,142 @@
+"""`raysum train extractor`: learn from a dataset which sentences are worth taking, in about a minute on one core."""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from raysum.config.sections import Config
+from raysum.data.clean import bigrams
+from raysum.data.dataset import Dataset
+from raysum.data.rows import Row, references
+from raysum.errors import UserError
+from raysum.extract.cues import Cues, Worth, cue_features, cues_of
+from raysum.extract.features import features
+from raysum.extract.learned import TABLES
+from raysum.extract.trees import Trees
+from raysum.metrics.tfidf import count_words, words
+from raysum.prepare.sentences import as_sentences
+from raysum.run import Run
+from raysum.runtime.private import boosted_trees
+from raysum.runtime.progress import bar, say
+from raysum.runtime.storage import append_line, writing
+
+_COLUMNS = ("title", "text", "source", "document", "paragraph", "char_start", "summary", "other_summaries", "labels")
+_SHORT = 5  # words added to a sentence's length, or those of three words would be worth most
+_FEWEST = 10  # clusters with a summary to learn from
+
+
+@dataclass(frozen=True)
+class Example:
+    """A cluster: ``features`` [M, F], its cues, ``worth`` [M]; ``words`` of its first reference."""
+
+    features: np.ndarray
+    cues: tuple[Cues, Cues]
+    worth: np.ndarray
+    words: int
+
+
+def train(config: Config) -> Run:
+    """Train an extractor on ``config.data`` into ``config.out``; nothing where it is trained already.
+
+    Raises UserError for a wrong dataset or run, or where there is too little to learn from.
+    """
+    spec: Any = config.model
+    if not config.data or not config.out:
+        raise UserError("write `raysum train extractor data=DATA out=RUN`")
+    dataset, run = Dataset.open(config.data), Run(config.out)
+    if run.exists and run.checkpoints():
+        _check_same(run, config, dataset)
+        say(f"{run.path} is trained; out= names another folder to train anew")
+        return run
+    import torch  # takes a second, and other verbs of this room do without
+
+    began = time.monotonic()
+    known = _examples(dataset, "train", spec)
+    if len(known) < _FEWEST:
+        raise UserError(f"{dataset.path} has {len(known)} clusters with a summary to learn from; {_FEWEST} are needed")
+    run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
+    trees, tables = _learned(known, spec)
+    arrays = {**trees, **dict(zip(TABLES, tables, strict=True))}
+    losses = {"train_loss": _loss(known, trees, tables)}
+    if "valid" in dataset.splits and (held := _examples(dataset, "valid", spec)):
+        losses["valid_loss"] = _loss(held, trees, tables)
+    state = {
+        "seconds": round(time.monotonic() - began, 3),
+        "data": dataset.fingerprint,
+        "words": int(statistics.median(example.words for example in known)),
+    }
+    with writing(run.path):
+        append_line(run.metrics, {"step": spec.trees, **losses})
+        run.add_weights(spec.trees, {name: torch.from_numpy(array) for name, array in arrays.items()}, state)
+    told = ", ".join(f"{name.replace('_', ' ')} {value:.5f}" for name, value in losses.items())
+    say(f"{run.path} is trained on {len(known)} clusters: {told}, {state['seconds']:.0f} s")
+    return run
+
+
+def _check_same(run: Run, config: Config, dataset: Dataset) -> None:
+    """Raises UserError where ``run`` was trained with other settings, or on another dataset."""
+    run.check()
+    state = run.checkpoint().state
+    if run.config.model != config.model or state.get("data") != dataset.fingerprint:
+        raise UserError(f"{run.path} was trained with another config or dataset; choose another out=")
+
+
+def _examples(dataset: Dataset, split: str, spec: Any) -> list[Example]:
+    """Those with a summary, evenly drawn where there are more than are used."""
+    step = max(1, dataset.references(split) // spec.examples)
+    rows = (row for row in dataset.read(split, _COLUMNS) if row["summary"].strip())
+    chosen = islice(rows, 0, step * spec.examples, step)
+    total = min(dataset.references(split), spec.examples)
+    return [_example(row, spec) for row in bar(chosen, total=total, label=f"features of {split}", unit="cluster")]
+
+
+def _example(row: Row, spec: Any) -> Example:
+    sentences = as_sentences(row)
+    return Example(
+        features(sentences), cues_of(sentences, spec.width), _worth(sentences), max(count_words(row["summary"]), 1)
+    )
+
+
+def _worth(row: Row) -> np.ndarray:
+    """[M] of each sentence the share of its bigrams that a reference has, of several the best one's."""
+    known = [words(text) for text in row["text"]]
+    lengths = np.array([len(one) + _SHORT for one in known])
+    wanted = [bigrams(words(text)) for text in references(row) if text.strip()]
+    return np.max([[(bigrams(one) & reference).total() for one in known] for reference in wanted], axis=0) / lengths
+
+
+def _learned(examples: Sequence[Example], spec: Any) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """The trees, and the tables of what cues are worth, which each example sees without its own part."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    pairs = [[(example.cues[part], example.worth) for example in examples] for part in range(len(TABLES))]
+    worths = [Worth(spec.width, spec.cue_prior, of_part) for of_part in pairs]
+    inputs = []
+    for number, example in enumerate(examples):
+        tables = [worth.table_without(*of_part[number]) for worth, of_part in zip(worths, pairs, strict=True)]
+        inputs.append(np.concatenate([example.features, cue_features(example.cues, tables)], 1))
+    model = HistGradientBoostingRegressor(
+        max_iter=spec.trees,
+        learning_rate=spec.rate,
+        max_leaf_nodes=spec.leaves,
+        min_samples_leaf=spec.leaf_sentences,
+        max_features=spec.feature_share,
+        early_stopping=False,
+        random_state=0,
+    )
+    model.fit(np.concatenate(inputs), np.concatenate([example.worth for example in examples]))
+    return boosted_trees(model), [worth.table() for worth in worths]
+
+
+def _loss(examples: Sequence[Example], arrays: Mapping[str, np.ndarray], tables: Sequence[np.ndarray]) -> float:
+    """The mean squared error of what sentences are worth."""
+    trees = Trees.read(arrays)
+    gaps = [
+        trees.predict(np.concatenate([one.features, cue_features(one.cues, tables)], 1)) - one.worth for one in examples
+    ]
+    return float(np.square(np.concatenate(gaps)).mean())
