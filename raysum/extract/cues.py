@@ -63,26 +63,28 @@ class Worth:
     def __init__(self, width: int, prior: float, examples: Iterable[tuple[Cues, np.ndarray]]):
         self._prior = prior
         self._sums, self._counts = np.zeros(width), np.zeros(width)
-        self._sum, self._count = 0.0, 0
+        self._of_all = np.zeros(2)  # sum of labels, and how many
         for cues, labels in examples:
             np.add.at(self._sums, cues.places, np.repeat(labels, cues.counts))
             np.add.at(self._counts, cues.places, 1)
-            self._sum, self._count = self._sum + labels.sum(), self._count + len(labels)
-        self._mean = self._sum / max(self._count, 1)
+            self._of_all += labels.sum(), len(labels)
 
     def table(self) -> np.ndarray:
         """[W] float32"""
-        return self._value(self._sums, self._counts).astype(np.float32)
+        return self._table(self._sums, self._counts, self._of_all)
 
     def table_without(self, cues: Cues, labels: np.ndarray) -> np.ndarray:
-        """[W] the table that one of the examples did not tell of, so that its own labels do not speak for it."""
+        """[W] the table of all examples but this one, so that its own labels do not speak for it."""
         sums, counts = self._sums.copy(), self._counts.copy()
         np.subtract.at(sums, cues.places, np.repeat(labels, cues.counts))
         np.subtract.at(counts, cues.places, 1)
-        return self._value(sums, counts).astype(np.float32)
+        return self._table(sums, counts, self._of_all - (labels.sum(), len(labels)))
 
-    def _value(self, sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        return (sums + self._prior * self._mean) / (counts + self._prior) - self._mean
+    def _table(self, sums: np.ndarray, counts: np.ndarray, of_all: np.ndarray) -> np.ndarray:
+        mean = of_all[0] / max(of_all[1], 1)
+        known = counts + self._prior
+        values = np.divide(sums + self._prior * mean, known, out=np.full(len(sums), mean), where=known > 0) - mean
+        return values.astype(np.float32)
 
 
 def _places(text: str, width: int) -> set[int]:

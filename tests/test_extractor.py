@@ -1,0 +1,160 @@
+"""The extractor that is trained in a minute: its features, cues and trees, its training, and what it then takes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+import raysum
+from raysum.data.rows import Row
+from raysum.errors import UserError
+from raysum.extract.cues import Cues, Worth, cue_features, cues_of
+from raysum.extract.features import FEATURES, RANKED, features
+from raysum.extract.trees import Trees
+from raysum.prepare.factbook.corpus import generate
+from raysum.prepare.sentences import as_sentences
+from raysum.runtime.private import boosted_trees
+
+WIDTH = 1 << 12
+
+
+def row(texts: list[str], documents: list[int], title: str = "") -> Row:
+    places = [sum(other == own for other in documents[:number]) for number, own in enumerate(documents)]
+    return {
+        "title": title,
+        "text": texts,
+        "document": np.array(documents, np.int32),
+        "paragraph": np.array(places, np.int32) // 2,
+        "source": [f"Section {number} of 1987" for number in range(max(documents) + 1)],
+    }
+
+
+SENTENCES = [
+    "The Arno runs to Pisa.",
+    "It is 241 km long.",
+    "Few bridges cross the Arno.",
+    "Pisa (a city) leans, they say.",
+]
+PLAIN = row(SENTENCES, [0, 0, 1, 1], "The Arno")
+
+
+def column(found: np.ndarray, name: str) -> list[float]:
+    return [round(float(value), 4) for value in found[:, FEATURES.index(name)]]
+
+
+def test_features_tell_where_sentences_stand_and_what_they_share():
+    found = features(PLAIN)
+    assert found.shape == (4, len(FEATURES) + len(RANKED)) and np.isfinite(found).all()
+    assert column(found, "place") == [0, 1, 2, 3] and column(found, "place_in_document") == [0, 1, 0, 1]
+    assert column(found, "left_in_document") == [2, 1, 2, 1] and column(found, "documents") == [2] * 4
+    assert column(found, "words") == [5, 5, 5, 6] and column(found, "share_of_document") == [0.5, 0.5, 0.4545, 0.5455]
+    assert column(found, "share_of_title") == [1, 0, 1, 0]
+    assert column(found, "digits") == [0, 0.1667, 0, 0] and column(found, "brackets") == [0, 0, 0, 1]
+    near = column(found, "near_other_documents")
+    assert near[0] > near[1] == 0 and near[3] > 0  # Pisa and Arno stand in both documents, the length in one
+    # By all pairs: the mean cosine to the sentences of the other document.
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectors = TfidfVectorizer(token_pattern=r"\w+").fit_transform(SENTENCES)
+    cosines = (vectors @ vectors.T).toarray()
+    np.testing.assert_allclose(
+        near, [cosines[0, 2:].mean(), 0, cosines[2, :2].mean(), cosines[3, :2].mean()], atol=1e-4
+    )
+    np.testing.assert_allclose(column(found, "near_own_document"), cosines[[0, 1, 2, 3], [1, 0, 3, 2]], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "given", [row(["Ein Satz."], [0]), row(["阿诺河流经比萨。", "!"], [0, 2]), row(["a"] * 600, [0] * 600)]
+)
+def test_features_and_cues_of_odd_rows_are_numbers(given: Row):
+    cues = cues_of(given, WIDTH)
+    found = np.concatenate([features(given), cue_features(cues, [np.zeros(WIDTH, np.float32)] * 2)], 1)
+    assert len(found) == len(given["text"]) and np.isfinite(found).all()
+
+
+def test_cues_are_words_signs_and_pairs_and_names_differ_by_words_alone():
+    texts = Cues.of(["We show we show.", "We"], 1 << 30)
+    assert texts.counts.tolist() == [3 + 3, 1]  # we, show, "."; we show, show we, show .
+    assert set(texts.places[6:]) < set(texts.places[:6])
+    _, names = cues_of(PLAIN, 1 << 30)
+    first, second = names.places[: names.counts[0]], names.places[names.counts[:2].sum() :][: names.counts[2]]
+    assert set(first) == set(second)
+
+
+def test_the_worth_of_a_cue_leaves_out_the_cluster_that_asks():
+    generator = np.random.default_rng(0)
+    texts = [[" ".join(generator.choice([*"abcdefgh"], 4)) for _ in range(5)] for _ in range(6)]
+    examples = [(Cues.of(one, WIDTH), generator.random(5)) for one in texts]
+    worth = Worth(WIDTH, 3, examples)
+    for number, example in enumerate(examples):
+        others = Worth(WIDTH, 3, [one for place, one in enumerate(examples) if place != number])
+        np.testing.assert_allclose(worth.table_without(*example), others.table(), atol=1e-6)
+    known = Worth(WIDTH, 1, [(Cues.of(["x", "y"], WIDTH), np.array([1.0, 0.0]))])
+    (x,), (y,) = (Cues.of([name], WIDTH).places for name in "xy")
+    assert known.table()[[x, y]].tolist() == [(1 + 0.5) / 2 - 0.5, 0.5 / 2 - 0.5]
+
+
+def test_stored_trees_predict_what_scikit_learn_predicts():
+    generator = np.random.default_rng(0)
+    inputs, told = generator.normal(size=(3000, 6)).astype(np.float32), generator.normal(size=3000)
+    model = HistGradientBoostingRegressor(max_iter=20, random_state=0).fit(inputs, told + inputs[:, 0] ** 2)
+    arrays = boosted_trees(model)
+    new = generator.normal(size=(1500, 6)).astype(np.float32)
+    np.testing.assert_allclose(Trees.read(arrays).predict(new), model.predict(new), atol=1e-12)
+    assert Trees.read(arrays).predict(new[:0]).shape == (0,)
+    with pytest.raises(ValueError, match="left"):
+        Trees.read(arrays | {"left": arrays["left"] + 10_000})
+    with pytest.raises(ValueError, match="sizes"):
+        Trees.read(arrays | {"value": arrays["value"][:, 1:]})
+
+
+def test_paragraphs_become_sentences_in_the_order_of_the_documents():
+    given: Row = {
+        "title": "t",
+        "text": ["C one. C two.", "A one. A two.", "B."],
+        "document": np.array([1, 0, 0], np.int32),
+        "paragraph": np.array([0, 0, 1], np.int32),
+        "char_start": np.array([0, 0, 40], np.int32),
+    }
+    found = as_sentences(given)
+    assert found["text"] == ["A one.", "A two.", "B.", "C one.", "C two."]
+    assert found["document"].tolist() == [0, 0, 0, 1, 1] and found["paragraph"].tolist() == [0, 0, 1, 0, 0]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sentences of invented clusters."""
+    folder = tmp_path_factory.mktemp("extractor")
+    for split, count in (("train", 120), ("valid", 20), ("test", 30)):
+        lines = [json.dumps(cluster) for cluster in generate(split, count)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    raysum.prepare(sorted(folder.glob("*.jsonl")), folder / "data", kind="extraction", pieces=300)
+    return folder / "data"
+
+
+@pytest.fixture(scope="module")
+def run(data: Path) -> Path:
+    raysum.train("extractor", data=str(data), out=str(data.parent / "run"), model={"trees": 40})
+    return data.parent / "run"
+
+
+def test_what_was_trained_is_told_and_does_not_train_again(run: Path, data: Path, capsys: pytest.CaptureFixture[str]):
+    before = (run / "checkpoints/step-00000040/weights.safetensors").read_bytes()
+    raysum.train("extractor", data=str(data), out=str(run), model={"trees": 40})
+    assert "is trained" in capsys.readouterr().err
+    with pytest.raises(UserError, match="another config or dataset"):
+        raysum.train("extractor", data=str(data), out=str(run), model={"trees": 50})
+    again = run.with_name("again")
+    raysum.train("extractor", data=str(data), out=str(again), model={"trees": 40})
+    assert (again / "checkpoints/step-00000040/weights.safetensors").read_bytes() == before
+
+
+def test_too_few_clusters_are_refused(tmp_path: Path):
+    lines = [json.dumps(cluster) for cluster in generate("train", 9)]
+    (tmp_path / "few.jsonl").write_text("\n".join(lines))
+    raysum.prepare(tmp_path / "few.jsonl", tmp_path / "data", kind="extraction", pieces=300)
+    with pytest.raises(UserError, match="9 clusters with a summary"):
+        raysum.train("extractor", data=str(tmp_path / "data"), out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
