@@ -34,6 +34,13 @@ def restore_generator(run: Run, checkpoint: str, device: "torch.device") -> Any:
     return restore(run, checkpoint, device)
 
 
+def restore_extractor(run: Run, checkpoint: str, device: "torch.device") -> Any:
+    """:func:`restore`; raises UserError where the model of ``run`` scores no sentences."""
+    if not run.config.model.extracts:
+        raise UserError(f"{run.path} extracts no sentences; name a run of such a model, trained on labelled sentences")
+    return restore(run, checkpoint, device)
+
+
 def restore_predictor(run: Run, device: "torch.device") -> Any:
     """The attention predictor of ``run``, None where none was trained."""
     trained = run.alignment.exists and run.alignment.checkpoints()

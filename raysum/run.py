@@ -12,7 +12,7 @@ import yaml
 
 from raysum.config.loading import dump, merge, parse_yaml, read_text
 from raysum.config.problems import AnySection, did_you_mean, validate
-from raysum.config.sections import Config, DecodeConfig
+from raysum.config.sections import Config, DecodeConfig, ExtractConfig
 from raysum.errors import UserError
 from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, seal
 from raysum.runtime.progress import say
@@ -212,6 +212,13 @@ class Run:
             return self.config.decode
         return self._read("decode.yaml", DecodeConfig, self.config.decode.model_dump())
 
+    @property
+    def extract(self) -> ExtractConfig:
+        """How long the summaries of a run that extracts are: what was found best on the valid split (extract.yaml)."""
+        return (
+            self._read("extract.yaml", ExtractConfig, {}) if (self.path / "extract.yaml").is_file() else ExtractConfig()
+        )
+
     def _read(self, name: str, root: type[AnySection], base: dict[str, Any]) -> AnySection:
         values, places = parse_yaml(read_text(self.path / name), str(self.path / name))
         return validate(merge(base, values), places, root)
@@ -219,6 +226,10 @@ class Run:
     def set_decode(self, settings: dict[str, Any]) -> None:
         """Make ``settings`` (decode keys) the ones that evaluate, summarize and serve use."""
         write_text(self.path / "decode.yaml", yaml.safe_dump(settings, sort_keys=False))
+
+    def set_extract(self, settings: dict[str, Any]) -> None:
+        """Likewise of a run that extracts."""
+        write_text(self.path / "extract.yaml", yaml.safe_dump(settings, sort_keys=False))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from small_runs import TEXTS
 
 import raysum
+from raysum.config.sections import ExtractConfig
 from raysum.data.clean import paragraph_spans
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, take
@@ -264,7 +265,7 @@ def test_a_full_summary_ends_the_search():
                 tried.append(number)
                 yield number
 
-    assert take(Watched(), Source(texts), 20, 0.7) == [0, 1] and len(tried) < 1500
+    assert take(Watched(), Source(texts), ExtractConfig(words=20)) == [0, 1] and len(tried) < 1500
 
 
 # The command line

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -165,10 +166,22 @@ class DecodeConfig(Section):
 class ExtractConfig(Section):
     """Settings of the systems that take sentences of the source, in place of those of beam search."""
 
-    words: Count | None = Field(None, le=10_000, description="words of a summary, at most; 100 by default")
-    redundancy: float | None = Field(
-        None, ge=0, le=1, description="cosine with a sentence above which others repeat it; 0.7 by default, 1 is off"
+    words: Count | None = Field(
+        None, le=10_000, description="words of a summary, at most; 100 by default where sentences are not told"
     )
+    sentences: Count | None = Field(
+        None, le=10_000, description="sentences of a summary, at most; a trained run's own are tuned on its valid split"
+    )
+    redundancy: Annotated[float, Field(ge=0, le=1)] | Literal["trigram", "mmr"] | None = Field(
+        None,
+        description="cosine with a sentence above which others repeat it (0.7 by default, 1 is off, which is a trained "
+        "run's default); 'trigram': those that share three words in a row; 'mmr': the order is by scores and newness",
+    )
+
+    def changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Values with ``changes``: one limit that is told takes the place of the other."""
+        limits = {"words": None, "sentences": None} if {"words", "sentences"} & changes.keys() else {}
+        return self.model_dump() | limits | dict(changes)
 
 
 class LoadConfig(Section):

@@ -19,7 +19,7 @@ from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.evaluate.scorers import FIGURES, means, score, scorers_of
-from raysum.evaluate.systems import Extracted, Swapped, System, Trained, strategies
+from raysum.evaluate.systems import Extracted, Sentences, Swapped, System, Trained, strategies
 from raysum.evaluate.table import Evaluation
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
@@ -27,6 +27,7 @@ from raysum.metrics.statistics import difference_of
 from raysum.run import Run
 from raysum.runtime.progress import bar
 from raysum.runtime.storage import write_json, writing
+from raysum.systems import extractive
 
 _CHUNK = 128  # examples held in memory at once
 _COMPARED = ("facts_f1", "rouge2")  # by differences between systems, where examples have them
@@ -47,9 +48,14 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     split = dataset.split(config.split)
     if extracts(target):
         extractor = Extractor.of(str(target), config)
-        return compare([Extracted(extractor.system, extractor.settings)], dataset, split, config, out=config.out)
+        return compare([_extracted(extractor, dataset)], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
+    if run.config.model.extracts:
+        extractor = Extractor.trained(run, config)
+        beside = (Extractor(extractive(name), extractor.settings) for name in ("lead", "lexrank"))
+        found = [Sentences(one.system, one.settings) for one in (extractor, *beside)]
+        return compare(found, dataset, split, config, out=config.out or results_folder(run, dataset, split))
     if split == "valid" and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint:
         learn(run, dataset)
     summarizer = Summarizer.of(run.path, config)
@@ -61,6 +67,18 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     systems += [Extracted.named("lead"), Extracted.named("lexrank")]
     place = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
     return compare(systems, dataset, split, config, out=config.out or place)
+
+
+def _extracted(extractor: Extractor, dataset: Dataset) -> Extracted:
+    """Of rows of sentences whole ones, where a limit is told; else what is as long as the reference.
+
+    Raises UserError where sentences are to be counted and rows hold paragraphs.
+    """
+    settings = extractor.settings
+    if settings.sentences and dataset.kind != "extraction":
+        raise UserError(f"sentences={settings.sentences} needs rows of sentences: raysum prepare --kind extraction")
+    told = dataset.kind == "extraction" and (settings.sentences or settings.words)
+    return (Sentences if told else Extracted)(extractor.system, settings)
 
 
 def results_folder(run: Run, dataset: Dataset, split: str) -> Path:

@@ -13,7 +13,8 @@ from raysum.data.sentences import sentence_spans
 from raysum.decode.notes import annotated
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
-from raysum.extract.systems import Extractive, Source, Taken
+from raysum.extract.summarizer import WORDS, passages_of, take, write_up
+from raysum.extract.systems import Extractive, Source, Taken, marginal
 from raysum.runtime.progress import say
 
 _TERMS = ("beta", "extractive", "structural_coverage", "gnmt_coverage")  # weights of score terms
@@ -108,11 +109,30 @@ class Extracted:
             yield row["title"]
         source = Source(row["text"], reference=row["summary"])
         taken = Taken(source)
-        limit = self.settings.redundancy
-        for number in self.system.order(source, taken):
-            if limit is None or taken.nearness()[number] <= limit:
+        limit = 1.0 if self.settings.redundancy is None else self.settings.redundancy
+        ordered = marginal(self.system.relevance(source), taken) if limit == "mmr" else self.system.order(source, taken)
+        for number in ordered:
+            if not taken.repeats(number, limit):
                 taken.numbers.append(number)
                 yield source.texts[number]
+
+
+class Sentences(Extracted):
+    """The same on rows of sentences, of which it takes whole ones, as `raysum summarize` does."""
+
+    @property
+    def how(self) -> str:
+        limits = [f"{count} {name}" for name in ("sentences", "words") if (count := getattr(self.settings, name))]
+        rule = "" if self.settings.redundancy is None else f", redundancy {self.settings.redundancy}"
+        return f"{self.system.how}, {' and '.join(limits) or f'{WORDS} words'} at most{rule}"
+
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        return [self._summary(row) for row in rows]
+
+    def _summary(self, row: Row) -> Summary:
+        found = passages_of(row)
+        source = Source([one.text for one in found], [one.document for one in found], row["summary"], row)
+        return write_up(row["id"], row["source"], [found[n] for n in sorted(take(self.system, source, self.settings))])
 
 
 System = Trained | Extracted

@@ -1,6 +1,7 @@
 """The public face of extraction: raw text to sentences of it, cited to the character. Needs neither torch nor Ray."""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,21 +11,23 @@ from raysum.config.problems import validate
 from raysum.config.sections import ExtractConfig, LoadConfig
 from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.errors import UserError
-from raysum.extract.systems import Extractive, Source, Taken
+from raysum.extract.systems import Extractive, Source, Taken, marginal
 from raysum.metrics.tfidf import count_words
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.passages import Passage, passages
 from raysum.prepare.sources.record import Rejected
+from raysum.run import Run
 
 if TYPE_CHECKING:
+    from raysum.data.rows import Row
     from raysum.decode.summarizer import Summarizer
 
-WORDS, REDUNDANCY = 100, 0.7  # of a summary; cosine above which a sentence says what another one said
+WORDS = 100  # of a summary
 _TRIES = 1000  # texts in succession that are too long for what is left: the summary is full then
 
 
 class Extractor:
-    """An extractive system that summarizes raw clusters in sentences of theirs, which stand in the sources' order.
+    """A system, or a trained run, that summarizes raw clusters in sentences of theirs, which stand in their order.
 
     >>> raysum.load("lexrank").summarize("Florence", ["text of a document", "text of another"], words=50).summary
     """
@@ -40,9 +43,16 @@ class Extractor:
                 raise UserError(f"{key}={getattr(config, key)} is for trained runs; nothing is trained of {name}")
         return cls(systems.extractive(name), extract_settings(config.decode))
 
+    @classmethod
+    def trained(cls, run: Run, config: LoadConfig, device: str | None = None) -> "Extractor":
+        """The ``run``, which extracts. Raises UserError for a setting that it does not have."""
+        from raysum.extract.trained import TrainedExtractive
+
+        return cls(TrainedExtractive(run, config, device), extract_settings(run.extract.changed(config.decode)))
+
     def choose(self, changes: Mapping[str, Any]) -> ExtractConfig:
         """The settings with ``changes``. Raises UserError where one is unknown or out of bounds."""
-        return extract_settings(self.settings.model_dump() | dict(changes))
+        return extract_settings(self.settings.changed(changes))
 
     def summarize(
         self, title: str = "", documents: list[str | dict[str, str]] | None = None, **settings: Any
@@ -74,16 +84,16 @@ class Extractor:
         reference = next((summary for summary in cluster.summaries if summary.strip()), "")
         if self.system.needs_reference and not reference:
             raise Rejected(f"{self.name} chooses by a reference, and it has no summary")
-        found = passages(cluster)
+        row = self.system.row(cluster.raw)
+        found = passages(cluster) if row is None else passages_of(row)
         if not found:
             raise Rejected("no sentence in the documents")
-        source = Source([p.text for p in found], [p.document for p in found], reference)
-        limit = WORDS if settings.words is None else settings.words
-        redundancy = REDUNDANCY if settings.redundancy is None else settings.redundancy
-        chosen = sorted(take(self.system, source, limit, redundancy))
+        source = Source([p.text for p in found], [p.document for p in found], reference, row)
+        chosen = take(self.system, source, settings)
         if not chosen:
-            raise Rejected(f"none of its sentences has {limit} words or fewer; the shortest has {_shortest(source)}")
-        return _write_up(cluster, [found[place] for place in chosen])
+            limit = f"{settings.words or WORDS} words"
+            raise Rejected(f"none of its sentences has {limit} or fewer; the shortest has {_shortest(source)}")
+        return write_up(cluster.id, [name for name, _ in cluster.documents], [found[place] for place in sorted(chosen)])
 
 
 def extracts(name: str | Path) -> bool:
@@ -93,24 +103,26 @@ def extracts(name: str | Path) -> bool:
 
 def load(name: str, checkpoint: str = "best", **settings: Any) -> "Extractor | Summarizer":
     """What :func:`raysum.load` gives."""
-    if extracts(name):
-        return Extractor.of(name, validate({"checkpoint": checkpoint, "decode": settings}, None, LoadConfig))
-    from raysum.decode.summarizer import Summarizer
+    device = None if extracts(name) else settings.pop("device", None)
+    told: dict[str, Any] = {} if extracts(name) or "dtype" not in settings else {"dtype": settings.pop("dtype")}
+    told |= {"checkpoint": checkpoint, "decode": settings}
+    return summarizer_of(name, validate(told, None, LoadConfig), device)
 
-    return Summarizer.load(name, checkpoint=checkpoint, **settings)
 
-
-def summarizer_of(name: str, config: LoadConfig) -> "Extractor | Summarizer":
+def summarizer_of(name: str, config: LoadConfig, device: str | None = None) -> "Extractor | Summarizer":
     """The run or system ``name`` as ``config`` says. Raises UserError where it does not have such a setting."""
     if extracts(name):
         return Extractor.of(name, config)
+    run = Run.resolve(name)
+    if run.config.model.extracts:
+        return Extractor.trained(run, config, device)
     for key in ExtractConfig.model_fields:
         if key in config.decode:
             known = ", ".join(systems.extractive_names())
             raise UserError(f"{key} is for {known}; of a trained run, --set max_length tells the most tokens")
     from raysum.decode.summarizer import Summarizer
 
-    return Summarizer.of(name, config)
+    return Summarizer.of(name, config, device)
 
 
 def extract_settings(values: Mapping[str, Any]) -> ExtractConfig:
@@ -118,22 +130,28 @@ def extract_settings(values: Mapping[str, Any]) -> ExtractConfig:
     return validate(dict(values), None, ExtractConfig)
 
 
-def take(system: Extractive, source: Source, most: int, redundancy: float) -> list[int]:
-    """Numbers of whole texts, in the order of ``system``, that have ``most`` words together, at most.
+def take(system: Extractive, source: Source, settings: ExtractConfig) -> list[int]:
+    """Numbers of whole texts, in the order of ``system``, within the limits of ``settings``.
 
     What is nearer than ``redundancy`` to a text that is taken is passed over (cross-sentence subsumption as in MEAD,
-    Radev et al., 2004, by cosine); so is what is too long for the words left.
+    Radev et al., 2004, by cosine, or by trigrams, Paulus et al., 2018); so is what is too long for the words left.
     """
-    taken, left, too_long = Taken(source), most, 0
-    for number in system.order(source, taken):
+    redundancy = system.redundancy if settings.redundancy is None else settings.redundancy
+    left = settings.words or (sys.maxsize if settings.sentences else WORDS)
+    most = settings.sentences or len(source.texts)
+    taken, too_long = Taken(source), 0
+    order = marginal(system.relevance(source), taken) if redundancy == "mmr" else system.order(source, taken)
+    for number in order:
         length = count_words(source.texts[number])
         if length > left:
             too_long += 1
             if too_long == _TRIES and taken.numbers:
                 break
-        elif redundancy == 1 or taken.nearness()[number] <= redundancy:
+        elif not taken.repeats(number, redundancy):
             taken.numbers.append(number)
             left, too_long = left - length, 0
+            if len(taken.numbers) == most:
+                break
     return taken.numbers
 
 
@@ -141,20 +159,28 @@ def _shortest(source: Source) -> int:
     return min(map(count_words, source.texts))
 
 
-def _write_up(cluster: Cluster, chosen: Sequence[Passage]) -> Summary:
-    sentences = [
-        Sentence(text=passage.text, citations=[_citation(cluster, passage)], support=1.0) for passage in chosen
+def passages_of(row: "Row") -> list[Passage]:
+    """The sentences of a row of kind extraction."""
+    columns = (row["document"], row["paragraph"], row["char_start"], row["char_end"], row["text"])
+    return [
+        Passage(int(d), int(p), int(start), int(end), text, True)
+        for d, p, start, end, text in zip(*columns, strict=True)
     ]
+
+
+def write_up(name: str, sources: Sequence[str], chosen: Sequence[Passage]) -> Summary:
+    """The summary of the cluster ``name`` in the ``chosen`` sentences of the documents that ``sources`` names."""
+    sentences = [Sentence(text=one.text, citations=[_citation(sources, one)], support=1.0) for one in chosen]
     text = re.sub(r"(?<=[。！？｡」』]) ", "", " ".join(sentence.text for sentence in sentences))
-    return Summary(id=cluster.id, summary=text, sentences=sentences, attention=[], score=0.0, support=100.0)
+    return Summary(id=name, summary=text, sentences=sentences, attention=[], score=0.0, support=100.0)
 
 
-def _citation(cluster: Cluster, passage: Passage) -> Citation:
+def _citation(sources: Sequence[str], passage: Passage) -> Citation:
     return Citation(
         document=passage.document,
         paragraph=passage.paragraph,
         weight=1.0,
-        source=cluster.documents[passage.document][0],
+        source=sources[passage.document],
         quote=passage.quote,
         start=passage.start,
         end=passage.end,

@@ -1,15 +1,15 @@
-"""Extractive systems, of which nothing is trained: each puts the texts of a source, paragraphs or sentences, in order.
+"""Extractive systems: each puts the texts of a source, paragraphs or sentences, in order.
 
 M texts of a source, T different words.
 """
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,11 +21,15 @@ _RELEVANCE = 0.7  # what a text's own weight counts in MMR (lambda); 0.3 is left
 
 @dataclass(frozen=True)
 class Source:
-    """The texts that may be taken, in their order; ``documents`` tell whose each is, where that is known."""
+    """The texts that may be taken, in their order; ``documents`` tell whose each is, where that is known.
+
+    ``row`` is the dataset row of which they are the sentences, where there is one.
+    """
 
     texts: Sequence[str]
     documents: Sequence[int] = ()
     reference: str = ""
+    row: Any = None
 
     @cached_property
     def vectors(self) -> TfIdf:
@@ -37,24 +41,43 @@ class Taken:
 
     def __init__(self, source: Source):
         self.numbers: list[int] = []
-        self._vectors, self._compared = source, 0
+        self._source, self._compared = source, 0
         self._nearness = np.zeros(len(source.texts))
 
     def nearness(self) -> np.ndarray:
         """[M] the highest tf-idf cosine of each text with one that is taken; 0 as long as there is none."""
         for number in self.numbers[self._compared :]:
-            self._nearness = np.maximum(self._nearness, self._vectors.vectors.nearness(number))
+            self._nearness = np.maximum(self._nearness, self._source.vectors.nearness(number))
         self._compared = len(self.numbers)
         return self._nearness
+
+    def repeats(self, number: int, redundancy: float | str) -> bool:
+        """Whether a text says what one said that is taken, by a setting of ExtractConfig."""
+        if redundancy == "trigram":
+            own = _trigrams(self._source.texts[number])
+            return any(own & _trigrams(self._source.texts[taken]) for taken in self.numbers)
+        return not isinstance(redundancy, str) and redundancy < 1 and bool(self.nearness()[number] > redundancy)
 
 
 class Extractive(ABC):
     """A system that extracts. It is asked for one text after the other, and sees which were taken."""
 
-    name: ClassVar[str]
-    how: ClassVar[str]  # of what stands in a split's rows, for people
+    name: str
+    how: str  # of what stands in a split's rows, for people
     opens_with_title: ClassVar[bool] = False  # where it is cut at a length, as in the papers' tables
     needs_reference: ClassVar[bool] = False
+    redundancy: ClassVar[float] = 0.7  # where no setting tells it: cosine above which a sentence says what another said
+
+    def row(self, cluster: Mapping[str, Any]) -> Any:
+        """A raw cluster as the dataset row that it reads; None where it reads texts alone."""
+        return None
+
+    def relevance(self, source: Source) -> np.ndarray:
+        """[M] how good each text is by itself, from 0 to 1."""
+        order = [*self.order(source, Taken(source))]
+        found = np.zeros(len(source.texts))
+        found[order] = 1 - np.arange(len(order)) / len(order)
+        return found
 
     @abstractmethod
     def order(self, source: Source, taken: Taken) -> Iterable[int]:
@@ -98,13 +121,7 @@ class Mmr(Extractive):
 
     def order(self, source: Source, taken: Taken) -> Iterator[int]:
         centroid = source.vectors.total(np.ones(len(source.texts)))
-        relevance = source.vectors.project(centroid / (np.linalg.norm(centroid) or 1))
-        left = np.arange(len(source.texts))
-        while len(left):
-            gain = _RELEVANCE * relevance - (1 - _RELEVANCE) * taken.nearness()
-            left = left[best_first(gain[left])]
-            given = yield from _until_one_is_taken(left.tolist(), taken)
-            left = np.sort(left[given:])
+        return marginal(source.vectors.project(centroid / (np.linalg.norm(centroid) or 1)), taken)
 
 
 class Oracle(Extractive):
@@ -126,6 +143,16 @@ class Oracle(Extractive):
             left = sorted(ordered[given:])
 
 
+def marginal(relevance: np.ndarray, taken: Taken) -> Iterator[int]:
+    """The numbers of texts by their ``relevance`` [M] and their distance from those taken, which is looked at anew."""
+    left = np.flatnonzero(np.isfinite(relevance))
+    while len(left):
+        gain = _RELEVANCE * relevance - (1 - _RELEVANCE) * taken.nearness()
+        left = left[best_first(gain[left])]
+        given = yield from _until_one_is_taken(left.tolist(), taken)
+        left = np.sort(left[given:])
+
+
 def _until_one_is_taken(ordered: list[int], taken: Taken) -> Generator[int, None, int]:
     """The numbers in their order, to the end or the first that is taken; how many that were."""
     before = len(taken.numbers)
@@ -138,3 +165,9 @@ def _until_one_is_taken(ordered: list[int], taken: Taken) -> Generator[int, None
 
 def _bigrams(text: str) -> Counter[tuple[str, str]]:
     return Counter(pairwise(text.lower().split()))
+
+
+@lru_cache(maxsize=4096)
+def _trigrams(text: str) -> frozenset[tuple[str, ...]]:
+    found = words(text)
+    return frozenset(zip(found, found[1:], found[2:], strict=False))

@@ -15,7 +15,7 @@ from raysum.config.loading import section_of
 from raysum.config.problems import validate
 from raysum.config.sections import DecodeConfig
 from raysum.errors import UserError
-from raysum.extract.summarizer import Extractor, extracts
+from raysum.extract.summarizer import Extractor, extract_settings, extracts
 from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
@@ -58,7 +58,7 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
 @contextmanager
 def serving(config: ServeConfig) -> Iterator[str]:
     """The server for the length of the block, as its address. Raises as :func:`serve` does."""
-    exact, health, batch = _served(config)
+    exact, health, batch, extracting = _served(config)
     port = _free_port(config.host, config.port)
     os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it
     with ray_session(config.address, config.replicas, "serve"):
@@ -68,7 +68,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
 
         if ray_serve.status().proxies:
             raise UserError("this Ray cluster runs Ray Serve already; stop that first, or leave the address out")
-        deployments = application(exact, health, batch)
+        deployments = application(exact, health, batch, extracting)
         logs = {"log_level": "ERROR", "enable_access_log": False}
         try:
             with muted("ray.serve"):  # in this process; what fails is raised, too
@@ -86,18 +86,23 @@ def serving(config: ServeConfig) -> Iterator[str]:
                 ray_serve.shutdown()
 
 
-def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int]:
-    """``config`` with the run and step that are meant, what is told of them, and how many requests go together."""
+def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
+    """``config`` with the run and step that are meant, what is told of them, how many requests go together, and whether
+    sentences are extracted."""
     if extracts(config.run):
         extractor = Extractor.of(config.run, config)
         if extractor.system.needs_reference:
             raise UserError(f"{config.run} chooses by reference summaries, which requests do not have")
-        return config, Health(status="ok", system=extractor.name), AT_ONCE
+        return config, Health(status="ok", system=extractor.name), AT_ONCE, True
     run = Run.resolve(config.run)
     found = run.checkpoint(config.checkpoint)
-    settings = validate(run.decode.model_dump() | config.decode, None, DecodeConfig)
     exact = config.model_copy(update={"run": str(run.path), "checkpoint": str(found.step)})
-    return exact, Health(status="ok", run=run.path.name, step=found.step), settings.batch_examples
+    health = Health(status="ok", run=run.path.name, step=found.step)
+    if run.config.model.extracts:
+        extract_settings(run.extract.changed(config.decode))
+        return exact, health, AT_ONCE, True
+    settings = validate(run.decode.model_dump() | config.decode, None, DecodeConfig)
+    return exact, health, settings.batch_examples, False
 
 
 def _free_port(host: str, port: int) -> int:

@@ -1,10 +1,10 @@
-"""The replica of a system that extracts: no model, no batches, no torch."""
+"""The replica of what extracts, a system or a trained run: no batches, and without a run no torch."""
 
 import asyncio
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.extract.summarizer import Extractor
+from raysum.extract.summarizer import Extractor, summarizer_of
 from raysum.serve.config import ServeConfig
 
 AT_ONCE = 4  # requests that a replica works on
@@ -14,7 +14,9 @@ class Extracts:
     """It answers as ``replicas.Model`` does."""
 
     def __init__(self, config: ServeConfig):
-        self._extractor = Extractor.of(config.run, config)
+        found = summarizer_of(config.run, config)
+        assert isinstance(found, Extractor), "others have replicas of their own"
+        self._extractor = found
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """The `summarize` object of ``cluster``, or ``{"error": ..., "status": ...}`` where the request is at fault."""

@@ -101,7 +101,7 @@ class Front:
         raise Overloaded("the model's replicas stopped while they worked on this request; come again later")
 
 
-def application(config: ServeConfig, health: Health, batch: int) -> serve.Application:
+def application(config: ServeConfig, health: Health, batch: int, extracting: bool) -> serve.Application:
     """Both deployments, bound. A replica works on ``batch`` requests while the next ``batch`` of them gather; twice as
     many wait for each replica; what comes beyond that is refused."""
     each = share("replica", config.replicas)
@@ -114,7 +114,7 @@ def application(config: ServeConfig, health: Health, batch: int) -> serve.Applic
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.05,
         ray_actor_options={"num_cpus": each.cpus, "num_gpus": each.gpus},
-    )(Extracts if health.system else Model)
+    )(Extracts if extracting else Model)
     front = serve.deployment(
         name="front",
         max_ongoing_requests=8 * batch * config.replicas + 100,  # more than the model takes: it refuses, never waits

@@ -46,7 +46,11 @@ _MOST: dict[str, int | None] = {
     "n_best": 16,
     "grounded": None,
 }
-_MOST_EXTRACTED: dict[str, int] = {"words": 1000, "redundancy": 1}  # of systems that extract
+_MOST_EXTRACTED: dict[str, int | None] = {
+    "words": 1000,
+    "sentences": 100,
+    "redundancy": None,
+}  # of systems that extract
 
 
 def _option(section: type[Section], name: str, most: int | None) -> Any:

@@ -108,6 +108,10 @@ def _learned(run: Run, config: Config, dataset: Dataset) -> Run:
     """``run``, trained, with what is usual for it written beside."""
     if config.model.summarizes:
         learn(run, dataset)
+    if config.model.extracts:
+        from raysum.train.best_k import choose_length
+
+        choose_length(run, dataset)
     return run
 
 

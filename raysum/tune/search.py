@@ -95,7 +95,7 @@ def _check_training(space: Space, dataset: Dataset) -> Space:
     config = space.first
     if config.run:
         raise UserError(f"the space {space.name} trains a run for each trial; leave run= out")
-    if not config.model.summarizes:
+    if not config.model.summarizes and (space.then or not config.model.extracts):
         raise UserError(f"model.system={config.model.system} writes no summaries; a search trains models that do")
     if space.config.scheduler == "pbt" and config.optim.schedule == "linear":
         raise UserError(
@@ -117,6 +117,8 @@ def _check_run(space: Space, dataset: Dataset) -> Run:
         raise UserError(f"the space {space.name} searches the decoding of a trained run; name it with run=RUN")
     run = Run.open(config.run)
     run.best()
+    if not run.config.model.summarizes:
+        raise UserError(f"{config.run} writes no summaries, so there is no decoding of it to search")
     check_readable(run, dataset)
     next(read_examples(dataset, space.config.split))
     tried = [space.resolve(sample, run.decode).decode for sample in space.samples()]

@@ -16,7 +16,7 @@ def quantize(model: Any) -> None:
     """
     check_int8(next(model.parameters()).device)
     with torch.no_grad():
-        if model.output is None:
+        if getattr(model, "output", model) is None:
             model.output = int8_linear(model.embedding.weight, model.embedding.bias)
         for module in list(model.modules()):
             for name, child in module.named_children():

@@ -1,0 +1,45 @@
+"""A trained run that extracts: what its model gives for each sentence of a row. Needs neither Ray nor DeepSpeed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from raysum import systems
+from raysum.config.sections import LoadConfig
+from raysum.data.recipe import read_recipe
+from raysum.data.rows import Row
+from raysum.data.vocabulary import Vocabulary
+from raysum.models.batch import move
+from raysum.models.kernels.int8 import quantize
+from raysum.prepare.pipeline import prepare_example
+from raysum.restore import restore_extractor
+from raysum.run import Run
+from raysum.runtime.placement import device as find_device
+
+
+class SentenceScorer:
+    """The model of a run that extracts, and how raw clusters reach it.
+
+    Raises UserError where the run does not extract, or has no such checkpoint.
+    """
+
+    def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
+        self.device, self.config, self.bf16 = find_device(device), run.config, config.dtype == "bf16"
+        self.vocabulary, self.recipe = Vocabulary.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
+        self.model = restore_extractor(run, config.checkpoint, self.device)
+        self.kind: Any = systems.kind(run.config.model)
+        if config.dtype == "int8":
+            quantize(self.model)
+
+    def row(self, cluster: Mapping[str, Any]) -> Row:
+        """A raw cluster as a row of kind extraction. Raises Rejected where it has no sentence."""
+        return prepare_example(cluster, self.recipe, self.vocabulary)
+
+    @torch.inference_mode()
+    def scores(self, row: Row) -> np.ndarray:
+        """[M'] of the sentences that are read, the first ones of the row, higher = rather to be taken."""
+        batch = self.kind.collate(self.kind.pack([row], self.config.source))
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            return self.model.sentence_scores(move(batch, self.device)).float().cpu().numpy()

@@ -1,0 +1,35 @@
+"""A trained run as an extractive system: its order is that of its sentence scores."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from raysum.config.sections import LoadConfig
+from raysum.decode.sentences import SentenceScorer
+from raysum.extract.systems import Extractive, Source, Taken
+from raysum.prepare.ranking import best_first
+from raysum.run import Run
+
+
+class TrainedExtractive(Extractive):
+    """The model of a run that extracts."""
+
+    redundancy = 1.0  # as in the papers, where the best are taken as they are
+
+    def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
+        self.name, self.how = run.path.name, f"the sentences that the {run.config.model.system} scores highest"
+        self.scorer = SentenceScorer(run, config, device)
+
+    def row(self, cluster: Mapping[str, Any]) -> Any:
+        return self.scorer.row(cluster)
+
+    def relevance(self, source: Source) -> np.ndarray:
+        """The scores, as shares of the highest; sentences that were not read have the lowest there is."""
+        read = self.scorer.scores(source.row)
+        read = read / max(float(read.max()), 1e-9)
+        return np.pad(read, (0, len(source.texts) - len(read)), constant_values=-np.inf)
+
+    def order(self, source: Source, taken: Taken) -> Iterable[int]:
+        scores = self.relevance(source)
+        return best_first(scores)[: np.isfinite(scores).sum()].tolist()
