@@ -71,8 +71,10 @@ class Spec(Checked):
     OBJECTIVE: ClassVar[str]
     KIND: ClassVar[str]
 
-    # Set instead where a system is trained at one go: the function that does it, made of a config.
+    # Instead of these three, where a system is trained at one go from texts: the function that does it with a config.
     TRAINER: ClassVar[str | None] = None
+    # Of one that extracts: what has ``row(cluster)`` and ``scores(row)``, made of a run, a LoadConfig and a device.
+    SCORER: ClassVar[str] = "raysum.decode.sentences:SentenceScorer"
 
     # What can be done with it. One that summarizes has the face of ``raysum.models.generator.Generator``.
     summarizes: ClassVar[bool] = False

@@ -104,7 +104,7 @@ def test_redundancy_by_trigrams_and_by_marginal_relevance():
 
 def test_it_is_evaluated_beside_lead_and_lexrank_of_the_same_length(folder):
     found = raysum.evaluate(folder / "run", folder / "labelled", split="valid", limit=10)
-    assert [*found.systems] == ["run", "lead", "lexrank"] and found.examples == 10
+    assert [*found.systems] == ["run", "lead", "lexrank", "mmr"] and found.examples == 10
     assert all("3 sentences at most" in how for how in found.how.values())
     (written,) = (folder / "run" / "evaluation").rglob("outputs.jsonl")
     lines = list(read_lines(written))

@@ -1,10 +1,12 @@
 """The extractor that is trained in a minute: its features, cues and trees, its training, and what it then takes."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 import raysum
@@ -15,6 +17,7 @@ from raysum.extract.features import FEATURES, RANKED, features
 from raysum.extract.trees import Trees
 from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.sentences import as_sentences
+from raysum.runtime.checksums import seal
 from raysum.runtime.private import boosted_trees
 
 WIDTH = 1 << 12
@@ -149,6 +152,47 @@ def test_what_was_trained_is_told_and_does_not_train_again(run: Path, data: Path
     again = run.with_name("again")
     raysum.train("extractor", data=str(data), out=str(again), model={"trees": 40})
     assert (again / "checkpoints/step-00000040/weights.safetensors").read_bytes() == before
+
+
+def test_it_takes_better_sentences_than_what_needs_no_training(run: Path, data: Path):
+    for length in (True, False):
+        found = raysum.evaluate(run, data, split="test", reference_length=length, scorers=["rouge"])
+        others = [found.systems[name]["rouge2"] for name in ("lead", "lexrank", "mmr")]
+        assert found.systems["run"]["rouge2"] > max(others) + 2
+    assert all("at most" in how for how in found.how.values())
+
+
+def test_it_summarizes_raw_text_in_whole_sentences_with_their_places(run: Path):
+    (cluster,) = generate("test", 1)
+    found = raysum.load(str(run)).summarize(cluster["title"], cluster["documents"], sentences=3)
+    assert len(found.sentences) == 3 and found.support == 100
+    for sentence in found.sentences:
+        (cited,) = sentence.citations
+        text = cluster["documents"][cited.document]["text"]
+        assert text[cited.start : cited.end] == cited.quote and sentence.text == " ".join(cited.quote.split())
+    with pytest.raises(UserError, match="cannot be summarized"):
+        raysum.load(str(run)).summarize("", ["—"])
+
+
+def test_rows_of_paragraphs_teach_it_too(data: Path):
+    plain, out = data.parent / "plain", data.parent / "of-paragraphs"
+    raysum.prepare(sorted(data.parent.glob("*.jsonl")), plain, pieces=300)
+    raysum.train("extractor", data=str(plain), out=str(out), model={"trees": 40})
+    found = raysum.evaluate(out, plain, split="test", scorers=["rouge"], reference_length=True)
+    assert found.systems["of-paragraphs"]["rouge2"] > found.systems["lexrank"]["rouge2"]
+
+
+def test_damaged_weights_are_named(run: Path, tmp_path: Path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    step = copy / "checkpoints/step-00000040"
+    arrays = load_file(step / "weights.safetensors")
+    without = {name: array for name, array in arrays.items() if name != "words"}
+    beyond, narrow = arrays | {"left": arrays["left"] + 10**6}, arrays | {"value": arrays["value"][:, :1]}
+    for damaged in (without, beyond, narrow):
+        save_file({name: array.copy() for name, array in damaged.items()}, step / "weights.safetensors")
+        seal(step)
+        with pytest.raises(UserError, match="no trained extractor"):
+            raysum.load(str(copy))
 
 
 def test_too_few_clusters_are_refused(tmp_path: Path):

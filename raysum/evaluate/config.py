@@ -13,6 +13,9 @@ class EvaluateConfig(LoadConfig):
     scorers: list[str] | None = Field(
         None, min_length=1, description="rouge, attention, factbook, support; by default all that know the data"
     )
+    reference_length: bool = Field(
+        False, description="a run that extracts, cut at each reference's length in words, as in the papers' tables"
+    )
     swapped: bool = Field(False, description="also the control: another cluster's sources")
     terms: bool = Field(False, description="plain, strCov, extProb and attAlign (PHT paper, Table 2)")
     out: str | None = Field(None, description="folder for outputs; by default inside the run")

@@ -52,10 +52,8 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     run = Run.resolve(target)
     check_readable(run, dataset)
     if run.config.model.extracts:
-        extractor = Extractor.trained(run, config)
-        beside = (Extractor(extractive(name), extractor.settings) for name in ("lead", "lexrank"))
-        found = [Sentences(one.system, one.settings) for one in (extractor, *beside)]
-        return compare(found, dataset, split, config, out=config.out or results_folder(run, dataset, split))
+        place = results_folder(run, dataset, f"{split}-reference-length" if config.reference_length else split)
+        return compare(_extractors(run, config, dataset), dataset, split, config, out=config.out or place)
     if split == "valid" and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint:
         learn(run, dataset)
     summarizer = Summarizer.of(run.path, config)
@@ -67,6 +65,16 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     systems += [Extracted.named("lead"), Extracted.named("lexrank")]
     place = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
     return compare(systems, dataset, split, config, out=config.out or place)
+
+
+def _extractors(run: Run, config: EvaluateConfig, dataset: Dataset) -> list[Extracted]:
+    """A run that extracts and systems of which nothing is trained, of the same length."""
+    own = Extractor.trained(run, config)
+    if config.reference_length:
+        own.settings = own.settings.model_copy(update={"words": None, "sentences": None})
+    others = own.settings.model_copy(update={"redundancy": config.decode.get("redundancy")})
+    beside = (Extractor(extractive(name), others) for name in ("lead", "lexrank", "mmr"))
+    return [_extracted(one, dataset) for one in (own, *beside)]
 
 
 def _extracted(extractor: Extractor, dataset: Dataset) -> Extracted:

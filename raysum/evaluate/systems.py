@@ -15,6 +15,7 @@ from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.extract.summarizer import WORDS, passages_of, take, write_up
 from raysum.extract.systems import Extractive, Source, Taken, marginal
+from raysum.prepare.sentences import as_sentences
 from raysum.runtime.progress import say
 
 _TERMS = ("beta", "extractive", "structural_coverage", "gnmt_coverage")  # weights of score terms
@@ -107,7 +108,8 @@ class Extracted:
     def _texts(self, row: Row) -> Iterator[str]:
         if self.system.opens_with_title:
             yield row["title"]
-        source = Source(row["text"], reference=row["summary"])
+        row = as_sentences(row) if self.system.reads_sentences else row
+        source = Source(row["text"], reference=row["summary"], row=row)
         taken = Taken(source)
         limit = 1.0 if self.settings.redundancy is None else self.settings.redundancy
         ordered = marginal(self.system.relevance(source), taken) if limit == "mmr" else self.system.order(source, taken)

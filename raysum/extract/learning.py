@@ -27,6 +27,7 @@ from raysum.runtime.storage import append_line, writing
 
 _COLUMNS = ("title", "text", "source", "document", "paragraph", "char_start", "summary", "other_summaries", "labels")
 _SHORT = 5  # words added to a sentence's length, or those of three words would be worth most
+_REDUNDANCY = 0.7  # cosine above which a sentence says what one said that is taken
 _FEWEST = 10  # clusters with a summary to learn from
 
 
@@ -68,10 +69,11 @@ def train(config: Config) -> Run:
     state = {
         "seconds": round(time.monotonic() - began, 3),
         "data": dataset.fingerprint,
-        "words": int(statistics.median(example.words for example in known)),
     }
     with writing(run.path):
         append_line(run.metrics, {"step": spec.trees, **losses})
+        usual = int(statistics.median(example.words for example in known))
+        run.set_extract({"words": usual, "redundancy": _REDUNDANCY})
         run.add_weights(spec.trees, {name: torch.from_numpy(array) for name, array in arrays.items()}, state)
     told = ", ".join(f"{name.replace('_', ' ')} {value:.5f}" for name, value in losses.items())
     say(f"{run.path} is trained on {len(known)} clusters: {told}, {state['seconds']:.0f} s")

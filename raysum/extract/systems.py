@@ -66,6 +66,7 @@ class Extractive(ABC):
     how: str  # of what stands in a split's rows, for people
     opens_with_title: ClassVar[bool] = False  # where it is cut at a length, as in the papers' tables
     needs_reference: ClassVar[bool] = False
+    reads_sentences: ClassVar[bool] = False  # and no paragraphs
     redundancy: ClassVar[float] = 0.7  # where no setting tells it: cosine above which a sentence says what another said
 
     def row(self, cluster: Mapping[str, Any]) -> Any:

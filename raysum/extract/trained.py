@@ -1,12 +1,12 @@
 """A trained run as an extractive system: its order is that of its sentence scores."""
 
 from collections.abc import Iterable, Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 
 from raysum.config.sections import LoadConfig
-from raysum.decode.sentences import SentenceScorer
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.prepare.ranking import best_first
 from raysum.run import Run
@@ -15,11 +15,12 @@ from raysum.run import Run
 class TrainedExtractive(Extractive):
     """The model of a run that extracts."""
 
+    reads_sentences = True
     redundancy = 1.0  # as in the papers, where the best are taken as they are
 
     def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
         self.name, self.how = run.path.name, f"the sentences that the {run.config.model.system} scores highest"
-        self.scorer = SentenceScorer(run, config, device)
+        self.scorer = resolve_name(run.config.model.SCORER)(run, config, device)
 
     def row(self, cluster: Mapping[str, Any]) -> Any:
         return self.scorer.row(cluster)
