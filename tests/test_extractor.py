@@ -1,5 +1,6 @@
 """The extractor that is trained in a minute: its features, cues and trees, its training, and what it then takes."""
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -157,9 +158,22 @@ def test_what_was_trained_is_told_and_does_not_train_again(run: Path, data: Path
 def test_it_takes_better_sentences_than_what_needs_no_training(run: Path, data: Path):
     for length in (True, False):
         found = raysum.evaluate(run, data, split="test", reference_length=length, scorers=["rouge"])
-        others = [found.systems[name]["rouge2"] for name in ("lead", "lexrank", "mmr")]
-        assert found.systems["run"]["rouge2"] > max(others) + 2
+        others = [found.systems[name]["rouge2"] for name in ("lead", "lexrank")]
+        assert found.systems["run"]["rouge2"] > max(others) + 1
     assert all("at most" in how for how in found.how.values())
+
+
+@pytest.mark.slow
+def test_on_papers_it_is_far_better_than_what_needs_no_training(shared: Path, tmp_path: Path):
+    source = shared / "data/scisummnet"
+    lines = gzip.open(source / "train.jsonl.gz", "rt").readlines()[:150]
+    (tmp_path / "train.jsonl").write_text("".join(lines))
+    sources = [tmp_path / "train.jsonl", source / "valid.jsonl.gz"]
+    raysum.prepare(sources, tmp_path / "data", kind="extraction", pieces=1000)
+    raysum.train("extractor", data=str(tmp_path / "data"), out=str(tmp_path / "run"))
+    found = raysum.evaluate(tmp_path / "run", tmp_path / "data", split="valid", reference_length=True)
+    for name in ("lead", "lexrank", "mmr"):
+        assert found.differences[f"run - {name}"]["rouge2_low"] > 1, name
 
 
 def test_it_summarizes_raw_text_in_whole_sentences_with_their_places(run: Path):
