@@ -17,7 +17,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.private import loopback_only, session_folder, stop_half_started
+from raysum.runtime.private import loopback_only, same_modules, session_folder, stop_half_started
 from raysum.runtime.processes import cores, environment
 from raysum.runtime.silence import muted
 
@@ -64,6 +64,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
                 with environment(_own(port)):
                     ray.init(
                         address="local",
+                        job_config=same_modules(),
                         num_cpus=max(int(cpus or 0), cores(), 4),
                         object_store_memory=_OBJECT_STORE,
                         include_dashboard=not os.environ.get(NO_DASHBOARD),
