@@ -34,7 +34,8 @@ class Told:
         thread.start()
         thread.join()
         return {
-            "pid": os.getpid(), "module": __import__("raysum.run").__file__, "parent": " ".join(psutil.Process(os.getppid()).cmdline()), "ids": ids,
+            "module": __import__("raysum.run").__file__,
+            "pid": os.getpid(), "parent": " ".join(psutil.Process(os.getppid()).cmdline()), "ids": ids,
             "loaded": "pandas" in sys.modules, "variable": os.environ.get("RAYSUM_TEST"), "group": os.getpgid(0),
             "child": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, "put": ray.put(1).hex(),
             "draw": __import__("numpy").random.random(),

@@ -233,6 +233,19 @@ def test_a_separator_parts_one_text_into_documents(tmp_path):
     assert record.raw["documents"] == ["One text.", "Another\nof two lines."] and record.raw["summary"] == "a\nb"
     path.write_text(json.dumps({"documents": "One ||||| two"}))
     assert mapped(path, "|||||")[0].raw["documents"] == ["One", "two"]
+    path.write_text(json.dumps({"documents": [{"source": "a", "text": "One ||||| two |||||"}, {"text": "x"}, ""]}))
+    named = [{"source": "a, part 1", "text": "One"}, {"source": "a, part 2", "text": "two"}, {"text": "x"}]
+    assert mapped(path, "|||||")[0].raw["documents"] == named
+
+
+def test_a_separator_parts_texts_in_folders_which_have_no_fields_to_map(tmp_path):
+    folder = tmp_path / "corpus" / "Florence"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text("One ||||| two")
+    (record,) = mapped(tmp_path / "corpus", "|||||")
+    assert [document["text"] for document in record.raw["documents"]] == ["One", "two"]
+    with pytest.raises(UserError, match=r"--map .*corpus is plain text"):
+        mapped(tmp_path / "corpus", title="head")
 
 
 def test_a_row_without_documents_tells_the_keys_that_it_has(tmp_path, recipe, vocabulary):

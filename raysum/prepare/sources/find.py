@@ -65,9 +65,12 @@ def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[Ra
 
     ``shape`` is that of their rows.
 
-    Raises UserError where a path is missing, unreadable, empty or of no known format.
+    Raises UserError where a path is missing, unreadable, empty or of no known format, or ``shape`` has paths for texts.
     """
     sources = [source for path in paths for source in _expand(Path(path).expanduser())]
+    for source in sources:
+        if source.reader is read_folder:
+            shape.check_texts(source.path)
     if not sources:
         raise UserError(f"no source given; name files ({', '.join(SUFFIXES)}) or folders of text files")
     return [replace(source, shape=shape) for source in sources]
