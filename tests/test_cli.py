@@ -45,7 +45,27 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["config", "show", "pht", "model.decoder=PQ"], "letters F, P, V"),
         (["config", "show", ""], "no preset or file ''"),
         (["config", "show", "pht", "deepspeed.gradient_cliping=1"], "did you mean 'gradient_clipping'?"),
-        (["config", "show", "pht", "deepspeed.gradient_clipping=much"], "number from 0"),
+        (
+            ["config", "show", "pht", "deepspeed.gradient_clipping=much"],
+            "gradient_clipping: must be a number",
+        ),
+        (
+            ["config", "show", "pht", "deepspeed.zero_optimization.stage=9"],
+            "deepspeed.zero_optimization.stage: Input should be 0, 1, 2 or 3 (got 9)\n",
+        ),
+        (
+            ["config", "show", "pht", "deepspeed.zero_optimization.stge=1"],
+            "zero_optimization.stge'; did you mean 'stage'",
+        ),
+        (
+            ["config", "show", "pht", "deepspeed.bf16.enabled=maybe"],
+            "bf16.enabled: Input should be a valid boolean",
+        ),
+        (["config", "show", "pht", "deepspeed.zero_optimization=3"], "deepspeed.zero_optimization: must be a section"),
+        (
+            ["config", "show", "pht", "deepspeed.communication_data_type=x"],
+            "deepspeed.communication_data_type: Inv",
+        ),
         (["train", "pht", f"data={'x' * 5000}", "out=run"], "too long a name"),
         (["data", "show", "x" * 300], "too long a name"),
         (["evaluate", "none", "--data", "none", "scorers=[]"], "scorers"),

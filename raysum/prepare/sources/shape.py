@@ -61,9 +61,7 @@ class Shape:
     def check_texts(self, name: str | Path) -> None:
         """Raises UserError where paths are given for ``name``, which holds plain texts."""
         if self.paths:
-            raise UserError(
-                f"--map tells where fields stand in rows; {name} is plain text, without any: leave it out"
-            )
+            raise UserError(f"--map tells where fields stand in rows; {name} is plain text, without any: leave it out")
 
     def parted(self, document: Any) -> list[Any]:
         """A document, a text or ``{source, text}``, as what ``separator`` parts it into, with names of their own."""
