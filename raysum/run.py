@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 _STEP = "step-"
 
 
+def fill_checkpoint(folder: Path, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
+    """Write what every checkpoint has into its ``folder``, and checksums of all that is there."""
+    from safetensors.torch import save_file
+
+    save_file(weights, folder / "weights.safetensors")
+    write_json(folder / "state.json", {**state, "sealed": True})
+    seal(folder)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """One complete checkpoint: a folder is only named so once everything in it has been written."""
@@ -42,11 +51,16 @@ class Checkpoint:
 
     @cached_property
     def state(self) -> dict[str, Any]:
-        """What was counted when it was written: step, tokens, seconds, workers, stage, dtype."""
-        return read_json(self.path / "state.json")
+        """What was counted when it was written: step, tokens, seconds, workers, stage, dtype; whether it has checksums.
+
+        Raises UserError where that does not read.
+        """
+        return check_sealed(read_json(self.path / "state.json"), self.path / "state.json")
 
     def check(self, *parts: str) -> None:
-        """Raises UserError where one of the ``parts``, files or folders, is missing or damaged."""
+        """Raises UserError where one of the ``parts``, files or folders, is missing or damaged, or the checksums."""
+        if not (self.path / SEAL).exists() and self.state.get("sealed"):
+            raise damaged(self.path / SEAL, "is missing")
         check(self.path, *parts)
 
     @property
@@ -138,13 +152,9 @@ class Run:
 
     def add_weights(self, step: int, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
         """A complete checkpoint that nothing can be trained on from: ``weights`` made elsewhere, and what is known."""
-        from safetensors.torch import save_file
-
         folder = self.checkpoint_path(step)
         folder.mkdir(parents=True)
-        save_file(weights, folder / "weights.safetensors")
-        write_json(folder / "state.json", {"step": step, **state})
-        seal(folder)
+        fill_checkpoint(folder, weights, {"step": step, **state})
 
     def checkpoints(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest first."""

@@ -126,6 +126,13 @@ def test_damaged_weights_are_replaced_by_the_next_best_and_that_is_said(copy, fi
         Summarizer.load(str(copy / "run"), checkpoint="12")
 
 
+def test_weights_whose_checksums_are_gone_are_replaced_and_that_is_said(copy, capsys):
+    gone(copy / "run" / SEALED)
+    assert Run(copy / "run").checkpoint().step == 8
+    told = capsys.readouterr().err
+    assert f"step-00000012/{SEAL} is missing" in told and "Step 8 is used in its place" in told
+
+
 def test_without_any_sound_weights_the_first_is_named(copy):
     for weights in (copy / "run").glob("checkpoints/*/weights.safetensors"):
         flipped(weights)
@@ -159,6 +166,7 @@ GOING_ON = [
     *all_of(WEIGHTS),
     ("list", SEALED, written("[]")),
     ("emptied", SEALED, emptied),
+    ("gone", SEALED, gone),
 ]
 
 
@@ -188,7 +196,22 @@ def test_a_missing_engine_is_said_and_no_sound_one_refused(copy, capsys, monkeyp
     assert "step-00000012 has no engine folder" in capsys.readouterr().err
     for file in (copy / "run").glob("checkpoints/*/engine/*.pt"):
         emptied(file)
-    with pytest.raises(UserError, match="step-00000008/engine/mp_rank_00_model_states.pt .* choose another out="):
+    with pytest.raises(UserError, match="step-00000008/engine/mp_rank_00_model_states.pt .* and another out="):
+        go_on(copy, 16)
+
+
+def test_the_way_out_of_a_run_of_which_weights_alone_are_left_is_named_and_works(copy):
+    emptied(copy / "run" / MODEL_STATE)
+    gone(Run(copy / "run").checkpoint_path(8) / "engine")
+    with pytest.raises(UserError, match="step-00000012/engine.* train.start=(.*) and another out=") as refused:
+        go_on(copy, 16)
+    start = str(refused.value).partition("train.start=")[2].partition(" ")[0]
+    given = {"data": str(copy / "data"), "out": str(copy / "another"), "model": MODEL}
+    begun = train(None, **given, train=TRAIN | {"steps": 1, "start": start}).run
+    assert begun.latest().step == 1
+    for weights in (copy / "run").glob("checkpoints/*/weights.safetensors"):
+        flipped(weights)
+    with pytest.raises(UserError, match="or choose another out="):
         go_on(copy, 16)
 
 
@@ -270,6 +293,8 @@ def test_an_engine_state_of_the_former_format_is_checked_by_its_own_sums(copy, d
 def unsealed(run: Path) -> None:
     for file in run.rglob(SEAL):
         file.unlink()
+    for file in run.rglob("state.json"):
+        without("sealed")(file)
 
 
 def test_a_torn_line_of_a_killed_writer_is_no_damage(copy):
@@ -277,6 +302,14 @@ def test_a_torn_line_of_a_killed_writer_is_no_damage(copy):
     appended(b'{"step": 13, "valid_lo')(run.metrics)
     appended(b"\0" * 40)(run.metrics)
     assert run.best().step == 12
+
+
+def test_what_goes_on_has_no_torn_line_in_its_metrics(copy):
+    before = Run(copy / "run").metrics.read_bytes()
+    appended(b'{"step": 12, "lo\n{"step": 13, "valid_lo')(copy / "run" / "metrics.jsonl")
+    after = go_on(copy, 14).metrics.read_bytes()
+    assert after.startswith(before)
+    assert [json.loads(line)["step"] for line in after[len(before) :].splitlines()] == [13, 14, 14]
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"run": 5}', ""])

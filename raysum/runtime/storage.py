@@ -109,6 +109,14 @@ def append_line(path: Path, value: Any) -> None:
         file.write(json.dumps(value).encode() + b"\n")
 
 
+def drop_torn(path: Path) -> None:
+    """Take the lines that a killed writer has torn out of a JSONL file, if it exists."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    whole = [line for line in lines if next(parsed([line]), None) is not None]
+    if len(whole) < len(lines):
+        write_text(path, b"".join(whole).decode())
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file; nothing where it does not exist. A torn line (of a killed writer) is left out.
 

@@ -16,7 +16,7 @@ from raysum.runtime.lock import LOCK, held
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready
-from raysum.runtime.storage import check_own, check_vacant, writing
+from raysum.runtime.storage import check_own, check_vacant, drop_torn, writing
 from raysum.stream.loader import batches
 from raysum.train import checkpoints
 from raysum.train.brief import Brief, brief_of
@@ -83,6 +83,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
+    drop_torn(run.metrics)
     if not newest and (told := unfit(config)):
         say(told)
     if brief.start:
