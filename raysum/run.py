@@ -59,7 +59,8 @@ class Checkpoint:
 
     def check(self, *parts: str) -> None:
         """Raises UserError where one of the ``parts``, files or folders, is missing or damaged, or the checksums."""
-        if not (self.path / SEAL).exists() and self.state.get("sealed"):
+        told = (self.path / "state.json").exists() and self.state.get("sealed")
+        if told and not (self.path / SEAL).exists():
             raise damaged(self.path / SEAL, "is missing")
         check(self.path, *parts)
 
@@ -100,8 +101,14 @@ class Run:
             best = folder / "best.json"
             if not best.is_file():
                 raise UserError(f"the search {path} has not ended; go on with it by its `raysum tune` command")
-            if not isinstance(found := check_sealed(read_json(best), best).get("run"), str):
-                raise UserError(f"{best} does not say which run is best; repeat the `raysum tune` command")
+            try:
+                found = read_json(best).get("run")
+            except (UserError, AttributeError):
+                found = None
+            if not isinstance(found, str):
+                raise damaged(
+                    best, "does not say which run is best", "repeat the `raysum tune` command, which writes it"
+                )
             return cls.open(folder / found)
         return cls.open(path)
 
@@ -129,7 +136,10 @@ class Run:
         self.config  # noqa: B018 - reads and checks it now
         told = self.recipe.get("vocabulary_sha256")
         if told and self.vocabulary.is_file() and hashlib.sha256(self.vocabulary.read_bytes()).hexdigest() != told:
-            raise damaged(self.vocabulary, "is not the vocabulary that the run was trained with")
+            mend = "put back a copy of it" + (
+                f", such as {self.config.data}/vocabulary.model" if self.config.data else ""
+            )
+            raise damaged(self.vocabulary, "is not the vocabulary that the run was trained with", mend)
 
     @property
     def alignment(self) -> "Run":

@@ -170,6 +170,14 @@ GOING_ON = [
 ]
 
 
+def test_where_to_take_a_copy_of_the_vocabulary_from_is_said(copy):
+    flipped(copy / "run" / "vocabulary.model")
+    with pytest.raises(UserError, match=r"put back a copy of it, such as (.*/data/vocabulary.model)$") as refused:
+        Run.open(copy / "run")
+    shutil.copyfile(str(refused.value).rpartition(" such as ")[2], copy / "run" / "vocabulary.model")
+    Run.open(copy / "run")
+
+
 @pytest.mark.parametrize(**names(GOING_ON))
 def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy, file, damage, capsys, monkeypatch):
     damage(copy / "run" / file)
@@ -318,7 +326,7 @@ def test_a_damaged_best_of_a_search_is_named(copy, content):
     search.mkdir()
     (search / "search.yaml").write_text("format: 2\n")
     (search / "best.json").write_text(content)
-    with pytest.raises(UserError, match="search/best.json"):
+    with pytest.raises(UserError, match="search/best.json .*; repeat the `raysum tune` command"):
         Run.resolve(search)
 
 

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import subprocess
 import time
 import tracemalloc
 from pathlib import Path
@@ -129,6 +130,19 @@ def test_bad_lines_are_records_with_file_line_and_reason(tmp_path):
     assert (broken.where, broken.problem) == (f"{path}:2", "not JSON") and "column 1" in broken.detail
     assert (binary.where, binary.problem) == (f"{path}:3", "not UTF-8")
     assert text.raw == "text" and not text.problem
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_sources_in_other_unicode_encodings_are_told_with_the_command_that_helps(tmp_path, name, encoding):
+    path, text = tmp_path / name, 'documents\n"Ä b"\n' if name.endswith("csv") else '{"documents": ["Ä b"]}'
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(UserError, match=rf"{name} is not UTF-8 text; it is UTF-(16|32).*: iconv") as refused:
+        find_sources([path])
+    command = str(refused.value).partition(": ")[2].replace("OTHER", str(tmp_path / f"b{path.suffix}"))
+    subprocess.run(command, shell=True, check=True)
+    (record,) = find_sources([tmp_path / f"b{path.suffix}"])[0].records()
+    assert record.raw["documents"] == ["Ä b"]
 
 
 def test_a_folder_is_read_in_natural_order_with_splits_by_name(tmp_path):

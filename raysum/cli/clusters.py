@@ -14,7 +14,7 @@ from raysum.prepare.sources.find import SUFFIXES, find_sources
 from raysum.prepare.sources.jsonl import json_records
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.prepare.sources.shape import Shape
-from raysum.runtime.storage import write_text
+from raysum.runtime.storage import converted, write_text
 
 
 def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()) -> list[dict[str, Any]]:  # noqa: B008
@@ -74,7 +74,7 @@ def _decoded(text: bytes) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"standard input is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
+        raise UserError(f"standard input is not UTF-8 text (byte {error.start}); {converted(text, 'FILE')}") from None
 
 
 def _cluster(record: Record) -> dict[str, Any]:

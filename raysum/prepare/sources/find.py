@@ -19,6 +19,7 @@ from raysum.prepare.sources.jsonl import read_json, read_jsonl
 from raysum.prepare.sources.parquet import read_parquet
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
+from raysum.runtime.storage import converted
 
 _READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
     ".jsonl": read_jsonl,
@@ -88,9 +89,17 @@ def _expand(path: Path) -> list[RawSource]:
         size = path.stat().st_size
         if size == 0:
             raise UserError(f"{path} is empty: it holds no cluster")
+        if path.suffix in _PLAIN:
+            with path.open("rb") as file:
+                _check_encoding(file.read(4), path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     return [RawSource(path, _split_in_name(path), reader, size * (1 if path.suffix in _PLAIN else _PACKED))]
+
+
+def _check_encoding(head: bytes, path: Path) -> None:
+    if (told := converted(head, path)).startswith("it is"):
+        raise UserError(f"{path} is not UTF-8 text; {told}")
 
 
 def _expand_folder(folder: Path) -> list[RawSource]:
