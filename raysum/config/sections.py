@@ -140,13 +140,14 @@ class DecodeConfig(Section):
     )
     batch_examples: Size = Field(16, description="examples decoded together")
 
-    @model_validator(mode="before")
     @classmethod
-    def _rename(cls, values: Any) -> Any:
+    def renamed(cls, values: Any) -> Any:
         """Other toolkits' names become ours; the later of two names for one setting counts."""
         if not isinstance(values, dict):
             return values
         return {DECODE_ALIASES.get(key, key): value for key, value in values.items()}
+
+    _rename = model_validator(mode="before")(renamed)
 
     @model_validator(mode="after")
     def _check(self) -> "DecodeConfig":
