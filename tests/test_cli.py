@@ -1,10 +1,12 @@
 """The command line: mistakes are one message on stderr and exit code 2; results go to stdout."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+from small_datasets import write_dataset
 
 from raysum.cli.app import main
 
@@ -90,6 +92,18 @@ def test_config_show_prints_the_resolved_config_and_its_size():
     shown = json.loads(raysum("config", "show", "ht-code", "--json").stdout)
     assert shown["parameters"] == 15_343_952
     assert shown["model"]["encoder"] == "LLLLLLGG"
+
+
+@pytest.mark.parametrize("arguments", ["config list", "config schema", "config show pht", "data show data", "--help"])
+def test_who_has_read_enough_is_told_nothing(tmp_path, arguments):
+    write_dataset(tmp_path / "data", {"train": 3})
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "raysum", *arguments.split()]
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}  # as usual: what is short is written at the end
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_help_loads_no_heavy_module():

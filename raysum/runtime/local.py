@@ -135,14 +135,15 @@ def _own(port: int) -> dict[str, str]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait for the end of the block, and what starts in the block never sees Ctrl-C.
+    """Ctrl-C, SIGTERM and SIGHUP wait for the end of the block, and what starts in the block never sees Ctrl-C.
 
     Ray interrupted while it starts leaves processes behind, or waits without end for one that Ctrl-C has ended. It also
     puts a handler of SIGTERM of its own, which would end this process before it has cleaned up. What is started
     inherits this thread's mask; another thread, which has none, may take the signal, so handlers keep what came.
     """
     came: list[int] = []
-    held = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    held = ending if threading.current_thread() is threading.main_thread() else ()
 
     def hold(number: int, frame: Any) -> None:
         came.append(number)
