@@ -16,13 +16,14 @@ import numpy as np
 from raysum.config.loading import load_config, merge
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
+from raysum.data.familiar import learn
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare, results_folder
 from raysum.evaluate.scorers import FIGURES
-from raysum.evaluate.systems import Extracted, System, Trained
+from raysum.evaluate.systems import Extracted, System, Watched
 from raysum.evaluate.table import Evaluation
 from raysum.run import Run, RunResult
 from raysum.runtime.processes import settle
@@ -268,8 +269,10 @@ def compared(run: Run, dataset: Dataset) -> AutoResult:
     mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
     limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
     config = EvaluateConfig(data=str(dataset.path), split="valid", limit=limit)
-    systems: list[System] = [Trained(run.path.name, summarizer, summarizer.settings), *free]
+    own = Watched(run.path.name, summarizer, summarizer.settings)
+    systems: list[System] = [own, *free]
     evaluation = compare(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
+    learn(run, dataset, own.seen)
     invented = evaluation.systems[run.path.name]["unsupported"] / evaluation.examples
     kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # names are lower-cased like all else
     return AutoResult(run, evaluation, invented, kind)

@@ -180,6 +180,7 @@ def summarize(
 ) -> Any:
     """Summarize raw clusters from files, without a server and without Ray."""
     from raysum.cli.clusters import given_clusters, write_page
+    from raysum.decode.summary import Summaries
     from raysum.extract.summarizer import summarizer_of
 
     clusters = given_clusters(files or ["-"], settings.title, settings.shape)
@@ -188,7 +189,7 @@ def summarize(
     summaries = summarizer.summarize_many(clusters, progress=len(clusters) > 1)
     if settings.html:
         write_page(settings.html, summaries, clusters)
-    return summaries
+    return Summaries(summaries)
 
 
 @verb(app, ServeConfig)

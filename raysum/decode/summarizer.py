@@ -8,7 +8,7 @@ from typing import Any
 
 from raysum.config.problems import validate
 from raysum.config.sections import DecodeConfig, LoadConfig
-from raysum.data.familiar import Familiar
+from raysum.data.familiar import Familiar, figures
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
@@ -173,9 +173,14 @@ class Summarizer:
                 gone = None if left is None else lambda number, batch=batch: left(batch[number])
                 found = self.searcher.find([rows[place] for place in batch], settings, betas, gone)
                 for place, one in zip(batch, found, strict=True):
-                    unlike = {"warnings": self.familiar.warnings(rows[place])} if self.familiar else {}
                     written = write_up(rows[place], one, settings, self.vocabulary)
-                    summaries[place] = [summary.model_copy(update=unlike) for summary in written]
+                    summaries[place] = [self._warned(rows[place], summary) for summary in written]
                 if shown is not None:
                     shown.update(len(batch))
         return [[summaries[place][number] for place in range(len(rows))] for number in range(len(betas))]
+
+    def _warned(self, row: Row, summary: Summary) -> Summary:
+        if self.familiar is None:
+            return summary
+        warnings = self.familiar.warnings(row, figures(summary.support, summary.attention))
+        return summary.model_copy(update={"warnings": warnings})

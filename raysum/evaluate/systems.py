@@ -8,6 +8,7 @@ import numpy as np
 
 from raysum import systems
 from raysum.config.sections import DecodeConfig, ExtractConfig
+from raysum.data.familiar import figures
 from raysum.data.rows import Row
 from raysum.data.sentences import sentence_spans
 from raysum.decode.notes import annotated
@@ -37,6 +38,18 @@ class Trained:
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         """One summary for each row; ``others`` are rows of other clusters, one for each row."""
         return self.summarizer.summarize_rows(rows, self.settings)
+
+
+@dataclass(frozen=True)
+class Watched(Trained):
+    """A run of which is ``seen`` what :func:`raysum.data.familiar.learn` learns of its summaries."""
+
+    seen: list[dict[str, float]] = field(default_factory=list)
+
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        found = super().summarize(rows, others)
+        self.seen.extend(figures(one.support, one.attention) for one in found)
+        return found
 
 
 class Swapped(Trained):

@@ -25,6 +25,7 @@ from raysum.train.on_ray import train_on_ray
 from raysum.train.optim import check_engine_config, unfit
 
 _AUTO = "auto"
+_REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and seconds at most
 # May differ when a run is resumed; everything else must be as it was.
 _RUNNING = {"steps", "minutes", "workers", "threads", "address", "keep", "log_every"}
 _CHECKING = {"validate_every", "validate_examples", "save_every"}
@@ -49,7 +50,13 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     with held(run.path, run.path / LOCK):
         if not run.exists and not config.model.predicts_attention:
             check_vacant(run.path)  # what another put there is not trained over
-        return RunResult(fit(config))
+        run = fit(config)
+        if config.model.summarizes and config.data and (newest := run.latest()):
+            from raysum.decode.rehearsal import rehearse  # loads torch
+
+            seconds = _REHEARSAL * newest.state.get("seconds", 0)
+            rehearse(run, Dataset.open(config.data), min(seconds, _LONGEST_REHEARSAL))
+        return RunResult(run)
 
 
 def _place(config: Config) -> Run | None:
