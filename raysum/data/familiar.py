@@ -28,7 +28,7 @@ from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, write_json
 
 SPLIT = "valid"
-_MOST, _FEWEST = 1000, 20  # clusters learned of: more change nothing, fewer tell too little
+_MOST, FEWEST = 1000, 20  # clusters learned of: more change nothing, fewer tell too little
 _TAIL = 0.005  # of the clusters, on each side of what is usual
 # Of what is usual, by which it may be exceeded; more where few clusters told. Of 60 draws
 # of 20 clusters of the factbook nine in ten then call at most 2 % of its test split unlike, with 0.1 alone 21 %.
@@ -82,7 +82,7 @@ class Usual:
         ends = {
             name: np.quantile(column, [_TAIL, 1 - _TAIL]).round(6).tolist()
             for name, column in columns.items()
-            if len(column) >= _FEWEST
+            if len(column) >= FEWEST
         }
         return cls(len(table), ends)
 
@@ -154,12 +154,12 @@ def learn(run: Run, dataset: Dataset, summaries: Sequence[Mapping[str, float]] =
 
     Nothing where that split is no such, or too small. An unwritable folder is said, not raised.
     """
-    if SPLIT not in dataset.splits or dataset.kind != "summarization" or dataset.rows(SPLIT) < _FEWEST:
+    if SPLIT not in dataset.splits or dataset.kind != "summarization" or dataset.rows(SPLIT) < FEWEST:
         return
     vocabulary = Vocabulary.load(dataset.vocabulary_path)
     rows = islice(dataset.read(SPLIT, ["ids", "title_tokens"]), _MOST)
     values = Usual.of([signals(row, vocabulary) for row in rows]).to_dict()
-    known = Usual.of(summaries) if len(summaries) >= _FEWEST else None
+    known = Usual.of(summaries) if len(summaries) >= FEWEST else None
     with suppress(UserError):  # what is damaged is written anew
         known = known or getattr(Familiar.read(run, vocabulary), "summaries", None)
     try:
