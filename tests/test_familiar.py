@@ -117,6 +117,9 @@ def test_what_rests_on_its_sources_less_than_usual_is_told_where_the_spelling_te
     summaries = summarizer.summarize_rows(list(data.read("test"))[:20])
     told = [warning for one in summaries for warning in one.warnings if warning.startswith("the summary rests on its")]
     assert len(told) >= 18 and "usual for this model: support " in told[0] and told[0].endswith("(usual: 78 to 81)")
+    # With other citations there is other support; what is cut short attends to less.
+    other = summarizer.choose({"citations": "lexical", "max_length": 4})
+    assert not any(one.warnings for one in summarizer.summarize_rows(list(data.read("test"))[:20], other))
 
 
 def test_attention_as_even_or_uneven_as_never_before_is_told_and_better_support_is_not():

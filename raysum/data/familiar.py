@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from raysum.config.sections import DecodeConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
@@ -118,6 +119,7 @@ class Familiar:
     vocabulary: Vocabulary
     sources: Usual
     summaries: Usual | None = None
+    decode: DecodeConfig = DecodeConfig()  # how these were written
 
     @classmethod
     def read(cls, run: Run, vocabulary: Vocabulary) -> "Familiar | None":
@@ -132,7 +134,7 @@ class Familiar:
             raise UserError(f"{str(error).partition(';')[0]}; {mend}") from None
         try:
             summaries = Usual.read(told["summaries"]) if told.get("summaries") else None
-            return cls(vocabulary, Usual.read(told), summaries)
+            return cls(vocabulary, Usual.read(told), summaries, run.decode)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise damaged(file, "does not tell what is usual", mend) from None
 
@@ -184,8 +186,8 @@ def signals(row: Row, vocabulary: Vocabulary) -> dict[str, float]:
 
 
 def figures(support: float | None, attention: Sequence[float]) -> dict[str, float]:
-    """Of a summary: its ``support``, how many paragraphs were read (their share in its ``attention`` [M] is not 0), and
-    the entropy of these shares, as a share of the highest that so many can have."""
+    """Of a summary: its ``support``, how many paragraphs were read (their share in its ``attention`` [M] is
+    not 0), and the entropy of these shares, as a share of the highest that so many can have."""
     shares = np.array([share for share in attention if share > 0])
     found = {_READ: float(len(shares))} | ({} if support is None else {"support": support})
     if len(shares) > 1:

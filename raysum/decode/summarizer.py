@@ -174,13 +174,17 @@ class Summarizer:
                 found = self.searcher.find([rows[place] for place in batch], settings, betas, gone)
                 for place, one in zip(batch, found, strict=True):
                     written = write_up(rows[place], one, settings, self.vocabulary)
-                    summaries[place] = [self._warned(rows[place], summary) for summary in written]
+                    summaries[place] = [self._warned(rows[place], one, settings) for one in written]
                 if shown is not None:
                     shown.update(len(batch))
         return [[summaries[place][number] for place in range(len(rows))] for number in range(len(betas))]
 
-    def _warned(self, row: Row, summary: Summary) -> Summary:
+    def _warned(self, row: Row, summary: Summary, settings: DecodeConfig) -> Summary:
         if self.familiar is None:
             return summary
-        warnings = self.familiar.warnings(row, figures(summary.support, summary.attention))
-        return summary.model_copy(update={"warnings": warnings})
+        made, usual = figures(summary.support, summary.attention), self.familiar.decode
+        if settings.citations != usual.citations:  # support is by what is cited
+            made.pop("support", None)
+        if settings.max_length < usual.max_length:  # what is cut short rests on fewer paragraphs
+            made.pop("entropy", None)
+        return summary.model_copy(update={"warnings": self.familiar.warnings(row, made)})
