@@ -23,6 +23,7 @@ from raysum.data.rows import references, with_reference
 from raysum.data.sentences import quick_sentence_spans, sentence_spans
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
+from raysum.metrics.names import Sources, unsupported
 from raysum.metrics.tfidf import words
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 from raysum.prepare.config import PrepareConfig
@@ -47,7 +48,7 @@ CLUSTER = {
 }
 
 
-def read_clusters(paths: list[Path]) -> list[Record]:
+def read_clusters(paths: list[Path | str]) -> list[Record]:
     return [record for source in find_sources(paths) for record in source.records()]
 
 
@@ -143,6 +144,23 @@ def test_sources_in_other_unicode_encodings_are_told_with_the_command_that_helps
     subprocess.run(command, shell=True, check=True)
     (record,) = find_sources([tmp_path / f"b{path.suffix}"])[0].records()
     assert record.raw["documents"] == ["Ä b"]
+
+
+def test_the_samples_are_found_by_name_and_their_summaries_name_what_their_sources_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = find_sources(["samples"])
+    assert {source.split: len([*source.records()]) for source in sources} == {"test": 8, "train": 44, "valid": 8}
+    for record in read_clusters(["samples"]):
+        cluster = record.cluster()
+        texts = [cluster["title"], *(document["text"] for document in cluster["documents"])]
+        assert 3 <= len(texts) - 1 <= 5 and all(document["source"] for document in cluster["documents"])
+        summary = cluster["summary"]
+        assert not [summary[start:end] for start, end in unsupported(summary, Sources(texts))], cluster["id"]
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "own.jsonl").write_text("{}")
+    assert [source.path.name for source in find_sources(["samples"])] == ["own.jsonl"]
+    with pytest.raises(UserError, match="no such file or folder: samples/trian.jsonl"):
+        find_sources(["samples/trian.jsonl"])
 
 
 def test_a_folder_is_read_in_natural_order_with_splits_by_name(tmp_path):
