@@ -59,6 +59,7 @@ _MICRO_TOKENS = 8000  # of a micro-batch, at most: memory
 _TRAINING = 0.8  # of the time; the rest is for validation, checkpoints, and steps slower than those measured
 _VALIDATIONS, _VALIDATING = 10, 0.03  # how many; examples of each, as a share of those trained on
 _EPOCHS = 100  # at most
+_PATIENCE = 3  # validations without a better one, where examples are seen so often that dropout is due
 _DROPOUT = ((2, 0.0), (10, 0.1), (_EPOCHS, 0.3))  # up to so many epochs
 # Steps that are measured, the first of which does not count: so many at least and at most, and within this share of
 # the time, so that a moment in which the machine is busy with something else does not tell.
@@ -162,7 +163,7 @@ def chosen(dataset: Dataset, overrides: tuple[str, ...], values: dict[str, Any])
     say(
         f"Chosen: {found.model.encoder}/{found.model.decoder} of width {found.model.width}, {found.train.steps} steps; "  # type: ignore[attr-defined]
         f"this machine trains on {1 / per_example:.1f} examples a second, so each of {rows} is seen "
-        f"{min(visits / rows, _EPOCHS):.1f} times in {found.train.minutes:g} minutes"
+        f"{min(visits / rows, _EPOCHS):.1f} times in {found.train.minutes:g} min"
     )
     say(_expectation(rows, visits))
     return found
@@ -214,7 +215,8 @@ def _timed(
     sizes = {name: getattr(draft.model, name) for name in SIZES[0].model}
     steady = {"steps": steps, "validate_every": every, "save_every": every, "log_every": max(1, min(10, steps // 20))}
     steady["validate_examples"] = max(16, int(_VALIDATING * visits))
-    choice = {"model": sizes | {"dropout": dropout}, "train": steady, "optim": {"warmup_steps": steps // 10}}
+    patience = {"patience": _PATIENCE if dropout else None}
+    choice = {"model": sizes | {"dropout": dropout}, "train": steady | patience, "optim": {"warmup_steps": steps // 10}}
     return _batched(dataset, merge(values_of, choice), examples, overrides, values)
 
 

@@ -83,6 +83,7 @@ def test_more_time_gives_a_larger_model_and_what_the_user_set_stays(data, monkey
     for config in (short, long):
         settings = config.train
         assert unfit(config) is None and settings.validate_every == settings.save_every <= settings.steps
+        assert settings.patience == (3 if config.model.dropout else None)
         assert config.source.max_paragraphs == 10 and config.source.paragraph_tokens == 40
     own = choice("train.minutes=0.05", "train.steps=7", "optim.lr=0.5", "train.workers=2", "model.dropout=0.25")
     assert (own.train.steps, own.optim.lr, own.model.dropout) == (7, 0.5, 0.25) and own.train.micro_batches % 2 == 0

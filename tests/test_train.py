@@ -267,6 +267,43 @@ def test_a_finished_run_is_left_alone(twelve_steps, capsys):
     assert (twelve_steps.path / "metrics.jsonl").read_text() == before
 
 
+def test_a_training_ends_when_validation_gets_no_better_at_the_same_step_after_any_restart(tmp_path, capsys):
+    data = write_dataset(tmp_path / "data", {"train": 12, "valid": 40})
+    settings = {"steps": 24, "validate_every": 2, "save_every": 2, "keep": 1}
+
+    def trained(name: str, **train) -> Run:
+        return fit(config(data, tmp_path / name, train=settings | train, optim={"lr": 0.005}))
+
+    whole = trained("whole")
+    steps, found = zip(*sorted(whole.validations().items()), strict=True)
+    expected = next(n for n in range(2, len(found)) if min(found[n - 1 : n + 1]) >= min(found[: n - 1]))
+    assert steps[expected] < 24, "it learns too well to show anything"
+    capsys.readouterr()
+
+    run = trained("run", patience=2)
+    assert run.validations() == dict(list(whole.validations().items())[: expected + 1])
+    assert run.latest().step == steps[expected] and run.best().step > 3
+    assert run.best().step == steps[expected - 2] == min(run.validations(), key=run.validations().get)
+    assert f"Training ends after step {run.latest().step}: 2 validations were no better" in capsys.readouterr().err
+    before = run.metrics.read_text()
+    trained("run", patience=2)
+    assert "raise train.patience to go on" in capsys.readouterr().err and run.metrics.read_text() == before
+
+    for stop in (steps[expected] - 1, steps[expected]):  # the second as if killed before its validation was written
+        parted = trained(f"to {stop}", patience=2, steps=stop)
+        lines = parted.metrics.read_text().splitlines(keepends=True)
+        parted.metrics.write_text("".join(lines[:-1]))
+        parted = trained(f"to {stop}", patience=2)
+        assert parted.latest().step == run.latest().step and parted.validations() == run.validations()
+    assert losses(trained("run", patience=None)) == losses(whole)
+
+
+def test_patience_needs_something_to_validate_by(tmp_path):
+    data = write_dataset(tmp_path / "data", {"train": 12})
+    with pytest.raises(UserError, match="train.patience needs summaries to validate by; prepare .* with --valid"):
+        fit(config(data, tmp_path / "run", train={"patience": 2}))
+
+
 def test_a_run_of_another_user_is_not_unpickled_unasked(twelve_steps, data, tmp_path, monkeypatch):
     shutil.copytree(twelve_steps.path, tmp_path / "run")
     more = config(data, tmp_path / "run", train={"steps": 13})

@@ -57,6 +57,9 @@ class TrainConfig(Section):
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: Count = Field(500, description="steps between validations")
     validate_examples: Count | None = Field(1000, description="examples of the valid split used; None = all")
+    patience: Count | None = Field(
+        None, description="validations in a row, none better than the best before, after which training ends"
+    )
     label_examples: Count | None = Field(20000, description="alignment: train examples labelled; None = all")
     save_every: Count = Field(500, description="steps between checkpoints")
     keep: Count = Field(3, description="newest checkpoints kept, besides the best")

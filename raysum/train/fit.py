@@ -11,7 +11,7 @@ from raysum.data.dataset import Dataset
 from raysum.data.familiar import learn
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
-from raysum.run import Run, RunResult
+from raysum.run import Checkpoint, Run, RunResult
 from raysum.runtime.lock import LOCK, held
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
@@ -27,7 +27,7 @@ from raysum.train.optim import check_engine_config, unfit
 _AUTO = "auto"
 _REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and seconds at most
 # May differ when a run is resumed; everything else must be as it was.
-_RUNNING = {"steps", "minutes", "workers", "threads", "address", "keep", "log_every"}
+_RUNNING = {"steps", "minutes", "patience", "workers", "threads", "address", "keep", "log_every"}
 _CHECKING = {"validate_every", "validate_examples", "save_every"}
 _CHANGEABLE: Any = {"decode": True, "data": True, "out": True, "run": True, "train": _RUNNING | _CHECKING}
 
@@ -83,9 +83,8 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     check_resumable(run, config, dataset)
     done = newest.step if newest else 0
     brief = brief_of(dataset, config, run, done)
-    over = config.train.minutes and newest and newest.state.get("seconds", 0) >= 60 * config.train.minutes
-    if (over or done >= config.train.steps) and (brief.valid is None or done in run.validations()):
-        say(f"{run.path} is trained: {done} steps are done; raise train.{'minutes' if over else 'steps'} to go on")
+    if (limit := _reached(brief, newest)) and (brief.valid is None or done in run.validations()):
+        say(f"{run.path} is trained: {done} steps are done; raise train.{limit} to go on")
         return _learned(run, config, dataset)
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it
@@ -107,7 +106,22 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
                 _train_here(brief)
     finally:
         checkpoints.clear(run)
+    if (newest := run.latest()) and _reached(brief, newest) == "patience":
+        told = "1 validation" if config.train.patience == 1 else f"{config.train.patience} validations"
+        say(f"Training ends after step {newest.step}: {told} were no better than that of step {run.best().step}")
     return _learned(run, config, dataset)
+
+
+def _reached(brief: Brief, newest: Checkpoint | None) -> str:
+    """The key of the limit that a training has reached whose newest checkpoint is that; empty where it has not."""
+    settings = brief.config.train
+    if newest is None:
+        return ""
+    if settings.minutes and newest.state.get("seconds", 0) >= 60 * settings.minutes:
+        return "minutes"
+    if newest.step >= settings.steps:
+        return "steps"
+    return "patience" if brief.stale(brief.run.validations(), newest.step) else ""
 
 
 def _learned(run: Run, config: Config, dataset: Dataset) -> Run:
