@@ -8,6 +8,7 @@ falls with the width, dropout where examples are seen again and again).
 import statistics
 import time
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,18 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare, results_folder
+from raysum.evaluate.examples import read_examples
 from raysum.evaluate.scorers import FIGURES
-from raysum.evaluate.systems import Extracted, System, Watched
+from raysum.evaluate.systems import Served, System, Watched
 from raysum.evaluate.table import Evaluation
+from raysum.extract.summarizer import Extractor, extract_settings
+from raysum.metrics.tfidf import count_words
 from raysum.run import Run, RunResult
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.stream.kinds.base import kind_of
 from raysum.stream.loader import batches
-from raysum.systems import extractive_names
+from raysum.systems import extractive, extractive_names
 from raysum.train import fit
 from raysum.train.brief import brief_of
 
@@ -67,6 +71,7 @@ _MEASURED, _MEASURING = (3, 20), 0.02
 _FEW = 5000  # clusters
 _INVENTED = 0.1  # share of summaries that may have a name which no source has
 _COMPARED, _COMPARED_TOKENS = (16, 100), 6000  # examples of the valid split; tokens of their summaries, about
+_COUNTED = 1000  # summaries of the train split whose words are counted
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class AutoResult(RunResult):
 
     evaluation: Evaluation
     invented: float  # share of the run's summaries with something of that ``kind`` that no source has
+    words: int  # of the summaries of systems that need no training, at most: what the dataset's have on average
     kind: str = "name or number"
 
     @property
@@ -95,7 +101,8 @@ class AutoResult(RunResult):
 
     @property
     def serve(self) -> str:
-        return f"raysum serve {self.best if self.best in extractive_names() else self.run.path}"
+        free = self.best in extractive_names()
+        return f"raysum serve {self.best} --set words={self.words}" if free else f"raysum serve {self.run.path}"
 
     def to_dict(self) -> dict[str, Any]:
         told = {"invented": round(self.invented, 4), "best": self.best, "serve": self.serve}
@@ -265,16 +272,19 @@ def _expectation(rows: int, visits: int) -> str:
 
 
 def compared(run: Run, dataset: Dataset) -> AutoResult:
-    """The run beside all systems that need no training, on the valid split."""
+    """The run beside all systems that need no training, as they are served, on the valid split."""
     summarizer = Summarizer.load(run.path)
-    free = [one for one in map(Extracted.named, extractive_names()) if not one.system.needs_reference]
+    summaries = islice((row["summary"] for row in read_examples(dataset, "train")), _COUNTED)
+    words = ceil(statistics.fmean(map(count_words, summaries)))
+    free = [one for one in map(extractive, extractive_names()) if not one.needs_reference]
+    settings = extract_settings({"words": words})
     mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
     limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
     config = EvaluateConfig(data=str(dataset.path), split="valid", limit=limit)
     own = Watched(run.path.name, summarizer, summarizer.settings)
-    systems: list[System] = [own, *free]
+    systems: list[System] = [own, *(Served(Extractor(one, settings)) for one in free)]
     evaluation = compare(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
     learn(run, dataset, own.seen)
     invented = evaluation.systems[run.path.name]["unsupported"] / evaluation.examples
     kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # names are lower-cased like all else
-    return AutoResult(run, evaluation, invented, kind)
+    return AutoResult(run, evaluation, invented, words, kind)

@@ -34,8 +34,9 @@ def data(tmp_path_factory) -> Dataset:
 def test_the_run_is_best_only_beyond_doubt_and_where_it_hardly_invents(low, invented, best, tmp_path):
     systems = {"pht": {"rouge2": 20.0}, "lead": {"rouge2": 13.0}, "lexrank": {"rouge2": 14.0}}
     differences = {f"pht - {name}": {"rouge2": 6.0, "rouge2_low": low, "rouge2_high": 9.0} for name in systems}
-    result = AutoResult(Run(tmp_path / "pht"), Evaluation(systems, differences, "", 1, pd.DataFrame()), invented)
-    assert result.best == best and result.serve == f"raysum serve {tmp_path / best if best == 'pht' else best}"
+    result = AutoResult(Run(tmp_path / "pht"), Evaluation(systems, differences, "", 1, pd.DataFrame()), invented, 40)
+    served = f"{best} --set words=40" if best == "lexrank" else tmp_path / best
+    assert result.best == best and result.serve == f"raysum serve {served}"
     printed = StringIO()
     Console(file=printed, width=200).print(result.render())
     assert f"{100 * invented:.0f} % of the summaries of pht have" in printed.getvalue()
@@ -60,7 +61,7 @@ def test_auto_trains_for_the_time_given_and_names_what_is_best(data, tmp_path, c
     assert (
         0 <= result.invented <= 1
         and result.best in ("lead", "lexrank", "mmr")
-        and result.serve == f"raysum serve {result.best}"
+        and result.serve == f"raysum serve {result.best} --set words={result.words}"
     )
     printed = json.loads(json.dumps(result.to_dict()))
     assert {"run", "systems", "protocol", "best", "serve", "invented"} <= printed.keys()

@@ -1,5 +1,7 @@
-"""Systems that are compared: a trained run, the same with swapped sources, and the extractive ones of the papers."""
+"""Systems that are compared: a trained run, the same with swapped sources, and extractive ones: as in the papers, and
+as they are served."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +16,8 @@ from raysum.data.sentences import sentence_spans
 from raysum.decode.notes import annotated
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
+from raysum.errors import UserError
+from raysum.extract.summarizer import WORDS, Extractor
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.runtime.progress import say
 
@@ -128,7 +132,37 @@ class Extracted:
                 yield source.texts[number]
 
 
-System = Trained | Extracted
+@dataclass(frozen=True)
+class Served:
+    """A system that extracts, as summarize and serve know it: whole sentences of what a row has of its documents."""
+
+    extractor: Extractor
+
+    @property
+    def name(self) -> str:
+        return self.extractor.name
+
+    @property
+    def how(self) -> str:
+        """What it does, for people."""
+        return f"whole sentences, {self.extractor.settings.words or WORDS} words at most"
+
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        """Empty where no sentence is short enough."""
+        return [annotated(row, self._sentences(row)) for row in rows]
+
+    def _sentences(self, row: Row) -> list[str]:
+        documents = defaultdict[int, list[str]](list)
+        for number in np.lexsort((row["char_start"], row["document"])):
+            documents[row["document"][number]].append(row["text"][number])
+        cluster = {"documents": ["\n\n".join(texts) for texts in documents.values()]}
+        try:
+            return [part.text for part in self.extractor.extract(cluster, self.extractor.settings).sentences]
+        except UserError:
+            return []
+
+
+System = Trained | Extracted | Served
 
 
 # Weights of a strategy's term, where the run has chosen none: the paper searches beta from 0.2 to 1; its code has 10
