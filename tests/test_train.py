@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -258,6 +259,20 @@ def test_a_resumed_training_draws_the_same_references(tmp_path):
     assert losses(run) == losses(whole)
     ours, theirs = (load_file(each.latest().weights) for each in (run, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_the_speed_of_training_is_its_own_also_where_a_validation_is_made_up_for(data, tmp_path, monkeypatch):
+    settings = {"validate_every": 4, "save_every": 4}
+    run = fit(config(data, tmp_path / "run", train=settings | {"steps": 4}))
+    run.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:-1]))
+    monkeypatch.setattr("raysum.train.worker.validation_loss", lambda *_: time.sleep(1) or 3.0)
+    fit(config(data, tmp_path / "run", train=settings | {"steps": 9}))
+    assert sorted(run.validations()) == [4, 8, 9]
+    tokens, spent = 0, {}
+    for line in (line for line in read_lines(run.metrics) if "loss" in line):
+        before, tokens = tokens, line["source_tokens"] + line["target_tokens"]
+        spent[line["step"]] = (tokens - before) / line["tokens_per_s"]
+    assert max(spent[step] for step in (5, 9)) < 0.8
 
 
 def test_a_finished_run_is_left_alone(twelve_steps, capsys):

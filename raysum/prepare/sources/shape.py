@@ -89,7 +89,7 @@ class Shape:
             yield _without(record, _CLUSTERS, self.paths[_CLUSTERS])
             return
         for number, raw in enumerate(inside, 1):
-            part = replace(record, where=f"{record.where}:{number}", raw=raw)
+            part = replace(record, where=f"{record.where}:{number}", raw=raw, size=0)
             yield self._mapped(part) if isinstance(raw, dict) else part
 
     def _mapped(self, record: Record) -> Record:
