@@ -16,6 +16,7 @@ from raysum.config.sections import Config, DecodeConfig
 from raysum.errors import UserError
 from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, seal
 from raysum.runtime.progress import say
+from raysum.runtime.shown import Shown
 from raysum.runtime.storage import read_json, read_lines, write_json, write_text
 from raysum.systems import extractive_names
 
@@ -242,7 +243,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(Shown):
     """A run that was made."""
 
     run: Run

@@ -9,6 +9,7 @@ import pytest
 
 from raysum.prepare.job import prepare
 from raysum.prepare.sources.find import find_sources
+from raysum.runtime.progress import bar, say
 
 SCRIPT = """
 from raysum.runtime.progress import bar, say
@@ -36,8 +37,19 @@ def test_prepare_knows_how_much_it_will_read(packed, tmp_path, capsys):
     path.write_bytes(gzip.compress(content) if packed else content)
     (known,) = find_sources([path])
     assert packed or known.size == len(content) == sum(record.size for record in known.records())
-    prepare(path, tmp_path / "data", pieces=1000)
+    result = prepare(path, tmp_path / "data", pieces=1000)
+    shown = result._repr_mimebundle_()
+    assert shown == {"text/plain": result.render() + "\n"} and "rows: 44" in shown["text/plain"]
     told = f"{known.size / 1000:.1f}k"
     printed = capsys.readouterr().err
     for label in ("vocabulary", "prepare"):
         assert re.search(rf"{label}: 100%\|#+\| {told}/{told} \[", printed), printed
+
+
+def test_a_notebook_gets_its_bars_as_output_that_is_no_error(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    with bar(total=1, label="work") as shown:
+        shown.update(1)
+        say("said")
+    printed = capsys.readouterr()
+    assert "said\n" in printed.out and "work: 100%" in printed.out and printed.err == ""

@@ -17,7 +17,6 @@ from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
-from raysum.runtime.processes import WAITING
 from raysum.serve.config import ServeConfig
 
 app = typer.Typer(
@@ -47,7 +46,6 @@ def main() -> None:
     signal.signal(signal.SIGTERM, terminate)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, terminate)
-    os.environ.update({**WAITING, **os.environ})
     try:
         try:
             app()

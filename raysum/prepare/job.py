@@ -20,6 +20,7 @@ from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.prepare.sources.record import Rejected
 from raysum.runtime.progress import bar, say
 from raysum.runtime.session import ray_session
+from raysum.runtime.shown import Shown
 from raysum.runtime.storage import new_folder
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _SMALL = 8 << 20  # bytes of text: one core prepares them in some 8 s, which Ray
 
 
 @dataclass(frozen=True)
-class PrepareResult:
+class PrepareResult(Shown):
     """The dataset that was made, and how long it took."""
 
     dataset: Dataset

@@ -1,10 +1,13 @@
-"""Progress bars on stderr, or of a notebook; where stderr is a file, one line when the work ends."""
+"""Progress bars on stderr, or of a notebook; where stderr is a file, one line when the work ends.
+
+A notebook gets them as its output, as it paints all of stderr as an error.
+"""
 
 import math
 import sys
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm import TqdmWarning
 
@@ -21,7 +24,7 @@ def bar(items: Iterable[Any] | None = None, total: int | None = None, label: str
         desc=label,
         unit=unit,
         unit_scale=unit == "B",
-        file=sys.stderr,
+        file=_stream(),
         dynamic_ncols=True,
         leave=True,
         mininterval=0.2 if _watched() else math.inf,
@@ -33,13 +36,21 @@ def bar(items: Iterable[Any] | None = None, total: int | None = None, label: str
 
 
 def say(text: str) -> None:
-    """One line on stderr: what is being done, or what was found."""
+    """One line: what is being done, or what was found."""
     if _watched():
-        tqdm.write(text, file=sys.stderr)  # above the bars, which are drawn again
+        tqdm.write(text, file=_stream())  # above the bars, which are drawn again
     else:
         print(text, file=sys.stderr, flush=True)
 
 
 def _watched() -> bool:
     """Whether what is written can be written over: in a terminal, or a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    return sys.stderr.isatty() or _in_notebook()
+
+
+def _in_notebook() -> bool:
+    return "ipykernel" in sys.modules
+
+
+def _stream() -> TextIO:
+    return sys.stdout if _in_notebook() else sys.stderr
