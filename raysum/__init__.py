@@ -9,8 +9,11 @@
 Verbs have the names and settings of the command line; nothing heavy is imported before one is called.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from raysum.runtime.processes import WAITING
 
 if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from raysum.serve.client import Client as Client
     from raysum.train.fit import train as train
     from raysum.tune.search import tune as tune
+
+os.environ.update({**WAITING, **os.environ})  # before torch is imported: also in a notebook
 
 __version__ = "0.1.0"
 __all__ = ["Client", "evaluate", "load", "prepare", "serve", "train", "tune"]

@@ -21,6 +21,7 @@ from raysum.prepare.job import prepare
 from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready, ray_session
+from raysum.runtime.shown import Shown
 from raysum.runtime.stages import Stages, span
 from raysum.runtime.storage import check_vacant
 from raysum.train.fit import train
@@ -39,7 +40,7 @@ _EXPECTED = {"corpus": 6, "prepare": 13, "train": 128, "align": 14, "search": 20
 
 
 @dataclass(frozen=True)
-class QuickstartResult:
+class QuickstartResult(Shown):
     """The run, what the search chose, the table of systems, and a cluster of the test split with its summary."""
 
     run: Run

@@ -16,6 +16,7 @@ from raysum.config.sections import Config, DecodeConfig, ExtractConfig
 from raysum.errors import UserError
 from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, seal
 from raysum.runtime.progress import say
+from raysum.runtime.shown import Shown
 from raysum.runtime.storage import read_json, read_lines, write_json, write_text
 from raysum.systems import extractive_names
 
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _STEP = "step-"
+
+
+def fill_checkpoint(folder: Path, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
+    """Write what every checkpoint has into its ``folder``, and checksums of all that is there."""
+    from safetensors.torch import save_file
+
+    save_file(weights, folder / "weights.safetensors")
+    write_json(folder / "state.json", {**state, "sealed": True})
+    seal(folder)
 
 
 @dataclass(frozen=True)
@@ -42,11 +52,17 @@ class Checkpoint:
 
     @cached_property
     def state(self) -> dict[str, Any]:
-        """What was counted when it was written: step, tokens, seconds, workers, stage, dtype."""
-        return read_json(self.path / "state.json")
+        """What was counted when it was written: step, tokens, seconds, workers, stage, dtype; whether it has checksums.
+
+        Raises UserError where that does not read.
+        """
+        return check_sealed(read_json(self.path / "state.json"), self.path / "state.json")
 
     def check(self, *parts: str) -> None:
-        """Raises UserError where one of the ``parts``, files or folders, is missing or damaged."""
+        """Raises UserError where one of the ``parts``, files or folders, is missing or damaged, or the checksums."""
+        told = (self.path / "state.json").exists() and self.state.get("sealed")
+        if told and not (self.path / SEAL).exists():
+            raise damaged(self.path / SEAL, "is missing")
         check(self.path, *parts)
 
     @property
@@ -86,8 +102,14 @@ class Run:
             best = folder / "best.json"
             if not best.is_file():
                 raise UserError(f"the search {path} has not ended; go on with it by its `raysum tune` command")
-            if not isinstance(found := check_sealed(read_json(best), best).get("run"), str):
-                raise UserError(f"{best} does not say which run is best; repeat the `raysum tune` command")
+            try:
+                found = read_json(best).get("run")
+            except (UserError, AttributeError):
+                found = None
+            if not isinstance(found, str):
+                raise damaged(
+                    best, "does not say which run is best", "repeat the `raysum tune` command, which writes it"
+                )
             return cls.open(folder / found)
         return cls.open(path)
 
@@ -115,7 +137,10 @@ class Run:
         self.config  # noqa: B018 - reads and checks it now
         told = self.recipe.get("vocabulary_sha256")
         if told and self.vocabulary.is_file() and hashlib.sha256(self.vocabulary.read_bytes()).hexdigest() != told:
-            raise damaged(self.vocabulary, "is not the vocabulary that the run was trained with")
+            mend = "put back a copy of it" + (
+                f", such as {self.config.data}/vocabulary.model" if self.config.data else ""
+            )
+            raise damaged(self.vocabulary, "is not the vocabulary that the run was trained with", mend)
 
     @property
     def alignment(self) -> "Run":
@@ -138,13 +163,9 @@ class Run:
 
     def add_weights(self, step: int, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
         """A complete checkpoint that nothing can be trained on from: ``weights`` made elsewhere, and what is known."""
-        from safetensors.torch import save_file
-
         folder = self.checkpoint_path(step)
         folder.mkdir(parents=True)
-        save_file(weights, folder / "weights.safetensors")
-        write_json(folder / "state.json", {"step": step, **state})
-        seal(folder)
+        fill_checkpoint(folder, weights, {"step": step, **state})
 
     def checkpoints(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest first."""
@@ -233,7 +254,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(Shown):
     """A run that was made."""
 
     run: Run

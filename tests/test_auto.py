@@ -9,8 +9,9 @@ from factbook_data import write_factbook
 from rich.console import Console
 
 import raysum
-from raysum import auto
-from raysum.auto import SIZES, AutoResult, Size, chosen
+from raysum.auto import choice
+from raysum.auto.choice import SIZES, Size, chosen
+from raysum.auto.comparison import AutoResult
 from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
@@ -34,8 +35,9 @@ def data(tmp_path_factory) -> Dataset:
 def test_the_run_is_best_only_beyond_doubt_and_where_it_hardly_invents(low, invented, best, tmp_path):
     systems = {"pht": {"rouge2": 20.0}, "lead": {"rouge2": 13.0}, "lexrank": {"rouge2": 14.0}}
     differences = {f"pht - {name}": {"rouge2": 6.0, "rouge2_low": low, "rouge2_high": 9.0} for name in systems}
-    result = AutoResult(Run(tmp_path / "pht"), Evaluation(systems, differences, "", 1, pd.DataFrame()), invented)
-    assert result.best == best and result.serve == f"raysum serve {tmp_path / best if best == 'pht' else best}"
+    result = AutoResult(Run(tmp_path / "pht"), Evaluation(systems, differences, "", 1, pd.DataFrame()), invented, 40)
+    served = f"{best} --set words=40" if best == "lexrank" else tmp_path / best
+    assert result.best == best and result.serve == f"raysum serve {served}"
     printed = StringIO()
     Console(file=printed, width=200).print(result.render())
     assert f"{100 * invented:.0f} % of the summaries of pht have" in printed.getvalue()
@@ -60,7 +62,7 @@ def test_auto_trains_for_the_time_given_and_names_what_is_best(data, tmp_path, c
     assert (
         0 <= result.invented <= 1
         and result.best in ("lead", "lexrank", "mmr")
-        and result.serve == f"raysum serve {result.best}"
+        and result.serve == f"raysum serve {result.best} --set words={result.words}"
     )
     printed = json.loads(json.dumps(result.to_dict()))
     assert {"run", "systems", "protocol", "best", "serve", "invented"} <= printed.keys()
@@ -72,19 +74,20 @@ def test_auto_trains_for_the_time_given_and_names_what_is_best(data, tmp_path, c
 
 def test_more_time_gives_a_larger_model_and_what_the_user_set_stays(data, monkeypatch):
     small = [Size({**SIZES[0].model, "width": 16 * n, "ffn": 16}, 0.01 / n, 10_000 * (n - 1)) for n in (1, 2, 3)]
-    monkeypatch.setattr(auto, "SIZES", small)
+    monkeypatch.setattr(choice, "SIZES", small)
 
-    def choice(*overrides: str):
+    def choose(*overrides: str):
         return chosen(data, (f"data={data.path}", "out=x", "train.threads=1", *overrides), {})
 
-    short, long = choice("train.minutes=0.05"), choice("train.minutes=1000")
+    short, long = choose("train.minutes=0.05"), choose("train.minutes=1000")
     assert short.model.width == 16 and long.model.width == 48 and short.optim.lr > long.optim.lr
     assert short.train.steps < long.train.steps <= 100 * 200 / 8 and short.model.dropout < long.model.dropout == 0.3
     for config in (short, long):
         settings = config.train
         assert unfit(config) is None and settings.validate_every == settings.save_every <= settings.steps
+        assert settings.patience == (3 if config.model.dropout else None)
         assert config.source.max_paragraphs == 10 and config.source.paragraph_tokens == 40
-    own = choice("train.minutes=0.05", "train.steps=7", "optim.lr=0.5", "train.workers=2", "model.dropout=0.25")
+    own = choose("train.minutes=0.05", "train.steps=7", "optim.lr=0.5", "train.workers=2", "model.dropout=0.25")
     assert (own.train.steps, own.optim.lr, own.model.dropout) == (7, 0.5, 0.25) and own.train.micro_batches % 2 == 0
 
 

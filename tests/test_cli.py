@@ -1,10 +1,12 @@
 """The command line: mistakes are one message on stderr and exit code 2; results go to stdout."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+from small_datasets import write_dataset
 
 from raysum.cli.app import main
 
@@ -38,14 +40,34 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve", "none"], "no run folder none"),
         (["summarize", "none", "--set", "beta", "empty.jsonl"], "beta"),
         (["summarize", "lexrnk", "file"], "did you mean 'lexrank'?"),
-        (["summarize", "none", "file", "--words", "9"], "words is for lead, lexrank, mmr, oracle"),
+        (["summarize", "none", "file", "--words", "9"], "no run folder none"),
         (["summarize", "oracle", "file"], "cluster 'file' cannot be summarized"),
         (["evaluate", "lexrank", "--data", "none", "--set", "wrods=9"], "no dataset none"),
         (["quickstart", "--out", "file"], "file exists already"),
         (["config", "show", "pht", "model.decoder=PQ"], "letters F, P, V"),
         (["config", "show", ""], "no preset or file ''"),
         (["config", "show", "pht", "deepspeed.gradient_cliping=1"], "did you mean 'gradient_clipping'?"),
-        (["config", "show", "pht", "deepspeed.gradient_clipping=much"], "number from 0"),
+        (
+            ["config", "show", "pht", "deepspeed.gradient_clipping=much"],
+            "gradient_clipping: must be a number",
+        ),
+        (
+            ["config", "show", "pht", "deepspeed.zero_optimization.stage=9"],
+            "deepspeed.zero_optimization.stage: Input should be 0, 1, 2 or 3 (got 9)\n",
+        ),
+        (
+            ["config", "show", "pht", "deepspeed.zero_optimization.stge=1"],
+            "zero_optimization.stge'; did you mean 'stage'",
+        ),
+        (
+            ["config", "show", "pht", "deepspeed.bf16.enabled=maybe"],
+            "bf16.enabled: Input should be a valid boolean",
+        ),
+        (["config", "show", "pht", "deepspeed.zero_optimization=3"], "deepspeed.zero_optimization: must be a section"),
+        (
+            ["config", "show", "pht", "deepspeed.communication_data_type=x"],
+            "deepspeed.communication_data_type: Inv",
+        ),
         (["train", "pht", f"data={'x' * 5000}", "out=run"], "too long a name"),
         (["data", "show", "x" * 300], "too long a name"),
         (["evaluate", "none", "--data", "none", "scorers=[]"], "scorers"),
@@ -70,6 +92,18 @@ def test_config_show_prints_the_resolved_config_and_its_size():
     shown = json.loads(raysum("config", "show", "ht-code", "--json").stdout)
     assert shown["parameters"] == 15_343_952
     assert shown["model"]["encoder"] == "LLLLLLGG"
+
+
+@pytest.mark.parametrize("arguments", ["config list", "config schema", "config show pht", "data show data", "--help"])
+def test_who_has_read_enough_is_told_nothing(tmp_path, arguments):
+    write_dataset(tmp_path / "data", {"train": 3})
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "raysum", *arguments.split()]
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}  # as usual: what is short is written at the end
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_help_loads_no_heavy_module():

@@ -126,6 +126,13 @@ def test_damaged_weights_are_replaced_by_the_next_best_and_that_is_said(copy, fi
         Summarizer.load(str(copy / "run"), checkpoint="12")
 
 
+def test_weights_whose_checksums_are_gone_are_replaced_and_that_is_said(copy, capsys):
+    gone(copy / "run" / SEALED)
+    assert Run(copy / "run").checkpoint().step == 8
+    told = capsys.readouterr().err
+    assert f"step-00000012/{SEAL} is missing" in told and "Step 8 is used in its place" in told
+
+
 def test_without_any_sound_weights_the_first_is_named(copy):
     for weights in (copy / "run").glob("checkpoints/*/weights.safetensors"):
         flipped(weights)
@@ -159,7 +166,16 @@ GOING_ON = [
     *all_of(WEIGHTS),
     ("list", SEALED, written("[]")),
     ("emptied", SEALED, emptied),
+    ("gone", SEALED, gone),
 ]
+
+
+def test_where_to_take_a_copy_of_the_vocabulary_from_is_said(copy):
+    flipped(copy / "run" / "vocabulary.model")
+    with pytest.raises(UserError, match=r"put back a copy of it, such as (.*/data/vocabulary.model)$") as refused:
+        Run.open(copy / "run")
+    shutil.copyfile(str(refused.value).rpartition(" such as ")[2], copy / "run" / "vocabulary.model")
+    Run.open(copy / "run")
 
 
 @pytest.mark.parametrize(**names(GOING_ON))
@@ -188,7 +204,22 @@ def test_a_missing_engine_is_said_and_no_sound_one_refused(copy, capsys, monkeyp
     assert "step-00000012 has no engine folder" in capsys.readouterr().err
     for file in (copy / "run").glob("checkpoints/*/engine/*.pt"):
         emptied(file)
-    with pytest.raises(UserError, match="step-00000008/engine/mp_rank_00_model_states.pt .* choose another out="):
+    with pytest.raises(UserError, match="step-00000008/engine/mp_rank_00_model_states.pt .* and another out="):
+        go_on(copy, 16)
+
+
+def test_the_way_out_of_a_run_of_which_weights_alone_are_left_is_named_and_works(copy):
+    emptied(copy / "run" / MODEL_STATE)
+    gone(Run(copy / "run").checkpoint_path(8) / "engine")
+    with pytest.raises(UserError, match="step-00000012/engine.* train.start=(.*) and another out=") as refused:
+        go_on(copy, 16)
+    start = str(refused.value).partition("train.start=")[2].partition(" ")[0]
+    given = {"data": str(copy / "data"), "out": str(copy / "another"), "model": MODEL}
+    begun = train(None, **given, train=TRAIN | {"steps": 1, "start": start}).run
+    assert begun.latest().step == 1
+    for weights in (copy / "run").glob("checkpoints/*/weights.safetensors"):
+        flipped(weights)
+    with pytest.raises(UserError, match="or choose another out="):
         go_on(copy, 16)
 
 
@@ -270,6 +301,8 @@ def test_an_engine_state_of_the_former_format_is_checked_by_its_own_sums(copy, d
 def unsealed(run: Path) -> None:
     for file in run.rglob(SEAL):
         file.unlink()
+    for file in run.rglob("state.json"):
+        without("sealed")(file)
 
 
 def test_a_torn_line_of_a_killed_writer_is_no_damage(copy):
@@ -279,13 +312,21 @@ def test_a_torn_line_of_a_killed_writer_is_no_damage(copy):
     assert run.best().step == 12
 
 
+def test_what_goes_on_has_no_torn_line_in_its_metrics(copy):
+    before = Run(copy / "run").metrics.read_bytes()
+    appended(b'{"step": 12, "lo\n{"step": 13, "valid_lo')(copy / "run" / "metrics.jsonl")
+    after = go_on(copy, 14).metrics.read_bytes()
+    assert after.startswith(before)
+    assert [json.loads(line)["step"] for line in after[len(before) :].splitlines()] == [13, 14, 14]
+
+
 @pytest.mark.parametrize("content", ["[]", "{}", '{"run": 5}', ""])
 def test_a_damaged_best_of_a_search_is_named(copy, content):
     search = copy / "search"
     search.mkdir()
     (search / "search.yaml").write_text("format: 2\n")
     (search / "best.json").write_text(content)
-    with pytest.raises(UserError, match="search/best.json"):
+    with pytest.raises(UserError, match="search/best.json .*; repeat the `raysum tune` command"):
         Run.resolve(search)
 
 

@@ -71,9 +71,9 @@ def test_shards_of_before_there_were_several_references_are_read(folder, tmp_pat
 def test_split_names_are_checked(folder):
     dataset = Dataset.open(folder)
     assert dataset.split("valid") == "valid"
-    with pytest.raises(UserError, match="no split 'test': train, valid"):
+    with pytest.raises(UserError, match="no split 'test': train, valid; name one by --split, or .* --test=0.1"):
         dataset.split("test")
-    with pytest.raises(UserError, match="several splits"):
+    with pytest.raises(UserError, match="several splits: train, valid; name one by --split$"):
         dataset.split(None)
 
 

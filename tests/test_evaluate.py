@@ -21,8 +21,11 @@ from raysum.evaluate import scorers
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare, evaluate, results_folder
 from raysum.evaluate.scorers import means
-from raysum.evaluate.systems import Extracted, swap
+from raysum.evaluate.systems import Extracted, Sentences, swap
+from raysum.extract.summarizer import load
 from raysum.models.special_ids import TITLE_END
+from raysum.prepare.job import prepare
+from raysum.prepare.sources.find import find_sources
 from raysum.run import Run
 
 
@@ -82,6 +85,22 @@ def test_oracle_is_the_best_of_the_extractive_systems(rows):
         for system in map(Extracted.named, ("lead", "lexrank", "oracle"))
     }
     assert recall["oracle"] > max(recall["lead"], recall["lexrank"])
+
+
+def test_what_is_served_without_training_is_evaluated_as_it_is_served(tmp_path):
+    data = prepare("samples", tmp_path / "data", pieces=1000).dataset
+    clusters = [record.cluster() for source in find_sources(["samples/valid.jsonl"]) for record in source.records()]
+    for name in ("lead", "lexrank", "mmr"):
+        extractor = load(name, words=40)
+        found = Sentences(extractor.system, extractor.settings).summarize([*data.read("valid")], [])
+        expected = extractor.summarize_many(clusters)
+        assert [[part.text for part in one.sentences] for one in found] == [
+            [part.text for part in one.sentences] for one in expected
+        ]
+        assert all(one.sentences and not one.unsupported for one in found)
+    one_word = load("lead", words=1)
+    (nothing,) = Sentences(one_word.system, one_word.settings).summarize([next(data.read("valid"))], [])
+    assert nothing.summary == ""
 
 
 def test_swap_puts_another_clusters_paragraphs_behind_the_own_title(data, rows):

@@ -1,19 +1,26 @@
 """Warnings of sources that are unlike those a model was trained on: learned of the valid split, told with a summary."""
 
 import json
+import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from factbook_data import write_factbook, write_run
 
-from raysum.data.familiar import SIGNALS, Familiar, learn, signals
+from raysum.data.familiar import Familiar, Usual, figures, learn, signals
 from raysum.data.vocabulary import Vocabulary
+from raysum.decode.rehearsal import rehearse
 from raysum.decode.summarizer import Summarizer
+from raysum.decode.summary import Summaries, Summary
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
+from raysum.evaluate.systems import swap
 from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.pipeline import prepare_example
 from raysum.run import Run
+from raysum.runtime.checksums import seal, sealed
+from raysum.runtime.storage import write_json
 from raysum.train.fit import train
 
 FOREIGN = {  # written for this test
@@ -25,6 +32,10 @@ FOREIGN = {  # written for this test
     "news": "Shares of the company fell 4.2 percent on Tuesday.\n\nAnalysts expected revenue of 1.3 billion dollars.",
     "code": "def main():\n    parser = argparse.ArgumentParser()\n    for item in items:\n        print(item.name)",
 }
+
+SPELLING = ["letters", "starts", "unknown", "rank"]
+# Figures of summaries such as those of the quickstart's model.
+GOOD = [{"support": 78 + n % 4, "entropy": 0.87 + 0.01 * (n % 12), "paragraphs": 7.0 + n % 4} for n in range(150)]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +63,7 @@ def test_what_is_like_the_valid_split_is_not_warned_of_and_what_is_foreign_is(ru
     # Text of the own domain is like it, also where there is less of it.
     assert sum(bool(summarizer.familiar.warnings(row)) for row in few) <= 4
     assert "unlike what the model was trained on" in found["review"].warnings[0]
-    assert "of pieces unknown (there" in found["chinese"].warnings[0]
+    assert "of pieces unknown (usual: " in found["chinese"].warnings[0]
     assert "warning: the sources are unlike" in found["german"].render()
 
 
@@ -62,13 +73,93 @@ def test_a_run_that_has_learned_nothing_warns_of_nothing_and_a_changed_file_is_t
     learn(run, data)
     file = run.path / "familiar.json"
     told = json.loads(file.read_text())
-    assert told["examples"] == 150 and list(told["usual"]) == list(SIGNALS)
+    assert told["examples"] == 150 and list(told["usual"]) == [*SPELLING, "title"]
     file.write_text(json.dumps(told | {"examples": 3}))
     with pytest.raises(UserError, match="familiar.json was changed since it was written"):
         Summarizer.load(run.path)
     file.write_text(json.dumps({"examples": 3}))
-    with pytest.raises(UserError, match="familiar.json does not tell what is usual"):
+    told = r"familiar.json does not tell what is usual; remove it, and `raysum evaluate \S+ --data DATA --split valid`"
+    with pytest.raises(UserError, match=told):
         Summarizer.load(run.path)
+    file.write_text("{")
+    with pytest.raises(UserError, match="familiar.json.*; remove it, and `raysum evaluate"):
+        Summarizer.load(run.path)
+    evaluate(str(run.path), data.path, split="valid", limit=2)  # the other way out
+    assert Summarizer.load(run.path).familiar is not None
+
+
+def test_what_a_former_version_learned_goes_on_telling_what_it_did(run, data):
+    learn(run, data, GOOD)
+    file = run.path / "familiar.json"
+    told = json.loads(file.read_text())
+    usual = {name: told["usual"][name] for name in SPELLING}
+    file.write_text(json.dumps(sealed({"examples": 150, "usual": usual})))
+    summarizer = Summarizer.load(run.path)
+    (warning,) = summarizer.summarize("Blender", [FOREIGN["review"]]).warnings
+    assert "letters a piece" in warning and "title" not in warning
+    first, second = list(data.read("test"))[:2]
+    assert summarizer.summarize_rows([first, swap(first, second)])[1].warnings == []
+
+
+def test_a_title_that_does_not_fit_is_told(run, data):
+    learn(run, data)
+    familiar, rows = Summarizer.load(run.path).familiar, list(data.read("test"))[:40]
+    alarms = [familiar.warnings(swap(row, other)) for row, other in pairwise(rows)]
+    assert sum("of the title's pieces in them (usual: 100% to 100%)" in "".join(told) for told in alarms) >= 35
+    untitled = [row | {"ids": row["ids"][row["title_tokens"] :], "title_tokens": 0} for row in rows]
+    assert not any(map(familiar.warnings, untitled))
+
+
+def test_what_rests_on_its_sources_less_than_usual_is_told_where_the_spelling_tells_nothing(run, data):
+    """The clusters are of the own domain; the weights are random, so the summaries are not."""
+    learn(run, data, GOOD)
+    summarizer = Summarizer.load(run.path)
+    summaries = summarizer.summarize_rows(list(data.read("test"))[:20])
+    told = [warning for one in summaries for warning in one.warnings if warning.startswith("the summary rests on its")]
+    assert len(told) >= 18 and "usual for this model: support " in told[0] and told[0].endswith("(usual: 78 to 81)")
+    # With other citations there is other support; what is cut short attends to less.
+    other = summarizer.choose({"citations": "lexical", "max_length": 4})
+    assert not any(one.warnings for one in summarizer.summarize_rows(list(data.read("test"))[:20], other))
+
+
+def test_attention_as_even_or_uneven_as_never_before_is_told_and_better_support_is_not():
+    usual = Usual.of(GOOD)
+    even, one = [0.1] * 10, [0.91] + [0.01] * 9
+    for attention, support, expected in [
+        (even, 80.0, ["its entropy is 100.0% of the highest (usual: 87.0% to 98.0%)"]),
+        (one, 80.0, ["its entropy is 21.7% of the highest (usual: 87.0% to 98.0%)"]),
+        ([0.5, 0.5], 80.0, []),  # of so few paragraphs nothing is known
+        ([1.0], 70.0, ["support 70 (usual: 78 to 81)"]),
+        ([0.2] * 4 + [0.0, 0.04, 0.04, 0.04, 0.04, 0.04], 100.0, []),  # one that was not read
+        ([0.2] * 4 + [0.04] * 5, None, []),
+    ]:
+        assert [text for _, text in usual.unlike(figures(support, attention))] == expected, attention
+
+
+def test_some_of_the_valid_split_is_decoded_to_learn_of_summaries_and_no_longer_than_is_said(run, data):
+    learn(run, data)
+    rehearse(run, data, 0.1)
+    assert Summarizer.load(run.path).familiar.summaries is None
+    rehearse(run, data, 60)
+    summarizer = Summarizer.load(run.path)
+    assert summarizer.familiar.summaries.examples == 100
+    rows = list(data.read("test"))[:60]
+    assert sum(bool(one.warnings) for one in summarizer.summarize_rows(rows)) <= 3
+    began = time.monotonic()
+    rehearse(run, data, 0.6)
+    assert time.monotonic() - began < 5  # it loads the model, too
+
+
+def test_of_many_clusters_with_the_same_warning_only_the_first_are_told_one_by_one():
+    warned = ["the sources are unlike: 1", "the summary rests: 2"]
+    made = [Summary(id=str(n), summary="", sentences=[], attention=[], score=0.0, warnings=warned) for n in range(5)]
+    late = Summary(id="late", summary="", sentences=[], attention=[], score=0.0, warnings=["another: 3"])
+    printed = Summaries([*made, late]).render()
+    assert printed.count("    warning: the sources are unlike: 1\n") == 3 and "    warning: another: 3\n" in printed
+    assert printed.endswith(
+        "\nwarning: the sources are unlike: 2 more (see --json)\nwarning: the summary rests: 2 more (see --json)"
+    )
+    assert all(one.warnings == warned for one in made)
 
 
 def test_a_small_or_missing_valid_split_teaches_nothing(tmp_path, run):
@@ -80,11 +171,10 @@ def test_a_small_or_missing_valid_split_teaches_nothing(tmp_path, run):
 def test_few_clusters_raise_few_false_alarms(run, data):
     """What is usual of 20 clusters is narrower than it is: any twenty of the valid split, and the whole test split."""
     vocabulary, test = Vocabulary.load(data.vocabulary_path), list(data.read("test"))
-    table = np.array([list(signals(row, vocabulary).values()) for row in data.read("valid")])
+    table = [signals(row, vocabulary) for row in data.read("valid")]
     shares = []
-    for part in np.split(table[:140], 7):
-        ends = np.quantile(part, [0.005, 0.995], axis=0).T.tolist()
-        few = Familiar(vocabulary, len(part), dict(zip(SIGNALS, map(tuple, ends), strict=True)))
+    for start in range(0, 140, 20):
+        few = Familiar(vocabulary, Usual.of(table[start : start + 20]))
         shares.append(np.mean([bool(few.warnings(row)) for row in test]))
         foreign = [prepare_example({"documents": [text]}, data.recipe, vocabulary) for text in FOREIGN.values()]
         assert all(map(few.warnings, foreign))
@@ -98,7 +188,13 @@ def test_evaluating_on_the_valid_split_teaches_a_run(run, data, tmp_path):
     evaluate(str(run.path), other.path, split="valid", limit=2)
     assert not (run.path / "familiar.json").exists()
     evaluate(str(run.path), data.path, split="valid", limit=2)
-    assert Summarizer.load(run.path).familiar is not None
+    assert Summarizer.load(run.path).familiar.summaries is None
+    evaluate(str(run.path), data.path, split="valid", limit=25)
+    learned = Summarizer.load(run.path).familiar.summaries
+    assert learned.examples == 25 and set(learned.ends) == {"support", "entropy", "paragraphs"}
+    evaluate(str(run.path), data.path, split="valid", limit=25, decode={"max_length": 2})  # not as the run decodes
+    evaluate(str(run.path), data.path, split="valid", limit=2)
+    assert Summarizer.load(run.path).familiar.summaries == learned
 
 
 def test_training_teaches_a_run_and_so_does_repeating_it(tmp_path):
@@ -112,3 +208,8 @@ def test_training_teaches_a_run_and_so_does_repeating_it(tmp_path):
     (run.path / "familiar.json").unlink()
     train("pht", **given, train=short)
     assert (run.path / "familiar.json").read_bytes() == first
+    newest = run.latest()
+    write_json(newest.path / "state.json", newest.state | {"seconds": 1000})  # long enough to decode some clusters
+    seal(newest.path)
+    train("pht", **given, train=short, decode={"max_length": 8})
+    assert json.loads((run.path / "familiar.json").read_text())["summaries"]["examples"] == 24

@@ -34,6 +34,7 @@ class Told:
         thread.start()
         thread.join()
         return {
+            "module": __import__("raysum.run").__file__,
             "pid": os.getpid(), "parent": " ".join(psutil.Process(os.getppid()).cmdline()), "ids": ids,
             "loaded": "pandas" in sys.modules, "variable": os.environ.get("RAYSUM_TEST"), "group": os.getpgid(0),
             "child": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, "put": ray.put(1).hex(),
@@ -138,6 +139,25 @@ def test_forks_can_be_turned_off():
     assert process.wait(60) == 0
     assert not any("raysum.runtime.forkserver" in one["parent"] for one in found)
     assert [one["variable"] for one in found] == ["1", None, None, None]
+
+
+@pytest.mark.parametrize("forks", ["1", "0"])
+def test_workers_import_what_the_driver_does_whatever_the_current_folder_holds(tmp_path, forks):
+    other, script = tmp_path / "here" / "raysum", tmp_path / "scripts" / "driver.py"
+    other.mkdir(parents=True)
+    script.parent.mkdir()
+    (other / "__init__.py").write_text("raise ImportError('this is another one')")
+    script.write_text(SCRIPT)
+    root = Path(forkserver.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=other.parent, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "RAYSUM_FORKS": forks, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert {one["module"] for one in found} == {str(root / "raysum" / "__init__.py")}
+    copies = forks == "1" and sys.platform == "linux" and not os.path.exists("/dev/nvidiactl")
+    assert all(("raysum.runtime.forkserver" in one["parent"]) == copies for one in found)
 
 
 def left_after(family: list[psutil.Process], seconds: float) -> list[psutil.Process]:

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import subprocess
 import time
 import tracemalloc
 from pathlib import Path
@@ -22,6 +23,7 @@ from raysum.data.rows import references, with_reference
 from raysum.data.sentences import quick_sentence_spans, sentence_spans
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
+from raysum.metrics.names import Sources, unsupported
 from raysum.metrics.tfidf import words
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 from raysum.prepare.config import PrepareConfig
@@ -46,7 +48,7 @@ CLUSTER = {
 }
 
 
-def read_clusters(paths: list[Path]) -> list[Record]:
+def read_clusters(paths: list[Path | str]) -> list[Record]:
     return [record for source in find_sources(paths) for record in source.records()]
 
 
@@ -129,6 +131,36 @@ def test_bad_lines_are_records_with_file_line_and_reason(tmp_path):
     assert (broken.where, broken.problem) == (f"{path}:2", "not JSON") and "column 1" in broken.detail
     assert (binary.where, binary.problem) == (f"{path}:3", "not UTF-8")
     assert text.raw == "text" and not text.problem
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_sources_in_other_unicode_encodings_are_told_with_the_command_that_helps(tmp_path, name, encoding):
+    path, text = tmp_path / name, 'documents\n"Ä b"\n' if name.endswith("csv") else '{"documents": ["Ä b"]}'
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(UserError, match=rf"{name} is not UTF-8 text; it is UTF-(16|32).*: iconv") as refused:
+        find_sources([path])
+    command = str(refused.value).partition(": ")[2].replace("OTHER", str(tmp_path / f"b{path.suffix}"))
+    subprocess.run(command, shell=True, check=True)
+    (record,) = find_sources([tmp_path / f"b{path.suffix}"])[0].records()
+    assert record.raw["documents"] == ["Ä b"]
+
+
+def test_the_samples_are_found_by_name_and_their_summaries_name_what_their_sources_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = find_sources(["samples"])
+    assert {source.split: len([*source.records()]) for source in sources} == {"test": 8, "train": 44, "valid": 8}
+    for record in read_clusters(["samples"]):
+        cluster = record.cluster()
+        texts = [cluster["title"], *(document["text"] for document in cluster["documents"])]
+        assert 3 <= len(texts) - 1 <= 5 and all(document["source"] for document in cluster["documents"])
+        summary = cluster["summary"]
+        assert not [summary[start:end] for start, end in unsupported(summary, Sources(texts))], cluster["id"]
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "own.jsonl").write_text("{}")
+    assert [source.path.name for source in find_sources(["samples"])] == ["own.jsonl"]
+    with pytest.raises(UserError, match="no such file or folder: samples/trian.jsonl"):
+        find_sources(["samples/trian.jsonl"])
 
 
 def test_a_folder_is_read_in_natural_order_with_splits_by_name(tmp_path):
@@ -233,6 +265,19 @@ def test_a_separator_parts_one_text_into_documents(tmp_path):
     assert record.raw["documents"] == ["One text.", "Another\nof two lines."] and record.raw["summary"] == "a\nb"
     path.write_text(json.dumps({"documents": "One ||||| two"}))
     assert mapped(path, "|||||")[0].raw["documents"] == ["One", "two"]
+    path.write_text(json.dumps({"documents": [{"source": "a", "text": "One ||||| two |||||"}, {"text": "x"}, ""]}))
+    named = [{"source": "a, part 1", "text": "One"}, {"source": "a, part 2", "text": "two"}, {"text": "x"}]
+    assert mapped(path, "|||||")[0].raw["documents"] == named
+
+
+def test_a_separator_parts_texts_in_folders_which_have_no_fields_to_map(tmp_path):
+    folder = tmp_path / "corpus" / "Florence"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text("One ||||| two")
+    (record,) = mapped(tmp_path / "corpus", "|||||")
+    assert [document["text"] for document in record.raw["documents"]] == ["One", "two"]
+    with pytest.raises(UserError, match=r"--map .*corpus is plain text"):
+        mapped(tmp_path / "corpus", title="head")
 
 
 def test_a_row_without_documents_tells_the_keys_that_it_has(tmp_path, recipe, vocabulary):

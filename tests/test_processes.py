@@ -1,5 +1,8 @@
 """What this process may use of its machine."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +38,12 @@ def test_a_share_is_heeded_and_never_more_than_there_is(monkeypatch):
         monkeypatch.setattr("raysum.runtime.processes.cores_of_share", lambda groups, share=share: share)
         there.append(cores())
     assert there[0] == there[1] >= 1
+
+
+@pytest.mark.parametrize("given, expected", [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_that_wait_sleep_from_the_import_on_also_in_a_notebook(given, expected):
+    code = "import raysum, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    known = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    values = known | ({"OMP_WAIT_POLICY": given} if given else {})
+    done = subprocess.run([sys.executable, "-c", code], env=values, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [expected, "False"]

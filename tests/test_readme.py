@@ -1,4 +1,4 @@
-"""The README's commands, run as a user runs them: its blocks in order, on factbook clusters, and the quickstart."""
+"""The README's commands, run as a user runs them: its blocks in order, on the samples, and the quickstart."""
 
 import json
 import os
@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from raysum.prepare.factbook.corpus import generate
+from raysum.run import Run
 
 README = Path(__file__).parents[1] / "README.md"
+SAMPLES = Path(__file__).parents[1] / "raysum" / "samples"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -21,23 +22,40 @@ def shell(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True)
 
 
+def cited(stdout: str) -> int:
+    """How many notes there are. Each quotes what stands in the samples at the place that it tells."""
+    clusters = [json.loads(line) for line in (SAMPLES / "test.jsonl").read_text().splitlines()]
+    documents = [document for cluster in clusters for document in cluster["documents"]]
+    notes = re.findall(r'^    \[\d+\] (.+?), "(.+)" chars (\d+)-(\d+)$', stdout, re.MULTILINE)
+    for source, quote, start, end in notes:
+        cited = [one["text"][int(start) : int(end)] for one in documents if one["source"] == source]
+        opening, _, ending = quote.partition(" ... ")  # of a long one
+        assert any(text.startswith(opening) and text.endswith(ending) for text in cited), quote
+    return len(notes)
+
+
 def test_the_blocks_run_in_order(tmp_path):
-    clusters = tmp_path / "clusters"
-    clusters.mkdir()
-    for split, count in (("train", 200), ("valid", 16), ("test", 16)):
-        lines = (json.dumps(cluster) + "\n" for cluster in generate(split, count))
-        (clusters / f"{split}.jsonl").write_text("".join(lines))
     blocks = re.findall(r"<!-- run: (\w+) -->\n```bash\n(.*?)```", README.read_text(), re.DOTALL)
     assert [name for name, _ in blocks] == ["prepare", "train", "alignment", "evaluate", "summarize"]
+    printed = {}
     for name, script in blocks:
         done = shell(script, tmp_path)
         assert done.returncode == 0, f"{name}:\n{done.stderr[-3000:]}"
-    run = tmp_path / "runs" / "pht"
-    table = json.loads(next(run.glob("evaluation/data-*/test/table.json")).read_text())
+        printed[name] = done.stdout
+        if name == "train":
+            assert "44 clusters are few" in done.stderr
+    named = re.search(r"(\w+) is the one to serve: .*\n  raysum serve (.+)$", printed["train"], re.MULTILINE)
+    assert named and f"{named[2]}`" in README.read_text()  # what the README says that it says
+    assert f"summarize {named[1]} " in dict(blocks)["train"]
+    assert printed["train"].count("support 100 of 100") == 8 and cited(printed["train"]) >= 16
+    assert printed["summarize"].count("support ") == 8 and cited(printed["summarize"]) >= 8
+    run = Run(tmp_path / "runs" / "auto")
+    validations = run.validations()
+    assert validations[run.best().step] == min(validations.values()) < validations[min(validations)]
+    table = json.loads(next(run.path.glob("evaluation/data-*/test/table.json")).read_text())
     assert table["examples"] == 8
     assert {"lead", "lexrank"} < set(table["systems"])
     assert len(json.loads((tmp_path / "runs" / "beta" / "best.json").read_text())["config"]) == 2
-    assert len(done.stdout.strip().splitlines()) >= 16
 
 
 def test_quickstart_with_few_steps_prints_what_it_promises(tmp_path):

@@ -31,7 +31,7 @@ ROOMS = [
     ("systems",),
     ("metrics",),
     ("runtime",),
-    ("errors", "verbs", "presets", "spaces"),
+    ("errors", "verbs", "presets", "samples", "spaces"),
 ]
 FLOOR = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
 LIGHT = ["models", "metrics", "decode", "extract", "stream/plan.py"]  # never import Ray or DeepSpeed
@@ -123,3 +123,13 @@ def test_every_package_is_installed():
     parser.read(PACKAGE.parent / "setup.cfg")
     folders = {".".join(file.parent.relative_to(PACKAGE.parent).parts) for file in PACKAGE.rglob("*.py")}
     assert set(parser["options"]["packages"].split()) - {"raysum.spaces"} == folders
+
+
+def test_every_data_file_is_installed():
+    parser = configparser.ConfigParser()
+    parser.read(PACKAGE.parent / "setup.cfg")
+    patterns = dict(parser["options.package_data"])
+    for file in PACKAGE.rglob("*.*"):
+        if file.suffix not in (".py", ".pyc", ".md"):
+            package = ".".join(file.parent.relative_to(PACKAGE.parent).parts)
+            assert any(map(file.match, patterns.get(package, "").split())), f"{file} is missing in an installed raysum"

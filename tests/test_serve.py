@@ -7,11 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
+from raysum.config.sections import DecodeConfig, ExtractConfig
 from raysum.errors import UserError
 from raysum.serve import guard
 from raysum.serve.api import Overloaded, build_api
 from raysum.serve.config import Limits
-from raysum.serve.schema import Health
+from raysum.serve.schema import FIXED, Health, Options
 
 LIMIT = 2000  # bytes
 LIMITS = Limits(max_body=LIMIT, max_documents=50, max_paragraphs=60, max_characters=900)
@@ -56,13 +57,47 @@ def test_a_request_reaches_the_model_as_a_raw_cluster_and_the_settings_that_were
     assert ask(json=asked | {"id": "x"}).json()["cluster"]["id"] == "x"
 
 
+def test_every_decoding_setting_that_needs_no_more_memory_is_taken_with_the_bounds_of_the_config():
+    settings = {"min_length": 5, "block_across_sentences": True, "no_repeat_last": 2, "title_prompt": False}
+    settings |= {"beta": 0.5, "alignment_reduction": "mean", "structural_coverage": 0.1, "gnmt_coverage": 0.2}
+    settings |= {"keep_paragraphs": 3, "citations": "lexical", "length_normalization": "length", "words": 50}
+    asked = {"documents": [{"text": "two"}], "options": settings | {"beam_size": 4}}
+    answered = ask(json=asked).json()
+    assert answered["settings"] == settings | {"num_beams": 4}
+    assert answered["cluster"]["documents"] == [{"text": "two"}], "a source is not needed"
+    taken = {*Options.model_fields}
+    assert {*DecodeConfig.model_fields} - taken == {*FIXED} and {*ExtractConfig.model_fields} <= taken
+    properties = Options.model_json_schema()["properties"]
+    for section in (DecodeConfig, ExtractConfig):
+        for name, of_config in section.model_json_schema()["properties"].items():
+            if name not in (*FIXED, "num_beams", "max_length", "no_repeat_ngram_size"):
+                one, *_ = properties[name]["anyOf"]
+                kinds = of_config.get("anyOf", [of_config])
+                assert {key: kinds[0].get(key) for key in one} == one, name
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"title": None}, "title: Input should be a valid string"),
         ({"documents": []}, "documents: List should have at least 1 item"),
         ({"documents": ["a", 3]}, "documents.1: Input should be a valid string"),
-        ({"documents": ["a", {"text": "b"}]}, "documents.1.source: Field required"),
+        ({"documents": ["a", {"source": "b"}]}, "documents.1.text: Field required"),
+        ({"documents": ["a", {"text": "b", "titel": "c"}]}, "documents.1.titel: unknown field"),
+        ({"documents": ["a", {"text": "b", "sorce": "c"}]}, "documents.1.sorce: unknown field, did you mean 'source'?"),
+        ({"num_beams": 2}, "num_beams: unknown field, did you mean 'options.num_beams'?"),
+        ({"titel": 2}, "titel: unknown field, did you mean 'title'?"),
+        ({"str": 2}, "str: unknown field"),
+        ({"options": {"str": 2}}, "options.str: unknown field"),
+        ({"options": {"num_beems": 2}}, "options.num_beems: unknown field, did you mean 'num_beams'?"),
+        ({"options": {"beam_sise": 2}}, "options.beam_sise: unknown field, did you mean 'beam_size'?"),
+        (
+            {"options": {"batch_examples": 2}},
+            "options.batch_examples: is the server's alone: start it with",
+        ),
+        ({"options": {"ranker": "x"}}, "options.ranker: is the server's alone: start it with --set ranker="),
+        ({"options": {"beta": -1}}, "options.beta: Input should be greater than or equal to 0"),
+        ({"options": {"citations": "all"}}, "options.citations: Input should be 'attention', 'lexical' or 'both'"),
         ({"document": ["a"]}, "document: unknown field"),
         ({"options": {"num_beams": "4"}}, "options.num_beams: Input should be a valid integer"),
         ({"options": {"num_beams": 1000}}, "options.num_beams: Input should be less than or equal to 16"),
@@ -146,7 +181,7 @@ def test_a_request_at_its_bounds_is_taken():
 def test_ten_problems_are_listed_and_the_others_counted():
     unknown = {str(number): 1 for number in range(10)}
     told = error(ask(json={"title": "a", "documents": [unknown] * 5}), 422)
-    assert told.count(";") == 10 and told.endswith("; and 2 more")
+    assert told.count(";") == 10 and told.endswith("; and 1 more")
     assert "documents.1" not in told  # of thousands of wrong documents all would be looked at while others wait
 
 

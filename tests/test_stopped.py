@@ -1,9 +1,14 @@
 """SIGTERM, by which containers stop: a verb ends as by Ctrl-C, keeps what was saved, and leaves nothing running."""
 
+import fcntl
 import json
+import os
+import re
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -23,28 +28,68 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def stop(folder: Path, arguments: list[str], when) -> None:
-    """Start a verb, end it by SIGTERM ``when`` that holds: it says so, and all its processes end within 30 s."""
+def stop(folder: Path, arguments: list[str], when, by: int = signal.SIGTERM) -> None:
+    """Start a verb, end it by a signal ``when`` that holds: it says so, and all its processes end within 30 s."""
     with (folder / "log").open("w") as log:
         command = Command(*arguments, cwd=folder, stderr=log, stdout=log)
     end = time.monotonic() + 300
     while not when():
         assert command.process.poll() is None and time.monotonic() < end, (folder / "log").read_text()
         time.sleep(0.05)
-    command.process.send_signal(signal.SIGTERM)
+    command.process.send_signal(by)
     code = command.process.wait(30)
     told = (folder / "log").read_text()
-    assert code == 143 and "raysum: stopped\n" in told and "Traceback" not in told, (code, told)
+    assert code == 128 + by and "raysum: stopped\n" in told and "Traceback" not in told, (code, told)
     command.wait_until_none_lives()
 
 
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_training_is_stopped_and_keeps_its_checkpoint(folder, workers):
+def test_a_training_is_stopped_and_keeps_its_checkpoint(folder, workers, by):
     run = Run(folder / "run")
     command = ["train", "config.yaml", "data=data", "out=run", f"train.workers={workers}", "train.steps=5000"]
-    stop(folder, command, run.checkpoints)
+    stop(folder, command, run.checkpoints, by)
     assert newest_sound(run) and not list(run.path.glob(".lock")) and not (run.path / "ray").exists()
     assert all(item.name.startswith("step-") for item in run.checkpoint_folder.iterdir())
+
+
+def test_a_training_ends_with_its_terminal(folder):
+    run, (ours, terminal) = Run(folder / "run"), os.openpty()
+
+    def take_over() -> None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    command = ["train", "config.yaml", "data=data", "out=run", "train.workers=0", "train.steps=5000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raysum", *command],
+        cwd=folder, stdin=terminal, stdout=terminal, stderr=terminal, preexec_fn=take_over,
+    )  # fmt: skip
+    os.close(terminal)
+    while not run.checkpoints():
+        assert process.poll() is None
+        if select.select([ours], [], [], 0.1)[0]:
+            os.read(ours, 1 << 16)
+    os.close(ours)
+    assert process.wait(30) == 128 + signal.SIGHUP
+    assert newest_sound(run) and all(item.name.startswith("step-") for item in run.checkpoint_folder.iterdir())
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raysum", "summarize", "lead", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    while not caught(process.pid) >> (signal.SIGTERM - 1) & 1:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    told, _ = process.communicate(b"The Arno is a river.", timeout=60)
+    assert process.returncode == 0 and b"The Arno is a river." in told
+
+
+def caught(pid: int) -> int:
+    (line,) = re.findall("SigCgt:(.*)", Path(f"/proc/{pid}/status").read_text())
+    return int(line, 16)
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from raysum.models.specs.predictor import PredictorSpec
 from raysum.models.specs.ranker import RankerSpec
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.systems.ranker import Titles
+from raysum.prepare.sources.shape import Shape
 from raysum.run import Run
 from raysum.systems import build
 
@@ -451,6 +452,26 @@ def test_clusters_from_files_and_standard_input(tmp_path, monkeypatch):
         {"source": "one.txt", "text": "first text"},
         {"source": "two", "text": "second text"},
     ]
+
+
+def test_a_separator_parts_texts_and_paths_are_not_for_them(tmp_path, monkeypatch):
+    (tmp_path / "one.txt").write_text("first text\n---\nsecond text\n---\n")
+    (tmp_path / "two.txt").write_text("third text")
+    files = [str(tmp_path / name) for name in ("one.txt", "two.txt")]
+    (cluster,) = given_clusters(files, shape=Shape.of([], "---"))
+    assert cluster == {
+        "id": "one.txt",
+        "title": "",
+        "documents": [
+            {"source": "one.txt, part 1", "text": "first text"},
+            {"source": "one.txt, part 2", "text": "second text"},
+            {"source": "two.txt", "text": "third text"},
+        ],
+    }
+    for given in (files, [str(tmp_path)], ["-"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"some text")))
+        with pytest.raises(UserError, match=r"--map .* is plain text"):
+            given_clusters(given, shape=Shape.of(["documents=articles[].text"]))
 
 
 def test_standard_input_is_json_lines_or_one_text_in_utf_8(monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -260,11 +261,62 @@ def test_a_resumed_training_draws_the_same_references(tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_the_speed_of_training_is_its_own_also_where_a_validation_is_made_up_for(data, tmp_path, monkeypatch):
+    settings = {"validate_every": 4, "save_every": 4}
+    run = fit(config(data, tmp_path / "run", train=settings | {"steps": 4}))
+    run.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:-1]))
+    monkeypatch.setattr("raysum.train.worker.validation_loss", lambda *_: time.sleep(1) or 3.0)
+    fit(config(data, tmp_path / "run", train=settings | {"steps": 9}))
+    assert sorted(run.validations()) == [4, 8, 9]
+    tokens, spent = 0, {}
+    for line in (line for line in read_lines(run.metrics) if "loss" in line):
+        before, tokens = tokens, line["source_tokens"] + line["target_tokens"]
+        spent[line["step"]] = (tokens - before) / line["tokens_per_s"]
+    assert max(spent[step] for step in (5, 9)) < 0.8
+
+
 def test_a_finished_run_is_left_alone(twelve_steps, capsys):
     before = (twelve_steps.path / "metrics.jsonl").read_text()
     fit(twelve_steps.config)
     assert "is trained: 12 steps are done" in capsys.readouterr().err
     assert (twelve_steps.path / "metrics.jsonl").read_text() == before
+
+
+def test_a_training_ends_when_validation_gets_no_better_at_the_same_step_after_any_restart(tmp_path, capsys):
+    data = write_dataset(tmp_path / "data", {"train": 12, "valid": 40})
+    settings = {"steps": 24, "validate_every": 2, "save_every": 2, "keep": 1}
+
+    def trained(name: str, **train) -> Run:
+        return fit(config(data, tmp_path / name, train=settings | train, optim={"lr": 0.005}))
+
+    whole = trained("whole")
+    steps, found = zip(*sorted(whole.validations().items()), strict=True)
+    expected = next(n for n in range(2, len(found)) if min(found[n - 1 : n + 1]) >= min(found[: n - 1]))
+    assert steps[expected] < 24, "it learns too well to show anything"
+    capsys.readouterr()
+
+    run = trained("run", patience=2)
+    assert run.validations() == dict(list(whole.validations().items())[: expected + 1])
+    assert run.latest().step == steps[expected] and run.best().step > 3
+    assert run.best().step == steps[expected - 2] == min(run.validations(), key=run.validations().get)
+    assert f"Training ends after step {run.latest().step}: 2 validations were no better" in capsys.readouterr().err
+    before = run.metrics.read_text()
+    trained("run", patience=2)
+    assert "raise train.patience to go on" in capsys.readouterr().err and run.metrics.read_text() == before
+
+    for stop in (steps[expected] - 1, steps[expected]):  # the second as if killed before its validation was written
+        parted = trained(f"to {stop}", patience=2, steps=stop)
+        lines = parted.metrics.read_text().splitlines(keepends=True)
+        parted.metrics.write_text("".join(lines[:-1]))
+        parted = trained(f"to {stop}", patience=2)
+        assert parted.latest().step == run.latest().step and parted.validations() == run.validations()
+    assert losses(trained("run", patience=None)) == losses(whole)
+
+
+def test_patience_needs_something_to_validate_by(tmp_path):
+    data = write_dataset(tmp_path / "data", {"train": 12})
+    with pytest.raises(UserError, match="train.patience needs summaries to validate by; prepare .* with --valid"):
+        fit(config(data, tmp_path / "run", train={"patience": 2}))
 
 
 def test_a_run_of_another_user_is_not_unpickled_unasked(twelve_steps, data, tmp_path, monkeypatch):

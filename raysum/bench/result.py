@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysum.bench.isolate import Row
 from raysum.bench.machine import Machine
+from raysum.runtime.shown import Shown
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -13,7 +14,7 @@ _BESIDE = 5
 
 
 @dataclass(frozen=True)
-class BenchResult:
+class BenchResult(Shown):
     """``rows`` are flat; a column that a row lacks is empty in the table."""
 
     bench: str

@@ -17,7 +17,6 @@ from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
-from raysum.runtime.processes import WAITING
 from raysum.serve.config import ServeConfig
 
 app = typer.Typer(
@@ -33,15 +32,20 @@ app.add_typer(config_app, name="config")
 
 
 def main() -> None:
-    """Run the command line: exit code 2 and one message for a mistake of the user's; SIGTERM ends it as Ctrl-C does."""
+    """Run the command line: exit code 2 and one message for a mistake of the user's; SIGTERM ends it as Ctrl-C does,
+    and so does a terminal that is closed, but under nohup."""
     terminated: list[int] = []
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def terminate(number: int, frame: Any) -> None:
         terminated.append(number)
+        if number == signal.SIGHUP:  # what is written to a closed terminal raises an error
+            _silence(*terminals)
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, terminate)
-    os.environ.update({**WAITING, **os.environ})
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, terminate)
     try:
         try:
             app()
@@ -49,12 +53,19 @@ def main() -> None:
             sys.stdout.flush()
     except UserError as error:
         _refuse(str(error))
+    except BrokenPipeError:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read it has read enough, such as head
+            _silence(1)
+            sys.exit(1)
+        raise
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             told = f"{str(error.filename)[:60]}... is too long a name for a file"
         elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             told = f"cannot write {error.filename or 'what the command prints'}: {error.strerror}; free space there"
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python would try once more at its end
+            _silence(1)  # Python would try once more at its end
         else:
             raise
         _refuse(told)
@@ -65,8 +76,15 @@ def main() -> None:
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
             print("raysum: stopped", file=sys.stderr)
-            sys.exit(143 if terminated else 130)
+            sys.exit(128 + terminated[0] if terminated else 130)
         raise
+
+
+def _silence(*streams: int) -> None:
+    """What this process writes to these numbers of open files is thrown away."""
+    with open(os.devnull, "wb") as nowhere:
+        for stream in streams:
+            os.dup2(nowhere.fileno(), stream)
 
 
 def _refuse(told: str) -> NoReturn:
@@ -160,6 +178,7 @@ def summarize(
 ) -> Any:
     """Summarize raw clusters from files, without a server and without Ray."""
     from raysum.cli.clusters import given_clusters, write_page
+    from raysum.decode.summary import Summaries
     from raysum.extract.summarizer import summarizer_of
 
     clusters = given_clusters(files or ["-"], settings.title, settings.shape)
@@ -168,7 +187,7 @@ def summarize(
     summaries = summarizer.summarize_many(clusters, progress=len(clusters) > 1)
     if settings.html:
         write_page(settings.html, summaries, clusters)
-    return summaries
+    return Summaries(summaries)
 
 
 @verb(app, ServeConfig)

@@ -76,9 +76,9 @@ def verb(
 
 
 def print_result(result: Any, as_json: bool) -> None:
-    """Results on stdout, each as one line of JSON or for people; a result has ``to_dict()`` and ``render()``."""
-    for one in result if isinstance(result, list) else [result]:
-        if one is None:
+    """Results on stdout, each as one line of JSON or all for people; they have ``to_dict()`` and ``render()``."""
+    for one in result if isinstance(result, list) and as_json else [result]:
+        if one is None or one == []:
             continue
         if as_json:
             print(json.dumps(one.to_dict(), ensure_ascii=False))

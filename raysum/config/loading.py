@@ -13,6 +13,7 @@ import yaml
 from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config, Section
 from raysum.errors import UserError
+from raysum.runtime.storage import converted
 
 _PRESETS = Path(__file__).parents[1] / "presets"
 _MOST, _DEEPEST = 100_000, 30  # values in a YAML text, an alias counted each time, and how deep they are nested
@@ -93,9 +94,10 @@ def read_yaml(name: str, folder: Path, noun: str) -> tuple[dict[str, Any], dict[
 def read_text(path: Path) -> str:
     """Raises UserError where a file that the user named is not there, or not in UTF-8."""
     try:
-        return path.read_bytes().decode("utf-8-sig")  # line ends as they are: citations count characters
+        content = path.read_bytes()
+        return content.decode("utf-8-sig")  # line ends as they are: citations count characters
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start}); {converted(content, path)}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
 

@@ -58,6 +58,9 @@ class TrainConfig(Section):
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: Count = Field(500, description="steps between validations")
     validate_examples: Count | None = Field(1000, description="examples of the valid split used; None = all")
+    patience: Count | None = Field(
+        None, description="validations in a row, none better than the best before, after which training ends"
+    )
     label_examples: Count | None = Field(20000, description="alignment: train examples labelled; None = all")
     save_every: Count = Field(500, description="steps between checkpoints")
     keep: Count = Field(3, description="newest checkpoints kept, besides the best")
@@ -141,13 +144,14 @@ class DecodeConfig(Section):
     )
     batch_examples: Size = Field(16, description="examples decoded together")
 
-    @model_validator(mode="before")
     @classmethod
-    def _rename(cls, values: Any) -> Any:
+    def renamed(cls, values: Any) -> Any:
         """Other toolkits' names become ours; the later of two names for one setting counts."""
         if not isinstance(values, dict):
             return values
         return {DECODE_ALIASES.get(key, key): value for key, value in values.items()}
+
+    _rename = model_validator(mode="before")(renamed)
 
     @model_validator(mode="after")
     def _check(self) -> "DecodeConfig":

@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from raysum.data.dataset import Dataset
+from raysum.runtime.shown import Shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -20,7 +21,7 @@ _LENGTHS = ("source_tokens", "paragraphs", "target_tokens")  # columns of Datase
 
 
 @dataclass(frozen=True)
-class Card:
+class Card(Shown):
     """All figures of a dataset: rows, rejections, recipe and, by split, lengths and what was cut.
 
     Percentiles are 0, 10, 50, 90, 99 and 100. ``source_cut`` is the share of the source lost to the limits L and N: of

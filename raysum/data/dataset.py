@@ -88,8 +88,11 @@ class Dataset:
         if name is None and len(self.splits) == 1:
             return self.splits[0]
         if name not in self.splits:
-            asked = "several splits, name one of them" if name is None else f"no split {name!r}"
-            raise UserError(f"{self.path} has {asked}: {', '.join(self.splits)}")
+            asked = "several splits" if name is None else f"no split {name!r}"
+            again = "`raysum prepare` the sources again with"
+            mend = f"{again} --split=train" if name == "train" else "name one by --split"
+            mend += f", or {again} --{name}=0.1" if name in ("valid", "test") else ""
+            raise UserError(f"{self.path} has {asked}: {', '.join(self.splits)}; {mend}")
         return name
 
     def files(self, split: str) -> list[Path]:

@@ -1,58 +1,125 @@
-"""Whether a cluster is like those that a model was trained on, by the pieces that its text falls into.
+"""Whether a cluster is like those that a model was trained on, and its summary like those that it wrote of them.
 
-A vocabulary spells the words of its own domain in few, long, common pieces, and those of another domain or language in
-many short, rare or unknown ones. So only ids are looked at, which takes neither the model nor time. What is usual is
-learned of the valid split when a training ends, or when a run is evaluated on it. Of 300 clusters of the factbook's
-test split none is called unlike, and all of 18 texts are that were written elsewhere: reviews, README files, news,
-Russian, Chinese, German, French, source code.
+Of the sources the pieces tell: a vocabulary spells the words of its own domain in few, long, common pieces, and those
+of another domain or language in many short, rare or unknown ones. That takes neither the model nor time. Of a summary
+its support tells, and how evenly the model attended to the paragraphs. What is usual is learned of the valid split when
+a training ends, or when a run is evaluated on it. On the factbook no cluster of the test split is called unlike, and
+all of 32 texts are that were written elsewhere: reviews, README files, news, Russian, Chinese, German, source code.
 """
 
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from raysum.config.sections import DecodeConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
-from raysum.models.special_ids import UNK
+from raysum.errors import UserError
+from raysum.models.special_ids import TITLE_END, UNK
 from raysum.run import Run
 from raysum.runtime.checksums import check_sealed, damaged, sealed
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, write_json
 
-_SPLIT = "valid"
-_MOST, _FEWEST = 1000, 20  # clusters learned of: more change nothing, fewer tell too little
+SPLIT = "valid"
+_MOST, FEWEST = 1000, 20  # clusters learned of: more change nothing, fewer tell too little
 _TAIL = 0.005  # of the clusters, on each side of what is usual
 # Of what is usual, by which it may be exceeded; more where few clusters told. Of 60 draws
 # of 20 clusters of the factbook nine in ten then call at most 2 % of its test split unlike, with 0.1 alone 21 %.
 _MARGIN, _MARGIN_OF_FEW = 0.1, 8
 
+_SOURCES = "the sources are unlike what the model was trained on"
+_READING = "the model does not attend to these paragraphs as it does to those that it was trained on"
+_SUPPORT = "the summary rests on its sources less than is usual for this model"
+
+
+def _logit(share: float) -> float:
+    """On this scale what is near 0 or 1 may still lie far outside of what is usual."""
+    return math.log(max(share, 1e-6) / max(1 - share, 1e-6))
+
 
 class Signal(NamedTuple):
-    """A figure of a cluster: how it is told, and by how much it may always exceed what is usual."""
+    """A figure: the warning that it leads to, how it is told, by how much it may always exceed what is usual, whether
+    more of it than usual is fine, and the scale on which it is compared."""
 
+    warning: str
     text: str
+    form: str
     least: float
+    more_is_fine: bool = False
+    scale: Callable[[float], float] = float
 
 
 SIGNALS = {
-    "letters": Signal("{:.2f} letters a piece", 0.05),
-    "starts": Signal("{:.2f} words a piece", 0.01),
-    "unknown": Signal("{:.1%} of pieces unknown", 0.005),
-    "rank": Signal("{:.2f} as mean log rank of pieces", 0.05),
+    "letters": Signal(_SOURCES, "{} letters a piece", ".2f", 0.05),
+    "starts": Signal(_SOURCES, "{} words a piece", ".2f", 0.01),
+    "unknown": Signal(_SOURCES, "{} of pieces unknown", ".1%", 0.005),
+    "rank": Signal(_SOURCES, "{} as mean log rank of pieces", ".2f", 0.05),
+    "title": Signal(_SOURCES, "{} of the title's pieces in them", ".0%", 0.05, more_is_fine=True),
+    "entropy": Signal(_READING, "its entropy is {} of the highest", ".1%", 0.1, scale=_logit),
+    "support": Signal(_SUPPORT, "support {}", ".0f", 5, more_is_fine=True),
 }
+_READ = "paragraphs"  # how many were read: the entropies of few and of many do not compare
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The lower and the upper end of each figure, in so many ``examples``."""
+
+    examples: int
+    ends: Mapping[str, tuple[float, float]]
+
+    @classmethod
+    def of(cls, table: Sequence[Mapping[str, float]]) -> "Usual":
+        """Of the figures of each example; what fewer than 20 have is left out."""
+        columns = {name: [row[name] for row in table if name in row] for name in (*SIGNALS, _READ)}
+        ends = {
+            name: np.quantile(column, [_TAIL, 1 - _TAIL]).round(6).tolist()
+            for name, column in columns.items()
+            if len(column) >= FEWEST
+        }
+        return cls(len(table), ends)
+
+    @classmethod
+    def read(cls, told: Any) -> "Usual":
+        """What ``to_dict`` gave; former versions told of fewer signals. Raises ValueError and its like."""
+        ends = {str(name): (float(low), float(high)) for name, (low, high) in told["usual"].items()}
+        return cls(int(told["examples"]), ends)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"examples": self.examples, "usual": dict(self.ends)}
+
+    def unlike(self, figures: Mapping[str, float]) -> Iterable[tuple[str, str]]:
+        """Of each figure outside of what is usual: the warning and what to tell of it."""
+        few, many = self.ends.get(_READ, (0, math.inf))
+        for name, value in figures.items():
+            if name not in self.ends or name not in SIGNALS:
+                continue
+            if name == "entropy" and not few <= figures[_READ] <= many:
+                continue
+            signal, ends = SIGNALS[name], self.ends[name]
+            at, low, high = map(signal.scale, (value, *ends))
+            slack = signal.least + (_MARGIN + _MARGIN_OF_FEW / self.examples) * (high - low)
+            if at < low - slack or (at > high + slack and not signal.more_is_fine):
+                told, *usual = (format(each, signal.form) for each in (value, *ends))
+                yield signal.warning, f"{signal.text.format(told)} (usual: {' to '.join(usual)})"
 
 
 @dataclass(frozen=True)
 class Familiar:
-    """What is usual for a model: of each of ``SIGNALS`` the lower and the upper end, of ``examples`` clusters."""
+    """What is usual for a model: of its sources, and of its summaries where some were decoded to learn it."""
 
     vocabulary: Vocabulary
-    examples: int
-    usual: dict[str, tuple[float, float]]
+    sources: Usual
+    summaries: Usual | None = None
+    decode: DecodeConfig = DecodeConfig()  # how these were written
 
     @classmethod
     def read(cls, run: Run, vocabulary: Vocabulary) -> "Familiar | None":
@@ -60,54 +127,72 @@ class Familiar:
         file = _file(run)
         if not file.is_file():
             return None
-        told = check_sealed(read_json(file), file)
+        mend = f"remove it, and `raysum evaluate {run.path} --data DATA --split {SPLIT}` writes it again"
         try:
-            usual = {name: (float(told["usual"][name][0]), float(told["usual"][name][1])) for name in SIGNALS}
-            return cls(vocabulary, int(told["examples"]), usual)
-        except (KeyError, TypeError, ValueError, IndexError):
-            raise damaged(file, "does not tell what is usual") from None
+            told = check_sealed(read_json(file), file)
+        except UserError as error:
+            raise UserError(f"{str(error).partition(';')[0]}; {mend}") from None
+        try:
+            summaries = Usual.read(told["summaries"]) if told.get("summaries") else None
+            return cls(vocabulary, Usual.read(told), summaries, run.decode)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise damaged(file, "does not tell what is usual", mend) from None
 
-    def warnings(self, row: Row) -> list[str]:
-        """What of a cluster is unlike the training data: one sentence, or none."""
-        found = []
-        for name, value in signals(row, self.vocabulary).items():
-            (low, high), signal = self.usual[name], SIGNALS[name]
-            slack = signal.least + (_MARGIN + _MARGIN_OF_FEW / self.examples) * (high - low)
-            if not low - slack <= value <= high + slack:
-                told, *ends = (signal.text.format(each) for each in (value, low, high))
-                found.append(f"{told} (there {ends[0].split()[0]} to {ends[1].split()[0]})")
-        return [f"the sources are unlike what the model was trained on: {', '.join(found)}"] if found else []
+    def warnings(self, row: Row, summary: Mapping[str, float] | None = None) -> list[str]:
+        """What of a cluster is unlike the training data, and of its summary, by its :func:`figures`: a sentence for
+        each kind."""
+        found: dict[str, list[str]] = {}
+        unlike = [*self.sources.unlike(signals(row, self.vocabulary))]
+        if summary and self.summaries:
+            unlike += self.summaries.unlike(summary)
+        for warning, told in unlike:
+            found.setdefault(warning, []).append(told)
+        return [f"{warning}: {', '.join(told)}" for warning, told in found.items()]
 
 
-def learn(run: Run, dataset: Dataset) -> None:
-    """Write what is usual for ``run`` into its folder, from the valid split of the dataset that it was trained on.
+def learn(run: Run, dataset: Dataset, summaries: Sequence[Mapping[str, float]] = ()) -> None:
+    """Write what is usual for ``run`` into its folder, from the valid split of the dataset that it was trained on, and
+    from the :func:`figures` of summaries of clusters in it; with too few of them, what was known of summaries stays.
 
     Nothing where that split is no such, or too small. An unwritable folder is said, not raised.
     """
-    if _SPLIT not in dataset.splits or dataset.kind != "summarization" or dataset.rows(_SPLIT) < _FEWEST:
+    if SPLIT not in dataset.splits or dataset.kind != "summarization" or dataset.rows(SPLIT) < FEWEST:
         return
     vocabulary = Vocabulary.load(dataset.vocabulary_path)
-    rows = islice(dataset.read(_SPLIT, ["ids", "title_tokens"]), _MOST)
-    table = [list(signals(row, vocabulary).values()) for row in rows]
-    ends = np.quantile(table, [_TAIL, 1 - _TAIL], axis=0).T.round(6).tolist()
+    rows = islice(dataset.read(SPLIT, ["ids", "title_tokens"]), _MOST)
+    values = Usual.of([signals(row, vocabulary) for row in rows]).to_dict()
+    known = Usual.of(summaries) if len(summaries) >= FEWEST else None
+    with suppress(UserError):  # what is damaged is written anew
+        known = known or getattr(Familiar.read(run, vocabulary), "summaries", None)
     try:
-        values = {"examples": len(table), "usual": dict(zip(SIGNALS, ends, strict=True))}
-        write_json(_file(run), sealed(values))
+        write_json(_file(run), sealed(values | ({"summaries": known.to_dict()} if known else {})))
     except OSError as error:
         say(f"cannot write {_file(run)} ({error.strerror}): summaries come without warnings of unlike sources")
 
 
 def signals(row: Row, vocabulary: Vocabulary) -> dict[str, float]:
-    """The figures of a cluster, whose title is left out."""
-    ids = row["ids"][row["title_tokens"] :]
+    """The figures of a cluster's paragraphs, and how its title, if it has one, fits them."""
+    title, ids = np.split(row["ids"], [row["title_tokens"]])
+    title = title[title != TITLE_END]
     letters, starts = vocabulary.shapes
     count = max(len(ids), 1)
-    return {
+    found = {
         "letters": float(letters[ids].sum() / count),
         "starts": float(starts[ids].sum() / count),
         "unknown": float((ids == UNK).sum() / count),
         "rank": float(np.log(ids + 1.0).sum() / count),  # ids rise as pieces grow rarer
     }
+    return found | ({"title": float(np.isin(title, ids).mean())} if len(title) else {})
+
+
+def figures(support: float | None, attention: Sequence[float]) -> dict[str, float]:
+    """Of a summary: its ``support``, how many paragraphs were read (their share in its ``attention`` [M] is
+    not 0), and the entropy of these shares, as a share of the highest that so many can have."""
+    shares = np.array([share for share in attention if share > 0])
+    found = {_READ: float(len(shares))} | ({} if support is None else {"support": support})
+    if len(shares) > 1:
+        found["entropy"] = float(-(shares * np.log(shares)).sum() / np.log(len(shares)))
+    return found
 
 
 def _file(run: Run) -> Path:

@@ -55,7 +55,8 @@ class Vocabulary:
         try:
             return cls(Path(path).read_bytes(), str(path))
         except OSError as error:
-            raise UserError(f"cannot read the vocabulary {path}: {error.strerror}") from None
+            told = f"cannot read the vocabulary {path}: {error.strerror}"
+            raise UserError(f"{told}; give a .model file made by SentencePiece, or put back a copy") from None
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int, out: str | Path | None = None) -> "Vocabulary":

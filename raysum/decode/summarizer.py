@@ -8,7 +8,7 @@ from typing import Any
 
 from raysum.config.problems import validate
 from raysum.config.sections import DecodeConfig, LoadConfig
-from raysum.data.familiar import Familiar
+from raysum.data.familiar import Familiar, figures
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
@@ -173,9 +173,18 @@ class Summarizer:
                 gone = None if left is None else lambda number, batch=batch: left(batch[number])
                 found = self.searcher.find([rows[place] for place in batch], settings, betas, gone)
                 for place, one in zip(batch, found, strict=True):
-                    unlike = {"warnings": self.familiar.warnings(rows[place])} if self.familiar else {}
                     written = write_up(rows[place], one, settings, self.vocabulary)
-                    summaries[place] = [summary.model_copy(update=unlike) for summary in written]
+                    summaries[place] = [self._warned(rows[place], one, settings) for one in written]
                 if shown is not None:
                     shown.update(len(batch))
         return [[summaries[place][number] for place in range(len(rows))] for number in range(len(betas))]
+
+    def _warned(self, row: Row, summary: Summary, settings: DecodeConfig) -> Summary:
+        if self.familiar is None:
+            return summary
+        made, usual = figures(summary.support, summary.attention), self.familiar.decode
+        if settings.citations != usual.citations:  # support is by what is cited
+            made.pop("support", None)
+        if settings.max_length < usual.max_length:  # what is cut short rests on fewer paragraphs
+            made.pop("entropy", None)
+        return summary.model_copy(update={"warnings": self.familiar.warnings(row, made)})

@@ -1,10 +1,12 @@
 """What a summarizer returns, also over HTTP: the text, its sentences, the passages that each of them cites."""
 
+from collections import Counter
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 _SHOWN = 160  # characters of a quote that people are shown
+_WARNED = 3  # clusters of which they are shown the same warning
 
 
 class Citation(BaseModel, frozen=True):
@@ -53,7 +55,7 @@ class Summary(BaseModel, frozen=True):
     score: float = Field(description="what ranked the summary: log-probability normalized by length, plus the terms")
     support: float | None = Field(None, description="as of its sentences, of all that they say, 0 to 100")
     unsupported: list[Span] = Field([], description="those of its sentences, by their places in the summary")
-    warnings: list[str] = Field([], description="what speaks against trusting it: sources unlike those of training")
+    warnings: list[str] = Field([], description="what speaks against trusting it: what is unlike training")
     alternatives: list[Alternative] = Field([], description="the next best, where n_best asks for more than one")
 
     @property
@@ -90,6 +92,21 @@ class Summary(BaseModel, frozen=True):
     def to_dict(self) -> dict[str, Any]:
         """As ``raysum summarize`` prints it: ``alternatives`` only where there are any."""
         return self.model_dump(exclude=None if self.alternatives else {"alternatives"})
+
+
+class Summaries(list[Summary]):
+    """Those of several clusters, as the command line prints them."""
+
+    def render(self) -> str:
+        """For people: each warning of the first three clusters that have it; of more, how many at the end."""
+        had, parts = Counter[str](), []
+        for summary in self:
+            kinds = {warning.partition(":")[0]: warning for warning in summary.warnings}
+            told = [warning for kind, warning in kinds.items() if had[kind] < _WARNED]
+            had.update([*kinds])
+            parts.append(summary.model_copy(update={"warnings": told}).render())
+        more = {kind: count - _WARNED for kind, count in had.items() if count > _WARNED}
+        return "\n".join([*parts, *(f"warning: {kind}: {count} more (see --json)" for kind, count in more.items())])
 
 
 def shortened(quote: str) -> str:

@@ -12,14 +12,14 @@ import pandas as pd
 
 from raysum.config.loading import section_of
 from raysum.data.dataset import Dataset
-from raysum.data.familiar import learn
+from raysum.data.familiar import SPLIT, learn
 from raysum.data.rows import Row, references
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.evaluate.scorers import FIGURES, means, score, scorers_of
-from raysum.evaluate.systems import Extracted, Sentences, Swapped, System, Trained, strategies
+from raysum.evaluate.systems import Extracted, Sentences, Swapped, System, Trained, Watched, strategies
 from raysum.evaluate.table import Evaluation
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
@@ -54,17 +54,21 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     if run.config.model.extracts:
         place = results_folder(run, dataset, f"{split}-reference-length" if config.reference_length else split)
         return compare(_extractors(run, config, dataset), dataset, split, config, out=config.out or place)
-    if split == "valid" and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint:
+    teaches = split == SPLIT and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint
+    if teaches:
         learn(run, dataset)
     summarizer = Summarizer.of(run.path, config)
     name = run.path.name + ("+align" if summarizer.settings.beta else "")
-    plain = Trained(name, summarizer, summarizer.settings)
+    plain = Watched(name, summarizer, summarizer.settings)
     systems: list[System] = list(strategies(summarizer)) if config.terms else [plain]
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [Extracted.named("lead"), Extracted.named("lexrank")]
     place = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
-    return compare(systems, dataset, split, config, out=config.out or place)
+    result = compare(systems, dataset, split, config, out=config.out or place)
+    if teaches and not config.decode and config.checkpoint == "best":
+        learn(run, dataset, plain.seen)
+    return result
 
 
 def _extractors(run: Run, config: EvaluateConfig, dataset: Dataset) -> list[Extracted]:

@@ -1,4 +1,5 @@
-"""Systems that are compared: a trained run, the same with swapped sources, and the extractive ones of the papers."""
+"""Systems that are compared: a trained run, the same with swapped sources, and extractive ones: as in the papers, and
+as they are served."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,8 @@ import numpy as np
 
 from raysum import systems
 from raysum.config.sections import DecodeConfig, ExtractConfig
+from raysum.data.clean import on_one_line
+from raysum.data.familiar import figures
 from raysum.data.rows import Row
 from raysum.data.sentences import sentence_spans
 from raysum.decode.notes import annotated
@@ -39,6 +42,18 @@ class Trained:
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         """One summary for each row; ``others`` are rows of other clusters, one for each row."""
         return self.summarizer.summarize_rows(rows, self.settings)
+
+
+@dataclass(frozen=True)
+class Watched(Trained):
+    """A run of which is ``seen`` what :func:`raysum.data.familiar.learn` learns of its summaries."""
+
+    seen: list[dict[str, float]] = field(default_factory=list)
+
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        found = super().summarize(rows, others)
+        self.seen.extend(figures(one.support, one.attention) for one in found)
+        return found
 
 
 class Swapped(Trained):
@@ -120,7 +135,7 @@ class Extracted:
 
 
 class Sentences(Extracted):
-    """The same on rows of sentences, of which it takes whole ones, as `raysum summarize` does."""
+    """The same as `raysum summarize` does it: whole sentences of what a row has of its documents, in their order."""
 
     @property
     def how(self) -> str:
@@ -129,12 +144,17 @@ class Sentences(Extracted):
         return f"{self.system.how}, {' and '.join(limits) or f'{WORDS} words'} at most{rule}"
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        return [self._summary(row) for row in rows]
+        """Empty where no sentence is short enough."""
+        return [self._summary(as_sentences(row)) for row in rows]
 
     def _summary(self, row: Row) -> Summary:
+        texts = [on_one_line(text) for text in row["text"]]
+        source = Source(texts, row["document"].tolist(), row["summary"], row)
+        chosen = sorted(take(self.system, source, self.settings))
+        if "labels" not in row:  # of paragraphs, whose sentences have no places of their own
+            return annotated(row, [texts[number] for number in chosen])
         found = passages_of(row)
-        source = Source([one.text for one in found], [one.document for one in found], row["summary"], row)
-        return write_up(row["id"], row["source"], [found[n] for n in sorted(take(self.system, source, self.settings))])
+        return write_up(row["id"], row["source"], [found[number] for number in chosen])
 
 
 System = Trained | Extracted

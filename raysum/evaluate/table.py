@@ -7,13 +7,14 @@ import pandas as pd
 
 from raysum.evaluate.scorers import FIGURES
 from raysum.metrics.statistics import Figure
+from raysum.runtime.shown import Shown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Shown):
     """The figures of each system (see ``scorers.means``), how ROUGE was counted, and the ``scores`` of each example.
 
     ``differences`` of the first system to each other one in facts F1 (of the facts of all examples together) and in

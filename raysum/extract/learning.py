@@ -25,10 +25,13 @@ from raysum.runtime.private import boosted_trees
 from raysum.runtime.progress import bar, say
 from raysum.runtime.storage import append_line, writing
 
-_COLUMNS = ("title", "text", "source", "document", "paragraph", "char_start", "summary", "other_summaries", "labels")
+_COLUMNS = (
+    *("id", "title", "source", "text", "document", "paragraph", "char_start", "labels"),
+    *("summary", "other_summaries"),
+)
 _SHORT = 5  # words added to a sentence's length, or those of three words would be worth most
 _REDUNDANCY = 0.7  # cosine above which a sentence says what one said that is taken
-_FEWEST = 10  # clusters with a summary to learn from
+FEWEST = 10  # clusters with a summary to learn from
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ def train(config: Config) -> Run:
 
     began = time.monotonic()
     known = _examples(dataset, "train", spec)
-    if len(known) < _FEWEST:
-        raise UserError(f"{dataset.path} has {len(known)} clusters with a summary to learn from; {_FEWEST} are needed")
+    if len(known) < FEWEST:
+        raise UserError(f"{dataset.path} has {len(known)} clusters with a summary to learn from; {FEWEST} are needed")
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     trees, tables = _learned(known, spec)
     arrays = {**trees, **dict(zip(TABLES, tables, strict=True))}

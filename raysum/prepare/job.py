@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysum.config.loading import section_of
 from raysum.data.clean import Normalization, normalize
@@ -15,18 +15,22 @@ from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.shards import write_shards
+from raysum.prepare.shards import size_of, write_shards
 from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.prepare.sources.record import Rejected
 from raysum.runtime.progress import bar, say
 from raysum.runtime.session import ray_session
+from raysum.runtime.shown import Shown
 from raysum.runtime.storage import new_folder
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _SMALL = 8 << 20  # bytes of text: one core prepares them in some 8 s, which Ray would take to start
 
 
 @dataclass(frozen=True)
-class PrepareResult:
+class PrepareResult(Shown):
     """The dataset that was made, and how long it took."""
 
     dataset: Dataset
@@ -73,21 +77,26 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
 
 
 def _train_vocabulary(sources: list[RawSource], config: PrepareConfig, how: Normalization) -> Vocabulary:
-    sample = sample_texts(bar(_train_texts(sources, config), label="vocabulary", unit="cluster"), config.pieces)
+    with bar(total=sum(source.size for source in sources), label="vocabulary", unit="B") as shown:
+        sample = sample_texts(_train_texts(sources, config, shown), config.pieces)
     vocabulary = Vocabulary.train((normalize(text, how) for text in sample), config.pieces)
     if len(vocabulary) < config.pieces:
         say(f"The corpus gives {len(vocabulary)} pieces, not {config.pieces}: the vocabulary is that small")
     return vocabulary
 
 
-def _train_texts(sources: list[RawSource], config: PrepareConfig) -> Iterator[tuple[str, list[str]]]:
+def _train_texts(
+    sources: list[RawSource], config: PrepareConfig, shown: "tqdm[Any]"
+) -> Iterator[tuple[str, list[str]]]:
     """Id and texts of each readable cluster of the train split; the others are left to the job, which counts them.
 
     Raises UserError where there are only others.
     """
     readable, first = False, ""
     for source in sources:
+        end = shown.n + source.size
         for record in source.records():
+            shown.update(min(record.size or size_of(record.raw), end - shown.n))
             try:
                 cluster = read_cluster(record.cluster())
             except Rejected as reason:
@@ -96,5 +105,6 @@ def _train_texts(sources: list[RawSource], config: PrepareConfig) -> Iterator[tu
             if config.choose_split(record, source.split) == "train":
                 readable = True
                 yield cluster.id, [cluster.title, *cluster.summaries, *(text for _, text in cluster.documents)]
+        shown.update(end - shown.n)
     if first and not readable:
         raise UserError(f"no cluster of the train split can be read; the first that cannot is {first}")

@@ -5,7 +5,7 @@ M sentences, S their tokens. A row has the columns of any other (see raysum.data
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raysum.data.clean import normalize, pieces
-from raysum.data.sentences import sentence_spans
 from raysum.metrics.labels import greedy_labels
 from raysum.metrics.tfidf import words
 from raysum.prepare.cluster import Cluster, columns_of
@@ -57,17 +56,20 @@ def pretraining_rows(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -
 
 
 def as_sentences(row: Row) -> Row:
-    """A row for summarization as the sentences of its paragraphs, in the documents' order, as far as texts tell; a row
-    of sentences as it is."""
+    """A row of paragraphs as the sentences of what it has of the documents; a row of sentences as it is.
+
+    It has the texts, the title, the names, and which document and paragraph each sentence is of; no places, no ids.
+    """
     if "labels" in row:
         return row
-    cut = [
-        (number, row["text"][number][start:end])
-        for number in np.lexsort((row["char_start"], row["document"]))
-        for start, end in sentence_spans(row["text"][number])
-    ]
-    numbers, texts = [number for number, _ in cut], [text for _, text in cut]
-    return row | {"text": texts, "document": row["document"][numbers], "paragraph": row["paragraph"][numbers]}
+    texts = defaultdict[int, list[str]](list)
+    for number in np.lexsort((row["char_start"], row["document"])):
+        texts[int(row["document"][number])].append(row["text"][number])
+    documents = [("", "\n\n".join(texts[number])) for number in sorted(texts)]
+    found = passages(Cluster(row["id"], row["title"], documents, False, [], {}))
+    numbers = np.array(sorted(texts), np.int32)[[passage.document for passage in found]]
+    paragraphs = np.array([passage.paragraph for passage in found], np.int32)
+    return row | {"text": [passage.quote for passage in found], "document": numbers, "paragraph": paragraphs}
 
 
 def _parts(documents: Sequence[int]) -> Iterator[range]:

@@ -44,6 +44,7 @@ class Part:
     shard: Shard
     kept: int = 0  # clusters that gave rows
     rejected: Counter[str] = field(default_factory=Counter)
+    size: int = 0  # bytes of text that were read of the source
     first_rejected: dict[str, str] = field(default_factory=dict)  # by reason: where, and the detail
     problem: str = ""  # of the user's, for which the whole job stops
     fault: str = ""  # of ours: the traceback
@@ -61,15 +62,16 @@ def write_shards(
     Rows keep the order of the sources. Raises UserError where a source is damaged, the folder cannot be written, no
     cluster is left, or too many are rejected: their rows are then in the file ``kept``.
     """
-    parts = []
-    with bar(label="prepare", unit="cluster") as shown:
+    parts, size = [], sum(source.size for source in sources)
+    with bar(total=size, label="prepare", unit="B") as shown:
         for part in (_run_on_ray if on_ray else _run_here)(sources, writer, config):
             if part.problem:
                 raise UserError(part.problem)
             if part.fault:
                 raise RuntimeError(f"a task of prepare failed:\n{part.fault}")
             parts.append(part)
-            shown.update(part.clusters)
+            shown.update(min(part.size, size - shown.n))
+        shown.update(size - shown.n)  # what each record takes is known about
     parts.sort(key=lambda part: part.shard.name)
     joined = writer.folder / REJECTED
     with joined.open("wb") as file:
@@ -157,13 +159,14 @@ def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: Prepare
 def _read_chunks(number: int, source: RawSource, config: PrepareConfig) -> Iterator[tuple[Part, list[Record]]]:
     """Chunks of the source of that number; a damaged one gives a part that says so."""
     held: dict[str, list[Record]] = {split: [] for split in SPLITS}
-    sizes, made = Counter[str](), Counter[str]()
+    sizes, read, made = Counter[str](), Counter[str](), Counter[str]()
 
     def chunk(split: str) -> tuple[Part, list[Record]]:
         records, held[split] = held[split], []
-        sizes[split] = 0
         made[split] += 1
-        return Part(Shard(f"{split}-{number:06d}-{made[split]:06d}", split)), records
+        part = Part(Shard(f"{split}-{number:06d}-{made[split]:06d}", split), size=read[split])
+        sizes[split] = read[split] = 0
+        return part, records
 
     try:
         for record in source.records():
@@ -172,7 +175,9 @@ def _read_chunks(number: int, source: RawSource, config: PrepareConfig) -> Itera
                 told = reprlib.repr(record.raw["split"])
                 split, record = "train", replace(record, problem=f"split is none of {', '.join(SPLITS)}", detail=told)
             held[split].append(record)
-            sizes[split] += _size(record.raw)
+            size = size_of(record.raw)
+            sizes[split] += size
+            read[split] += record.size or size
             most = min(_FIRST_CHUNK * (1 + made[split]), _LARGEST_CHUNK)
             if len(held[split]) == _CHUNK_ROWS or sizes[split] >= most:
                 yield chunk(split)
@@ -184,10 +189,10 @@ def _read_chunks(number: int, source: RawSource, config: PrepareConfig) -> Itera
             yield chunk(split)
 
 
-def _size(raw: Any) -> int:
+def size_of(raw: Any) -> int:
     """Characters of the texts in a raw cluster, about."""
     parts = [*raw.values()] if isinstance(raw, dict) else raw
-    return sum(map(_size, parts)) if isinstance(parts, list) else len(str(parts))
+    return sum(map(size_of, parts)) if isinstance(parts, list) else len(str(parts))
 
 
 def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> None:

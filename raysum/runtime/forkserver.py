@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from unittest import mock
 
 from raysum.runtime.forkclient import end_with
-from raysum.runtime.private import no_ids_drawn
+from raysum.runtime.private import no_ids_drawn, search_path
 
 # What workers load, first without Ray and then of it.
 _ANY = ("uvloop", "requests", "jsonschema", "pandas", "pyarrow.dataset", "pyarrow.parquet", "fsspec", "pydantic")
@@ -49,6 +49,8 @@ _OFF = "RAYSUM_FORKS"  # set to 0 in the environment: workers are started as Ray
 _CLIENT = Path(__file__).with_name("forkclient.py")
 _WORKER = "/default_worker.py"  # Ray's script
 _IDENTITY = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # what Ray's library reads when it is loaded
+# Not by `-m`, which looks for packages in the current folder first.
+_PROGRAM = "import sys; sys.path[:] = filter(None, sys.path); from raysum.runtime.forkserver import run; run()"
 _NAME = 120  # characters that a process may call itself; its command has as many
 # So that importing starts no threads: a fork copies none.
 _QUIET = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -71,8 +73,8 @@ class Server:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(address)
             listener.listen(128)
-            command = [sys.executable, "-m", "raysum.runtime.forkserver", str(listener.fileno())]
-            path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            command = [sys.executable, "-c", _PROGRAM, str(listener.fileno())]
+            path = {"PYTHONPATH": os.pathsep.join(search_path())}
             self.process = subprocess.Popen(
                 [*command, ",".join(modules), ",".join(ray_modules), "-" * _NAME],
                 stdin=subprocess.PIPE,  # the server ends where that does, and so with us
@@ -116,6 +118,12 @@ def forked_python() -> Iterator[None]:
 
     with mock.patch.object(sys, "executable", _server.python):
         yield
+
+
+def run() -> None:
+    """The server as a process of its own: what :class:`Server` starts."""
+    listener, before_ray, with_ray, *_ = sys.argv[1:]
+    main(socket.socket(fileno=int(listener)), before_ray.split(","), with_ray.split(","))
 
 
 def main(listener: socket.socket, modules: list[str], ray_modules: list[str]) -> None:
@@ -226,11 +234,6 @@ def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
 
 def _run(argv: list[str]) -> NoReturn:
     sys.argv = argv
-    sys.path[0] = os.path.dirname(argv[0])
+    sys.path.insert(0, os.path.dirname(argv[0]))
     runpy.run_path(argv[0], run_name="__main__")
     sys.exit(0)
-
-
-if __name__ == "__main__":
-    listening, before_ray, with_ray, *_ = sys.argv[1:]
-    main(socket.socket(fileno=int(listening)), before_ray.split(","), with_ray.split(","))

@@ -17,7 +17,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.private import loopback_only, session_folder, stop_half_started
+from raysum.runtime.private import loopback_only, same_modules, session_folder, stop_half_started
 from raysum.runtime.processes import cores, environment
 from raysum.runtime.silence import muted
 
@@ -64,6 +64,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
                 with environment(_own(port)):
                     ray.init(
                         address="local",
+                        job_config=same_modules(),
                         num_cpus=max(int(cpus or 0), cores(), 4),
                         object_store_memory=_OBJECT_STORE,
                         include_dashboard=not os.environ.get(NO_DASHBOARD),
@@ -134,14 +135,15 @@ def _own(port: int) -> dict[str, str]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait for the end of the block, and what starts in the block never sees Ctrl-C.
+    """Ctrl-C, SIGTERM and SIGHUP wait for the end of the block, and what starts in the block never sees Ctrl-C.
 
     Ray interrupted while it starts leaves processes behind, or waits without end for one that Ctrl-C has ended. It also
     puts a handler of SIGTERM of its own, which would end this process before it has cleaned up. What is started
     inherits this thread's mask; another thread, which has none, may take the signal, so handlers keep what came.
     """
     came: list[int] = []
-    held = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    held = ending if threading.current_thread() is threading.main_thread() else ()
 
     def hold(number: int, frame: Any) -> None:
         came.append(number)

@@ -5,6 +5,7 @@ Libraries are imported where they are touched, so this file is light.
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from traceback import walk_tb
@@ -84,6 +85,24 @@ def session_folder() -> str | None:
 
     node = ray._private.worker._global_node
     return node.get_session_dir_path() if node and node.is_head() else None
+
+
+def search_path() -> list[str]:
+    """Where this process looks for modules, as it stands for a process in another folder."""
+    return list(dict.fromkeys(map(os.path.abspath, sys.path)))
+
+
+def same_modules() -> Any:
+    """The job of a driver whose workers look for modules where the driver does, in that order.
+
+    Ray itself lets them look into the driver's current folder first, where another ``raysum`` may be; but not for jobs
+    of Ray's client, as which this one passes. None in a submitted job, of which Ray has been told its folder.
+    """
+    from ray.job_config import JobConfig
+
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+        return None
+    return JobConfig(_client_job=True, _py_driver_sys_path=search_path()[::-1])  # each is put before the others
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from raysum.errors import UserError
 from raysum.runtime import forkserver
 from raysum.runtime.local import check_temporary, reason, signals_held, start_local, stop_local
+from raysum.runtime.private import same_modules
 from raysum.runtime.processes import WAITING
 from raysum.runtime.silence import quiet_ray
 
@@ -68,7 +69,7 @@ def _join(address: str) -> None:
     try:
         _knock(address)
         with signals_held():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address=address, job_config=same_modules(), log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"no Ray cluster answers at {address!r} ({reason(error)}); check the address, or leave it out"

@@ -1,5 +1,6 @@
 """Files of folders that others read: written whole or not at all."""
 
+import codecs
 import json
 import os
 import shutil
@@ -100,6 +101,16 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} does not read as JSON: {error}") from None
 
 
+def converted(head: bytes, name: str | Path) -> str:
+    """How to make UTF-8 of the file ``name`` that begins with ``head``, for a message; UTF-16 and UTF-32 are known."""
+    marks = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16"}
+    marks |= {codecs.BOM_UTF16_BE: "UTF-16"}  # after UTF-32, whose mark may begin with that of UTF-16
+    found = next((kind for mark, kind in marks.items() if head.startswith(mark)), None)
+    if found is None and (zeros := [byte == 0 for byte in head[:2]]).count(True) == 1:  # one of a letter's two bytes
+        found = "UTF-16BE" if zeros[0] else "UTF-16LE"
+    return f"it is {found}: iconv -f {found} -t UTF-8 {name} > OTHER" if found else "save it as UTF-8"
+
+
 def append_line(path: Path, value: Any) -> None:
     """Write one more object of a JSONL file, on a line of its own where a killed writer has torn the last one."""
     with path.open("a+b") as file:
@@ -107,6 +118,14 @@ def append_line(path: Path, value: Any) -> None:
             file.seek(-1, os.SEEK_END)
             file.write(b"" if file.read() == b"\n" else b"\n")
         file.write(json.dumps(value).encode() + b"\n")
+
+
+def drop_torn(path: Path) -> None:
+    """Take the lines that a killed writer has torn out of a JSONL file, if it exists."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    whole = [line for line in lines if next(parsed([line]), None) is not None]
+    if len(whole) < len(lines):
+        write_text(path, b"".join(whole).decode())
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

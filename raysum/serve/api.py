@@ -15,7 +15,7 @@ from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.serve.config import Limits
 from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
-from raysum.serve.schema import Health, Problem, SummarizeRequest
+from raysum.serve.schema import Health, Problem, SummarizeRequest, unknown
 
 Answer = Callable[[dict[str, Any], dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -131,15 +131,18 @@ def _answer_errors(api: FastAPI) -> None:
         return problem(500, f"internal error ({type(cause).__name__}); the server's log says more")
 
 
+_BODY, _FORM = 0, 3  # where pydantic's places have no field: ("body", "documents", 2, "Document", "text")
 _MESSAGES = {
-    "extra_forbidden": "unknown field",
     "model_attributes_type": "must be a JSON object, sent with Content-Type: application/json",
 }
 
 
 def _explain(found: Any) -> str:
     """One of pydantic's problems, with the name of its field (``documents.0.text``)."""
-    place = ".".join(_shown(part) for part in found["loc"] if part not in ("body", "str", "Document"))
+    parts = [part for depth, part in enumerate(found["loc"]) if depth not in (_BODY, _FORM)]
+    place = ".".join(map(_shown, parts))
+    if found["type"] == "extra_forbidden":
+        return f"{place}: {unknown(parts)}"
     message = _MESSAGES.get(found["type"], found["msg"].removeprefix("Value error, "))
     return f"{place or 'the body'}: {message}"
 

@@ -1,5 +1,6 @@
 """What the workers of a training are told: the fitted config, and which batches of which dataset."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from raysum.config.sections import Config
@@ -29,11 +30,21 @@ class Brief:
         settings = self.config.train
         return self.valid is not None and (done == settings.steps or done % settings.validate_every == 0)
 
+    def stale(self, validations: Mapping[int, float], done: int) -> bool:
+        """Whether none of the last ``train.patience`` validations up to step ``done`` was better than the best before.
+
+        ``validations`` are losses by step. What follows from these alone is the same after any restart.
+        """
+        patience = self.config.train.patience
+        losses = [loss for step, loss in sorted(validations.items()) if step <= done]
+        return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
+
 
 def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
     """For a training that goes on after ``done`` steps.
 
-    Raises UserError where no row can be trained on, or the rows lack what the model reads.
+    Raises UserError where no row can be trained on, the rows lack what the model reads, or none is there to validate by
+    although the config has patience.
     """
     settings, kind = config.train, kind_of(config.model, dataset)
     batching = PlanSettings(settings.batch_tokens, settings.micro_batches, settings.window, settings.seed)
@@ -44,12 +55,15 @@ def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
         raise UserError(f"no row of {dataset.path}, split train, has a summary; prepare a dataset with summaries")
     if unused:
         say(f"{unused} of {dataset.rows('train')} rows have no summary and are not trained on")
+    has_valid = "valid" in dataset.splits and len(rows_with_targets(valid)) > 0
+    if settings.patience and not has_valid:
+        raise UserError(f"train.patience needs summaries to validate by; prepare {dataset.path} with --valid 0.1")
     epoch, place = plan_of(train).locate(done)
     return Brief(
         run,
         config,
         dataset.fingerprint,
         train=replace(train, origin=(epoch, done - place)),
-        valid=valid if "valid" in dataset.splits and len(rows_with_targets(valid)) else None,
+        valid=valid if has_valid else None,
         start=Start.of(settings.start, config.model, dataset.vocabulary_hash) if settings.start and not done else None,
     )

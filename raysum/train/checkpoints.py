@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
-from raysum.run import Checkpoint, Run
-from raysum.runtime.checksums import damaged, seal
+from raysum.run import Checkpoint, Run, fill_checkpoint
+from raysum.runtime.checksums import damaged
 from raysum.runtime.private import full_precision_copies
 from raysum.runtime.progress import say
-from raysum.runtime.storage import write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +28,6 @@ _RESUMABLE = 2  # newest checkpoints that keep their engine state: one may be wr
 
 def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
     """Publish the checkpoint of ``state["step"]``. Every rank calls it, and returns when all can see it."""
-    from safetensors.torch import save_file
     from torch import distributed
 
     final = run.checkpoint_path(state["step"])
@@ -38,12 +36,9 @@ def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
     partial = run.checkpoint_folder / f"{_PARTIAL}{final.name}-{attempt[0]}"
     engine.save_checkpoint(str(partial), tag=_ENGINE, save_latest=False)
     weights = full_weights(engine)
-    if distributed.get_rank() == 0:
-        save_file(weights, partial / "weights.safetensors")
-        write_json(partial / "state.json", state)
     distributed.barrier()
     if distributed.get_rank() == 0:
-        seal(partial)
+        fill_checkpoint(partial, weights, state)
         shutil.rmtree(final, ignore_errors=True)  # of an attempt whose engine state is gone
         os.replace(partial, final)
     distributed.barrier()
@@ -71,7 +66,7 @@ def newest_sound(run: Run) -> Checkpoint | None:
                 found.append((checkpoint.path, str(damage)))
     else:
         if found:
-            raise UserError(f"{found[0][1]}, or choose another out=: no older checkpoint can be gone on from")
+            raise UserError(f"{found[0][1]}, or {_way_out(run)}: no older checkpoint can be gone on from")
         return None
     for path, what in found:
         aside = path.with_name(f"damaged-{path.name}")
@@ -82,6 +77,14 @@ def newest_sound(run: Run) -> Checkpoint | None:
         if later.step > checkpoint.step:
             say(f"{later.path} has no {_ENGINE} folder: an older checkpoint is gone on from")
     return checkpoint
+
+
+def _way_out(run: Run) -> str:
+    """What can be done with a run that nothing can be gone on from."""
+    try:
+        return f"begin anew with the weights of step {run.checkpoint().step}: train.start={run.path} and another out="
+    except UserError:
+        return "choose another out="
 
 
 def _check(checkpoint: Checkpoint) -> None:

@@ -11,12 +11,12 @@ from raysum.data.dataset import Dataset
 from raysum.data.familiar import learn
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
-from raysum.run import Run, RunResult
+from raysum.run import Checkpoint, Run, RunResult
 from raysum.runtime.lock import LOCK, held
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready
-from raysum.runtime.storage import check_own, check_vacant, writing
+from raysum.runtime.storage import check_own, check_vacant, drop_torn, writing
 from raysum.stream.loader import batches
 from raysum.train import checkpoints
 from raysum.train.brief import Brief, brief_of
@@ -25,8 +25,9 @@ from raysum.train.on_ray import train_on_ray
 from raysum.train.optim import check_engine_config, unfit
 
 _AUTO = "auto"
+_REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and seconds at most
 # May differ when a run is resumed; everything else must be as it was.
-_RUNNING = {"steps", "minutes", "workers", "threads", "address", "keep", "log_every"}
+_RUNNING = {"steps", "minutes", "patience", "workers", "threads", "address", "keep", "log_every"}
 _CHECKING = {"validate_every", "validate_examples", "save_every"}
 _CHANGEABLE: Any = {"decode": True, "data": True, "out": True, "run": True, "train": _RUNNING | _CHECKING}
 
@@ -36,12 +37,12 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
 
     ``values`` are sections and keys of the config, ``overrides`` dotted ``key=value`` pairs. A system that predicts
     attention is trained on what ``run`` attends to, into that run. The preset ``auto`` chooses what these leave open,
-    and compares at the end: see :func:`raysum.auto.train`. Raises UserError for a wrong config, dataset or run.
+    and compares at the end: see ``raysum.auto.training.train``. Raises UserError for a wrong config, dataset or run.
 
     >>> raysum.train("pht", data="data", out="runs/pht", train={"steps": 2000}, model={"encoder": "LLG"})
     """
     if preset == _AUTO:  # above this room, as it evaluates
-        return resolve_name("raysum.auto:train")(*overrides, **values)
+        return resolve_name("raysum.auto.training:train")(*overrides, **values)
     config = load_config(preset, overrides, values)
     run = _place(config)
     if run is None:
@@ -49,7 +50,13 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     with held(run.path, run.path / LOCK):
         if not run.exists and not config.model.predicts_attention:
             check_vacant(run.path)  # what another put there is not trained over
-        return RunResult(fit(config))
+        run = fit(config)
+        if config.model.summarizes and config.data and (newest := run.latest()):
+            from raysum.decode.rehearsal import rehearse  # loads torch
+
+            seconds = _REHEARSAL * newest.state.get("seconds", 0)
+            rehearse(run, Dataset.open(config.data), min(seconds, _LONGEST_REHEARSAL))
+        return RunResult(run)
 
 
 def _place(config: Config) -> Run | None:
@@ -78,13 +85,13 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     check_resumable(run, config, dataset)
     done = newest.step if newest else 0
     brief = brief_of(dataset, config, run, done)
-    over = config.train.minutes and newest and newest.state.get("seconds", 0) >= 60 * config.train.minutes
-    if (over or done >= config.train.steps) and (brief.valid is None or done in run.validations()):
-        say(f"{run.path} is trained: {done} steps are done; raise train.{'minutes' if over else 'steps'} to go on")
+    if (limit := _reached(brief, newest)) and (brief.valid is None or done in run.validations()):
+        say(f"{run.path} is trained: {done} steps are done; raise train.{limit} to go on")
         return _learned(run, config, dataset)
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
+    drop_torn(run.metrics)
     if not newest and (told := unfit(config)):
         say(told)
     if brief.start:
@@ -101,7 +108,22 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
                 _train_here(brief)
     finally:
         checkpoints.clear(run)
+    if (newest := run.latest()) and _reached(brief, newest) == "patience":
+        told = "1 validation" if config.train.patience == 1 else f"{config.train.patience} validations"
+        say(f"Training ends after step {newest.step}: {told} were no better than that of step {run.best().step}")
     return _learned(run, config, dataset)
+
+
+def _reached(brief: Brief, newest: Checkpoint | None) -> str:
+    """The key of the limit that a training has reached whose newest checkpoint is that; empty where it has not."""
+    settings = brief.config.train
+    if newest is None:
+        return ""
+    if settings.minutes and newest.state.get("seconds", 0) >= 60 * settings.minutes:
+        return "minutes"
+    if newest.step >= settings.steps:
+        return "steps"
+    return "patience" if brief.stale(brief.run.validations(), newest.step) else ""
 
 
 def _learned(run: Run, config: Config, dataset: Dataset) -> Run:

@@ -1,9 +1,13 @@
 """The learning rate as a function of the step, and the config dict that DeepSpeed is given."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
+from pydantic import ValidationError
+
 from raysum.config.loading import load_config, merge, presets
-from raysum.config.problems import did_you_mean
+from raysum.config.problems import did_you_mean, keys
 from raysum.config.sections import Config, OptimConfig
 from raysum.errors import UserError
 from raysum.runtime.silence import quiet_training
@@ -54,32 +58,61 @@ def check_engine_config(config: Config) -> None:
     from deepspeed.runtime.config import DeepSpeedConfig
 
     block = _Watched(config.deepspeed, train_batch_size=1)
-    block.read = set()
+    block.read = {}  # DeepSpeed copies the block, and they share it
     try:
         DeepSpeedConfig(block)
         clipping = block.get("gradient_clipping", 0.0)
         if not isinstance(clipping, int | float) or not 0 <= clipping <= 1e9:
-            raise ValueError(f"gradient_clipping must be a number from 0 to 1e9, not {clipping!r}")
+            raise ValueError(f"must be a number from 0 to 1e9, not {clipping!r}")
     except Exception as error:  # DeepSpeed has no class of its own for a wrong config
+        last = next((key for key in reversed(block.read) if key in config.deepspeed), "")
+        if isinstance(error, ValidationError):
+            raise UserError("\n".join(_explain(f"deepspeed.{last}", error))) from None
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"DeepSpeed refuses the deepspeed: block of the config: {reason}") from None
-    for key in sorted(config.deepspeed.keys() - block.read):
+        value = config.deepspeed.get(last)
+        if isinstance(error, TypeError | AttributeError) and not isinstance(value, dict):
+            reason = f"must be a section of keys and values, not {value!r}"
+        raise UserError(f"DeepSpeed refuses deepspeed.{last}: {reason}") from None
+    for key in sorted(config.deepspeed.keys() - block.read.keys()):
         raise UserError(
             f"unknown key 'deepspeed.{key}'; {did_you_mean(key, sorted(block.read))}DeepSpeed has none such"
         )
 
 
+def _explain(section: str, error: ValidationError) -> Iterator[str]:
+    """A line for each problem of a ``section`` of DeepSpeed's, with its key and what it may be."""
+    from deepspeed.runtime.config_utils import DeepSpeedConfigModel
+
+    models = {model.__name__: model for model in DeepSpeedConfigModel.__subclasses__()}
+    for problem in error.errors():
+        key = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            near = did_you_mean(key, keys(models[error.title]) if error.title in models else ())
+            yield f"unknown key '{section}.{key}'; {near}DeepSpeed has none such"
+        else:
+            told = re.sub(r", (.+) or \1$", r" or \1", problem["msg"].removeprefix("Value error, "))  # a name twice
+            yield f"DeepSpeed refuses {section}.{key}: {told} (got {problem['input']!r:.200})".replace(".:", ":")
+
+
 class _Watched(dict[str, Any]):
     """A dict that remembers which keys were asked for: DeepSpeed says nothing of those that it does not know."""
 
-    read: set[str]
+    read: dict[str, None]  # in order, by when each was asked for last
+
+    def _note(self, key: Any) -> None:
+        self.read.pop(key, None)
+        self.read[key] = None
+
+    def __getitem__(self, key: Any) -> Any:
+        self._note(key)
+        return super().__getitem__(key)
 
     def __contains__(self, key: Any) -> bool:
-        self.read.add(key)
+        self._note(key)
         return super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.read.add(key)
+        self._note(key)
         return super().get(key, default)
 
     def keys(self) -> Any:

@@ -18,7 +18,7 @@ from raysum.train.report import Meter, Reporter
 
 
 def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
-    """Train until ``train.steps`` are done or ``train.minutes`` over, as a rank of an initialized process group.
+    """Train until ``train.steps`` are done, ``train.minutes`` or ``train.patience`` over, as a rank of a process group.
 
     ``load(step)`` gives this rank's micro-batches from step ``step`` (counted from 0) on.
     """
@@ -26,10 +26,18 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
     checkpoint = run.latest()
     engine = build_engine(brief, checkpoint)
     state = resume(engine, brief, checkpoint)
-    coming, meter = load(state["step"]), Meter(engine.device, state)
-    if state["step"] and brief.judges(state["step"]) and state["step"] not in run.validations():
-        reporter.write({"step": state["step"], "valid_loss": validation_loss(engine, brief)})
+    coming, meter, judgements = load(state["step"]), Meter(engine.device, state), run.validations()
+
+    def judge(step: int) -> None:
+        judgements[step] = validation_loss(engine, brief)
+        reporter.write({"step": step, "valid_loss": judgements[step]})
+
+    if state["step"] and brief.judges(state["step"]) and state["step"] not in judgements:
+        with meter.paused():
+            judge(state["step"])
     for done in range(state["step"] + 1, settings.steps + 1):
+        if brief.stale(judgements, done - 1):
+            break
         rate = step(engine, brief, done - 1, coming, meter)
         last = done == settings.steps or meter.over(settings.minutes)
         judged = brief.judges(done) or (last and brief.valid is not None)
@@ -39,7 +47,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
             with meter.paused():
                 checkpoints.save(engine, run, state | meter.state() | {"step": done})
                 if judged:
-                    reporter.write({"step": done, "valid_loss": validation_loss(engine, brief)})
+                    judge(done)
                 reporter.hand_on(reporter.latest)
                 if distributed.get_rank() == 0:
                     checkpoints.prune(run, settings.keep)

@@ -8,6 +8,7 @@ from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
 from raysum.metrics.statistics import Figure
 from raysum.run import Run
+from raysum.runtime.shown import Shown
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label
 
@@ -37,7 +38,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class SearchResult(Shown):
     """All trials of a search, best first, failed ones last; ``run`` is what `serve` hosts."""
 
     space: SpaceConfig

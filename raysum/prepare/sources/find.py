@@ -1,7 +1,8 @@
 """Sources: files and folders that hold raw clusters, found behind the paths that a user gives.
 
 A source is a file, a folder of such files, or a folder DIR with `DIR/<cluster>/*.txt`: one text file a document, and
-`title.txt` and `summary.txt` beside them where there are any.
+`title.txt` and `summary.txt` beside them where there are any. `samples` are the clusters that come with raysum, unless
+there is a folder of that name.
 """
 
 import csv
@@ -19,6 +20,7 @@ from raysum.prepare.sources.jsonl import read_json, read_jsonl
 from raysum.prepare.sources.parquet import read_parquet
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
+from raysum.runtime.storage import converted
 
 _READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
     ".jsonl": read_jsonl,
@@ -28,6 +30,7 @@ _READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
     ".parquet": read_parquet,
 }
 SUFFIXES = tuple(_READERS)
+_SAMPLES = Path(__file__).parents[2] / "samples"
 _TABLES = (".csv", ".parquet")
 _PLAIN, _PACKED = (
     (".jsonl", ".json", ".csv"),
@@ -65,12 +68,21 @@ def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[Ra
 
     ``shape`` is that of their rows.
 
-    Raises UserError where a path is missing, unreadable, empty or of no known format.
+    Raises UserError where a path is missing, unreadable, empty or of no known format, or ``shape`` has paths for texts.
     """
-    sources = [source for path in paths for source in _expand(Path(path).expanduser())]
+    sources = [source for path in paths for source in _expand(_place(Path(path).expanduser()))]
+    for source in sources:
+        if source.reader is read_folder:
+            shape.check_texts(source.path)
     if not sources:
         raise UserError(f"no source given; name files ({', '.join(SUFFIXES)}) or folders of text files")
     return [replace(source, shape=shape) for source in sources]
+
+
+def _place(path: Path) -> Path:
+    """``path``, or where it is in the samples that come with raysum."""
+    shipped = _SAMPLES.joinpath(*path.parts[1:])
+    return shipped if path.parts[:1] == (_SAMPLES.name,) and shipped.exists() and not path.exists() else path
 
 
 def _expand(path: Path) -> list[RawSource]:
@@ -85,9 +97,17 @@ def _expand(path: Path) -> list[RawSource]:
         size = path.stat().st_size
         if size == 0:
             raise UserError(f"{path} is empty: it holds no cluster")
+        if path.suffix in _PLAIN:
+            with path.open("rb") as file:
+                _check_encoding(file.read(4), path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     return [RawSource(path, _split_in_name(path), reader, size * (1 if path.suffix in _PLAIN else _PACKED))]
+
+
+def _check_encoding(head: bytes, path: Path) -> None:
+    if (told := converted(head, path)).startswith("it is"):
+        raise UserError(f"{path} is not UTF-8 text; {told}")
 
 
 def _expand_folder(folder: Path) -> list[RawSource]:

@@ -3,6 +3,7 @@
 import codecs
 import gzip
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from raysum.errors import UserError
@@ -43,7 +44,7 @@ def json_records(lines: Iterable[bytes | None], name: str) -> Iterator[Record]:
         if line is None:
             yield Record(where, "", TOO_LONG)
         elif text := line.removeprefix(codecs.BOM_UTF8).strip():
-            yield _parsed(where, text)
+            yield replace(_parsed(where, text), size=len(line))
 
 
 def _parsed(where: str, text: bytes) -> Record:

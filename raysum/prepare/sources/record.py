@@ -31,6 +31,7 @@ class Record:
     raw: Any
     problem: str = ""
     detail: str = ""
+    size: int = 0  # bytes that it takes in its file, where the reader knows
 
     @property
     def id(self) -> str:

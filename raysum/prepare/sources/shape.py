@@ -47,8 +47,6 @@ class Shape:
             paths[name] = path
         if "documents" in paths and "paragraphs" in paths:
             raise ValueError("maps both documents and paragraphs; a cluster has one of them")
-        if separator and not {"documents", "paragraphs"} & paths.keys():
-            paths["documents"] = "documents"
         return cls(paths, separator)
 
     def check_columns(self, path: Path, columns: Iterable[str]) -> None:
@@ -60,9 +58,27 @@ class Shape:
             found = ", ".join(columns) or "nothing"
             raise UserError(f"{path} has no column `{lacking[0]}`, only {found}; name one with --map documents=COLUMN")
 
+    def check_texts(self, name: str | Path) -> None:
+        """Raises UserError where paths are given for ``name``, which holds plain texts."""
+        if self.paths:
+            raise UserError(f"--map tells where fields stand in rows; {name} is plain text, without any: leave it out")
+
+    def parted(self, document: Any) -> list[Any]:
+        """A document, a text or ``{source, text}``, as what ``separator`` parts it into, with names of their own."""
+        text = document.get("text") if isinstance(document, dict) else document
+        if not (self.separator and isinstance(text, str)):
+            return [document]
+        parts = [part.strip() for part in text.split(self.separator)]
+        if not isinstance(document, dict):
+            return parts
+        parts = [part for part in parts if part] or [""]
+        name, several = document.get(_SOURCE), len(parts) > 1
+        own = [{_SOURCE: f"{name}, part {number}"} if name and several else {} for number in range(1, len(parts) + 1)]
+        return [document | {"text": part} | source for part, source in zip(parts, own, strict=True)]
+
     def applied(self, record: Record) -> Iterator[Record]:
         """The record, or the clusters in it, with our fields."""
-        if record.problem or not isinstance(record.raw, dict) or not self.paths:
+        if record.problem or not isinstance(record.raw, dict) or not (self.paths or self.separator):
             yield record
             return
         if _CLUSTERS not in self.paths:
@@ -73,7 +89,7 @@ class Shape:
             yield _without(record, _CLUSTERS, self.paths[_CLUSTERS])
             return
         for number, raw in enumerate(inside, 1):
-            part = replace(record, where=f"{record.where}:{number}", raw=raw)
+            part = replace(record, where=f"{record.where}:{number}", raw=raw, size=0)
             yield self._mapped(part) if isinstance(raw, dict) else part
 
     def _mapped(self, record: Record) -> Record:
@@ -83,8 +99,12 @@ class Shape:
             return replace(record, problem=error.reason, detail=error.detail)
 
     def _with_our_fields(self, record: Record) -> Record:
-        values = {name: _at(record.raw, _STEP.findall(path)) for name, path in self.paths.items() if name != _CLUSTERS}
-        raw = {name: value for name, value in record.raw.items() if name not in self.paths}
+        paths = {name: path for name, path in self.paths.items() if name != _CLUSTERS}
+        if self.separator and not {"documents", "paragraphs"} & paths.keys():
+            given = "paragraphs" if "paragraphs" in record.raw and "documents" not in record.raw else "documents"
+            paths[given] = given
+        values = {name: _at(record.raw, _STEP.findall(path)) for name, path in paths.items()}
+        raw = {name: value for name, value in record.raw.items() if name not in paths}
         for name, joint in _TEXTS.items():
             if values.get(name) is not None:
                 raw[name] = _text(values[name], joint)
@@ -92,16 +112,14 @@ class Shape:
             value = listed_texts(values.get(name))
             if value is not None:
                 raw[name] = [_text(item, joint) for item in (value if isinstance(value, list) else [value])]
-        kind = next((name for name in ("documents", "paragraphs") if name in self.paths), None)
+        kind = next((name for name in ("documents", "paragraphs") if name in paths), None)
         if kind is None:
             return replace(record, raw=raw)
         raw.pop("paragraphs" if kind == "documents" else "documents", None)
         texts = raw.get(kind)
         if texts is None:
-            return _without(record, kind, self.paths[kind])
-        if self.separator:
-            parts = (item.split(self.separator) if isinstance(item, str) else [item] for item in texts)
-            texts = [part.strip() if isinstance(part, str) else part for group in parts for part in group]
+            return _without(record, kind, paths[kind])
+        texts = [part for item in texts for part in self.parted(item)]
         names = values.get(_SOURCE)
         if names is not None:
             names = names if isinstance(names, list) else [names]

@@ -1,4 +1,4 @@
-"""`raysum train auto`: a training that fits a dataset, a machine and a time, and whether it was worth it.
+"""What a training is like that fits a dataset, a machine and a time.
 
 What is chosen is written like any other config. The numbers are ours: at width 128 the quickstart copies names that it
 has never seen after some 15,000 examples in steps of 22; the rest goes on from there by the usual rules (a rate that
@@ -17,24 +17,15 @@ from raysum.config.loading import load_config, merge
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
-from raysum.decode.summarizer import Summarizer
-from raysum.errors import UserError
-from raysum.evaluate.config import EvaluateConfig
-from raysum.evaluate.evaluation import compare, results_folder
-from raysum.evaluate.scorers import FIGURES
-from raysum.evaluate.systems import Extracted, System, Trained
-from raysum.evaluate.table import Evaluation
-from raysum.run import Run, RunResult
+from raysum.run import Run
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.stream.kinds.base import kind_of
 from raysum.stream.loader import batches
-from raysum.systems import extractive_names
-from raysum.train import fit
 from raysum.train.brief import brief_of
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    pass
 
 NAME = "auto"
 
@@ -58,85 +49,12 @@ _MICRO_TOKENS = 8000  # of a micro-batch, at most: memory
 _TRAINING = 0.8  # of the time; the rest is for validation, checkpoints, and steps slower than those measured
 _VALIDATIONS, _VALIDATING = 10, 0.03  # how many; examples of each, as a share of those trained on
 _EPOCHS = 100  # at most
+_PATIENCE = 3  # validations without a better one, where examples are seen so often that dropout is due
 _DROPOUT = ((2, 0.0), (10, 0.1), (_EPOCHS, 0.3))  # up to so many epochs
 # Steps that are measured, the first of which does not count: so many at least and at most, and within this share of
 # the time, so that a moment in which the machine is busy with something else does not tell.
 _MEASURED, _MEASURING = (3, 20), 0.02
 _FEW = 5000  # clusters
-_INVENTED = 0.1  # share of summaries that may have a name which no source has
-_COMPARED, _COMPARED_TOKENS = (16, 100), 6000  # examples of the valid split; tokens of their summaries, about
-
-
-@dataclass(frozen=True)
-class AutoResult(RunResult):
-    """The run beside systems that need no training, on the valid split, and the command that serves the best of all."""
-
-    evaluation: Evaluation
-    invented: float  # share of the run's summaries with something of that ``kind`` that no source has
-    kind: str = "name or number"
-
-    @property
-    def best(self) -> str:
-        """The run, where it is better beyond doubt and few of its summaries name what no source has.
-
-        By facts F1 where the dataset has facts, else by ROUGE-2, which is high for right phrases around wrong names.
-        """
-        run, *others = self.evaluation.systems
-        other = max(others, key=lambda name: self.evaluation.systems[name][self.figure])
-        ahead = self.evaluation.differences[f"{run} - {other}"][f"{self.figure}_low"] > 0
-        return run if ahead and self.invented <= _INVENTED else other
-
-    @property
-    def figure(self) -> str:
-        """By which systems are compared."""
-        return "facts_f1" if all("facts_f1" in figures for figures in self.evaluation.systems.values()) else "rouge2"
-
-    @property
-    def serve(self) -> str:
-        return f"raysum serve {self.best if self.best in extractive_names() else self.run.path}"
-
-    def to_dict(self) -> dict[str, Any]:
-        told = {"invented": round(self.invented, 4), "best": self.best, "serve": self.serve}
-        return {**super().to_dict(), **self.evaluation.to_dict(), **told}
-
-    def render(self) -> "Group":  # type: ignore[override]
-        from rich.console import Group
-        from rich.text import Text
-
-        name, figure = self.run.path.name, FIGURES[self.figure].label
-        lines = [f"{100 * self.invented:.0f} % of the summaries of {name} have a {self.kind} that no source has."]
-        if self.best == name:
-            lines.append(f"{name} has the highest {figure}, beyond doubt. Serve it with")
-        else:
-            too_much = f"invents too much (above {100 * _INVENTED:.0f} %)"
-            why = too_much if self.invented > _INVENTED else f"has no higher {figure} beyond doubt"
-            lines.append(f"{self.best} is the one to serve: it invents nothing, and {name} {why}. Serve it with")
-        return Group(self.evaluation.render(), Text("\n".join(["", *lines, f"  {self.serve}"])))
-
-
-def train(*overrides: str, **values: Any) -> AutoResult:
-    """Train on ``data`` into ``out`` for ``train.minutes``, or go on with the run that is there, and compare.
-
-    What ``overrides`` and ``values`` leave open is chosen, once, as :func:`chosen` says.
-    Raises UserError for a wrong config, dataset or run, or where the dataset has no valid split to compare by.
-
-    >>> raysum.train("auto", data="data", out="runs/auto", train={"minutes": 30})
-    """
-    asked = load_config(NAME, overrides, values)
-    if not asked.data or not asked.out:
-        raise UserError("write `raysum train auto data=DATA out=RUN train.minutes=30`")
-    dataset = Dataset.open(asked.data)
-    if dataset.kind != "summarization" or "valid" not in dataset.splits or not dataset.references("valid"):
-        raise UserError(
-            f"{dataset.path} has no valid split with summaries, by which systems are compared; "
-            "prepare it with --valid 0.1"
-        )
-    run = Run(asked.out)
-    if run.exists:
-        config = load_config(None, overrides, merge(run.config.model_dump(), values))
-    else:
-        config = chosen(dataset, overrides, values)
-    return compared(fit.train(None, **config.model_dump()).run, dataset)
 
 
 def chosen(dataset: Dataset, overrides: tuple[str, ...], values: dict[str, Any]) -> Config:
@@ -161,7 +79,7 @@ def chosen(dataset: Dataset, overrides: tuple[str, ...], values: dict[str, Any])
     say(
         f"Chosen: {found.model.encoder}/{found.model.decoder} of width {found.model.width}, {found.train.steps} steps; "  # type: ignore[attr-defined]
         f"this machine trains on {1 / per_example:.1f} examples a second, so each of {rows} is seen "
-        f"{min(visits / rows, _EPOCHS):.1f} times in {found.train.minutes:g} minutes"
+        f"{min(visits / rows, _EPOCHS):.1f} times in {found.train.minutes:g} min"
     )
     say(_expectation(rows, visits))
     return found
@@ -213,7 +131,8 @@ def _timed(
     sizes = {name: getattr(draft.model, name) for name in SIZES[0].model}
     steady = {"steps": steps, "validate_every": every, "save_every": every, "log_every": max(1, min(10, steps // 20))}
     steady["validate_examples"] = max(16, int(_VALIDATING * visits))
-    choice = {"model": sizes | {"dropout": dropout}, "train": steady, "optim": {"warmup_steps": steps // 10}}
+    patience = {"patience": _PATIENCE if dropout else None}
+    choice = {"model": sizes | {"dropout": dropout}, "train": steady | patience, "optim": {"warmup_steps": steps // 10}}
     return _batched(dataset, merge(values_of, choice), examples, overrides, values)
 
 
@@ -259,17 +178,3 @@ def _expectation(rows: int, visits: int) -> str:
         f"{rows} clusters are enough to learn from, but what it writes stays to be checked: of the facts that the "
         "quickstart's model states after 16,000 clusters 6 % are wrong"
     )
-
-
-def compared(run: Run, dataset: Dataset) -> AutoResult:
-    """The run beside all systems that need no training, on the valid split."""
-    summarizer = Summarizer.load(run.path)
-    free = [one for one in map(Extracted.named, extractive_names()) if not one.system.needs_reference]
-    mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
-    limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
-    config = EvaluateConfig(data=str(dataset.path), split="valid", limit=limit)
-    systems: list[System] = [Trained(run.path.name, summarizer, summarizer.settings), *free]
-    evaluation = compare(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
-    invented = evaluation.systems[run.path.name]["unsupported"] / evaluation.examples
-    kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # names are lower-cased like all else
-    return AutoResult(run, evaluation, invented, kind)

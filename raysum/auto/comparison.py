@@ -1,0 +1,114 @@
+"""Whether a run was worth its training: beside what takes sentences, and which of them is the one to serve."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raysum.config.loading import load_config
+from raysum.config.sections import LoadConfig
+from raysum.data.dataset import Dataset
+from raysum.data.familiar import learn
+from raysum.decode.summarizer import Summarizer
+from raysum.evaluate.config import EvaluateConfig
+from raysum.evaluate.evaluation import compare, results_folder
+from raysum.evaluate.examples import read_examples
+from raysum.evaluate.scorers import FIGURES
+from raysum.evaluate.systems import Sentences, System, Watched
+from raysum.evaluate.table import Evaluation
+from raysum.extract.learning import FEWEST
+from raysum.extract.summarizer import extract_settings
+from raysum.extract.trained import TrainedExtractive
+from raysum.metrics.tfidf import count_words
+from raysum.run import Run, RunResult
+from raysum.systems import extractive, extractive_names
+from raysum.train import fit
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+EXTRACTOR = "extractor"
+_INVENTED = 0.1  # share of summaries that may have a name which no source has
+_COMPARED, _COMPARED_TOKENS = (16, 100), 6000  # examples of the valid split; tokens of their summaries, about
+_COUNTED = 1000  # summaries of the train split whose words are counted
+
+
+@dataclass(frozen=True)
+class AutoResult(RunResult):
+    """The run beside systems that take sentences, on the valid split, and the command that serves the best of all."""
+
+    evaluation: Evaluation
+    invented: float  # share of the run's summaries with something of that ``kind`` that no source has
+    words: int  # of the summaries of systems that take sentences, at most: what the dataset's have on average
+    kind: str = "name or number"
+
+    @property
+    def best(self) -> str:
+        """The run, where it is better beyond doubt and few of its summaries name what no source has.
+
+        By facts F1 where the dataset has facts, else by ROUGE-2, which is high for right phrases around wrong names.
+        """
+        run, *others = self.evaluation.systems
+        other = max(others, key=lambda name: self.evaluation.systems[name][self.figure])
+        ahead = self.evaluation.differences[f"{run} - {other}"][f"{self.figure}_low"] > 0
+        return run if ahead and self.invented <= _INVENTED else other
+
+    @property
+    def figure(self) -> str:
+        """By which systems are compared."""
+        return "facts_f1" if all("facts_f1" in figures for figures in self.evaluation.systems.values()) else "rouge2"
+
+    @property
+    def serve(self) -> str:
+        if self.best == self.run.path.name:
+            return f"raysum serve {self.run.path}"
+        place = self.run.path / EXTRACTOR if self.best == EXTRACTOR else self.best
+        return f"raysum serve {place} --set words={self.words}"
+
+    def to_dict(self) -> dict[str, Any]:
+        told = {"invented": round(self.invented, 4), "best": self.best, "serve": self.serve}
+        return {**super().to_dict(), **self.evaluation.to_dict(), **told}
+
+    def render(self) -> "Group":  # type: ignore[override]
+        from rich.console import Group
+        from rich.text import Text
+
+        name, figure = self.run.path.name, FIGURES[self.figure].label
+        lines = [f"{100 * self.invented:.0f} % of the summaries of {name} have a {self.kind} that no source has."]
+        if self.best == name:
+            lines.append(f"{name} has the highest {figure}, beyond doubt. Serve it with")
+        else:
+            too_much = f"invents too much (above {100 * _INVENTED:.0f} %)"
+            why = too_much if self.invented > _INVENTED else f"has no higher {figure} beyond doubt"
+            lines.append(f"{self.best} is the one to serve: it invents nothing, and {name} {why}. Serve it with")
+        return Group(self.evaluation.render(), Text("\n".join(["", *lines, f"  {self.serve}"])))
+
+
+def _extractor(run: Run, dataset: Dataset) -> Iterator[TrainedExtractive]:
+    """The one that learns in a minute, trained inside ``run``; none where there is too little to learn from."""
+    if dataset.references("train") >= FEWEST:
+        config = load_config("extractor", (), {"data": str(dataset.path), "out": str(run.path / EXTRACTOR)})
+        yield TrainedExtractive(fit.fit(config), LoadConfig())
+
+
+def compared(run: Run, dataset: Dataset) -> AutoResult:
+    """The run beside what takes sentences, as it is served, on the valid split."""
+    summarizer = Summarizer.load(run.path)
+    summaries = islice((row["summary"] for row in read_examples(dataset, "train")), _COUNTED)
+    words = ceil(statistics.fmean(map(count_words, summaries)))
+    free = [one for one in map(extractive, extractive_names()) if not one.needs_reference]
+    settings = extract_settings({"words": words})
+    mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
+    limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
+    config = EvaluateConfig(data=str(dataset.path), split="valid", limit=limit)
+    own = Watched(run.path.name, summarizer, summarizer.settings)
+    systems: list[System] = [own, *(Sentences(one, settings) for one in (*_extractor(run, dataset), *free))]
+    evaluation = compare(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
+    learn(run, dataset, own.seen)
+    invented = evaluation.systems[run.path.name]["unsupported"] / evaluation.examples
+    kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # names are lower-cased like all else
+    return AutoResult(run, evaluation, invented, words, kind)

@@ -1,0 +1,40 @@
+"""`raysum train auto`: choose, train, compare."""
+
+from typing import TYPE_CHECKING, Any
+
+from raysum.config.loading import load_config, merge
+from raysum.data.dataset import Dataset
+from raysum.errors import UserError
+from raysum.run import Run
+from raysum.train import fit
+
+if TYPE_CHECKING:
+    pass
+
+from raysum.auto.choice import NAME, chosen
+from raysum.auto.comparison import AutoResult, compared
+
+
+def train(*overrides: str, **values: Any) -> AutoResult:
+    """Train on ``data`` into ``out`` for ``train.minutes``, or go on with the run that is there, and compare.
+
+    What ``overrides`` and ``values`` leave open is chosen, once, as :func:`chosen` says.
+    Raises UserError for a wrong config, dataset or run, or where the dataset has no valid split to compare by.
+
+    >>> raysum.train("auto", data="data", out="runs/auto", train={"minutes": 30})
+    """
+    asked = load_config(NAME, overrides, values)
+    if not asked.data or not asked.out:
+        raise UserError("write `raysum train auto data=DATA out=RUN train.minutes=30`")
+    dataset = Dataset.open(asked.data)
+    if dataset.kind != "summarization" or "valid" not in dataset.splits or not dataset.references("valid"):
+        raise UserError(
+            f"{dataset.path} has no valid split with summaries, by which systems are compared; "
+            "prepare it with --valid 0.1"
+        )
+    run = Run(asked.out)
+    if run.exists:
+        config = load_config(None, overrides, merge(run.config.model_dump(), values))
+    else:
+        config = chosen(dataset, overrides, values)
+    return compared(fit.train(None, **config.model_dump()).run, dataset)
