@@ -48,9 +48,9 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def write_run(path: Path, dataset, task: str) -> None:
+def write_run(path: Path, dataset, task: str, **sizes: int) -> None:
     pieces = len(Vocabulary.load(dataset.vocabulary_path))
-    spec, run = HibertSpec(**SMALL, vocabulary=pieces, task=task), Run(path)
+    spec, run = HibertSpec(**{**SMALL, **sizes}, vocabulary=pieces, task=task), Run(path)
     torch.manual_seed(1)
     run.create(Config(model=spec), dataset.recipe.model_dump(), dataset.vocabulary_path)
     run.add_weights(1, build(spec).state_dict(), {"data": dataset.fingerprint})
