@@ -11,13 +11,14 @@ import yaml
 from servers import serving
 
 import raysum
+from raysum.ablation import stages
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, ExtractConfig, LoadConfig
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.sentences import SentenceScorer
 from raysum.errors import UserError
-from raysum.extract.summarizer import Extractor, take
+from raysum.extract.summarizer import take
 from raysum.extract.systems import Lead, Source
 from raysum.models.specs.hibert import HibertSpec
 from raysum.prepare.factbook.corpus import generate
@@ -221,14 +222,30 @@ def test_from_text_to_a_served_run(folder, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_is_trained_on_ray_and_searched(folder, tmp_path):
+def test_on_ray_the_same_sentences_are_masked_and_a_search_trains_runs_that_extract(folder, tmp_path):
     alone = fit(config("hibert_tiny_pretraining", folder / "bare", tmp_path / "alone", 10))
     two = fit(config("hibert_tiny_pretraining", folder / "bare", tmp_path / "two", 10, workers=2))
-    assert losses(two) == pytest.approx(losses(alone), rel=1e-4)  # the same sentences are masked
-    space = {
-        "kind": "train",
-        "preset": "hibert_tiny",
-        "budget": {"trials": 2},
-    }
+    assert losses(two) == pytest.approx(losses(alone), rel=1e-4)
+    settings = {"steps": 6, "validate_every": 3, "save_every": 3, "micro_batches": 1, "batch_tokens": 600}
+    shared = {f"model.{key}": value for key, value in SMALL.items()} | {f"train.{k}": v for k, v in settings.items()}
+    space = {"about": "window and rate", "kind": "train", "preset": "hibert_tiny", "config": shared}
+    space |= {"search": {"model.window": {"grid": [4, 30]}}, "metric": "valid_loss"}
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))
-    assert isinstance(raysum.load(str(folder / "run")), Extractor)
+    found = raysum.tune(str(tmp_path / "space.yaml"), f"data={folder / 'labelled'}", f"out={tmp_path / 'search'}")
+    assert len(found.trials) == 2 and found.run.extract.sentences
+    assert len(raysum.load(str(tmp_path / "search")).summarize_many(CLUSTERS[:1])[0].sentences) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_stages_of_pretraining_are_one_table(folder, tmp_path):
+    sizes = [f"model.{key}={value}" for key, value in SMALL.items()]
+    short = [*sizes, "train.workers=0", "train.steps=2", "train.micro_batches=1", "train.batch_tokens=600"]
+    places = (folder / "bare", folder / "bare", folder / "labelled", tmp_path / "out")
+    found = stages(*places, split="valid", pretraining=short, tuning=short)
+    assert [*found.systems] == ["both", "open", "in-domain", "none", "lead"] and found.examples == 20
+    start = {name: Run(tmp_path / "out" / name).config.train.start for name in ("both", "none", "pretrained-both")}
+    assert start["none"] is None and start["both"].endswith("pretrained-both")
+    assert start["pretrained-both"].endswith("pretrained-open")
+    again = stages(*places, split="valid", pretraining=short, tuning=short)  # nothing is trained twice
+    assert again.systems == found.systems

@@ -18,7 +18,7 @@ class TrainedExtractive(Extractive):
     redundancy = 1.0  # as in the papers, where the best are taken as they are
 
     def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
-        self.name, self.how = run.path.name, f"the sentences that the {run.config.model.system} scores highest"
+        self.name, self.how = run.path.name, "sentences of the highest scores first"
         self.scorer = SentenceScorer(run, config, device)
 
     def row(self, cluster: Mapping[str, Any]) -> Any:
