@@ -38,7 +38,7 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve", "none"], "no run folder none"),
         (["summarize", "none", "--set", "beta", "empty.jsonl"], "beta"),
         (["summarize", "lexrnk", "file"], "did you mean 'lexrank'?"),
-        (["summarize", "none", "file", "--words", "9"], "words is for lead, lexrank, mmr, oracle"),
+        (["summarize", "none", "file", "--words", "9"], "no run folder none"),
         (["summarize", "oracle", "file"], "cluster 'file' cannot be summarized"),
         (["evaluate", "lexrank", "--data", "none", "--set", "wrods=9"], "no dataset none"),
         (["quickstart", "--out", "file"], "file exists already"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small_runs
 import torch
 import yaml
 from servers import serving
@@ -74,6 +75,17 @@ def test_the_best_sentences_are_taken_and_cited_to_the_character(folder):
             document = raw["documents"][cited.document]
             assert document["text"][cited.start : cited.end] == cited.quote and cited.source == document["source"]
             assert sentence.text == " ".join(cited.quote.split())
+
+
+def test_sentences_of_all_documents_are_scored_however_many_there_are(folder):
+    scorer = SentenceScorer(Run(folder / "run"), LoadConfig())
+    many = {"id": "m", "documents": [text for raw in generate("test", 60) for text in raw["documents"]]}
+    row = scorer.row(many)
+    scores = scorer.scores(row)
+    assert len(scores) == len(row["text"]) > Run(folder / "run").config.source.max_paragraphs + 300
+    assert len({*row["document"].tolist()}) == len(many["documents"])
+    summary = raysum.load(str(folder / "run")).summarize("", many["documents"], sentences=len(scores))
+    assert len(summary.sentences) == len(scores)
 
 
 def test_a_limit_that_is_asked_for_takes_the_place_of_the_tuned_one(folder):
@@ -155,6 +167,8 @@ def test_a_dataset_of_another_kind_is_refused(folder, target, data, message):
 def test_what_cannot_be_is_one_message(folder, tmp_path):
     with pytest.raises(UserError, match="writes no summaries: its model is a hibert"):
         raysum.load(str(folder / "pretrained"))
+    with pytest.raises(UserError, match="words is for lead, lexrank, mmr, oracle and runs that extract"):
+        raysum.load(str(small_runs.write_run(tmp_path)), words=50)
     with pytest.raises(UserError, match="'x' cannot be summarized: no text in the documents"):
         raysum.load(str(folder / "run")).summarize_many([{"id": "x", "documents": ["— * —"]}])
     with pytest.raises(UserError, match="no decoding of it to search"):
