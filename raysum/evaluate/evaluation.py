@@ -52,6 +52,8 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     run = Run.resolve(target)
     check_readable(run, dataset)
     if run.config.model.extracts:
+        if config.terms or config.swapped:
+            raise UserError(f"terms and swapped are of runs that write; {run.path} takes sentences as they are")
         extractor = Extractor.trained(run, config)
         beside = (Extractor(extractive(name), extractor.settings) for name in ("lead", "lexrank"))
         found = [Sentences(one.system, one.settings) for one in (extractor, *beside)]
