@@ -35,7 +35,7 @@ def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Ext
     """A trained run, or ``lexrank``, ``lead``, ``mmr``, ready to summarize raw text in this process, without Ray.
 
     ``checkpoint`` is ``best``, ``latest`` or a step; ``decode`` overrides decoding settings (``num_beams=8``, or
-    ``words=50`` of what needs no training), and ``device`` and ``dtype`` are as in :meth:`Summarizer.load`.
+    ``words=50`` of what takes sentences), and ``device`` and ``dtype`` are as in :meth:`Summarizer.load`.
     Raises UserError where ``run`` is not a run folder with a complete checkpoint.
     """
     from raysum.extract.summarizer import load as run_or_system

@@ -79,7 +79,7 @@ class Start:
 
     run: Run
     checkpoint: Checkpoint
-    taken: list[str]
+    taken: dict[str, str]  # parameters of the model, and what they are called in the run
     fresh: list[str]  # parameters of the model that the run does not have, or in another shape
     unused: list[str]  # parameters of the run that the model does not have
 
@@ -101,16 +101,17 @@ class Start:
         wanted = {name: list(value.shape) for name, value in systems.parameters(spec).items()}
         with safe_open(str(checkpoint.weights), "pt") as file:
             found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-        taken = [name for name, shape in wanted.items() if found.get(name) == shape]
+        serving = {run.config.model.serves(name, spec): name for name in found}
+        taken = {name: serving[name] for name in wanted if name in serving and found[serving[name]] == wanted[name]}
         if not any(len(wanted[name]) > 1 for name in taken):
             raise UserError(f"no matrix of {path} has the name and shape of one of this model: train.start is useless")
-        unused = [name for name in found if name not in taken]
+        unused = [name for name in found if name not in taken.values()]
         return cls(run, checkpoint, taken, [name for name in wanted if name not in taken], unused)
 
     def __str__(self) -> str:
         parts = [f"{len(self.taken)} parameters begin as those of {self.run.path}, step {self.checkpoint.step}"]
-        parts += [f"new are {_listed(self.fresh, self.taken)}"] if self.fresh else []
-        parts += [f"left out are its {_listed(self.unused, self.taken)}"] if self.unused else []
+        parts += [f"new are {_listed(self.fresh, [*self.taken])}"] if self.fresh else []
+        parts += [f"left out are its {_listed(self.unused, [*self.taken.values()])}"] if self.unused else []
         return "; ".join(parts)
 
     def apply(self, model: Any) -> None:
@@ -118,7 +119,7 @@ class Start:
         from safetensors.torch import load_file
 
         weights = load_file(self.checkpoint.weights)
-        model.load_state_dict({name: weights[name] for name in self.taken}, strict=False)
+        model.load_state_dict({name: weights[own] for name, own in self.taken.items()}, strict=False)
 
 
 def _listed(names: list[str], others: list[str]) -> str:

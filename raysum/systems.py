@@ -102,6 +102,11 @@ class Spec(Checked):
         """Whether it reads its paragraphs as one sequence, joined by marks."""
         return False
 
+    def serves(self, name: str, other: "Spec") -> str | None:
+        """What the parameter ``name`` of this model is called in the one of ``other``, which may begin with it; None
+        where it is of no use there."""
+        return name
+
     def fitted(self, vocabulary: int) -> "Spec":
         """This spec for a dataset of so many pieces, whatever it said before."""
         return self.model_copy(update={"vocabulary": vocabulary}) if "vocabulary" in type(self).model_fields else self

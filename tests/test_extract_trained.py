@@ -6,18 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small_runs
 import torch
 import yaml
 from servers import serving
 
 import raysum
+from raysum.ablation import stages
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, ExtractConfig, LoadConfig
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.sentences import SentenceScorer
 from raysum.errors import UserError
-from raysum.extract.summarizer import Extractor, take
+from raysum.extract.summarizer import take
 from raysum.extract.systems import Lead, Source
 from raysum.models.specs.hibert import HibertSpec
 from raysum.prepare.factbook.corpus import generate
@@ -48,9 +50,9 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def write_run(path: Path, dataset, task: str) -> None:
+def write_run(path: Path, dataset, task: str, **sizes: int) -> None:
     pieces = len(Vocabulary.load(dataset.vocabulary_path))
-    spec, run = HibertSpec(**SMALL, vocabulary=pieces, task=task), Run(path)
+    spec, run = HibertSpec(**{**SMALL, **sizes}, vocabulary=pieces, task=task), Run(path)
     torch.manual_seed(1)
     run.create(Config(model=spec), dataset.recipe.model_dump(), dataset.vocabulary_path)
     run.add_weights(1, build(spec).state_dict(), {"data": dataset.fingerprint})
@@ -73,6 +75,17 @@ def test_the_best_sentences_are_taken_and_cited_to_the_character(folder):
             document = raw["documents"][cited.document]
             assert document["text"][cited.start : cited.end] == cited.quote and cited.source == document["source"]
             assert sentence.text == " ".join(cited.quote.split())
+
+
+def test_sentences_of_all_documents_are_scored_however_many_there_are(folder):
+    scorer = SentenceScorer(Run(folder / "run"), LoadConfig())
+    many = {"id": "m", "documents": [text for raw in generate("test", 60) for text in raw["documents"]]}
+    row = scorer.row(many)
+    scores = scorer.scores(row)
+    assert len(scores) == len(row["text"]) > Run(folder / "run").config.source.max_paragraphs + 300
+    assert len({*row["document"].tolist()}) == len(many["documents"])
+    summary = raysum.load(str(folder / "run")).summarize("", many["documents"], sentences=len(scores))
+    assert len(summary.sentences) == len(scores)
 
 
 def test_a_limit_that_is_asked_for_takes_the_place_of_the_tuned_one(folder):
@@ -154,8 +167,12 @@ def test_a_dataset_of_another_kind_is_refused(folder, target, data, message):
 def test_what_cannot_be_is_one_message(folder, tmp_path):
     with pytest.raises(UserError, match="writes no summaries: its model is a hibert"):
         raysum.load(str(folder / "pretrained"))
+    with pytest.raises(UserError, match="words is for lead, lexrank, mmr, oracle and runs that extract"):
+        raysum.load(str(small_runs.write_run(tmp_path)), words=50)
     with pytest.raises(UserError, match="'x' cannot be summarized: no text in the documents"):
         raysum.load(str(folder / "run")).summarize_many([{"id": "x", "documents": ["— * —"]}])
+    with pytest.raises(UserError, match="terms and swapped are of runs that write"):
+        raysum.evaluate(folder / "run", folder / "labelled", split="valid", terms=True)
     with pytest.raises(UserError, match="no decoding of it to search"):
         raysum.tune("beta", f"data={folder / 'labelled'}", f"run={folder / 'run'}", f"out={tmp_path / 'search'}")
     (folder / "run" / "extract.yaml").write_text("sentences: none\n")
@@ -221,14 +238,30 @@ def test_from_text_to_a_served_run(folder, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_is_trained_on_ray_and_searched(folder, tmp_path):
+def test_on_ray_the_same_sentences_are_masked_and_a_search_trains_runs_that_extract(folder, tmp_path):
     alone = fit(config("hibert_tiny_pretraining", folder / "bare", tmp_path / "alone", 10))
     two = fit(config("hibert_tiny_pretraining", folder / "bare", tmp_path / "two", 10, workers=2))
-    assert losses(two) == pytest.approx(losses(alone), rel=1e-4)  # the same sentences are masked
-    space = {
-        "kind": "train",
-        "preset": "hibert_tiny",
-        "budget": {"trials": 2},
-    }
+    assert losses(two) == pytest.approx(losses(alone), rel=1e-4)
+    settings = {"steps": 6, "validate_every": 3, "save_every": 3, "micro_batches": 1, "batch_tokens": 600}
+    shared = {f"model.{key}": value for key, value in SMALL.items()} | {f"train.{k}": v for k, v in settings.items()}
+    space = {"about": "window and rate", "kind": "train", "preset": "hibert_tiny", "config": shared}
+    space |= {"search": {"model.window": {"grid": [4, 30]}}, "metric": "valid_loss"}
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))
-    assert isinstance(raysum.load(str(folder / "run")), Extractor)
+    found = raysum.tune(str(tmp_path / "space.yaml"), f"data={folder / 'labelled'}", f"out={tmp_path / 'search'}")
+    assert len(found.trials) == 2 and found.run.extract.sentences
+    assert len(raysum.load(str(tmp_path / "search")).summarize_many(CLUSTERS[:1])[0].sentences) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_stages_of_pretraining_are_one_table(folder, tmp_path):
+    sizes = [f"model.{key}={value}" for key, value in SMALL.items()]
+    short = [*sizes, "train.workers=0", "train.steps=2", "train.micro_batches=1", "train.batch_tokens=600"]
+    places = (folder / "bare", folder / "bare", folder / "labelled", tmp_path / "out")
+    found = stages(*places, split="valid", pretraining=short, tuning=short)
+    assert [*found.systems] == ["both", "open", "in-domain", "none", "lead"] and found.examples == 20
+    start = {name: Run(tmp_path / "out" / name).config.train.start for name in ("both", "none", "pretrained-both")}
+    assert start["none"] is None and start["both"].endswith("pretrained-both")
+    assert start["pretrained-both"].endswith("pretrained-open")
+    again = stages(*places, split="valid", pretraining=short, tuning=short)  # nothing is trained twice
+    assert again.systems == found.systems

@@ -205,3 +205,27 @@ def test_it_is_served(toy):
     finally:
         server.terminate()
         server.wait(60)
+
+
+def test_the_layers_over_words_of_a_hibert_begin_the_local_layers_of_a_family(tmp_path):
+    from test_extract_trained import write_run
+
+    dataset = write_factbook(tmp_path / "data", {"train": 4})
+    write_run(tmp_path / "hibert", dataset, "pretraining", layers=2)
+    donor = Run(tmp_path / "hibert")
+    given = load_file(donor.best().weights)
+    pieces = donor.config.model.vocabulary
+    model = {"encoder": "LGLL", "decoder": "P", "pooling_heads": 2, "vocabulary": pieces, "norm": "post", **SMALL}
+    spec = systems.spec_class("family").model_validate(model)
+    start = Start.of(str(donor.path), spec, dataset.vocabulary_hash)
+    fresh = systems.build(spec)
+    start.apply(fresh)
+    found = dict(fresh.named_parameters())
+    assert torch.equal(found["embedding.weight"], given["embedding.weight"])
+    for own, other in (("sentence.0", "encoder.0.block"), ("sentence.1", "encoder.2.block")):
+        names = [name.removeprefix(own) for name in given if name.startswith(f"{own}.")]
+        assert len(names) == 12 and all(torch.equal(found[other + rest], given[own + rest]) for rest in names)
+    assert not any(name.startswith(("encoder.1", "encoder.3", "decoder")) for name in start.taken)
+    assert "left out are its decoder.*, document.*" in str(start)
+    unlike = spec.model_copy(update={"norm": "pre"})  # another computation: the embedding alone
+    assert [*Start.of(str(donor.path), unlike, dataset.vocabulary_hash).taken] == ["embedding.weight"]

@@ -70,4 +70,5 @@ def _row(random: np.random.Generator, vocabulary: int, paragraphs: int, tokens: 
         "graph_value": random.random(edges.shape[1]),
         "text": [""] * paragraphs,
         "summary": "",
+        "labels": random.integers(2, size=paragraphs),
     }

@@ -162,7 +162,9 @@ def evaluate(
 
 class _SummarizeConfig(LoadConfig, Shaped):
     title: str = Field("", description="title, where the files are texts of one cluster")
-    words: int | None = Field(None, description="words of a summary by lexrank, lead, mmr or oracle; 100 by default")
+    words: int | None = Field(
+        None, description="words of a summary by what extracts: lexrank, lead, mmr, oracle, or such a run"
+    )
     html: str | None = Field(None, description="file to write besides: a page of the summaries and their sources")
 
 

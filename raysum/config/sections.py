@@ -182,6 +182,13 @@ class ExtractConfig(Section):
         "run's default); 'trigram': those that share three words in a row; 'mmr': the order is by scores and newness",
     )
 
+    @field_validator("redundancy", mode="before")
+    @classmethod
+    def _check_redundancy(cls, value: Any) -> Any:
+        if value in (None, "trigram", "mmr") or (isinstance(value, int | float) and 0 <= value <= 1):
+            return value
+        raise ValueError("must be a number from 0 to 1, trigram or mmr")
+
     def changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Values with ``changes``: one limit that is told takes the place of the other."""
         limits = {"words": None, "sentences": None} if {"words", "sentences"} & changes.keys() else {}

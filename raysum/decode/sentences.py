@@ -18,6 +18,8 @@ from raysum.restore import restore_extractor
 from raysum.run import Run
 from raysum.runtime.placement import device as find_device
 
+_ALL = 10**6  # sentences
+
 
 class SentenceScorer:
     """The model of a run that extracts, and how raw clusters reach it.
@@ -26,7 +28,9 @@ class SentenceScorer:
     """
 
     def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
-        self.device, self.config, self.bf16 = find_device(device), run.config, config.dtype == "bf16"
+        self.device, self.bf16 = find_device(device), config.dtype == "bf16"
+        # All of a cluster can be taken, however little of it training could hold in memory.
+        self.source = run.config.source.model_copy(update={"max_paragraphs": _ALL, "max_tokens": None})
         self.vocabulary, self.recipe = Vocabulary.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
         self.model = restore_extractor(run, config.checkpoint, self.device)
         self.kind: Any = systems.kind(run.config.model)
@@ -34,12 +38,13 @@ class SentenceScorer:
             quantize(self.model)
 
     def row(self, cluster: Mapping[str, Any]) -> Row:
-        """A raw cluster as a row of kind extraction. Raises Rejected where it has no sentence."""
-        return prepare_example(cluster, self.recipe, self.vocabulary)
+        """A raw cluster as a row of kind extraction, without labels. Raises Rejected where it has no sentence."""
+        unlabelled = {name: value for name, value in cluster.items() if name not in ("summary", "summaries")}
+        return prepare_example(unlabelled, self.recipe, self.vocabulary)
 
     @torch.inference_mode()
     def scores(self, row: Row) -> np.ndarray:
-        """[M'] of the sentences that are read, the first ones of the row, higher = rather to be taken."""
-        batch = self.kind.collate(self.kind.pack([row], self.config.source))
+        """[M] of the sentences of a row, higher = rather to be taken."""
+        batch = self.kind.collate(self.kind.pack([row], self.source))
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             return self.model.sentence_scores(move(batch, self.device)).float().cpu().numpy()

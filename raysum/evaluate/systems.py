@@ -141,7 +141,7 @@ class Sentences(Extracted):
     def how(self) -> str:
         limits = [f"{count} {name}" for name in ("sentences", "words") if (count := getattr(self.settings, name))]
         rule = "" if self.settings.redundancy is None else f", redundancy {self.settings.redundancy}"
-        return f"{self.system.how}, {' and '.join(limits) or f'{WORDS} words'} at most{rule}"
+        return f"whole sentences, the best first, {' and '.join(limits) or f'{WORDS} words'} at most{rule}"
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         """Empty where no sentence is short enough."""

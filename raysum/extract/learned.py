@@ -35,8 +35,9 @@ class FeatureScorer:
             raise damaged(weights, f"holds no trained extractor ({error})") from None
 
     def row(self, cluster: Mapping[str, Any]) -> Row:
-        """A raw cluster as a row of kind extraction. Raises Rejected where it has no sentence."""
-        return prepare_example(cluster, self.recipe, self.vocabulary)
+        """A raw cluster as a row of kind extraction, without labels. Raises Rejected where it has no sentence."""
+        unlabelled = {name: value for name, value in cluster.items() if name not in ("summary", "summaries")}
+        return prepare_example(unlabelled, self.recipe, self.vocabulary)
 
     def scores(self, row: Row) -> np.ndarray:
         """[M] about the share of each sentence that stands in a summary."""

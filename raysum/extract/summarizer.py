@@ -119,7 +119,9 @@ def summarizer_of(name: str, config: LoadConfig, device: str | None = None) -> "
     for key in ExtractConfig.model_fields:
         if key in config.decode:
             known = ", ".join(systems.extractive_names())
-            raise UserError(f"{key} is for {known}; of a trained run, --set max_length tells the most tokens")
+            raise UserError(
+                f"{key} is for {known} and runs that extract; of this one, --set max_length tells the most tokens"
+            )
     from raysum.decode.summarizer import Summarizer
 
     return Summarizer.of(name, config, device)

@@ -146,7 +146,7 @@ class Oracle(Extractive):
 
 def marginal(relevance: np.ndarray, taken: Taken) -> Iterator[int]:
     """The numbers of texts by their ``relevance`` [M] and their distance from those taken, which is looked at anew."""
-    left = np.flatnonzero(np.isfinite(relevance))
+    left = np.arange(len(relevance))
     while len(left):
         gain = _RELEVANCE * relevance - (1 - _RELEVANCE) * taken.nearness()
         left = left[best_first(gain[left])]

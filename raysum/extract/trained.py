@@ -19,18 +19,15 @@ class TrainedExtractive(Extractive):
     redundancy = 1.0  # as in the papers, where the best are taken as they are
 
     def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
-        self.name, self.how = run.path.name, f"the sentences that the {run.config.model.system} scores highest"
+        self.name, self.how = run.path.name, "sentences of the highest scores first"
         self.scorer = resolve_name(run.config.model.SCORER)(run, config, device)
 
     def row(self, cluster: Mapping[str, Any]) -> Any:
         return self.scorer.row(cluster)
 
     def relevance(self, source: Source) -> np.ndarray:
-        """The scores, as shares of the highest; sentences that were not read have the lowest there is."""
-        read = self.scorer.scores(source.row)
-        read = read / max(float(read.max()), 1e-9)
-        return np.pad(read, (0, len(source.texts) - len(read)), constant_values=-np.inf)
+        scores = self.scorer.scores(source.row)
+        return scores / max(float(scores.max()), 1e-9)
 
     def order(self, source: Source, taken: Taken) -> Iterable[int]:
-        scores = self.relevance(source)
-        return best_first(scores)[: np.isfinite(scores).sum()].tolist()
+        return best_first(self.scorer.scores(source.row)).tolist()

@@ -105,12 +105,15 @@ class TransformerBlock(nn.Module):
         self.ffn = FeedForward(spec)
         self.around_ffn = Residual(spec)
 
-    def forward(self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None = None, wanted: Tensor | None = None
+    ) -> Tensor:
         """x [S, D]; token s stands at flat place ``index[s]`` of rows that attend within themselves, mask [rows, T].
 
-        ``bias`` [rows, T, T] is added to the scores.
+        ``bias`` [rows, T, T] is added to the scores. Where only some tokens are ``wanted``, the result is of these.
         """
-        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), index, mask, bias))
+        y = self.attention(self.around_attention.enter(x), index, mask, bias, wanted)
+        x = self.around_attention.leave(x if wanted is None else x.index_select(0, wanted), y)
         return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x)))
 
 
@@ -128,7 +131,9 @@ class SelfAttention(nn.Module):
 class PackedSelfAttention(SelfAttention):
     """Multi-head self-attention whose linear layers see real tokens only; rows are padded just for the attention."""
 
-    def forward(self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None, wanted: Tensor | None = None
+    ) -> Tensor:
         qkv = scatter_padded(self.qkv(x), index, *mask.shape)
         query, key, value = split_heads(qkv, self.heads, 3)
         mask = mask[:, None, None, :]
@@ -137,7 +142,8 @@ class PackedSelfAttention(SelfAttention):
         else:
             scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias[:, None]
             context = self.dropout(masked_softmax(scores, mask)).to(value.dtype) @ value
-        return self.out(merge_heads(context).flatten(0, 1).index_select(0, index))
+        places = index if wanted is None else index.index_select(0, wanted)
+        return self.out(merge_heads(context).flatten(0, 1).index_select(0, places))
 
 
 class Attention(nn.Module):

@@ -14,7 +14,7 @@ import numpy as np
 
 from raysum.data.clean import normalize, pieces
 from raysum.metrics.labels import greedy_labels
-from raysum.metrics.tfidf import words
+from raysum.metrics.tfidf import count_words, words
 from raysum.prepare.cluster import Cluster, columns_of
 from raysum.prepare.passages import Passage, passages
 from raysum.prepare.sources.record import Rejected
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MOST = 2000  # sentences of a cluster, the first so many
 _DOCUMENT = 30  # sentences of a row to pre-train on, at most (HIBERT, section 4.1)
-_READ = 64  # characters for each token that is kept: what is longer is not encoded whole
+_READ = 64  # characters for each token that is kept: what is longer is not looked at whole
 
 
 def extraction_row(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> tuple[Row, Counter[str]]:
@@ -37,7 +37,7 @@ def extraction_row(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> 
     found, encoded = _encoded(cluster, recipe, vocabulary)
     row = columns_of(cluster, recipe, vocabulary) | _columns(found, encoded, recipe)
     references = [words(text) for text in (row["summary"], *row["other_summaries"]) if text]
-    row["labels"] = greedy_labels([words(passage.quote) for passage in found], references)
+    row["labels"] = greedy_labels([words(_head(passage, recipe)) for passage in found], references)
     return row, _counts(cluster, found, encoded, recipe) | Counter(without_summary=int(not references))
 
 
@@ -83,12 +83,15 @@ def _parts(documents: Sequence[int]) -> Iterator[range]:
 def _encoded(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Passage], list[list[int]]]:
     """The sentences of which the vocabulary makes anything, and their ids, not yet cut."""
     found = passages(cluster)[:_MOST]
-    heads = [next(pieces(passage.quote, _READ * recipe.paragraph_tokens)) for passage in found]
-    ids = vocabulary.encode_all([normalize(head, recipe.normalize) for head in heads])
+    ids = vocabulary.encode_all([normalize(_head(passage, recipe), recipe.normalize) for passage in found])
     kept = [number for number, one in enumerate(ids) if one]
     if not kept:
         raise Rejected("no text in the documents")
     return [found[number] for number in kept], [ids[number] for number in kept]
+
+
+def _head(passage: Passage, recipe: Recipe) -> str:
+    return next(pieces(passage.quote, _READ * recipe.paragraph_tokens))
 
 
 def _columns(found: Sequence[Passage], encoded: Sequence[list[int]], recipe: Recipe) -> Row:
@@ -107,9 +110,9 @@ def _columns(found: Sequence[Passage], encoded: Sequence[list[int]], recipe: Rec
 
 def _counts(cluster: Cluster, found: Sequence[Passage], encoded: Sequence[list[int]], recipe: Recipe) -> Counter[str]:
     tokens = np.array([*map(len, encoded)])
-    held = sum(len(words(passage.quote)) for passage in found)
+    held = sum(count_words(passage.quote) for passage in found)
     return Counter(
-        words_cleaned_away=max(sum(len(words(text)) for _, text in cluster.documents) - held, 0),
+        words_cleaned_away=max(sum(count_words(text) for _, text in cluster.documents) - held, 0),
         sentences_cut=int((tokens > recipe.paragraph_tokens).sum()),
         words=held,
         tokens=int(tokens.sum()),

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from raysum.models.specs.family import TransformerSpec
-from raysum.systems import Layers, Size
+from raysum.systems import Layers, Size, Spec
 
 
 class HibertSpec(TransformerSpec):
@@ -31,3 +31,15 @@ class HibertSpec(TransformerSpec):
     @property
     def extracts(self) -> bool:
         return self.task == "extraction"
+
+    def serves(self, name: str, other: Spec) -> str | None:
+        """The layers over words begin the local layers of an encoder, in their order, where these compute the same."""
+        if other.system == self.system:
+            return name
+        part, _, rest = name.partition(".")
+        if part != "sentence":
+            return name if part == "embedding" else None
+        number, _, inside = rest.partition(".")
+        local = [place for place, letter in enumerate(getattr(other, "encoder", "")) if letter == "L"]
+        alike = all(getattr(self, key) == getattr(other, key, None) for key in ("norm", "heads"))
+        return f"encoder.{local[int(number)]}.block.{inside}" if alike and int(number) < len(local) else None

@@ -74,10 +74,10 @@ class Hibert(nn.Module):
         """[P, D]: the vectors d of sentences in their document."""
         layout = source.layout
         x = self.dropout(self._placed(self.embedding(source.ids), layout.token_position))
-        for layer in self.sentence:
-            x = layer(x, layout.in_paragraphs, layout.token_mask)
-        ends = self.sentence_norm(x[source.lengths.cumsum(0) - 1])
-        h = self.dropout(self._placed(ends, layout.rank))  # eq. 2
+        ends = source.lengths.cumsum(0) - 1
+        for number, layer in enumerate(self.sentence, 1):
+            x = layer(x, layout.in_paragraphs, layout.token_mask, wanted=ends if number == len(self.sentence) else None)
+        h = self.dropout(self._placed(self.sentence_norm(x), layout.rank))  # eq. 2
         for layer in self.document:
             h = layer(h, layout.in_examples, layout.paragraph_mask)
         return self.document_norm(h)
