@@ -11,6 +11,7 @@ from factbook_data import write_factbook
 from rouge_score import rouge_scorer
 from small_models import EXAMPLES, build_seeded, objective_of, pack, shaken
 
+import raysum
 from raysum.config.loading import load_config
 from raysum.config.sections import SourceConfig
 from raysum.data.dataset import Dataset
@@ -19,6 +20,7 @@ from raysum.errors import UserError
 from raysum.models.special_ids import TITLE_END
 from raysum.models.specs.ranker import RankerSpec
 from raysum.models.systems.ranker import RankingBatch, Titles
+from raysum.prepare.factbook.corpus import generate
 from raysum.restore import restore_ranker
 from raysum.stream.kinds.ranking import Ranking
 from raysum.systems import count_parameters
@@ -116,6 +118,22 @@ def test_a_ranker_is_trained_and_found_by_its_run(data, tmp_path):
     batch = kind.collate(kind.pack(list(data.read("valid")), run.config.source))
     found = torch.nn.functional.binary_cross_entropy_with_logits(ranker(batch.titles, batch.source), batch.recall)
     assert found.item() == pytest.approx(losses[30], rel=1e-5)
+    _check_it_takes_sentences(run, data)
+
+
+def _check_it_takes_sentences(run, data):
+    table = raysum.evaluate(run.path, data.path, scorers=["rouge"], split="valid", limit=4)
+    assert [*table.systems] == ["ranker", "lead", "lexrank", "mmr"]
+    loaded = raysum.load(str(run.path))
+    (cluster,) = generate("test", 1)
+    found = loaded.summarize(cluster["title"], cluster["documents"], sentences=2)
+    row = loaded.system.row(cluster)
+    scores = loaded.system.scorer.scores(row)
+    best = sorted(np.argsort(-scores, kind="stable")[:2])
+    assert [part.text for part in found.sentences] == [row["text"][number] for number in best]
+    for number in (0, len(scores) - 1):  # alone as together
+        alone = loaded.system.scorer.scores(row | {"text": [row["text"][number]]})
+        np.testing.assert_allclose(alone, scores[[number]], atol=1e-5)
 
 
 def test_an_attention_predictor_is_not_trained_on_a_dataset():

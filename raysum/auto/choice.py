@@ -169,8 +169,8 @@ def _expectation(rows: int, visits: int) -> str:
     if rows < _FEW:
         return (
             f"{rows} clusters are few: a generator that learns from them alone strings words of the sources together, "
-            "right or wrong. Expect one that takes whole sentences to be the one to serve; some thousands of clusters more, or "
-            "train.start=RUN of a larger training, would change that"
+            "right or wrong. Expect one that takes whole sentences to be the one to serve; some thousands of clusters "
+            "more, or train.start=RUN of a larger training, would change that"
         )
     if visits < 15_000:
         return f"{visits} examples in this time are few: names are copied after some 15,000; give it more minutes"

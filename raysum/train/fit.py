@@ -130,7 +130,7 @@ def _learned(run: Run, config: Config, dataset: Dataset) -> Run:
     """``run``, trained, with what is usual for it written beside."""
     if config.model.summarizes:
         learn(run, dataset)
-    if config.model.extracts:
+    if config.model.extracts and dataset.kind == "extraction":
         from raysum.train.best_k import choose_length
 
         choose_length(run, dataset)

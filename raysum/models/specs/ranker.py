@@ -13,6 +13,7 @@ class RankerSpec(Spec):
     MODEL: ClassVar = "raysum.models.systems.ranker:Ranker"
     OBJECTIVE: ClassVar = "raysum.models.systems.ranker:ParagraphRanking"
     KIND: ClassVar = "raysum.stream.kinds.ranking:Ranking"
+    SCORER: ClassVar = "raysum.decode.ranked:RankerScorer"
     ranks: ClassVar = True
 
     system: Literal["ranker"] = "ranker"
@@ -20,3 +21,7 @@ class RankerSpec(Spec):
     width: Size = Field(256, description="of the word embeddings")
     hidden: Size = Field(256, description="of both LSTMs and of the matching features")
     dropout: float = Field(0.2, ge=0, lt=1, description="before all linear layers")
+
+    @property
+    def extracts(self) -> bool:
+        return True
