@@ -1,12 +1,16 @@
 """Fixtures shared by all tests: the shared data, one Ray session."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as raysum sets it
+# What a test starts takes signals as from a terminal, also where the tests themselves run under nohup or in background.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
