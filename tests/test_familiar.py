@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from factbook_data import write_factbook, write_run
 
+from raysum.data import familiar
 from raysum.data.familiar import Familiar, Usual, figures, learn, signals
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.rehearsal import rehearse
@@ -41,6 +42,12 @@ GOOD = [{"support": 78 + n % 4, "entropy": 0.87 + 0.01 * (n % 12), "paragraphs":
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return write_factbook(tmp_path_factory.mktemp("factbook") / "data", {"valid": 150, "test": 150}, pieces=1200)
+
+
+@pytest.fixture(autouse=True)
+def no_floor(monkeypatch):
+    """Models of random weights write what hardly rests on anything, which is told whatever is usual."""
+    monkeypatch.setattr(familiar, "_LEAST_SUPPORT", 0)
 
 
 @pytest.fixture
@@ -162,10 +169,41 @@ def test_of_many_clusters_with_the_same_warning_only_the_first_are_told_one_by_o
     assert all(one.warnings == warned for one in made)
 
 
-def test_a_small_or_missing_valid_split_teaches_nothing(tmp_path, run):
-    learn(run, write_factbook(tmp_path / "small", {"train": 30, "valid": 19}))
-    learn(run, write_factbook(tmp_path / "none", {"train": 30}))
+def test_a_small_or_missing_valid_split_teaches_with_the_train_split_and_too_few_clusters_nothing(tmp_path, run):
+    learn(run, write_factbook(tmp_path / "few", {"train": 12, "valid": 7}))
     assert not (run.path / "familiar.json").exists()
+    for name, splits in (("small", {"train": 12, "valid": 8}), ("none", {"train": 20})):
+        learn(run, write_factbook(tmp_path / name, splits))
+        told = json.loads((run.path / "familiar.json").read_text())
+        assert told["examples"] == 20
+        (run.path / "familiar.json").unlink()
+
+
+def test_what_hardly_rests_on_its_sources_is_told_whatever_is_usual(run, monkeypatch):
+    (cluster,) = generate("test", 1)
+    (plain,) = Summarizer.load(run.path).summarize_many([cluster])
+    assert plain.support is not None and plain.warnings == []
+    monkeypatch.setattr(familiar, "_LEAST_SUPPORT", 101)
+    (found,) = Summarizer.load(run.path).summarize_many([cluster])
+    told = f"hardly anything of the summary stands in what it cites: support {plain.support:.0f} of 100"
+    assert found.warnings == [told]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"examples": 0}, {"examples": -3}, {"usual": {"letters": [2, 1]}}, {"usual": {"letters": [0, float("nan")]}}],
+)
+def test_what_is_no_range_is_damage_that_is_named(run, data, changes):
+    learn(run, data)
+    file = run.path / "familiar.json"
+    told = json.loads(file.read_text())
+    told.pop("crc32", None)
+    write_json(file, sealed({name: value for name, value in told.items() if name in ("examples", "usual")} | changes))
+    with pytest.raises(UserError, match="does not tell what is usual; remove it"):
+        Summarizer.load(run.path)
+    file.write_text("[" * 200_000)
+    with pytest.raises(UserError, match="does not read as JSON"):
+        Summarizer.load(run.path)
 
 
 def test_few_clusters_raise_few_false_alarms(run, data):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +38,8 @@ _MARGIN, _MARGIN_OF_FEW = 0.1, 8
 _SOURCES = "the sources are unlike what the model was trained on"
 _READING = "the model does not attend to these paragraphs as it does to those that it was trained on"
 _SUPPORT = "the summary rests on its sources less than is usual for this model"
+_UNSUPPORTED = "hardly anything of the summary stands in what it cites"
+_LEAST_SUPPORT = 20  # below which that is told, whatever is usual; summaries of another cluster's sources have about 2
 
 
 def _logit(share: float) -> float:
@@ -91,7 +93,10 @@ class Usual:
     def read(cls, told: Any) -> "Usual":
         """What ``to_dict`` gave; former versions told of fewer signals. Raises ValueError and its like."""
         ends = {str(name): (float(low), float(high)) for name, (low, high) in told["usual"].items()}
-        return cls(int(told["examples"]), ends)
+        examples = int(told["examples"])
+        if examples < 1 or not all(-math.inf < low <= high < math.inf for low, high in ends.values()):
+            raise ValueError("no range of a number of examples")
+        return cls(examples, ends)
 
     def to_dict(self) -> dict[str, Any]:
         return {"examples": self.examples, "usual": dict(self.ends)}
@@ -135,7 +140,7 @@ class Familiar:
         try:
             summaries = Usual.read(told["summaries"]) if told.get("summaries") else None
             return cls(vocabulary, Usual.read(told), summaries, run.decode)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise damaged(file, "does not tell what is usual", mend) from None
 
     def warnings(self, row: Row, summary: Mapping[str, float] | None = None) -> list[str]:
@@ -151,15 +156,19 @@ class Familiar:
 
 
 def learn(run: Run, dataset: Dataset, summaries: Sequence[Mapping[str, float]] = ()) -> None:
-    """Write what is usual for ``run`` into its folder, from the valid split of the dataset that it was trained on, and
-    from the :func:`figures` of summaries of clusters in it; with too few of them, what was known of summaries stays.
+    """Write what is usual for ``run`` into its folder, from the valid split of the dataset that it was trained on (and
+    the train split, where that is too small), and from the :func:`figures` of summaries of clusters in it; with too few
+    of them, what was known of summaries stays.
 
-    Nothing where that split is no such, or too small. An unwritable folder is said, not raised.
+    Nothing where even these are too few. An unwritable folder is said, not raised.
     """
-    if SPLIT not in dataset.splits or dataset.kind != "summarization" or dataset.rows(SPLIT) < FEWEST:
+    splits = [split for split in (SPLIT, "train") if split in dataset.splits]
+    if SPLIT in splits and dataset.rows(SPLIT) >= FEWEST:
+        splits = [SPLIT]
+    if dataset.kind != "summarization" or sum(map(dataset.rows, splits)) < FEWEST:
         return
     vocabulary = Vocabulary.load(dataset.vocabulary_path)
-    rows = islice(dataset.read(SPLIT, ["ids", "title_tokens"]), _MOST)
+    rows = islice(chain.from_iterable(dataset.read(split, ["ids", "title_tokens"]) for split in splits), _MOST)
     values = Usual.of([signals(row, vocabulary) for row in rows]).to_dict()
     known = Usual.of(summaries) if len(summaries) >= FEWEST else None
     with suppress(UserError):  # what is damaged is written anew
@@ -168,6 +177,11 @@ def learn(run: Run, dataset: Dataset, summaries: Sequence[Mapping[str, float]] =
         write_json(_file(run), sealed(values | ({"summaries": known.to_dict()} if known else {})))
     except OSError as error:
         say(f"cannot write {_file(run)} ({error.strerror}): summaries come without warnings of unlike sources")
+
+
+def unsupported(support: float | None) -> list[str]:
+    """What is told of a summary's ``support`` without knowing what is usual: a sentence, or none."""
+    return [f"{_UNSUPPORTED}: support {support:.0f} of 100"] if support is not None and support < _LEAST_SUPPORT else []
 
 
 def signals(row: Row, vocabulary: Vocabulary) -> dict[str, float]:

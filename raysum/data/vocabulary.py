@@ -25,7 +25,7 @@ _EXAMPLE_CHARACTERS = 20_000  # most of one example, so that a few huge clusters
 _EDGE = re.compile(r"(?<=\d)(?=[^\w\s])|(?<=[^\w\s])(?=\d)")
 _EDGE_MARK = "\u241f"
 _CAUSES = {  # by what the trainer says
-    "sentences_.empty()": "the training split holds no text",
+    "sentences_.empty()": "the training split holds no text; --split train makes any file part of it",
     "required_chars_": "the text has more different characters than that; ask for more pieces",
 }
 

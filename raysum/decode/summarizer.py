@@ -8,7 +8,7 @@ from typing import Any
 
 from raysum.config.problems import validate
 from raysum.config.sections import DecodeConfig, LoadConfig
-from raysum.data.familiar import Familiar, figures
+from raysum.data.familiar import Familiar, figures, unsupported
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
@@ -180,11 +180,12 @@ class Summarizer:
         return [[summaries[place][number] for place in range(len(rows))] for number in range(len(betas))]
 
     def _warned(self, row: Row, summary: Summary, settings: DecodeConfig) -> Summary:
+        told = unsupported(summary.support)
         if self.familiar is None:
-            return summary
+            return summary.model_copy(update={"warnings": told})
         made, usual = figures(summary.support, summary.attention), self.familiar.decode
-        if settings.citations != usual.citations:  # support is by what is cited
+        if told or settings.citations != usual.citations:  # support is by what is cited
             made.pop("support", None)
         if settings.max_length < usual.max_length:  # what is cut short rests on fewer paragraphs
             made.pop("entropy", None)
-        return summary.model_copy(update={"warnings": self.familiar.warnings(row, made)})
+        return summary.model_copy(update={"warnings": [*self.familiar.warnings(row, made), *told]})

@@ -129,6 +129,9 @@ def summarizer_of(name: str, config: LoadConfig, device: str | None = None) -> "
 
 def extract_settings(values: Mapping[str, Any]) -> ExtractConfig:
     """Raises UserError naming what is unknown or out of bounds."""
+    if unknown := [key for key in values if key not in ExtractConfig.model_fields]:
+        known = ", ".join(ExtractConfig.model_fields)
+        raise UserError(f"{unknown[0]} is no setting of what takes sentences as they are, which has {known}")
     return validate(dict(values), None, ExtractConfig)
 
 

@@ -144,6 +144,8 @@ def _explain(found: Any) -> str:
     if found["type"] == "extra_forbidden":
         return f"{place}: {unknown(parts)}"
     message = _MESSAGES.get(found["type"], found["msg"].removeprefix("Value error, "))
+    if found["type"] == "model_attributes_type" and place:
+        message = "must be a JSON object"
     return f"{place or 'the body'}: {message}"
 
 

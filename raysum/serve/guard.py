@@ -93,7 +93,8 @@ class BodyLimit:
             taken += len(message.get("body", b""))
             more = message.get("more_body", False)
             if taken > self.limit:
-                raise HTTPException(413, f"the request is larger than {self.limit} bytes")
+                told = f"the request is larger than {self.limit} bytes; the server's --max-body says it"
+                raise HTTPException(413, told)
             return message
 
         await self.app(scope, limited, send)

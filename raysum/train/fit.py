@@ -108,9 +108,8 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
                 _train_here(brief)
     finally:
         checkpoints.clear(run)
-    if (newest := run.latest()) and _reached(brief, newest) == "patience":
-        told = "1 validation" if config.train.patience == 1 else f"{config.train.patience} validations"
-        say(f"Training ends after step {newest.step}: {told} were no better than that of step {run.best().step}")
+    if newest := run.latest():
+        _say_why(run, config, newest.step, _reached(brief, newest))
     return _learned(run, config, dataset)
 
 
@@ -124,6 +123,15 @@ def _reached(brief: Brief, newest: Checkpoint | None) -> str:
     if newest.step >= settings.steps:
         return "steps"
     return "patience" if brief.stale(brief.run.validations(), newest.step) else ""
+
+
+def _say_why(run: Run, config: Config, step: int, limit: str) -> None:
+    """A line where a training ended before its last step."""
+    if limit == "patience":
+        told = "1 validation" if config.train.patience == 1 else f"{config.train.patience} validations"
+        say(f"Training ends after step {step}: {told} were no better than that of step {run.best().step}")
+    elif limit == "minutes" and step < config.train.steps:
+        say(f"Training ends after step {step} of {config.train.steps}: train.minutes={config.train.minutes:g} are over")
 
 
 def _learned(run: Run, config: Config, dataset: Dataset) -> Run:

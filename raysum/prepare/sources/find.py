@@ -70,7 +70,7 @@ def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[Ra
 
     Raises UserError where a path is missing, unreadable, empty or of no known format, or ``shape`` has paths for texts.
     """
-    sources = [source for path in paths for source in _expand(_place(Path(path).expanduser()))]
+    sources = [source for path in paths for source in _expand(place(Path(path).expanduser()))]
     for source in sources:
         if source.reader is read_folder:
             shape.check_texts(source.path)
@@ -79,10 +79,11 @@ def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[Ra
     return [replace(source, shape=shape) for source in sources]
 
 
-def _place(path: Path) -> Path:
+def place(path: Path) -> Path:
     """``path``, or where it is in the samples that come with raysum."""
     shipped = _SAMPLES.joinpath(*path.parts[1:])
-    return shipped if path.parts[:1] == (_SAMPLES.name,) and shipped.exists() and not path.exists() else path
+    asked = path.parts[:1] == (_SAMPLES.name,) and not Path(_SAMPLES.name).exists()
+    return shipped if asked and shipped.exists() else path
 
 
 def _expand(path: Path) -> list[RawSource]:
