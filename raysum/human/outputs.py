@@ -31,7 +31,8 @@ def read_items(evaluations: Sequence[str | Path], systems: Sequence[str] | None 
     found: dict[str, Item] = {}
     for number, folder in enumerate(map(Path, evaluations)):
         items = {item.id: item for item in _items(folder, systems)}
-        found = {name: _joined(found[name], items[name], folder) for name in found.keys() & items} if number else items
+        both = [name for name in found if name in items]
+        found = {name: _joined(found[name], items[name], folder) for name in both} if number else items
     if not found:
         raise UserError(f"{', '.join(map(str, evaluations))} have no example in common; evaluate the same split of one")
     known = set.intersection(*(set(item.summaries) for item in found.values()))
@@ -81,7 +82,9 @@ def factbook_questions(items: Iterable[Item]) -> dict[str, list[tuple[str, str]]
 def _items(folder: Path, systems: Sequence[str] | None) -> list[Item]:
     path = folder / "outputs.jsonl"
     if not path.is_file():
-        raise UserError(f"{folder} has no outputs.jsonl; give a folder that raysum evaluate wrote (its --out)")
+        raise UserError(
+            f"{folder} has no outputs.jsonl; give a folder that raysum evaluate wrote: RUN/evaluation/DATA/SPLIT, or its --out"
+        )
     items = []
     for number, line in enumerate(read_lines(path), 1):
         texts = {name: value for name, value in line.items() if name not in _NO_SYSTEM and isinstance(value, str)}
