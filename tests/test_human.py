@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
 
@@ -158,7 +159,7 @@ def test_the_true_preference_of_judges_is_found_again(outputs, design):
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_judges_who_prefer_nothing_find_nothing(outputs, design):
-    folder = made(outputs, design, judges=4)
+    folder = made(outputs, design, judges=8 if design == "questions" else 4)  # of 4 systems: two judges read the same
     judge(folder, design, spread=1000)
     found = human_analyze(folder)
     assert not [one for one in found.tests if one["significant"]]
@@ -194,7 +195,8 @@ def test_ranks_by_hand_with_ties_and_gaps(outputs):
     folder = made(outputs, "ranking", items=2, judges=1, systems=SYSTEMS[:3])
     file = folder / "sheets" / "judge-1.csv"
     rows = rows_of(file)
-    for row, ranks in zip(rows, [{"red": "1", "green": "1.0", "blue": "3"}, {"red": "2", "green": "3", "blue": "1"}]):
+    given = [{"red": "1", "green": "1.0", "blue": "3"}, {"red": "2", "green": "3", "blue": "1"}]
+    for row, ranks in zip(rows, given, strict=True):
         row.update({f"rank_{name}": ranks[row[name].split()[-1].strip(".")] for name in "ABC"})
     write(file, rows)
     scores = human_analyze(folder).scores
@@ -235,6 +237,12 @@ def test_marks_are_asked_for_and_counted(outputs):
         expected[task["systems"][0]] += score / 2
     assert {name: one["score"] for name, one in found.scores.items()} == expected
     assert found.waiting == 0
+    rows[3]["answer"] = "-"
+    rows[4]["answer"] = "pinkish"
+    write(file, rows)
+    assert human_analyze(folder).waiting == 1
+    kept = {row["answer"].casefold(): row["mark"] for row in rows_of(folder / "marks.csv")}
+    assert kept == {"whitish": "0.5", "black": "0", "pinkish": ""}  # a mark that no answer needs today is not lost
     marks[0]["mark"] = "2"
     write(folder / "marks.csv", marks)
     with pytest.raises(UserError, match=r"marks.csv, line 2: mark '2' must be 1, 0.5 or 0"):
@@ -300,6 +308,7 @@ def changed(column, value):
         (changed("judge", "Ann"), r"judge-1.csv, line 3: 'Ann' has no task"),
         (changed("task", "999"), r"judge-1.csv, line 3: 'judge-1' has no task '999'"),
         (changed("task", "²"), r"judge-1.csv, line 3: 'judge-1' has no task '²'"),
+        (changed("task", "9" * 5000), r"judge-1.csv, line 3: 'judge-1' has no task '999"),
         (changed("best", "A"), None),
     ],
 )
@@ -379,7 +388,7 @@ def test_systems_of_several_evaluations_are_judged_together(tmp_path):
     (other / "outputs.jsonl").write_text(text.replace("white", "pink"))
     with pytest.raises(UserError, match="the reference of test-000 is another one"):
         human_sheets([one, other], design="ranking", out=str(tmp_path / "b"))
-    with pytest.raises(UserError, match="has no outputs.jsonl; give a folder that raysum evaluate wrote"):
+    with pytest.raises(UserError, match="has no outputs.jsonl; give one that raysum evaluate wrote"):
         human_sheets(tmp_path, design="ranking", out=str(tmp_path / "b"))
 
 
@@ -418,15 +427,15 @@ addEventListener("load", async () => {
 def test_the_page_keeps_what_was_clicked_and_saves_a_sheet(outputs, tmp_path):
     folder = made(outputs, "best-worst", judges=1)
     sheet = folder / "sheets" / "judge-1.html"
-    assert not re.search(r"(src|href)=|https?:|url\(|fetch\(|import ", sheet.read_text(encoding="utf-8"))
+    html = sheet.read_text(encoding="utf-8")
+    assert "<title>judge-1</title>" in html and "{{" not in html
+    assert not re.search(r"(src|href)=|https?:|url\(|fetch\(|import ", html)
     clicked = tmp_path / "clicked.html"
-    clicked.write_text(sheet.read_text(encoding="utf-8").replace("</html>", CLICKS), encoding="utf-8")
+    clicked.write_text(html.replace("</html>", CLICKS), encoding="utf-8")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     command = [str(BROWSER), *flags, "--virtual-time-budget=8000", "--dump-dom", clicked.as_uri()]
     dom = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout.decode()
-    result = json.loads(
-        re.search(r'<pre id="result">(.*?)</pre>', dom, re.DOTALL)[1].replace("&lt;", "<").replace("&gt;", ">")
-    )
+    result = json.loads(unescape(re.search(r'<pre id="result">(.*?)</pre>', dom, re.DOTALL)[1]))
     assert result["told"] == "Best and worst are the same summary: change one."
     assert result["checked"] == ["1-bestB", "1-worstC"] and result["focus"] == "2-best"
     assert (result["count"], result["done"]) == ("1 of 20 answered", 1)
@@ -437,3 +446,36 @@ def test_the_page_keeps_what_was_clicked_and_saves_a_sheet(outputs, tmp_path):
     assert human_analyze(folder).judges == {"judge-1": (1, 20)}
     key = json.loads((folder / "key.json").read_text())["judges"]["judge-1"][0]["systems"]
     assert [name for name, one in human_analyze(folder).scores.items() if one["n"] and one["best"]] == [key[1]]
+
+
+def test_the_command_line_makes_and_analyzes_a_study(outputs, capsys, monkeypatch):
+    from raysum.cli.app import main
+
+    out = str(outputs.parent / "study")
+    arguments = [
+        "human",
+        "sheets",
+        str(outputs),
+        "--design",
+        "ranking",
+        "items=8",
+        "--judges",
+        "2",
+        "--out",
+        out,
+        "--json",
+    ]
+    monkeypatch.setattr("sys.argv", ["raysum", *arguments])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert json.loads(capsys.readouterr().out)["tasks"] == 8
+    judge(Path(out), "ranking", spread=0)
+    monkeypatch.setattr("sys.argv", ["raysum", "human", "analyze", out])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    shown = capsys.readouterr().out
+    assert "16 of 16 answers (100 %)" in shown and "rank: kappa - omega: +1.00, p < 0.0001 *" in shown
+    monkeypatch.setattr("sys.argv", ["raysum", "human", "analyze", str(outputs)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "has no key.json" in capsys.readouterr().err

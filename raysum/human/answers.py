@@ -1,6 +1,8 @@
 """What judges filled in: read, checked against the key, and each answer given to the system it is about."""
 
+import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +56,7 @@ class Study:
         if not files:
             raise UserError(f"{folder / SHEETS} has no sheet; put the judges' CSV files there")
         for file in files:
-            study._add(file)
+            study.add(file)
         if not study.answers:
             raise UserError(f"no sheet in {folder / SHEETS} has an answer yet; put there what the judges sent back")
         return study
@@ -63,11 +65,11 @@ class Study:
     def design(self) -> Design:
         return DESIGNS[self.key["design"]]
 
-    @property
+    @cached_property
     def asked(self) -> list[Asked]:
         return self.design.asked(len(self.tasks[min(self.tasks)].systems))
 
-    @property
+    @cached_property
     def tasks(self) -> dict[Place, Task]:
         sheets = self.key["judges"].items()
         return {
@@ -76,7 +78,8 @@ class Study:
             for number, task in enumerate(tasks, 1)
         }
 
-    def _add(self, file: Path) -> None:
+    def add(self, file: Path) -> None:
+        """Take the answers of one sheet."""
         tasks, asked = self.tasks, self.asked
         for line, row in read_table(file, [*GIVEN, *(one.column for one in asked)]):
             where = f"{file}, line {line}"
@@ -85,7 +88,7 @@ class Study:
                     f"{where} is of study {row['study'] or '(none)'}, and {self.folder / KEY} of {self.key['study']}; "
                     "put the sheet into the folder it was made with"
                 )
-            place = row["judge"], int(row["task"]) if row["task"].isdecimal() else 0
+            place = row["judge"], int(row["task"]) if re.fullmatch("[0-9]{1,9}", row["task"]) else 0
             if place not in tasks:
                 raise UserError(f"{where}: {row['judge']!r} has no task {row['task']!r}; put back both as they were")
             given = {one.column: _choice(row[one.column], one, where) for one in asked if row[one.column]}
@@ -128,7 +131,7 @@ def mark(study: Study) -> int:
     """
     path, tasks = study.folder / MARKS, study.tasks
     known = _read_marks(path, study.key["study"])
-    open_rows: dict[tuple[str, str, str], tuple[str, str, str]] = {}
+    rows = {name: list(row) for name, row in known.items()}
     waiting = 0
     for place, given in study.answers.items():
         task = tasks[place]
@@ -138,27 +141,24 @@ def mark(study: Study) -> int:
         if answer == UNKNOWN or _plain(answer) == _plain(expected):
             given["mark"] = "0" if answer == UNKNOWN else "1"
             continue
-        open_rows.setdefault(name, (question, expected, answer))
-        if known.get(name):
-            given["mark"] = known[name]
-        else:
-            waiting += 1
-    if open_rows.keys() - known.keys():
-        rows = [[study.key["study"], *row, known.get(name, "")] for name, row in sorted(open_rows.items())]
-        write_table(path, _MARKS, rows)
-    study.answers = {place: given for place, given in study.answers.items() if "mark" in given}
+        *_, given["mark"] = rows.setdefault(name, [study.key["study"], question, expected, answer, ""])
+        waiting += not given["mark"]
+    if rows.keys() - known.keys():
+        write_table(path, _MARKS, [rows[name] for name in sorted(rows)])
+    study.answers = {place: given for place, given in study.answers.items() if given["mark"]}
     return waiting
 
 
-def _read_marks(path: Path, study: str) -> dict[tuple[str, str, str], str]:
-    marks: dict[tuple[str, str, str], str] = {}
+def _read_marks(path: Path, study: str) -> dict[tuple[str, str, str], list[str]]:
+    """The rows of the file, by question, expected answer and the words of the given one."""
+    marks: dict[tuple[str, str, str], list[str]] = {}
     for line, row in read_table(path, _MARKS) if path.is_file() else ():
         given = row["mark"].replace(",", ".")
         if row["study"] != study:
             raise UserError(f"{path}, line {line} is of study {row['study'] or '(none)'}, not {study}; remove the file")
         if given and _number(given) not in (0, 0.5, 1):
             raise UserError(f"{path}, line {line}: mark {row['mark']!r} must be 1, 0.5 or 0, or empty")
-        marks[row["question"], row["expected"], _plain(row["answer"])] = given
+        marks[row["question"], row["expected"], _plain(row["answer"])] = [*(row[name] for name in _MARKS[:-1]), given]
     return marks
 
 

@@ -11,7 +11,8 @@ UNKNOWN = "-"  # the answer to a question that the summary does not answer
 _QUALITY = ("very poor", "poor", "fair", "good", "very good")
 
 
-class Asked(NamedTuple):
+@dataclass(frozen=True)
+class Asked:
     """A column to fill in: what it asks, and the answers there are, each with its meaning; without any, a text."""
 
     column: str
@@ -159,7 +160,7 @@ class Questions(Design):
     shows_reference = False
     instruction = (
         "Answer each question from the summary alone, in few words, even if you know better. "
-        f"Where the summary does not say, answer {UNKNOWN}."
+        f"Where the summary does not say, answer with a dash: {UNKNOWN}"
     )
 
     def asked(self, shown: int) -> list[Asked]:

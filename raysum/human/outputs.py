@@ -83,7 +83,7 @@ def _items(folder: Path, systems: Sequence[str] | None) -> list[Item]:
     path = folder / "outputs.jsonl"
     if not path.is_file():
         raise UserError(
-            f"{folder} has no outputs.jsonl; give a folder that raysum evaluate wrote: RUN/evaluation/DATA/SPLIT, or its --out"
+            f"{folder} has no outputs.jsonl; give one that raysum evaluate wrote: RUN/evaluation/DATA/SPLIT, or --out"
         )
     items = []
     for number, line in enumerate(read_lines(path), 1):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from html import escape
 from importlib import resources
 
@@ -15,12 +16,12 @@ def page(
     data = {
         "study": study,
         "judge": judge,
-        "asked": [one._asdict() for one in asked],
+        "asked": [asdict(one) for one in asked],
         "tasks": tasks,
         "comment": comment,
     }
     given = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
     html = (resources.files("raysum.human") / "page.html").read_text(encoding="utf-8")
     for name, text in {"INSTRUCTION": escape(instruction), "JUDGE": escape(judge), "DATA": given}.items():
-        html = html.replace(f"{{{{{name}}}}}", text, 1)  # DATA comes last: its texts may hold the others' names
+        html = html.replace(f"{{{{{name}}}}}", text)  # DATA comes last: its texts may hold the others' names
     return html

@@ -77,7 +77,8 @@ def human_sheets(evaluations: str | Path | Sequence[str | Path], **settings: Any
     }
     asked = design.asked(len(sheets[0][0].systems))
     judged = [asdict(known[name]) for name in items]
-    study = hashlib.blake2b(json.dumps([key, judged], sort_keys=True).encode(), digest_size=5).hexdigest()
+    digest = hashlib.blake2b(json.dumps([key, judged], sort_keys=True).encode(), digest_size=5).hexdigest()
+    study = f"s{digest}"  # digits alone, or with an e, a spreadsheet would write as another number
     with new_folder(Path(config.out)) as folder:
         write_json(folder / KEY, {"study": study, **key})
         (folder / SHEETS).mkdir()
@@ -124,7 +125,7 @@ def _write(
 def _legend(design: Design, asked: list[Asked]) -> str:
     """What a judge who fills in the table must know: the columns, and the answers there are."""
     lines = [design.instruction, "", "Columns to fill in (the comment may stay empty); leave the others as they are:"]
-    for column, prompt, choices in asked:
-        meant = ", ".join(f"{choice} = {meaning}" if meaning else choice for choice, meaning in choices.items())
-        lines.append(f"  {column}: {prompt} {meant}".rstrip())
+    for one in asked:
+        meant = ", ".join(f"{choice} = {meaning}" if meaning else choice for choice, meaning in one.choices.items())
+        lines.append(f"  {one.column}: {one.prompt} {meant}".rstrip())
     return "\n".join(lines) + "\n"
