@@ -209,9 +209,12 @@ def test_preferences_by_hand(outputs):
     judge(folder, "pairwise", spread=0)
     file = folder / "sheets" / "judge-1.csv"
     rows = rows_of(file)
-    rows[3]["preferred"] = "AB".strip(rows[3]["preferred"])
+    rows[3] |= {"preferred": "AB".strip(rows[3]["preferred"]), "comment": "shorter"}
     write(file, rows)
-    (test,) = human_analyze(folder).tests
+    found = human_analyze(folder)
+    (said,) = found.comments
+    assert said["comment"] == "shorter" and said["systems"][rows[3]["preferred"]] == "omega"
+    (test,) = found.tests
     assert (test["first"], test["second"], test["share"], test["n"]) == ("omega", "zeta", 10.0, 10)
     assert test["p"] == pytest.approx(2 * (1 + 10) / 2**10)
 
@@ -223,7 +226,10 @@ def test_marks_are_asked_for_and_counted(outputs):
     for row, answer in zip(rows, ["white", "WHITE!", "-", "whitish", "Whitish ", "-", "black", "white"], strict=True):
         row["answer"] = answer
     write(file, rows)
-    assert human_analyze(folder).waiting == 3
+    found = human_analyze(folder)
+    assert found.waiting == 3 and found.answered == 8 and not found.tests
+    assert all(one == {"n": 0} for one in found.scores.values())  # of what is marked by itself most is right
+    assert "scores wait for the marks (1, 0.5 or 0) of 3 answers in marks.csv" in str(found.render().caption)
     marks = rows_of(folder / "marks.csv")
     assert {(row["expected"], row["answer"], row["mark"]) for row in marks} >= {("white", "whitish", "")}
     assert not any(name in (folder / "marks.csv").read_text() for name in SYSTEMS)

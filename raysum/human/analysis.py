@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from raysum.human.answers import MARKS, Judged, Study, mark
+from raysum.human.answers import MARKS, Judged, Place, Study, mark
 from raysum.human.designs import Design
 from raysum.metrics.agreement import krippendorff
 from raysum.metrics.significance import Compared, anova, binomial, paired_t, tukey
@@ -26,7 +26,8 @@ _TUKEY = "one-way ANOVA, Tukey HSD"
 class Judgement(Shown):
     """``scores`` of each system; ``tests`` of each two, at ``level``; Krippendorff's alpha of each measure.
 
-    ``judges`` have answered so many of so many; ``waiting`` answers to questions have no mark yet.
+    ``judges`` have answered so many of so many. While ``waiting`` answers to questions have no mark yet, nothing is
+    scored: those that need none are mostly right. ``comments`` name the judge, the item and whose summary stood where.
     Answers count as independent of each other, as in the papers; ``p`` is None where a test has too few of them.
     """
 
@@ -39,6 +40,7 @@ class Judgement(Shown):
     anova: dict[str, dict[str, float | None]]
     tests: list[dict[str, Any]]
     agreement: dict[str, float | None]
+    comments: list[dict[str, Any]]
 
     @property
     def answered(self) -> int:
@@ -86,7 +88,9 @@ class Judgement(Shown):
     def _notes(self) -> list[str]:
         late = [f"{judge} {given} of {asked}" for judge, (given, asked) in self.judges.items() if given < asked]
         notes = [f"not all answered: {', '.join(late)}"] if late else []
-        notes += [f"{self.waiting} answers wait for a mark (1, 0.5 or 0) in {MARKS}"] if self.waiting else []
+        notes += (
+            [f"scores wait for the marks (1, 0.5 or 0) of {self.waiting} answers in {MARKS}"] if self.waiting else []
+        )
         notes.append(f"{self.test}; * is p < {self.level}")
         notes += [f"{name}: ANOVA F {_cell(one['F'])}, p {_p(one['p'])}" for name, one in self.anova.items()]
         for one in self.tests:
@@ -94,7 +98,8 @@ class Judgement(Shown):
             star = " *" if one["significant"] else ""
             notes.append(f"{one['measure']}: {one['first']} - {one['second']}: {said}, p {_p(one['p'])}{star}")
         known = (f"{name} {_cell(alpha)}" for name, alpha in self.agreement.items())
-        return [*notes, f"Krippendorff's alpha: {', '.join(known)}"]
+        notes += [f"Krippendorff's alpha: {', '.join(known)}"] if self.agreement else []
+        return [*notes, *([f"{len(self.comments)} comments: see --json"] if self.comments else [])]
 
 
 def human_analyze(folder: str | Path) -> Judgement:
@@ -107,7 +112,7 @@ def human_analyze(folder: str | Path) -> Judgement:
     study = Study.read(Path(folder))
     counts = study.counts()
     waiting = mark(study) if study.design.name == "questions" else 0
-    judged = study.judged()
+    judged = [] if waiting else study.judged()
     by_measure: dict[str, list[Judged]] = defaultdict(list)
     for one in judged:
         by_measure[one.measure].append(one)
@@ -131,7 +136,14 @@ def human_analyze(folder: str | Path) -> Judgement:
         anova=variance,
         tests=tests,
         agreement={measure: _agreement(study.design, given) for measure, given in by_measure.items()},
+        comments=[_comment(study, place, said) for place, said in study.comments.items()],
     )
+
+
+def _comment(study: Study, place: Place, said: str) -> dict[str, Any]:
+    task = study.tasks[place]
+    systems = dict(zip(study.design.places(len(task.systems)), task.systems, strict=True))
+    return {"judge": place[0], "item": task.item, "systems": systems, "comment": said}
 
 
 def _compared(design: Design, given: Sequence[Judged], values: dict[str, list[float]]) -> Compared:

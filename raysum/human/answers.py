@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from raysum.errors import UserError
 from raysum.human.designs import DESIGNS, UNKNOWN, Asked, Design
 from raysum.human.orders import Task
-from raysum.human.sheets import GIVEN, KEY, SHEETS
+from raysum.human.sheets import COMMENT, GIVEN, KEY, SHEETS
 from raysum.human.spreadsheet import read_table, write_table
 from raysum.metrics.tfidf import words
 from raysum.runtime.storage import read_json
@@ -38,6 +38,7 @@ class Study:
     key: dict[str, Any]
     answers: dict[Place, dict[str, str]] = field(default_factory=dict)
     lines: dict[Place, str] = field(default_factory=dict)  # the file and line that has them, for messages
+    comments: dict[Place, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> "Study":
@@ -91,6 +92,8 @@ class Study:
             place = row["judge"], int(row["task"]) if re.fullmatch("[0-9]{1,9}", row["task"]) else 0
             if place not in tasks:
                 raise UserError(f"{where}: {row['judge']!r} has no task {row['task']!r}; put back both as they were")
+            if said := row.get(COMMENT):
+                self.comments[place] = said
             given = {one.column: _choice(row[one.column], one, where) for one in asked if row[one.column]}
             if given and self.answers.setdefault(place, given) != given:
                 raise UserError(
@@ -145,7 +148,6 @@ def mark(study: Study) -> int:
         waiting += not given["mark"]
     if rows.keys() - known.keys():
         write_table(path, _MARKS, [rows[name] for name in sorted(rows)])
-    study.answers = {place: given for place, given in study.answers.items() if given["mark"]}
     return waiting
 
 

@@ -22,7 +22,7 @@ from raysum.runtime.storage import new_folder, write_json, write_text
 KEY = "key.json"
 SHEETS = "sheets"
 GIVEN = ("study", "judge", "task")  # the columns that tell what a row is about
-_COMMENT = "comment"
+COMMENT = "comment"
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ def _shown(design: Design, item: Item, task: Task, questions: dict[str, list[tup
 def _write(
     folder: Path, design: Design, study: str, judge: str, asked: list[Asked], tasks: list[dict[str, str]]
 ) -> None:
-    columns = [*(one.column for one in asked), _COMMENT]
+    columns = [*(one.column for one in asked), COMMENT]
     rows = ([study, judge, str(number), *texts.values(), *[""] * len(columns)] for number, texts in enumerate(tasks, 1))
     write_table(folder / f"{judge}.csv", [*GIVEN, *tasks[0], *columns], rows)
-    write_text(folder / f"{judge}.html", page(study, judge, design.instruction, asked, tasks, _COMMENT))
+    write_text(folder / f"{judge}.html", page(study, judge, design.instruction, asked, tasks, COMMENT))
 
 
 def _legend(design: Design, asked: list[Asked]) -> str:
