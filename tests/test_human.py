@@ -35,7 +35,7 @@ def written(folder: Path, systems: list[str], count: int = 24) -> Path:
     with (folder / "outputs.jsonl").open("w", encoding="utf-8") as file:
         for n in range(count):
             texts = {name: f"House {n}\nis {CLUES[name]}." for name in systems}
-            line = {"id": f"test-{n:03}", "reference": f"The house {n} is white, née <b>.", "notes": {}, **texts}
+            line = {"id": f"test-{n:03}", "reference": f"The house {n} is white, née </script>.", "notes": {}, **texts}
             file.write(json.dumps(line) + "\n")
     return folder
 
@@ -445,7 +445,7 @@ def test_the_page_keeps_what_was_clicked_and_saves_a_sheet(outputs, tmp_path):
     assert result["told"] == "Best and worst are the same summary: change one."
     assert result["checked"] == ["1-bestB", "1-worstC"] and result["focus"] == "2-best"
     assert (result["count"], result["done"]) == ("1 of 20 answered", 1)
-    assert result["text"].endswith("is white, née <b>.")
+    assert result["text"].endswith("is white, née </script>.")
     (folder / "sheets" / "judge-1-filled.csv").write_bytes(bytes(result["bytes"]))
     (row, *_) = rows_of(folder / "sheets" / "judge-1-filled.csv")
     assert row["comment"] == ' =short, "dry"'
