@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
     from raysum.evaluate.evaluation import evaluate as evaluate
     from raysum.extract.summarizer import Extractor
+    from raysum.human.analysis import human_analyze as human_analyze
+    from raysum.human.sheets import human_sheets as human_sheets
     from raysum.prepare.job import prepare as prepare
     from raysum.serve.app import serve as serve
     from raysum.serve.client import Client as Client
@@ -28,7 +30,13 @@ if TYPE_CHECKING:
 os.environ.update({**WAITING, **os.environ})  # before torch is imported: also in a notebook
 
 __version__ = "0.1.0"
-__all__ = ["Client", "evaluate", "load", "prepare", "serve", "train", "tune"]
+__all__ = ["Client", "evaluate", "human_analyze", "human_sheets", "load", "prepare", "serve", "train", "tune"]
+
+_WITHIN = {
+    "Client": "raysum.serve.client",
+    "human_analyze": "raysum.human.analysis",
+    "human_sheets": "raysum.human.sheets",
+}
 
 
 def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Extractor":
@@ -44,9 +52,9 @@ def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Ext
 
 
 def __getattr__(name: str) -> Any:
-    """The verbs, each a room of its own, and the client."""
-    if name == "Client":
-        return import_module("raysum.serve.client").Client
+    """The verbs, each a room of its own, both of human evaluation, and the client."""
+    if name in _WITHIN:
+        return getattr(import_module(_WITHIN[name]), name)
     if name in __all__:
         return import_module(f"raysum.{name}")
     raise AttributeError(f"module 'raysum' has no attribute {name!r}")

@@ -17,7 +17,7 @@ ROOMS = [
     ("cli",),
     ("quickstart", "auto", "ablation", "bench"),
     ("tune", "serve"),
-    ("evaluate",),
+    ("evaluate", "human"),
     ("train", "extract"),
     ("decode",),
     ("importing",),

@@ -16,6 +16,7 @@ from raysum.cli.options import Overrides, verb
 from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
+from raysum.human.config import SheetsConfig
 from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.serve.config import ServeConfig
 
@@ -29,6 +30,8 @@ data_app = typer.Typer(help="Look into datasets.", no_args_is_help=True)
 config_app = typer.Typer(help="Look into configurations.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(config_app, name="config")
+human_app = typer.Typer(help="Let people judge summaries, and analyze what they found.", no_args_is_help=True)
+app.add_typer(human_app, name="human")
 
 
 def main() -> None:
@@ -219,6 +222,29 @@ def import_checkpoint(
     from raysum.importing.checkpoint import import_checkpoint as run
 
     return run(kind, file, out, vocab, heads=heads, dropout=dropout)
+
+
+@verb(human_app, SheetsConfig, name="sheets")
+def human_sheets(
+    evaluations: Annotated[
+        list[str], typer.Argument(metavar="EVALUATION...", help="Folders that raysum evaluate wrote: its --out.")
+    ],
+    settings: SheetsConfig,
+) -> Any:
+    """Blinded sheets for judges, as CSV and as pages that work offline."""
+    from raysum.human.sheets import human_sheets as run
+
+    return run(evaluations, **settings.model_dump())
+
+
+@verb(human_app, name="analyze")
+def human_analyze(
+    folder: Annotated[Path, typer.Argument(help="Folder of `human sheets`, with sheets filled in.")],
+) -> Any:
+    """Scores, tests and agreement of the sheets that judges filled in."""
+    from raysum.human.analysis import human_analyze as run
+
+    return run(folder)
 
 
 @verb(app)

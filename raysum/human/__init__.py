@@ -1,0 +1,1 @@
+"""Human evaluation: sheets for judges, blinded and seeded, and the analysis of what they filled in."""
