@@ -92,10 +92,10 @@ def vocabulary(tmp_path_factory) -> str:
     return str(path)
 
 
-def rejected(source: Path, vocabulary: str) -> dict[str, str]:
+def rejected(source: Path, vocabulary: str, kind: str = "summarization") -> dict[str, str]:
     """Reason by row number of the rejected rows of a prepared source; those that are left were prepared."""
     out = source.parent / "data"
-    found = prepare(source, out, vocab=vocabulary, keep=["facts"], max_rejected=1).to_dict()
+    found = prepare(source, out, vocab=vocabulary, keep=["facts"], max_rejected=1, kind=kind).to_dict()
     lines = [json.loads(line) for line in (out / REJECTED).read_text().splitlines()]
     assert found["rejected"] == Counter(line["reason"] for line in lines)
     return {line["where"].rpartition(":")[2]: line["reason"] for line in lines}
@@ -107,6 +107,15 @@ def test_each_bad_line_is_rejected_and_the_others_are_prepared(tmp_path, vocabul
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     expected = {str(number): reason for number, reason in enumerate(LINES.values(), 1) if reason}
     assert rejected(tmp_path / name, vocabulary) == expected
+
+
+@pytest.mark.parametrize("kind", ["extraction", "pretraining"])
+def test_so_it_is_for_rows_of_sentences_where_summaries_need_not_be(tmp_path, vocabulary, kind):
+    (tmp_path / "rows.jsonl").write_text("\n".join([*LINES, line()]))
+    expected = {str(number): reason for number, reason in enumerate(LINES.values(), 1) if reason}
+    if kind == "pretraining":
+        expected = {number: reason for number, reason in expected.items() if reason != "summary is empty"}
+    assert rejected(tmp_path / "rows.jsonl", vocabulary, kind) == expected
 
 
 def write_csv(path: Path, rows: Iterable[list[str]]) -> Path:

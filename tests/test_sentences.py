@@ -122,6 +122,16 @@ def test_documents_to_pretrain_on_are_rows_of_thirty_sentences_at_most(vocabular
     assert counts["tokens"] == len(whole["ids"]) and counts["tokens_cut"] == 0
 
 
+def test_a_huge_cluster_is_read_to_a_limit_and_pretrained_on_whole(vocabulary):
+    text = " ".join(f"The river number {number} runs through it." for number in range(2100))
+    raw = {"id": "x", "documents": [text], "summary": "The river number 2050 runs through it."}
+    (row,), counts = prepare_rows(raw, recipe_of(vocabulary, "extraction"), vocabulary)
+    assert len(row["text"]) == 2000 and (counts["words"], counts["words_ranked_out"]) == (7 * 2100, 700)
+    rows, counts = prepare_rows(raw, recipe_of(vocabulary, "pretraining"), vocabulary)
+    assert sum(len(row["text"]) for row in rows) == 2100 and not counts["words_ranked_out"]
+    assert counts["words_cleaned_away"] == 0
+
+
 def corpus(tmp_path, **changes) -> str:
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps(raw | changes) + "\n" for raw in generate("train", 40)))

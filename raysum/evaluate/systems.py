@@ -17,7 +17,7 @@ from raysum.decode.notes import annotated
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.extract.summarizer import WORDS, passages_of, take, write_up
-from raysum.extract.systems import Extractive, Source, Taken, marginal
+from raysum.extract.systems import Extractive, Source, Taken
 from raysum.prepare.sentences import as_sentences
 from raysum.runtime.progress import say
 
@@ -127,8 +127,7 @@ class Extracted:
         source = Source(row["text"], reference=row["summary"], row=row)
         taken = Taken(source)
         limit = 1.0 if self.settings.redundancy is None else self.settings.redundancy
-        ordered = marginal(self.system.relevance(source), taken) if limit == "mmr" else self.system.order(source, taken)
-        for number in ordered:
+        for number in self.system.ordered(source, taken, limit):
             if not taken.repeats(number, limit):
                 taken.numbers.append(number)
                 yield source.texts[number]
@@ -140,7 +139,8 @@ class Sentences(Extracted):
     @property
     def how(self) -> str:
         limits = [f"{count} {name}" for name in ("sentences", "words") if (count := getattr(self.settings, name))]
-        rule = "" if self.settings.redundancy is None else f", redundancy {self.settings.redundancy}"
+        redundancy = self.system.redundancy if self.settings.redundancy is None else self.settings.redundancy
+        rule = "" if redundancy == 1 else f", redundancy {redundancy}"
         return f"whole sentences, the best first, {' and '.join(limits) or f'{WORDS} words'} at most{rule}"
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:

@@ -11,7 +11,7 @@ from raysum.config.problems import validate
 from raysum.config.sections import ExtractConfig, LoadConfig
 from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.errors import UserError
-from raysum.extract.systems import Extractive, Source, Taken, marginal
+from raysum.extract.systems import Extractive, Source, Taken
 from raysum.metrics.tfidf import count_words
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.passages import Passage, passages
@@ -145,8 +145,7 @@ def take(system: Extractive, source: Source, settings: ExtractConfig) -> list[in
     left = settings.words or (sys.maxsize if settings.sentences else WORDS)
     most = settings.sentences or len(source.texts)
     taken, too_long = Taken(source), 0
-    order = marginal(system.relevance(source), taken) if redundancy == "mmr" else system.order(source, taken)
-    for number in order:
+    for number in system.ordered(source, taken, redundancy):
         length = count_words(source.texts[number])
         if length > left:
             too_long += 1

@@ -80,6 +80,10 @@ class Extractive(ABC):
         found[order] = 1 - np.arange(len(order)) / len(order)
         return found
 
+    def ordered(self, source: Source, taken: Taken, redundancy: float | str) -> Iterable[int]:
+        """:meth:`order`, but by relevance and newness where that setting of ExtractConfig is ``mmr``."""
+        return marginal(self.relevance(source), taken) if redundancy == "mmr" else self.order(source, taken)
+
     @abstractmethod
     def order(self, source: Source, taken: Taken) -> Iterable[int]:
         """The numbers of the texts of ``source``, the best first."""

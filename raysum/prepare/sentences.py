@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raysum.data.rows import Row
     from raysum.data.vocabulary import Vocabulary
 
-_MOST = 2000  # sentences of a cluster, the first so many
+MOST_SENTENCES = 2000  # of a cluster to extract from, the first so many
 _DOCUMENT = 30  # sentences of a row to pre-train on, at most (HIBERT, section 4.1)
 _READ = 64  # characters for each token that is kept: what is longer is not looked at whole
 
@@ -34,16 +34,20 @@ def extraction_row(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> 
 
     Nothing is left out as a clone of the summary: to find it is the task. Raises Rejected where there is no sentence.
     """
-    found, encoded = _encoded(cluster, recipe, vocabulary)
+    everything = passages(cluster)
+    found, encoded = _encoded(everything[:MOST_SENTENCES], recipe, vocabulary)
     row = columns_of(cluster, recipe, vocabulary) | _columns(found, encoded, recipe)
     references = [words(text) for text in (row["summary"], *row["other_summaries"]) if text]
     row["labels"] = greedy_labels([words(_head(passage, recipe)) for passage in found], references)
-    return row, _counts(cluster, found, encoded, recipe) | Counter(without_summary=int(not references))
+    counts = _counts(cluster, everything, encoded, recipe)
+    counts["words_ranked_out"] = sum(count_words(passage.quote) for passage in everything[MOST_SENTENCES:])
+    counts["without_summary"] = int(not references)
+    return row, counts
 
 
 def pretraining_rows(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Row], Counter[str]]:
     """Rows of at most 30 sentences of one document each; about equally long where there are several of one."""
-    found, encoded = _encoded(cluster, recipe, vocabulary)
+    found, encoded = _encoded(passages(cluster), recipe, vocabulary)
     common = columns_of(cluster, recipe, vocabulary)
     parts = [*_parts([passage.document for passage in found])]
     rows = [
@@ -80,9 +84,8 @@ def _parts(documents: Sequence[int]) -> Iterator[range]:
             yield range(int(part[0]), int(part[-1]) + 1)
 
 
-def _encoded(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Passage], list[list[int]]]:
+def _encoded(found: Sequence[Passage], recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Passage], list[list[int]]]:
     """The sentences of which the vocabulary makes anything, and their ids, not yet cut."""
-    found = passages(cluster)[:_MOST]
     ids = vocabulary.encode_all([normalize(_head(passage, recipe), recipe.normalize) for passage in found])
     kept = [number for number, one in enumerate(ids) if one]
     if not kept:

@@ -22,6 +22,7 @@ from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
 from raysum.prepare.config import SPLITS, PrepareConfig
 from raysum.prepare.pipeline import prepare_rows
+from raysum.prepare.sentences import MOST_SENTENCES
 from raysum.prepare.sources.find import RawSource
 from raysum.prepare.sources.record import Record, Rejected
 from raysum.runtime.progress import bar, say
@@ -105,12 +106,14 @@ def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
     """The share of the sources' words that the rows hold; it is said, and where the others went."""
     found = max(counts["words"] + counts["words_cleaned_away"], 1)
     cut = counts["tokens_cut"] / max(counts["tokens"], 1) * (counts["words"] - counts["words_ranked_out"])
-    unit = "paragraph" if config.kind == "summarization" else "sentence"
-    parts = "clones of the summary and paragraphs of few words" if config.kind == "summarization" else "no sentence"
+    unit, ranked_out, cleaned_away = "sentence", f"beyond the first {MOST_SENTENCES} sentences", "no sentence"
+    if config.kind == "summarization":
+        unit, ranked_out = "paragraph", f"in paragraphs that rank below --max-paragraphs {config.max_paragraphs}"
+        cleaned_away = "clones of the summary and paragraphs of few words"
     lost = {
-        f"in paragraphs that rank below --max-paragraphs {config.max_paragraphs}": counts["words_ranked_out"],
+        ranked_out: counts["words_ranked_out"],
         f"beyond --paragraph-tokens {config.paragraph_tokens} of a {unit}": cut,
-        f"in {parts}": counts["words_cleaned_away"],
+        f"in {cleaned_away}": counts["words_cleaned_away"],
     }
     kept = 1 - sum(lost.values()) / found
     told = (f"{100 * words / found:.1f} % are {where}" for where, words in lost.items() if words >= 0.0005 * found)
