@@ -331,3 +331,11 @@ def test_a_trials_scorer_loads_neither_torch_nor_tune():
         "print([m for m in ('torch', 'ray.tune', 'sklearn') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_evaluating_what_needs_no_training_loads_neither_torch_nor_nltk(data):
+    code = (
+        f"import sys, raysum; raysum.evaluate('lead', {str(data.path)!r}, split='valid');"
+        "print([m for m in ('torch', 'nltk', 'scipy', 'sklearn') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,15 +1,21 @@
 """ROUGE against hand-made pairs and the library, intervals against theory, the other measures against arithmetic."""
 
+import gzip
+import json
 import random
+import re
 
 import numpy as np
 import pytest
+from nltk.stem.porter import PorterStemmer
 from rouge_score.rouge_scorer import RougeScorer
 
+from raysum.data.sentences import sentence_spans
 from raysum.errors import UserError
 from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
 from raysum.metrics.statistics import paired_difference, ratio_interval
+from raysum.metrics.stemming import Stems
 
 REFERENCE = "The rivers joined the sea.\nBoats were sailing slowly."
 PREDICTION = "Boats sailed slowly, rivers.\nThe river joins the sea."
@@ -56,13 +62,66 @@ def test_rouge_of_the_papers_is_their_package_on_any_text():
     assert compared > 1000
 
 
-def test_google_protocol_is_the_library_with_stemmer():
-    expected = RougeScorer(list(METRICS), use_stemmer=True).score(REFERENCE, PREDICTION)
-    row = score([PREDICTION], [REFERENCE], "google").iloc[0]
-    for metric in METRICS:
-        assert row[metric] == 100 * expected[metric].fmeasure
-        assert row[f"{metric}_precision"] == 100 * expected[metric].precision
-        assert row[f"{metric}_recall"] == 100 * expected[metric].recall
+def assert_as_the_library(pairs: list[tuple[str, str]]) -> None:
+    """Scores of (prediction, reference) by the google protocol are rouge-score's, to the last bit."""
+    library = RougeScorer(list(METRICS), use_stemmer=True)
+    rows = score(*zip(*pairs, strict=True), "google").to_dict("records")
+    for (found, wanted), row in zip(pairs, rows, strict=True):
+        for metric, expected in library.score(wanted, found).items():
+            ours = [row[metric], row[f"{metric}_precision"], row[f"{metric}_recall"]]
+            theirs = [100 * part for part in (expected.fmeasure, expected.precision, expected.recall)]
+            assert ours == theirs, (found, wanted, metric)
+
+
+def test_google_protocol_is_the_library_on_any_text():
+    """Few different words make many longest subsequences, of which the library takes certain ones."""
+    draw = random.Random(4)
+    few = ["a", "b", "c"]
+    more = ["the", "The", "running", "runs", "İ", "é", "ß", "日本", "K", "x1", "2,000", "a_b", "Σ's", "\x1c", "\x00"]
+    ends = [" ", " ", " ", "\n", "\n\n", ". ", "\r\n", "\u2028", "\x0b"]
+    texts = ["".join(draw.choice(words) + draw.choice(ends) for _ in range(draw.choice((1, 2, 5, 20, 60))))
+             for words in (few, more, few + more) for _ in range(300)]  # fmt: skip
+    texts += [*ODD, REFERENCE, PREDICTION, "\n \n", "a\n\n\nb"]
+    assert_as_the_library([(one, other) for one in texts for other in draw.sample(texts, 3)])
+    one_line = score(texts, texts[::-1], "ht-paper")
+    flat = [text.replace("\n", " ") for text in texts]
+    assert one_line.equals(score(flat, flat[::-1], "google"))
+
+
+def scisummnet_pairs(shared, split: str) -> list[tuple[str, str]]:
+    """140 words of the documents from the 200th on, and the summary, each a sentence a line."""
+
+    def lines(text: str) -> str:
+        return "\n".join(text[start:end] for start, end in sentence_spans(text))
+
+    with gzip.open(shared / f"data/scisummnet/{split}.jsonl.gz", "rt") as file:
+        rows = [json.loads(line) for line in file]
+    texts = [" ".join(json.dumps(row["documents"], ensure_ascii=False).split()[200:340]) for row in rows]
+    return [(lines(text), lines(row["summary"])) for text, row in zip(texts, rows, strict=True)]
+
+
+def test_google_protocol_is_the_library_on_papers(shared):
+    assert_as_the_library(scisummnet_pairs(shared, "test"))
+
+
+@pytest.mark.slow
+def test_google_protocol_is_the_library_on_all_papers(shared):
+    for split in ("train", "valid"):
+        assert_as_the_library(scisummnet_pairs(shared, split))
+
+
+def test_stems_are_those_of_the_library(shared):
+    draw, stem = random.Random(5), PorterStemmer().stem
+    with gzip.open(shared / "data/scisummnet/train.jsonl.gz", "rt") as file:
+        words = set(re.findall("[a-z0-9]+", file.read(3_000_000).lower()))
+    ends = ["", "s", "ies", "ied", "eed", "ed", "ing", "y", "ational", "logi", "alli", "bli", "fulli", "ness", "icate"]
+    ends += ["ement", "ion", "ll", "e", "ization", "biliti", "ss", "sses", "er", "al", "ently"]
+    letters = "aeiouyybcdlsztngrwx1"
+    words |= {"".join(draw.choices(letters, k=draw.randint(1, 7))) + draw.choice(ends) for _ in range(20_000)}
+    words |= {"skies", "dying", "lying", "tying", "news", "innings", "cannings", "howe", "succeed", "yyyyyy"}
+    stems = Stems()
+    wrong = {word: (stems[word], stem(word)) for word in words if len(word) > 3 and stems[word] != stem(word)}
+    assert not wrong and len(words) > 30_000 and stems["was"] == "was"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -14,7 +14,6 @@ from raysum.config.loading import section_of
 from raysum.data.dataset import Dataset
 from raysum.data.familiar import learn
 from raysum.data.rows import Row, references
-from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples
@@ -48,6 +47,8 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     if extracts(target):
         extractor = Extractor.of(str(target), config)
         return compare([Extracted(extractor.system, extractor.settings)], dataset, split, config, out=config.out)
+    from raysum.decode.summarizer import Summarizer
+
     run = Run.resolve(target)
     check_readable(run, dataset)
     if split == "valid" and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint:

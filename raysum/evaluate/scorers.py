@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 import pandas as pd
@@ -38,10 +39,16 @@ class Rouge(Scorer):
     }
 
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
-        wanted = [["\n".join(text[a:b] for a, b in sentence_spans(text)) for text in references(row)] for row in rows]
+        wanted = [[_lines(text) for text in references(row)] for row in rows]
         texts = ["\n".join(sentence.text for sentence in summary.sentences) for summary in summaries]
         scores = rouge.score(texts, wanted, self.protocol)
         return scores.assign(words=[len(text.split()) for text in texts]).to_dict("records")
+
+
+@lru_cache(maxsize=1024)
+def _lines(text: str) -> str:
+    """A sentence a line; the references of a chunk are kept for the next system."""
+    return "\n".join(text[start:end] for start, end in sentence_spans(text))
 
 
 class AttentionSimilarity(Scorer):

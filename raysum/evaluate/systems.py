@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,10 +11,12 @@ from raysum.config.sections import DecodeConfig, ExtractConfig
 from raysum.data.rows import Row
 from raysum.data.sentences import sentence_spans
 from raysum.decode.notes import annotated
-from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.runtime.progress import say
+
+if TYPE_CHECKING:
+    from raysum.decode.summarizer import Summarizer
 
 _TERMS = ("beta", "extractive", "structural_coverage", "gnmt_coverage")  # weights of score terms
 
@@ -24,7 +26,7 @@ class Trained:
     """A run's model: batched beam search, as `raysum summarize` does it. ``weights`` are of the terms it tries."""
 
     name: str
-    summarizer: Summarizer
+    summarizer: "Summarizer"
     settings: DecodeConfig
     weights: Mapping[str, float] = field(default_factory=dict)
 
@@ -123,7 +125,7 @@ System = Trained | Extracted
 WEIGHT, COVERAGE = 0.4, 10.0
 
 
-def strategies(summarizer: Summarizer) -> Iterator[Trained]:
+def strategies(summarizer: "Summarizer") -> Iterator[Trained]:
     """The decoding strategies of the PHT paper's Table 2: ``plain`` beam search, then one with each term.
 
     Weights are the run's own where it has some; extProb goes with beta otherwise, as in the paper, where it has another

@@ -1,21 +1,19 @@
 """ROUGE-1, 2, L and Lsum under named protocols, with a signature to print beside them.
 
 The same summaries score up to 25 points apart under different protocols, so figures of different protocols must not
-stand in one table. rouge-score counts all but ``pht-paper``; where a paper used another program, its protocol here is
-the nearest setting, and what still differs is said at its entry.
+stand in one table. All but ``pht-paper`` count as rouge-score does; where a paper used another program, its protocol
+here is the nearest setting, and what still differs is said at its entry.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import version
 from operator import itemgetter
 from typing import Literal
 
 import pandas as pd
 
 from raysum.errors import UserError
-from raysum.metrics import set_rouge
+from raysum.metrics import set_rouge, word_rouge
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _Scores = Mapping[str, tuple[float, ...]]  # F1, precision and recall by metric
@@ -24,7 +22,7 @@ _PARTS = {"fmeasure": "", "precision": "_precision", "recall": "_recall"}  # and
 
 @dataclass(frozen=True)
 class Protocol:
-    """How rouge-score counts: lower-cased words of a-z and 0-9 (text in other scripts scores 0), with Porter's stemmer.
+    """As rouge-score: lower-cased words of a-z and 0-9 (text in other scripts scores 0), with Porter's stemmer.
 
     ``one_line``: a summary is one sentence, so that rougeLsum equals rougeL; else each line is one. ``published_l``:
     which of ours a paper of this protocol calls ROUGE-L. ``sets``: as the package ``rouge`` does it instead.
@@ -59,9 +57,9 @@ def score(predictions: Sequence[str], references: Sequence[str | list[str]], pro
         raise UserError(
             f"{len(predictions)} predictions for {len(references)} references; give one prediction for each reference"
         )
-    count = _sets if find_protocol(protocol).sets else _counter(find_protocol(protocol).one_line)
+    count = _sets if find_protocol(protocol).sets else _words(find_protocol(protocol).one_line)
     pairs = (
-        _best([count(prediction, one) for one in ([reference] if isinstance(reference, str) else reference)])
+        _best(count(prediction, [reference] if isinstance(reference, str) else reference))
         for prediction, reference in zip(predictions, references, strict=True)
     )
     rows = [[100 * values[metric][part] for part in range(len(_PARTS)) for metric in METRICS] for values in pairs]
@@ -70,25 +68,22 @@ def score(predictions: Sequence[str], references: Sequence[str | list[str]], pro
 
 
 def _best(scores: Sequence[_Scores]) -> _Scores:
-    return {metric: max((one[metric] for one in scores), key=itemgetter(0)) for metric in METRICS}
+    first, *others = scores
+    return {metric: max((one[metric] for one in scores), key=itemgetter(0)) for metric in METRICS} if others else first
 
 
-def _sets(prediction: str, reference: str) -> _Scores:
-    found = set_rouge.scores(prediction, reference)
-    return {**found, "rougeLsum": found["rougeL"]}
+def _sets(prediction: str, references: Sequence[str]) -> list[_Scores]:
+    found = [set_rouge.scores(prediction, reference) for reference in references]
+    return [{**one, "rougeLsum": one["rougeL"]} for one in found]
 
 
-def _counter(one_line: bool) -> Callable[[str, str], _Scores]:
-    """Of F1, precision and recall by rouge-score."""
-    from rouge_score.rouge_scorer import RougeScorer
+def _words(one_line: bool) -> Callable[[str, Sequence[str]], list[_Scores]]:
+    def read(text: str) -> word_rouge.Text:
+        return word_rouge.Text.of(text.replace("\n", " ") if one_line else text)
 
-    scorer = RougeScorer(METRICS, tokenizer=_Tokenizer())
-
-    def count(prediction: str, reference: str) -> _Scores:
-        if one_line:
-            prediction, reference = prediction.replace("\n", " "), reference.replace("\n", " ")
-        scores = scorer.score(reference, prediction)
-        return {metric: tuple(getattr(one, part) for part in _PARTS) for metric, one in scores.items()}
+    def count(prediction: str, references: Sequence[str]) -> list[_Scores]:
+        found = read(prediction)
+        return [word_rouge.scores(found, read(reference)) for reference in references]
 
     return count
 
@@ -100,7 +95,7 @@ def signature(predictions: Sequence[str], protocol: str = "google", references: 
     """
     chosen = find_protocol(protocol)
     sentences = "one line" if chosen.one_line else "one a line"
-    how = f"rouge-score {version('rouge-score')} | stemmer porter | words alphanumeric | lower-cased"
+    how = "as rouge-score 0.1.2 | stemmer porter | words alphanumeric | lower-cased"
     if chosen.sets:
         how, sentences = "as rouge 1.0.1 | sets of n-grams | stemmer none | words by blanks", "by full stops"
     return (
@@ -115,17 +110,3 @@ def find_protocol(name: str) -> Protocol:
     if name not in PROTOCOLS:
         raise UserError(f"unknown ROUGE protocol {name!r}; use one of {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]
-
-
-class _Tokenizer:
-    """What rouge-score takes as a tokenizer: its own words, with each stem computed once (twice as fast)."""
-
-    def __init__(self) -> None:
-        from nltk.stem.porter import PorterStemmer
-
-        self.stem = lru_cache(maxsize=100_000)(PorterStemmer().stem)
-
-    def tokenize(self, text: str) -> list[str]:
-        from rouge_score.tokenize import tokenize
-
-        return tokenize(text, self)
