@@ -10,10 +10,12 @@ Verbs have the names and settings of the command line; nothing heavy is imported
 """
 
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
+    from raysum.evaluate.comparison import compare as compare
     from raysum.evaluate.evaluation import evaluate as evaluate
     from raysum.extract.summarizer import Extractor
     from raysum.prepare.job import prepare as prepare
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from raysum.tune.search import tune as tune
 
 __version__ = "0.1.0"
-__all__ = ["Client", "evaluate", "load", "prepare", "serve", "train", "tune"]
+__all__ = ["Client", "compare", "evaluate", "load", "prepare", "serve", "train", "tune"]
+_WITHIN = {"Client": "raysum.serve.client:Client", "compare": "raysum.evaluate.comparison:compare"}
 
 
 def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Extractor":
@@ -39,9 +42,9 @@ def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Ext
 
 
 def __getattr__(name: str) -> Any:
-    """The verbs, each a room of its own, and the client."""
-    if name == "Client":
-        return import_module("raysum.serve.client").Client
+    """The verbs, most of them a room of their own, and the client."""
+    if name in _WITHIN:
+        return resolve_name(_WITHIN[name])
     if name in __all__:
         return import_module(f"raysum.{name}")
     raise AttributeError(f"module 'raysum' has no attribute {name!r}")

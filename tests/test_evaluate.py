@@ -182,7 +182,7 @@ def test_the_difference_in_facts_is_that_of_a_plain_paired_bootstrap_of_all_fact
             ours, theirs = ([counts[name][example] for example in drawn] for name in ("lexrank", other))
             gaps.append(f1(ours) - f1(theirs))
         gap = result.differences[f"lexrank - {other}"]
-        assert list(gap) == [name + end for name in ("facts_f1", "rouge2") for end in ("", "_low", "_high")]
+        assert list(gap) == [name + end for name in ("facts_f1", "rouge2") for end in ("", "_low", "_high", "_p")]
         assert gap["facts_f1"] == pytest.approx(f1(counts["lexrank"]) - f1(counts[other]))
         assert gap["facts_f1"] == pytest.approx(
             result.systems["lexrank"]["facts_f1"] - result.systems[other]["facts_f1"]
@@ -202,7 +202,7 @@ def test_without_facts_there_is_a_difference_in_rouge_alone(data):
         )
         for names in lines
     )
-    assert list(both.differences["lead - lexrank"]) == ["rouge2", "rouge2_low", "rouge2_high"]
+    assert list(both.differences["lead - lexrank"]) == ["rouge2", "rouge2_low", "rouge2_high", "rouge2_p"]
     assert none.differences == {}
 
 
@@ -339,3 +339,14 @@ def test_evaluating_what_needs_no_training_loads_neither_torch_nor_nltk(data):
         "print([m for m in ('torch', 'nltk', 'scipy', 'sklearn') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_wording_is_scored_and_shown_in_a_table_of_its_own(rows, data):
+    lead = evaluate("lead", data.path, split="test")
+    figures = lead.systems["lead"]
+    assert figures["novel1"] == 0 == figures["novel1_low"] and figures["coverage"] == 100 == figures["length_ratio"]
+    assert figures["density"] > 5 and figures["repeated"] < 10
+    ours = means(score(rows, [said(row["summary"] + " " + row["summary"]) for row in rows]))
+    assert ours["length_ratio"] == 200 and ours["repeated"] > 40
+    ratios = evaluate("lead", data.path, split="test", scorers=["wording"], decode={"words": 5}).systems["lead"]
+    assert ratios["length_ratio"] == pytest.approx(100 * 5 / np.mean([len(row["summary"].split()) for row in rows]))

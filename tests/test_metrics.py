@@ -16,6 +16,7 @@ from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
 from raysum.metrics.statistics import paired_difference, ratio_interval
 from raysum.metrics.stemming import Stems
+from raysum.metrics.wording import fragments, wording
 
 REFERENCE = "The rivers joined the sea.\nBoats were sailing slowly."
 PREDICTION = "Boats sailed slowly, rivers.\nThe river joins the sea."
@@ -221,3 +222,42 @@ def test_attention_similarity():
     assert attention_similarity([0, 0], [0.5, 0.5]) == 0
     with pytest.raises(ValueError, match="2 paragraphs, gold over 3"):
         attention_similarity([1, 0], [1, 0, 0])
+
+
+def plain_fragments(said: list[str], source: list[str]) -> list[list[str]]:
+    """F(A, S) as figure 3 of Grusky et al. (2018) writes it."""
+    found, i = [], 0
+    while i < len(said):
+        f: list[str] = []
+        j = 0
+        while j < len(source):
+            if said[i] == source[j]:
+                i2, j2 = i, j
+                while i2 < len(said) and j2 < len(source) and said[i2] == source[j2]:
+                    i2, j2 = i2 + 1, j2 + 1
+                if len(f) < i2 - i:
+                    f = said[i:i2]
+                j = j2
+            else:
+                j += 1
+        i += max(len(f), 1)
+        found += [f] if f else []
+    return found
+
+
+def test_fragments_are_those_of_the_papers_algorithm():
+    draw = random.Random(6)
+    for _ in range(500):
+        letters = "abcdef"[: draw.randint(1, 6)]
+        said, source = (draw.choices(letters + "xy"[:end], k=draw.randint(0, 30)) for end in (1, 2))
+        assert fragments(said, source) == [len(f) for f in plain_fragments(said, source)]
+    assert fragments(list("aab"), list("aaab")) == [2, 1]  # not 3: the paper goes on after the first run
+
+
+def test_wording_of_a_summary_by_hand():
+    found = wording("The red fox sleeps. The red fox ran.", ["A fox: the RED fox", "sleeps and ran"])
+    assert [found[f"novel{n}"] for n in range(1, 5)] == pytest.approx([0, 100 * 3 / 7, 100 * 4 / 6, 100])
+    assert found["repeated"] == pytest.approx(100 * 1 / 6) and found["coverage"] == 100
+    assert found["density"] == pytest.approx((9 + 1 + 9 + 1) / 8)  # nothing runs over the end of a text
+    assert wording("", ["a"]) == {} and wording("new", ["old"]) == {"novel1": 100, "coverage": 0, "density": 0}
+    assert wording("b c", ["a b c d"]) == {"novel1": 0, "novel2": 0, "coverage": 100, "density": 2}

@@ -11,7 +11,9 @@ class EvaluateConfig(LoadConfig):
     limit: int | None = Field(None, gt=0, le=10**9, description="examples, the first so many")
     protocol: str = Field("google", description="ROUGE protocol: google, ht-paper, pht-paper, graphsum")
     scorers: list[str] | None = Field(
-        None, min_length=1, description="rouge, attention, factbook, support; by default all that know the data"
+        None,
+        min_length=1,
+        description="rouge, attention, factbook, support, wording; by default all that know the data",
     )
     swapped: bool = Field(False, description="also the control: another cluster's sources")
     terms: bool = Field(False, description="plain, strCov, extProb and attAlign (PHT paper, Table 2)")

@@ -110,6 +110,7 @@ def compare(
         protocol=rouge.signature([line[main] for line in written], config.protocol, most),
         examples=len(written),
         scores=scores,
+        data={"fingerprint": dataset.fingerprint, "split": split},
         how={system.name: system.how for system in systems},
         weights={one.name: dict(one.weights) for one in systems if isinstance(one, Trained) and one.weights},
     )

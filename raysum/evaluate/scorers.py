@@ -14,6 +14,7 @@ from raysum.errors import UserError
 from raysum.metrics import rouge
 from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.statistics import Figure, figure_of
+from raysum.metrics.wording import wording
 from raysum.prepare.factbook.scorer import Factbook
 
 
@@ -51,6 +52,25 @@ def _lines(text: str) -> str:
     return "\n".join(text[start:end] for start, end in sentence_spans(text))
 
 
+class Wording(Scorer):
+    """How much of a summary is new, repeated or copied (see ``metrics.wording``; the title is a source, too), and its
+    length by that of the first reference, of the words of all examples together."""
+
+    figures: ClassVar = {f"novel{size}": Figure(f"new {size}-grams", 1) for size in range(1, 5)} | {
+        "repeated": Figure("repeated", 1),
+        "coverage": Figure("copied", 1),
+        "density": Figure("density", 2),
+        "length_ratio": Figure("length", 1, ("words_written",), ("words_wanted",)),
+    }
+
+    def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
+        return [
+            wording(one.summary, [row["title"], *row["text"]])
+            | {"words_written": len(one.summary.split()), "words_wanted": len(row["summary"].split())}
+            for row, one in zip(rows, summaries, strict=True)
+        ]
+
+
 class AttentionSimilarity(Scorer):
     """How near a model's attention to paragraphs is to where the reference comes from (0 to 1)."""
 
@@ -81,13 +101,13 @@ class Support(Scorer):
 
 # Facts come first: the factbook's targets are made from templates, so ROUGE is high where facts are wrong.
 FIGURES: dict[str, Figure] = {"facts_f1": Factbook.figures["facts_f1"]}
-FIGURES |= {**Rouge.figures, **Factbook.figures, **Support.figures, **AttentionSimilarity.figures}
+FIGURES |= {**Rouge.figures, **Factbook.figures, **Support.figures, **AttentionSimilarity.figures, **Wording.figures}
 
 
 def scorers_of(names: Sequence[str] | None, protocol: str = "google") -> list[Scorer]:
     """The scorers ``names``, all without names. Raises UserError."""
     known: dict[str, Scorer] = {"rouge": Rouge(protocol), "factbook": Factbook(), "support": Support()}
-    known["attention"] = AttentionSimilarity()
+    known |= {"attention": AttentionSimilarity(), "wording": Wording()}
     wrong = [name for name in names or () if name not in known]
     if wrong:
         raise UserError(f"no scorer {wrong[0]!r}; there are {', '.join(known)}")

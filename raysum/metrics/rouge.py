@@ -99,9 +99,9 @@ def signature(predictions: Sequence[str], protocol: str = "google", references: 
     if chosen.sets:
         how, sentences = "as rouge 1.0.1 | sets of n-grams | stemmer none | words by blanks", "by full stops"
     return (
-        f"{protocol}: {how} | sentences {sentences} | published R-L = {chosen.published_l} | n {len(predictions)}"
-        f" | empty {sum(not prediction.strip() for prediction in predictions)}"
+        f"{protocol}: {how} | sentences {sentences} | published R-L = {chosen.published_l}"
         + (f" | references up to {references}, maximum F1" if references > 1 else "")
+        + f" | n {len(predictions)} | empty {sum(not prediction.strip() for prediction in predictions)}"
     )
 
 
