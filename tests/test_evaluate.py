@@ -350,3 +350,10 @@ def test_wording_is_scored_and_shown_in_a_table_of_its_own(rows, data):
     assert ours["length_ratio"] == 200 and ours["repeated"] > 40
     ratios = evaluate("lead", data.path, split="test", scorers=["wording"], decode={"words": 5}).systems["lead"]
     assert ratios["length_ratio"] == pytest.approx(100 * 5 / np.mean([len(row["summary"].split()) for row in rows]))
+
+
+def test_several_references_count_as_asked(data):
+    way = {name: evaluate("lead", data.path, split="test", references=name).systems for name in ("best", "jackknife")}
+    assert way["best"] == way["jackknife"]  # the factbook has one reference
+    with pytest.raises(UserError, match="references"):
+        evaluate("lead", data.path, split="test", references="worst")

@@ -142,6 +142,52 @@ def test_of_several_references_the_best_counts_for_each_metric(protocol):
     assert "references" not in signature([PREDICTION], protocol)
 
 
+def test_several_references_by_hand():
+    """F1 against three references: 2/3, 1 and 0; the best of two of them: 1, 2/3, 1."""
+    texts = ["the red sea", "the sea", "boats"]
+    third = 2 * (2 / 2) * (2 / 3) / (2 / 2 + 2 / 3)  # 4/5
+    found = {
+        way: score(["the sea"], [texts], several=way)["rouge1"].item() / 100 for way in ("best", "mean", "jackknife")
+    }
+    assert found == pytest.approx({"best": 1, "mean": (third + 1 + 0) / 3, "jackknife": (1 + third + 1) / 3})
+    assert score(["the sea"], [texts[:1]], several="jackknife")["rouge1"].item() == pytest.approx(100 * third)
+    two = score(["the sea"], [[texts[0], texts[2]]], several="jackknife")  # the best of one, twice: the mean
+    assert two["rouge1"].item() == pytest.approx(100 * third / 2)
+    assert two["rouge1_recall"].item() == pytest.approx(100 * (2 / 3) / 2)
+    assert "references up to 3, jackknifed maximum F1" in signature(["a"], "google", 3, "jackknife")
+
+
+# What ROUGE-1.5.5 -m -n 2 -a counts, by its rules: hits, predicted and wanted units of ROUGE-1, -2 and -L. Hyphens and
+# other signs part words, words of four letters or more are stemmed, counts are clipped, a line is a sentence for L.
+BY_HAND = [
+    (  # the well known u s firm s firm 2 000 of them | a well known firm of the u s firm 2000
+        *("ht-paper", "The well-known U.S. firm's firms, 2,000 of them.", "A well known firm of the\nU.S.; firm 2000"),
+        *((8, 12, 10), (3, 11, 9), (5, 12, 10)),
+    ),
+    # Lin (2004), section 3.2: w1 w2, and w1 w3 w5, are four words of the reference together
+    ("graphsum", "w1 w2 w6 w7 w8\nw1 w3 w8 w9 w5", "w1 w2 w3 w4 w5", (4, 10, 5), (1, 9, 4), (4, 10, 5)),
+    # each line of the reference is there, but only once
+    ("graphsum", "a b", "a b\na b", (2, 2, 4), (1, 1, 3), (2, 2, 4)),
+    # of the two words that b a has in another order, the first counts: with the second line there are not two
+    ("graphsum", "b a\na x", "a b", (2, 4, 2), (0, 3, 1), (1, 4, 2)),
+    # one line: a b is in b a a b
+    ("ht-paper", "b a\na b", "a b", (2, 4, 2), (1, 3, 1), (2, 4, 2)),
+    # no length limit without -l or -b
+    ("ht-paper", "a " + "b " * 500, "a", (1, 501, 1), (0, 500, 0), (1, 501, 1)),
+]
+
+
+@pytest.mark.parametrize(("protocol", "found", "wanted", "one", "two", "longest"), BY_HAND)
+def test_the_papers_script_by_hand(protocol, found, wanted, one, two, longest):
+    row = score([found], [wanted], protocol).iloc[0]
+    published = ("rouge1", "rouge2", PROTOCOLS[protocol].published_l)
+    for metric, (hits, predicted, true) in zip(published, (one, two, longest), strict=True):
+        precision, recall = hits / predicted, hits / max(true, 1)
+        f1 = 2 * precision * recall / (precision + recall) if hits else 0
+        ours = [row[metric], row[f"{metric}_precision"], row[f"{metric}_recall"]]
+        assert ours == pytest.approx([100 * f1, 100 * precision, 100 * recall])
+
+
 def test_protocols_differ_where_they_should():
     rows = {name: score([PREDICTION], [REFERENCE], name).iloc[0] for name in PROTOCOLS}
     assert rows["google"]["rougeLsum"] > rows["google"]["rougeL"]  # sentences in another order

@@ -1,5 +1,7 @@
 """The settings of `raysum evaluate`."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from raysum.config.sections import LoadConfig
@@ -10,6 +12,9 @@ class EvaluateConfig(LoadConfig):
     split: str | None = Field(None, description="split; may be left out where there is one")
     limit: int | None = Field(None, gt=0, le=10**9, description="examples, the first so many")
     protocol: str = Field("google", description="ROUGE protocol: google, ht-paper, pht-paper, graphsum")
+    references: Literal["best", "mean", "jackknife"] = Field(
+        "best", description="what ROUGE counts of several: best, mean or jackknife"
+    )
     scorers: list[str] | None = Field(
         None,
         min_length=1,

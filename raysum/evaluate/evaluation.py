@@ -80,7 +80,7 @@ def compare(
     rouge.find_protocol(config.protocol)
     examples = read_examples(dataset, split, config.limit)
     first = next(examples)
-    scorers = scorers_of(config.scorers, config.protocol)
+    scorers = scorers_of(config.scorers, config.protocol, config.references)
     known = dataset.references(split)
     total = min(config.limit or known, known)
     if any(isinstance(system, Swapped) for system in systems) and total < 2:
@@ -107,7 +107,7 @@ def compare(
     result = Evaluation(
         systems={name: means(part) for name, part in by_system.items()},
         differences={f"{main} - {name}": gap for name in rest if (gap := _gap(by_system[main], by_system[name]))},
-        protocol=rouge.signature([line[main] for line in written], config.protocol, most),
+        protocol=rouge.signature([line[main] for line in written], config.protocol, most, config.references),
         examples=len(written),
         scores=scores,
         data={"fingerprint": dataset.fingerprint, "split": split},

@@ -35,6 +35,7 @@ class Rouge(Scorer):
     """ROUGE F1, precision and recall (0 to 100) against the row's references, and the words of what was written."""
 
     protocol: str = "google"
+    several: rouge.Several = "best"
     figures: ClassVar = {name: Figure(name.replace("rouge", "ROUGE-"), 2) for name in rouge.METRICS} | {
         "words": Figure("words", 1)
     }
@@ -42,7 +43,7 @@ class Rouge(Scorer):
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
         wanted = [[_lines(text) for text in references(row)] for row in rows]
         texts = ["\n".join(sentence.text for sentence in summary.sentences) for summary in summaries]
-        scores = rouge.score(texts, wanted, self.protocol)
+        scores = rouge.score(texts, wanted, self.protocol, self.several)
         return scores.assign(words=[len(text.split()) for text in texts]).to_dict("records")
 
 
@@ -104,9 +105,9 @@ FIGURES: dict[str, Figure] = {"facts_f1": Factbook.figures["facts_f1"]}
 FIGURES |= {**Rouge.figures, **Factbook.figures, **Support.figures, **AttentionSimilarity.figures, **Wording.figures}
 
 
-def scorers_of(names: Sequence[str] | None, protocol: str = "google") -> list[Scorer]:
+def scorers_of(names: Sequence[str] | None, protocol: str = "google", several: rouge.Several = "best") -> list[Scorer]:
     """The scorers ``names``, all without names. Raises UserError."""
-    known: dict[str, Scorer] = {"rouge": Rouge(protocol), "factbook": Factbook(), "support": Support()}
+    known: dict[str, Scorer] = {"rouge": Rouge(protocol, several), "factbook": Factbook(), "support": Support()}
     known |= {"attention": AttentionSimilarity(), "wording": Wording()}
     wrong = [name for name in names or () if name not in known]
     if wrong:
