@@ -32,8 +32,9 @@ _WITHIN = {"Client": "raysum.serve.client:Client", "compare": "raysum.evaluate.c
 def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Extractor":
     """A trained run, or ``lexrank``, ``lead``, ``mmr``, ready to summarize raw text in this process, without Ray.
 
-    ``checkpoint`` is ``best``, ``latest`` or a step; ``decode`` overrides decoding settings (``num_beams=8``, or
-    ``words=50`` of what needs no training), and ``device`` and ``dtype`` are as in :meth:`Summarizer.load`.
+    ``checkpoint`` is ``best``, ``latest``, a step, or ``average:3``: the mean weights of the three best. ``decode``
+    overrides decoding settings (``num_beams=8``, or ``words=50`` of what needs no training), and ``device`` and
+    ``dtype`` are as in :meth:`Summarizer.load`.
     Raises UserError where ``run`` is not a run folder with a complete checkpoint.
     """
     from raysum.extract.summarizer import load as run_or_system

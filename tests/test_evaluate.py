@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from factbook_data import write_factbook, write_ranker, write_run
+from safetensors.torch import load_file
 
 from raysum.data.dataset import MANIFEST, Dataset
 from raysum.data.vocabulary import Vocabulary
@@ -357,3 +359,45 @@ def test_several_references_count_as_asked(data):
     assert way["best"] == way["jackknife"]  # the factbook has one reference
     with pytest.raises(UserError, match="references"):
         evaluate("lead", data.path, split="test", references="worst")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, data) -> Run:
+    """A run of three checkpoints, of which the second and third are the best."""
+    run = write_run(tmp_path_factory.mktemp("kept") / "pht", data)
+    weights = load_file(run.checkpoint("1").weights)
+    for step in (2, 3):
+        torch.manual_seed(step)
+        run.add_weights(step, {name: value + 0.3 * torch.randn_like(value) for name, value in weights.items()}, {})
+    losses = ({"step": step, "valid_loss": loss} for step, loss in ((1, 3.0), (2, 2.0), (3, 2.5)))
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in losses))
+    return run
+
+
+def test_scores_are_averaged_over_the_best_checkpoints(trained, data):
+    result = evaluate(trained.path, data.path, split="test", limit=5, checkpoints=2)
+    assert list(result.systems) == ["pht", "pht@2", "pht@3", "lead", "lexrank"]
+    alone = [evaluate(trained.path, data.path, split="test", limit=5, checkpoint=step) for step in ("2", "3")]
+    for step, one in zip("23", alone, strict=True):
+        assert result.systems[f"pht@{step}"] == one.systems["pht"]
+    differ = 0
+    for name in ("rouge1", "rougeL_precision", "words", "novel1", "repeated"):
+        by_step = np.array([one.scores[one.scores.system == "pht"][name] for one in alone])
+        differ += by_step[0].tolist() != by_step[1].tolist()
+        assert result.scores[result.scores.system == "pht"][name].tolist() == pytest.approx(by_step.mean(0).tolist())
+    assert differ > 1 and result.systems["pht"]["words_low"] < result.systems["pht"]["words_high"]
+    assert result.how["pht"] == "mean scores of pht@2, pht@3" and "pht - pht@2" in result.differences
+    for settings, words in (({"checkpoints": 4}, "3 checkpoints, not 4"), ({"terms": True}, "leave out terms")):
+        with pytest.raises(UserError, match=words):
+            evaluate(trained.path, data.path, split="test", **{"checkpoints": 2, **settings})
+
+
+def test_weights_are_averaged_over_the_best_checkpoints(trained):
+    loaded = {which: Summarizer.load(trained.path, which) for which in ("2", "3", "average:2", "average:1")}
+    second, third, mean, best = (one.searcher.model.state_dict() for one in loaded.values())
+    assert all(torch.allclose(mean[name], (second[name] + third[name]) / 2, atol=1e-6) for name in second)
+    assert all(torch.equal(best[name], second[name]) for name in second)
+    assert not torch.equal(second["embedding.weight"], third["embedding.weight"])
+    for which, words in (("average:9", "3 checkpoints, not 9"), ("average:0", "average:COUNT and the steps 1, 2, 3")):
+        with pytest.raises(UserError, match=words):
+            Summarizer.load(trained.path, which)

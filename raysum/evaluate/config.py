@@ -22,4 +22,7 @@ class EvaluateConfig(LoadConfig):
     )
     swapped: bool = Field(False, description="also the control: another cluster's sources")
     terms: bool = Field(False, description="plain, strCov, extProb and attAlign (PHT paper, Table 2)")
+    checkpoints: int = Field(
+        1, gt=0, le=100, description="evaluate so many, the best by validation loss, and average their scores"
+    )
     out: str | None = Field(None, description="folder for outputs; by default inside the run")

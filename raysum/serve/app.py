@@ -94,9 +94,10 @@ def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int]:
             raise UserError(f"{config.run} chooses by reference summaries, which requests do not have")
         return config, Health(status="ok", system=extractor.name), AT_ONCE
     run = Run.resolve(config.run)
-    found = run.checkpoint(config.checkpoint)
+    found, *others = run.chosen(config.checkpoint)
     settings = validate(run.decode.model_dump() | config.decode, None, DecodeConfig)
-    exact = config.model_copy(update={"run": str(run.path), "checkpoint": str(found.step)})
+    which = config.checkpoint if others else str(found.step)
+    exact = config.model_copy(update={"run": str(run.path), "checkpoint": which})
     return exact, Health(status="ok", run=run.path.name, step=found.step), settings.batch_examples
 
 
