@@ -194,7 +194,7 @@ class Run:
             return [self.checkpoint(which)]
         found = self._ranked()[: int(asked[1])]
         if len(found) < int(asked[1]):
-            raise UserError(f"{self.path} has {len(found)} checkpoints, not {asked[1]}; train.keep says how many stay")
+            raise UserError(f"{self.path} has {len(found)} of {asked[1]} checkpoints; train.keep says how many stay")
         for checkpoint in found:
             checkpoint.check(checkpoint.weights.name)
         return found

@@ -50,6 +50,8 @@ def test_differences_are_those_of_a_plain_paired_bootstrap(folder):
 def test_a_run_is_compared_by_what_it_has_in_common_and_baselines_once(folder, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(folder / "pht", other)
+    (other / "evaluation/test").mkdir()
+    (other / "evaluation/test/table.json").write_text("{}")  # of a version that did not say which data
     place = next(other.rglob("scores.parquet"))
     scores = pd.read_parquet(place)
     scores.loc[scores.system == "pht", "rouge1"] += 1
@@ -118,4 +120,7 @@ def test_precision_and_recall_stand_in_the_table_of_systems(folder):
     lead = evaluate("lead", folder / "data", split="test")
     frame = lead.to_pandas()
     assert frame.loc["lead", "rouge1_precision"] == pytest.approx(lead.scores["rouge1_precision"].mean())
-    assert {"rouge2_recall", "rouge2", "rouge2_low", "words"} <= {*frame.columns}
+    assert (
+        frame.loc["lead", "rouge2_recall_low"] < frame.loc["lead", "rouge2_recall"] < frame["rouge2_recall_high"].max()
+    )
+    assert {"rouge2", "rouge2_low", "words"} <= {*frame.columns}

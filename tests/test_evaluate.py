@@ -387,7 +387,7 @@ def test_scores_are_averaged_over_the_best_checkpoints(trained, data):
         assert result.scores[result.scores.system == "pht"][name].tolist() == pytest.approx(by_step.mean(0).tolist())
     assert differ > 1 and result.systems["pht"]["words_low"] < result.systems["pht"]["words_high"]
     assert result.how["pht"] == "mean scores of pht@2, pht@3" and "pht - pht@2" in result.differences
-    for settings, words in (({"checkpoints": 4}, "3 checkpoints, not 4"), ({"terms": True}, "leave out terms")):
+    for settings, words in (({"checkpoints": 4}, "3 of 4 checkpoints"), ({"terms": True}, "leave out terms")):
         with pytest.raises(UserError, match=words):
             evaluate(trained.path, data.path, split="test", **{"checkpoints": 2, **settings})
 
@@ -398,6 +398,6 @@ def test_weights_are_averaged_over_the_best_checkpoints(trained):
     assert all(torch.allclose(mean[name], (second[name] + third[name]) / 2, atol=1e-6) for name in second)
     assert all(torch.equal(best[name], second[name]) for name in second)
     assert not torch.equal(second["embedding.weight"], third["embedding.weight"])
-    for which, words in (("average:9", "3 checkpoints, not 9"), ("average:0", "average:COUNT and the steps 1, 2, 3")):
+    for which, words in (("average:9", "3 of 9 checkpoints"), ("average:0", "average:COUNT and the steps 1, 2, 3")):
         with pytest.raises(UserError, match=words):
             Summarizer.load(trained.path, which)

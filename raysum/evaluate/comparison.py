@@ -129,7 +129,8 @@ def _open(places: Sequence[Path]) -> list[_Evaluated]:
     for place in places:
         if not (place / "table.json").is_file():
             within = Run.open(place).evaluation
-            choices[place] = {str(file.parent.relative_to(within)) for file in within.rglob("table.json")}
+            made = [file for file in within.rglob("table.json") if "data" in read_json(file)]  # not by older versions
+            choices[place] = {str(file.parent.relative_to(within)) for file in made}
             if not choices[place]:
                 raise UserError(f"{place} is not evaluated yet; do it with `raysum evaluate {place} --data DATA`")
     common = sorted(set.intersection(*choices.values())) if choices else []

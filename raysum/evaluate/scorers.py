@@ -57,7 +57,7 @@ class Wording(Scorer):
     """How much of a summary is new, repeated or copied (see ``metrics.wording``; the title is a source, too), and its
     length by that of the first reference, of the words of all examples together."""
 
-    figures: ClassVar = {f"novel{size}": Figure(f"new {size}-grams", 1) for size in range(1, 5)} | {
+    figures: ClassVar = {f"novel{size}": Figure(f"new {size}", 1) for size in range(1, 5)} | {
         "repeated": Figure("repeated", 1),
         "coverage": Figure("copied", 1),
         "density": Figure("density", 2),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from raysum.evaluate.scorers import FIGURES, Wording
-from raysum.metrics.statistics import Figure
+from raysum.metrics.statistics import Figure, figure_of
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -48,8 +48,11 @@ class Evaluation:
     def to_pandas(self) -> pd.DataFrame:
         """A line a system, a column a figure, at last ROUGE's precision and recall; the examples' are in ``scores``."""
         parts = [name for name in map(str, self.scores) if re.fullmatch("rouge.*_(precision|recall)", name)]
-        means = self.scores.groupby("system")[parts].mean()
-        return pd.DataFrame.from_dict(self.systems, orient="index").rename_axis("system").join(means)
+        lines = {system: dict(figures) for system, figures in self.systems.items()}
+        for system, scores in self.scores.groupby("system"):
+            for name in parts:
+                lines[str(system)] |= figure_of(name, Figure(name, 2), scores)
+        return pd.DataFrame.from_dict(lines, orient="index").rename_axis("system")
 
     def render(self) -> "Group":
         """A column a system, a line a figure with half of its 95 % interval; then a line a system of its wording."""
@@ -80,6 +83,8 @@ def _table(names: list[str], systems: dict[str, dict[str, float]], down: bool) -
         for name in known:
             table.add_row(FIGURES[name].label, *(cell(figures, name, FIGURES[name]) for figures in systems.values()))
     elif known:
+        table.title = "% of n-grams that no source has, of 3-grams repeated, of words copied; copy density; length in %"
+        table.title_justify = "left"
         for system, figures in systems.items():
             table.add_row(system, *(cell(figures, name, FIGURES[name], interval=False) for name in known))
     return table
