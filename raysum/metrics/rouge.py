@@ -100,7 +100,7 @@ def _sets(prediction: str, references: Sequence[str]) -> list[_Scores]:
 
 def _words(one_line: bool) -> Callable[[str, Sequence[str]], list[_Scores]]:
     def read(text: str) -> word_rouge.Text:
-        return word_rouge.Text.of(text.replace("\n", " ") if one_line else text)
+        return word_rouge.Text(text.replace("\n", " ") if one_line else text)
 
     def count(prediction: str, references: Sequence[str]) -> list[_Scores]:
         found = read(prediction)

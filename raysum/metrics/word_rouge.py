@@ -1,4 +1,4 @@
-"""ROUGE as the package ``rouge-score`` 0.1.2 counts it with its stemmer: the same numbers, some sixty times as fast.
+"""ROUGE as the package ``rouge-score`` 0.1.2 counts it with its stemmer: the same numbers, some fifty times as fast.
 
 Words are runs of a-z and 0-9 of the lower-cased text, stemmed from four letters on. N-grams count as often as they
 occur. L is the longest common subsequence of all words, and Lsum the union of those of each reference line with each
@@ -10,8 +10,6 @@ updates a row of the table, for all predicted lines at once.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import TypeVar
 
@@ -22,28 +20,15 @@ _STEMS = Stems()
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True)
 class Text:
-    """The words of each line of a text that is not empty."""
+    """The words of each line of ``text`` that is not empty, all ``words``, and how often each and each pair occurs."""
 
-    lines: list[list[str]]
-
-    @classmethod
-    def of(cls, text: str) -> "Text":
+    def __init__(self, text: str):
         plain = text.lower().encode("ascii", "replace").translate(_SPACED).decode()
-        return cls([[*map(_STEMS.__getitem__, line.split())] for line in plain.split("\n") if line])
-
-    @cached_property
-    def words(self) -> list[str]:
-        return [*chain.from_iterable(self.lines)]
-
-    @cached_property
-    def counts(self) -> Counter[str]:
-        return Counter(self.words)
-
-    @cached_property
-    def pairs(self) -> Counter[tuple[str, str]]:
-        return Counter(zip(self.words, self.words[1:], strict=False))
+        self.lines = [[*map(_STEMS.__getitem__, line.split())] for line in plain.split("\n") if line]
+        self.words = [*chain.from_iterable(self.lines)]
+        self.counts = Counter(self.words)
+        self.pairs = Counter(zip(self.words, self.words[1:], strict=False))
 
 
 def scores(prediction: Text, reference: Text) -> dict[str, tuple[float, float, float]]:
@@ -75,10 +60,10 @@ def _subsequences(prediction: Text, reference: Text) -> tuple[int, int]:
     cleared. The upper bits are the same words as one line, so that both tables are updated by the same additions.
     """
     places: dict[str, int] = {}  # of each word that both texts have
-    lasts = lines = size = 0
+    lasts, lines, size, wanted = 0, 0, 0, reference.counts
     for line in prediction.lines:
         for place, word in enumerate(line, size):
-            if word in reference.counts:
+            if word in wanted:
                 places[word] = places.get(word, 0) | 1 << place
         lines |= (1 << len(line)) - 1 << size
         lasts |= 1 << size + len(line) >> 1 & lines
