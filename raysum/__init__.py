@@ -11,12 +11,14 @@ Verbs have the names and settings of the command line; nothing heavy is imported
 
 import os
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from raysum.runtime.processes import WAITING
 
 if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
+    from raysum.evaluate.comparison import compare as compare
     from raysum.evaluate.evaluation import evaluate as evaluate
     from raysum.extract.summarizer import Extractor
     from raysum.human.analysis import human_analyze as human_analyze
@@ -30,20 +32,32 @@ if TYPE_CHECKING:
 os.environ.update({**WAITING, **os.environ})  # before torch is imported: also in a notebook
 
 __version__ = "0.1.0"
-__all__ = ["Client", "evaluate", "human_analyze", "human_sheets", "load", "prepare", "serve", "train", "tune"]
-
+__all__ = [
+    "Client",
+    "compare",
+    "evaluate",
+    "human_analyze",
+    "human_sheets",
+    "load",
+    "prepare",
+    "serve",
+    "train",
+    "tune",
+]
 _WITHIN = {
-    "Client": "raysum.serve.client",
-    "human_analyze": "raysum.human.analysis",
-    "human_sheets": "raysum.human.sheets",
+    "Client": "raysum.serve.client:Client",
+    "compare": "raysum.evaluate.comparison:compare",
+    "human_analyze": "raysum.human.analysis:human_analyze",
+    "human_sheets": "raysum.human.sheets:human_sheets",
 }
 
 
 def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Extractor":
     """A trained run, or ``lexrank``, ``lead``, ``mmr``, ready to summarize raw text in this process, without Ray.
 
-    ``checkpoint`` is ``best``, ``latest`` or a step; ``decode`` overrides decoding settings (``num_beams=8``, or
-    ``words=50`` of what takes sentences), and ``device`` and ``dtype`` are as in :meth:`Summarizer.load`.
+    ``checkpoint`` is ``best``, ``latest``, a step, or ``average:3``: the mean weights of the three best. ``decode``
+    overrides decoding settings (``num_beams=8``, or ``words=50`` of what takes sentences), and ``device`` and ``dtype``
+    are as in :meth:`Summarizer.load`.
     Raises UserError where ``run`` is not a run folder with a complete checkpoint.
     """
     from raysum.extract.summarizer import load as run_or_system
@@ -52,9 +66,9 @@ def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Ext
 
 
 def __getattr__(name: str) -> Any:
-    """The verbs, each a room of its own, both of human evaluation, and the client."""
+    """The verbs, most of them a room of their own, and the client."""
     if name in _WITHIN:
-        return getattr(import_module(_WITHIN[name]), name)
+        return resolve_name(_WITHIN[name])
     if name in __all__:
         return import_module(f"raysum.{name}")
     raise AttributeError(f"module 'raysum' has no attribute {name!r}")

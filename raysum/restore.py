@@ -16,14 +16,19 @@ if TYPE_CHECKING:
 
 
 def restore(run: Run, checkpoint: str, device: "torch.device") -> Any:
-    """The model of ``run`` in evaluation mode, with the weights of a checkpoint (``best``, ``latest`` or a step).
+    """The model of ``run`` in evaluation mode, with the weights of a checkpoint: ``best``, ``latest``, a step, or
+    ``average:3``, the mean of those of the three best.
 
     Raises UserError where there is no such checkpoint, or its weights are of another model.
     """
     from safetensors.torch import load_file
 
-    spec, weights = run.config.model, run.checkpoint(checkpoint).weights
-    return fill(systems.build(spec), load_file(weights), weights).to(device).eval()
+    first, *others = run.chosen(checkpoint)
+    weights = load_file(first.weights)
+    for number, other in enumerate(others, 2):
+        for name, value in load_file(other.weights).items():
+            weights[name] += (value - weights[name]) / number
+    return fill(systems.build(run.config.model), weights, first.weights).to(device).eval()
 
 
 def restore_generator(run: Run, checkpoint: str, device: "torch.device") -> Any:

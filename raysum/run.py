@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _STEP = "step-"
+_AVERAGE = re.compile("average:([1-9][0-9]{0,3})")
 
 
 def fill_checkpoint(folder: Path, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
@@ -204,6 +206,20 @@ class Run:
             raise UserError(f"{self.path} has no complete checkpoint yet; train it further with `raysum train`")
         return sorted(newest_first, key=lambda c: losses.get(c.step, float("inf")))
 
+    def chosen(self, which: str) -> list[Checkpoint]:
+        """The one that :meth:`checkpoint` gives; of ``average:3`` the three of lowest validation loss, best first.
+
+        Raises UserError as that, and where there are not so many or one of them is damaged.
+        """
+        if not (asked := _AVERAGE.fullmatch(which)):
+            return [self.checkpoint(which)]
+        found = self._ranked()[: int(asked[1])]
+        if len(found) < int(asked[1]):
+            raise UserError(f"{self.path} has {len(found)} of {asked[1]} checkpoints; train.keep says how many stay")
+        for checkpoint in found:
+            checkpoint.check(checkpoint.weights.name)
+        return found
+
     def checkpoint(self, which: str = "best") -> Checkpoint:
         """``best``, ``latest`` or a step number, with sound weights: in place of the best or latest one the next.
 
@@ -212,7 +228,9 @@ class Run:
         ranked, found = self._ranked(), {str(c.step): c for c in self.checkpoints()}
         if which not in ("best", "latest", *found):
             steps = ", ".join(found)
-            raise UserError(f"{self.path} has no checkpoint {which!r}; it has best, latest and the steps {steps}")
+            raise UserError(
+                f"{self.path} has no checkpoint {which!r}; it has best, latest, average:COUNT and the steps {steps}"
+            )
         candidates = [found[which]] if which in found else ranked if which == "best" else [*found.values()][::-1]
         damages: list[str] = []
         for candidate in candidates:

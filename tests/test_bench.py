@@ -51,6 +51,7 @@ def test_an_operator_takes_the_longer_of_arithmetic_and_traffic():
         ("decode", ["batchs=[1]"], "did you mean 'batches'"),
         ("train", ["presets=[pth]"], "did you mean 'pht'"),
         ("train", ["steps=0"], "greater than 0"),
+        ("rouge", ["data=[nowhere.jsonl]"], "nowhere.jsonl"),
         ("decode", ["presets=[pht]", "against=[transformers]"], "transformers"),
         ("decode", ["presets=[ft]", "against=[marian]"], "no tool 'marian'"),
     ],
@@ -72,3 +73,13 @@ def test_rows_hold_what_they_promise():
     assert 0 < few["matmul_fraction"] < 1 and 0 < few["matmul_time_share"] < 1
     assert few["ms_per_step"] == pytest.approx(1000 * 2 / few["examples_per_s"])
     assert {"processor", "gflops", "read_gb_per_s"} <= set(result.to_dict()["machine"])
+
+
+@pytest.mark.slow
+def test_scoring_is_measured_beside_the_library_and_gives_the_same():
+    long, short = bench("rouge", ["pairs=60", "words=[140,10]"]).rows
+    assert (long["words"], short["words"], long["pairs"]) == (140, 10, 60)
+    assert long["different"] == short["different"] == 0
+    for row in (long, short):
+        assert row["times_rouge_score"] == pytest.approx(row["pairs_per_s"] / row["rouge_score_pairs_per_s"])
+        assert row["times_rouge_score"] > 5

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from factbook_data import write_factbook, write_ranker, write_run
+from safetensors.torch import load_file
 
 from raysum.data.dataset import MANIFEST, Dataset
 from raysum.data.vocabulary import Vocabulary
@@ -201,7 +203,7 @@ def test_the_difference_in_facts_is_that_of_a_plain_paired_bootstrap_of_all_fact
             ours, theirs = ([counts[name][example] for example in drawn] for name in ("lexrank", other))
             gaps.append(f1(ours) - f1(theirs))
         gap = result.differences[f"lexrank - {other}"]
-        assert list(gap) == [name + end for name in ("facts_f1", "rouge2") for end in ("", "_low", "_high")]
+        assert list(gap) == [name + end for name in ("facts_f1", "rouge2") for end in ("", "_low", "_high", "_p")]
         assert gap["facts_f1"] == pytest.approx(f1(counts["lexrank"]) - f1(counts[other]))
         assert gap["facts_f1"] == pytest.approx(
             result.systems["lexrank"]["facts_f1"] - result.systems[other]["facts_f1"]
@@ -221,7 +223,7 @@ def test_without_facts_there_is_a_difference_in_rouge_alone(data):
         )
         for names in lines
     )
-    assert list(both.differences["lead - lexrank"]) == ["rouge2", "rouge2_low", "rouge2_high"]
+    assert list(both.differences["lead - lexrank"]) == ["rouge2", "rouge2_low", "rouge2_high", "rouge2_p"]
     assert none.differences == {}
 
 
@@ -350,3 +352,71 @@ def test_a_trials_scorer_loads_neither_torch_nor_tune():
         "print([m for m in ('torch', 'ray.tune', 'sklearn') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_evaluating_what_needs_no_training_loads_neither_torch_nor_nltk(data):
+    code = (
+        f"import sys, raysum; raysum.evaluate('lead', {str(data.path)!r}, split='valid');"
+        "print([m for m in ('torch', 'nltk', 'scipy', 'sklearn') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_wording_is_scored_and_shown_in_a_table_of_its_own(rows, data):
+    lead = evaluate("lead", data.path, split="test")
+    figures = lead.systems["lead"]
+    assert figures["novel1"] == 0 == figures["novel1_low"] and figures["coverage"] == 100 == figures["length_ratio"]
+    assert figures["density"] > 5 and figures["repeated"] < 10
+    ours = means(score(rows, [said(row["summary"] + " " + row["summary"]) for row in rows]))
+    assert ours["length_ratio"] == 200 and ours["repeated"] > 40
+    ratios = evaluate("lead", data.path, split="test", scorers=["wording"], decode={"words": 5}).systems["lead"]
+    assert ratios["length_ratio"] == pytest.approx(100 * 5 / np.mean([len(row["summary"].split()) for row in rows]))
+
+
+def test_several_references_count_as_asked(data):
+    way = {name: evaluate("lead", data.path, split="test", references=name).systems for name in ("best", "jackknife")}
+    assert way["best"] == way["jackknife"]  # the factbook has one reference
+    with pytest.raises(UserError, match="references"):
+        evaluate("lead", data.path, split="test", references="worst")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, data) -> Run:
+    """A run of three checkpoints, of which the second and third are the best."""
+    run = write_run(tmp_path_factory.mktemp("kept") / "pht", data)
+    weights = load_file(run.checkpoint("1").weights)
+    for step in (2, 3):
+        torch.manual_seed(step)
+        run.add_weights(step, {name: value + 0.3 * torch.randn_like(value) for name, value in weights.items()}, {})
+    losses = ({"step": step, "valid_loss": loss} for step, loss in ((1, 3.0), (2, 2.0), (3, 2.5)))
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in losses))
+    return run
+
+
+def test_scores_are_averaged_over_the_best_checkpoints(trained, data):
+    result = evaluate(trained.path, data.path, split="test", limit=5, checkpoints=2)
+    assert list(result.systems) == ["pht", "pht@2", "pht@3", "lead", "lexrank"]
+    alone = [evaluate(trained.path, data.path, split="test", limit=5, checkpoint=step) for step in ("2", "3")]
+    for step, one in zip("23", alone, strict=True):
+        assert result.systems[f"pht@{step}"] == one.systems["pht"]
+    differ = 0
+    for name in ("rouge1", "rougeL_precision", "words", "novel1", "repeated"):
+        by_step = np.array([one.scores[one.scores.system == "pht"][name] for one in alone])
+        differ += by_step[0].tolist() != by_step[1].tolist()
+        assert result.scores[result.scores.system == "pht"][name].tolist() == pytest.approx(by_step.mean(0).tolist())
+    assert differ > 1 and result.systems["pht"]["words_low"] < result.systems["pht"]["words_high"]
+    assert result.how["pht"] == "mean scores of pht@2, pht@3" and "pht - pht@2" in result.differences
+    for settings, words in (({"checkpoints": 4}, "3 of 4 checkpoints"), ({"terms": True}, "leave out terms")):
+        with pytest.raises(UserError, match=words):
+            evaluate(trained.path, data.path, split="test", **{"checkpoints": 2, **settings})
+
+
+def test_weights_are_averaged_over_the_best_checkpoints(trained):
+    loaded = {which: Summarizer.load(trained.path, which) for which in ("2", "3", "average:2", "average:1")}
+    second, third, mean, best = (one.searcher.model.state_dict() for one in loaded.values())
+    assert all(torch.allclose(mean[name], (second[name] + third[name]) / 2, atol=1e-6) for name in second)
+    assert all(torch.equal(best[name], second[name]) for name in second)
+    assert not torch.equal(second["embedding.weight"], third["embedding.weight"])
+    for which, words in (("average:9", "3 of 9 checkpoints"), ("average:0", "average:COUNT and the steps 1, 2, 3")):
+        with pytest.raises(UserError, match=words):
+            Summarizer.load(trained.path, which)

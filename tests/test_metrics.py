@@ -1,15 +1,22 @@
 """ROUGE against hand-made pairs and the library, intervals against theory, the other measures against arithmetic."""
 
+import gzip
+import json
 import random
+import re
 
 import numpy as np
 import pytest
+from nltk.stem.porter import PorterStemmer
 from rouge_score.rouge_scorer import RougeScorer
 
+from raysum.data.sentences import sentence_spans
 from raysum.errors import UserError
 from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
 from raysum.metrics.statistics import paired_difference, ratio_interval
+from raysum.metrics.stemming import Stems
+from raysum.metrics.wording import fragments, wording
 
 REFERENCE = "The rivers joined the sea.\nBoats were sailing slowly."
 PREDICTION = "Boats sailed slowly, rivers.\nThe river joins the sea."
@@ -56,13 +63,66 @@ def test_rouge_of_the_papers_is_their_package_on_any_text():
     assert compared > 1000
 
 
-def test_google_protocol_is_the_library_with_stemmer():
-    expected = RougeScorer(list(METRICS), use_stemmer=True).score(REFERENCE, PREDICTION)
-    row = score([PREDICTION], [REFERENCE], "google").iloc[0]
-    for metric in METRICS:
-        assert row[metric] == 100 * expected[metric].fmeasure
-        assert row[f"{metric}_precision"] == 100 * expected[metric].precision
-        assert row[f"{metric}_recall"] == 100 * expected[metric].recall
+def assert_as_the_library(pairs: list[tuple[str, str]]) -> None:
+    """Scores of (prediction, reference) by the google protocol are rouge-score's, to the last bit."""
+    library = RougeScorer(list(METRICS), use_stemmer=True)
+    rows = score(*zip(*pairs, strict=True), "google").to_dict("records")
+    for (found, wanted), row in zip(pairs, rows, strict=True):
+        for metric, expected in library.score(wanted, found).items():
+            ours = [row[metric], row[f"{metric}_precision"], row[f"{metric}_recall"]]
+            theirs = [100 * part for part in (expected.fmeasure, expected.precision, expected.recall)]
+            assert ours == theirs, (found, wanted, metric)
+
+
+def test_google_protocol_is_the_library_on_any_text():
+    """Few different words make many longest subsequences, of which the library takes certain ones."""
+    draw = random.Random(4)
+    few = ["a", "b", "c"]
+    more = ["the", "The", "running", "runs", "İ", "é", "ß", "日本", "K", "x1", "2,000", "a_b", "Σ's", "\x1c", "\x00"]
+    ends = [" ", " ", " ", "\n", "\n\n", ". ", "\r\n", "\u2028", "\x0b"]
+    texts = ["".join(draw.choice(words) + draw.choice(ends) for _ in range(draw.choice((1, 2, 5, 20, 60))))
+             for words in (few, more, few + more) for _ in range(300)]  # fmt: skip
+    texts += [*ODD, REFERENCE, PREDICTION, "\n \n", "a\n\n\nb"]
+    assert_as_the_library([(one, other) for one in texts for other in draw.sample(texts, 3)])
+    one_line = score(texts, texts[::-1], "ht-paper")
+    flat = [text.replace("\n", " ") for text in texts]
+    assert one_line.equals(score(flat, flat[::-1], "google"))
+
+
+def scisummnet_pairs(shared, split: str) -> list[tuple[str, str]]:
+    """140 words of the documents from the 200th on, and the summary, each a sentence a line."""
+
+    def lines(text: str) -> str:
+        return "\n".join(text[start:end] for start, end in sentence_spans(text))
+
+    with gzip.open(shared / f"data/scisummnet/{split}.jsonl.gz", "rt") as file:
+        rows = [json.loads(line) for line in file]
+    texts = [" ".join(json.dumps(row["documents"], ensure_ascii=False).split()[200:340]) for row in rows]
+    return [(lines(text), lines(row["summary"])) for text, row in zip(texts, rows, strict=True)]
+
+
+def test_google_protocol_is_the_library_on_papers(shared):
+    assert_as_the_library(scisummnet_pairs(shared, "test"))
+
+
+@pytest.mark.slow
+def test_google_protocol_is_the_library_on_all_papers(shared):
+    for split in ("train", "valid"):
+        assert_as_the_library(scisummnet_pairs(shared, split))
+
+
+def test_stems_are_those_of_the_library(shared):
+    draw, stem = random.Random(5), PorterStemmer().stem
+    with gzip.open(shared / "data/scisummnet/train.jsonl.gz", "rt") as file:
+        words = set(re.findall("[a-z0-9]+", file.read(3_000_000).lower()))
+    ends = ["", "s", "ies", "ied", "eed", "ed", "ing", "y", "ational", "logi", "alli", "bli", "fulli", "ness", "icate"]
+    ends += ["ement", "ion", "ll", "e", "ization", "biliti", "ss", "sses", "er", "al", "ently"]
+    letters = "aeiouyybcdlsztngrwx1"
+    words |= {"".join(draw.choices(letters, k=draw.randint(1, 7))) + draw.choice(ends) for _ in range(20_000)}
+    words |= {"skies", "dying", "lying", "tying", "news", "innings", "cannings", "howe", "succeed", "yyyyyy"}
+    stems = Stems()
+    wrong = {word: (stems[word], stem(word)) for word in words if len(word) > 3 and stems[word] != stem(word)}
+    assert not wrong and len(words) > 30_000 and stems["was"] == "was"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -80,6 +140,52 @@ def test_of_several_references_the_best_counts_for_each_metric(protocol):
         assert [row[metric] for metric in METRICS] == [100 * expected[metric].fmeasure for metric in METRICS]
     assert "references up to 3, maximum F1" in signature([PREDICTION], protocol, 3)
     assert "references" not in signature([PREDICTION], protocol)
+
+
+def test_several_references_by_hand():
+    """F1 against three references: 2/3, 1 and 0; the best of two of them: 1, 2/3, 1."""
+    texts = ["the red sea", "the sea", "boats"]
+    third = 2 * (2 / 2) * (2 / 3) / (2 / 2 + 2 / 3)  # 4/5
+    found = {
+        way: score(["the sea"], [texts], several=way)["rouge1"].item() / 100 for way in ("best", "mean", "jackknife")
+    }
+    assert found == pytest.approx({"best": 1, "mean": (third + 1 + 0) / 3, "jackknife": (1 + third + 1) / 3})
+    assert score(["the sea"], [texts[:1]], several="jackknife")["rouge1"].item() == pytest.approx(100 * third)
+    two = score(["the sea"], [[texts[0], texts[2]]], several="jackknife")  # the best of one, twice: the mean
+    assert two["rouge1"].item() == pytest.approx(100 * third / 2)
+    assert two["rouge1_recall"].item() == pytest.approx(100 * (2 / 3) / 2)
+    assert "references up to 3, jackknifed maximum F1" in signature(["a"], "google", 3, "jackknife")
+
+
+# What ROUGE-1.5.5 -m -n 2 -a counts, by its rules: hits, predicted and wanted units of ROUGE-1, -2 and -L. Hyphens and
+# other signs part words, words of four letters or more are stemmed, counts are clipped, a line is a sentence for L.
+BY_HAND = [
+    (  # the well known u s firm s firm 2 000 of them | a well known firm of the u s firm 2000
+        *("ht-paper", "The well-known U.S. firm's firms, 2,000 of them.", "A well known firm of the\nU.S.; firm 2000"),
+        *((8, 12, 10), (3, 11, 9), (5, 12, 10)),
+    ),
+    # Lin (2004), section 3.2: w1 w2, and w1 w3 w5, are four words of the reference together
+    ("graphsum", "w1 w2 w6 w7 w8\nw1 w3 w8 w9 w5", "w1 w2 w3 w4 w5", (4, 10, 5), (1, 9, 4), (4, 10, 5)),
+    # each line of the reference is there, but only once
+    ("graphsum", "a b", "a b\na b", (2, 2, 4), (1, 1, 3), (2, 2, 4)),
+    # of the two words that b a has in another order, the first counts: with the second line there are not two
+    ("graphsum", "b a\na x", "a b", (2, 4, 2), (0, 3, 1), (1, 4, 2)),
+    # one line: a b is in b a a b
+    ("ht-paper", "b a\na b", "a b", (2, 4, 2), (1, 3, 1), (2, 4, 2)),
+    # no length limit without -l or -b
+    ("ht-paper", "a " + "b " * 500, "a", (1, 501, 1), (0, 500, 0), (1, 501, 1)),
+]
+
+
+@pytest.mark.parametrize(("protocol", "found", "wanted", "one", "two", "longest"), BY_HAND)
+def test_the_papers_script_by_hand(protocol, found, wanted, one, two, longest):
+    row = score([found], [wanted], protocol).iloc[0]
+    published = ("rouge1", "rouge2", PROTOCOLS[protocol].published_l)
+    for metric, (hits, predicted, true) in zip(published, (one, two, longest), strict=True):
+        precision, recall = hits / predicted, hits / max(true, 1)
+        f1 = 2 * precision * recall / (precision + recall) if hits else 0
+        ours = [row[metric], row[f"{metric}_precision"], row[f"{metric}_recall"]]
+        assert ours == pytest.approx([100 * f1, 100 * precision, 100 * recall])
 
 
 def test_protocols_differ_where_they_should():
@@ -162,3 +268,42 @@ def test_attention_similarity():
     assert attention_similarity([0, 0], [0.5, 0.5]) == 0
     with pytest.raises(ValueError, match="2 paragraphs, gold over 3"):
         attention_similarity([1, 0], [1, 0, 0])
+
+
+def plain_fragments(said: list[str], source: list[str]) -> list[list[str]]:
+    """F(A, S) as figure 3 of Grusky et al. (2018) writes it."""
+    found, i = [], 0
+    while i < len(said):
+        f: list[str] = []
+        j = 0
+        while j < len(source):
+            if said[i] == source[j]:
+                i2, j2 = i, j
+                while i2 < len(said) and j2 < len(source) and said[i2] == source[j2]:
+                    i2, j2 = i2 + 1, j2 + 1
+                if len(f) < i2 - i:
+                    f = said[i:i2]
+                j = j2
+            else:
+                j += 1
+        i += max(len(f), 1)
+        found += [f] if f else []
+    return found
+
+
+def test_fragments_are_those_of_the_papers_algorithm():
+    draw = random.Random(6)
+    for _ in range(500):
+        letters = "abcdef"[: draw.randint(1, 6)]
+        said, source = (draw.choices(letters + "xy"[:end], k=draw.randint(0, 30)) for end in (1, 2))
+        assert fragments(said, source) == [len(f) for f in plain_fragments(said, source)]
+    assert fragments(list("aab"), list("aaab")) == [2, 1]  # not 3: the paper goes on after the first run
+
+
+def test_wording_of_a_summary_by_hand():
+    found = wording("The red fox sleeps. The red fox ran.", ["A fox: the RED fox", "sleeps and ran"])
+    assert [found[f"novel{n}"] for n in range(1, 5)] == pytest.approx([0, 100 * 3 / 7, 100 * 4 / 6, 100])
+    assert found["repeated"] == pytest.approx(100 * 1 / 6) and found["coverage"] == 100
+    assert found["density"] == pytest.approx((9 + 1 + 9 + 1) / 8)  # nothing runs over the end of a text
+    assert wording("", ["a"]) == {} and wording("new", ["old"]) == {"novel1": 100, "coverage": 0, "density": 0}
+    assert wording("b c", ["a b c d"]) == {"novel1": 0, "novel2": 0, "coverage": 100, "density": 2}

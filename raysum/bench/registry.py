@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from raysum.bench.decode import DecodeBench, bench_decode
 from raysum.bench.result import BenchResult
+from raysum.bench.rouge import RougeBench, bench_rouge
 from raysum.bench.start import StartBench, bench_start
 from raysum.bench.train import TrainBench, bench_train
 from raysum.config.loading import section_of
@@ -13,6 +14,7 @@ from raysum.errors import UserError
 
 BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {
     "decode": (DecodeBench, bench_decode),
+    "rouge": (RougeBench, bench_rouge),
     "start": (StartBench, bench_start),
     "train": (TrainBench, bench_train),
 }

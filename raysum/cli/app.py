@@ -163,6 +163,21 @@ def evaluate(
     return run(target, **settings.model_dump())
 
 
+@verb(app)
+def compare(
+    evaluations: Annotated[
+        list[str], typer.Argument(metavar="RUN|EVALUATION...", help="Runs, or folders that `raysum evaluate` wrote.")
+    ],
+    metrics: Annotated[
+        list[str] | None, typer.Option(help="A figure to compare, such as novel2; may be given several times.")
+    ] = None,
+) -> Any:
+    """Differences between evaluated systems, with paired bootstrap intervals and p-values. No model is loaded."""
+    from raysum.evaluate.comparison import compare as run
+
+    return run(*evaluations, metrics=metrics)
+
+
 class _SummarizeConfig(LoadConfig, Shaped):
     title: str = Field("", description="title, where the files are texts of one cluster")
     words: int | None = Field(
@@ -249,7 +264,7 @@ def human_analyze(
 
 @verb(app)
 def bench(
-    name: Annotated[str, typer.Argument(help="train, decode or start.")],
+    name: Annotated[str, typer.Argument(help="train, decode, rouge or start.")],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as presets=[ht,pht] threads=2.")
     ] = None,

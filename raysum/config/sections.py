@@ -198,7 +198,7 @@ class ExtractConfig(Section):
 class LoadConfig(Section):
     """How a run is made ready to write summaries."""
 
-    checkpoint: str = Field("best", description="best, latest, or a step")
+    checkpoint: str = Field("best", description="best, latest, a step, or average:3 (the mean weights of the 3 best)")
     dtype: Literal["fp32", "bf16", "int8"] = Field(
         "fp32", description="what matrices are multiplied in: fp32, bf16, or int8 (on CPUs)"
     )

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -14,7 +14,6 @@ from raysum.config.loading import section_of
 from raysum.data.dataset import Dataset
 from raysum.data.familiar import SPLIT, learn
 from raysum.data.rows import Row, references
-from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples
@@ -24,7 +23,7 @@ from raysum.evaluate.table import Evaluation
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
 from raysum.metrics.statistics import difference_of
-from raysum.run import Run
+from raysum.run import Checkpoint, Run
 from raysum.runtime.progress import bar
 from raysum.runtime.storage import write_json, writing
 from raysum.systems import extractive
@@ -56,6 +55,8 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
             raise UserError(f"terms and swapped are of runs that write; {run.path} takes sentences as they are")
         place = results_folder(run, dataset, f"{split}-reference-length" if config.reference_length else split)
         return compare(_extractors(run, config, dataset), dataset, split, config, out=config.out or place)
+    from raysum.decode.summarizer import Summarizer
+
     teaches = split == SPLIT and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint
     if teaches:
         learn(run, dataset)
@@ -63,12 +64,18 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     name = run.path.name + ("+align" if summarizer.settings.beta else "")
     plain = Watched(name, summarizer, summarizer.settings)
     systems: list[System] = list(strategies(summarizer)) if config.terms else [plain]
+    mean = None
+    if config.checkpoints > 1:
+        if config.terms or config.checkpoint != "best":
+            raise UserError("checkpoints averages the scores of the best ones of a run: leave out terms and checkpoint")
+        found = run.chosen(f"average:{config.checkpoints}")
+        mean, systems = name, [*_each(run, found, config, name)]
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [Extracted.named("lead"), Extracted.named("lexrank")]
     place = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
-    result = compare(systems, dataset, split, config, out=config.out or place)
-    if teaches and not config.decode and config.checkpoint == "best":
+    result = compare(systems, dataset, split, config, out=config.out or place, mean=mean)
+    if teaches and mean is None and not config.decode and config.checkpoint == "best":
         learn(run, dataset, plain.seen)
     return result
 
@@ -95,23 +102,39 @@ def _extracted(extractor: Extractor, dataset: Dataset) -> Extracted:
     return (Sentences if told else Extracted)(extractor.system, settings)
 
 
+def _each(run: Run, checkpoints: Sequence[Checkpoint], config: EvaluateConfig, name: str) -> Iterator[Trained]:
+    """The model of each of the ``checkpoints``, as NAME@STEP."""
+    from raysum.decode.summarizer import Summarizer
+
+    for checkpoint in checkpoints:
+        one = Summarizer.of(run.path, config.model_copy(update={"checkpoint": str(checkpoint.step)}))
+        yield Trained(f"{name}@{checkpoint.step}", one, one.settings)
+
+
 def results_folder(run: Run, dataset: Dataset, split: str) -> Path:
     """RUN/evaluation/DATA-FINGERPRINT/SPLIT: a dataset's results are not written over another's."""
     return run.evaluation / f"{dataset.path.name}-{dataset.fingerprint[:8]}" / split
 
 
 def compare(
-    systems: Sequence[System], dataset: Dataset, split: str, config: EvaluateConfig, *, out: str | Path | None = None
+    systems: Sequence[System],
+    dataset: Dataset,
+    split: str,
+    config: EvaluateConfig,
+    *,
+    out: str | Path | None = None,
+    mean: str | None = None,
 ) -> Evaluation:
     """Run ``systems`` (of different names) over a split and score them, as ``config`` says which examples and how.
 
     With ``out``: outputs.jsonl (each system's summary of each example and, under ``notes``, what it cites),
-    scores.parquet (a line for each system and example) and table.json.
+    scores.parquet (a line for each system and example) and table.json. With ``mean``: also a system of that name, whose
+    scores of an example are the means of those of the first ``config.checkpoints`` systems.
     """
     rouge.find_protocol(config.protocol)
     examples = read_examples(dataset, split, config.limit)
     first = next(examples)
-    scorers = scorers_of(config.scorers, config.protocol)
+    scorers = scorers_of(config.scorers, config.protocol, config.references)
     known = dataset.references(split)
     total = min(config.limit or known, known)
     if any(isinstance(system, Swapped) for system in systems) and total < 2:
@@ -132,21 +155,35 @@ def compare(
                 shown.update(len(rows))
             written += lines
     scores = pd.concat(scored, ignore_index=True)
+    how = {system.name: system.how for system in systems}
+    if mean is not None:
+        averaged = [system.name for system in systems[: config.checkpoints]]
+        scores = pd.concat([_mean([scores[scores.system == name] for name in averaged], mean), scores])
+        how = {mean: f"mean scores of {', '.join(averaged)}"} | how
     by_system = {str(name): part for name, part in scores.groupby("system", sort=False)}
     main, *rest = by_system
     most = max(1 + len(line.get("other_references", [])) for line in written)
     result = Evaluation(
         systems={name: means(part) for name, part in by_system.items()},
         differences={f"{main} - {name}": gap for name in rest if (gap := _gap(by_system[main], by_system[name]))},
-        protocol=rouge.signature([line[main] for line in written], config.protocol, most),
+        protocol=rouge.signature([line[systems[0].name] for line in written], config.protocol, most, config.references),
         examples=len(written),
         scores=scores,
-        how={system.name: system.how for system in systems},
+        data={"fingerprint": dataset.fingerprint, "split": split},
+        how=how,
         weights={one.name: dict(one.weights) for one in systems if isinstance(one, Trained) and one.weights},
     )
     if out is not None:
         _save(Path(out), result, written)
     return result
+
+
+def _mean(scores: Sequence[pd.DataFrame], name: str) -> pd.DataFrame:
+    """The mean scores of each example, which all systems have in one order."""
+    columns = scores[0].select_dtypes("number").columns
+    ids = scores[0]["id"].reset_index(drop=True)
+    mean = pd.concat([one[columns].reset_index(drop=True) for one in scores]).groupby(level=0).mean()
+    return pd.concat([ids, mean], axis=1).assign(system=name)
 
 
 def _gap(scores: pd.DataFrame, others: pd.DataFrame) -> dict[str, float]:

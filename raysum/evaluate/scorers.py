@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 import pandas as pd
@@ -13,6 +14,7 @@ from raysum.errors import UserError
 from raysum.metrics import rouge
 from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.statistics import Figure, figure_of
+from raysum.metrics.wording import wording
 from raysum.prepare.factbook.scorer import Factbook
 
 
@@ -33,15 +35,41 @@ class Rouge(Scorer):
     """ROUGE F1, precision and recall (0 to 100) against the row's references, and the words of what was written."""
 
     protocol: str = "google"
+    several: rouge.Several = "best"
     figures: ClassVar = {name: Figure(name.replace("rouge", "ROUGE-"), 2) for name in rouge.METRICS} | {
         "words": Figure("words", 1)
     }
 
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
-        wanted = [["\n".join(text[a:b] for a, b in sentence_spans(text)) for text in references(row)] for row in rows]
+        wanted = [[_lines(text) for text in references(row)] for row in rows]
         texts = ["\n".join(sentence.text for sentence in summary.sentences) for summary in summaries]
-        scores = rouge.score(texts, wanted, self.protocol)
+        scores = rouge.score(texts, wanted, self.protocol, self.several)
         return scores.assign(words=[len(text.split()) for text in texts]).to_dict("records")
+
+
+@lru_cache(maxsize=1024)
+def _lines(text: str) -> str:
+    """A sentence a line; the references of a chunk are kept for the next system."""
+    return "\n".join(text[start:end] for start, end in sentence_spans(text))
+
+
+class Wording(Scorer):
+    """How much of a summary is new, repeated or copied (see ``metrics.wording``; the title is a source, too), and its
+    length by that of the first reference, of the words of all examples together."""
+
+    figures: ClassVar = {f"novel{size}": Figure(f"new {size}", 1) for size in range(1, 5)} | {
+        "repeated": Figure("repeated", 1),
+        "coverage": Figure("copied", 1),
+        "density": Figure("density", 2),
+        "length_ratio": Figure("length", 1, ("words_written",), ("words_wanted",)),
+    }
+
+    def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
+        return [
+            wording(one.summary, [row["title"], *row["text"]])
+            | {"words_written": len(one.summary.split()), "words_wanted": len(row["summary"].split())}
+            for row, one in zip(rows, summaries, strict=True)
+        ]
 
 
 class AttentionSimilarity(Scorer):
@@ -74,13 +102,13 @@ class Support(Scorer):
 
 # Facts come first: the factbook's targets are made from templates, so ROUGE is high where facts are wrong.
 FIGURES: dict[str, Figure] = {"facts_f1": Factbook.figures["facts_f1"]}
-FIGURES |= {**Rouge.figures, **Factbook.figures, **Support.figures, **AttentionSimilarity.figures}
+FIGURES |= {**Rouge.figures, **Factbook.figures, **Support.figures, **AttentionSimilarity.figures, **Wording.figures}
 
 
-def scorers_of(names: Sequence[str] | None, protocol: str = "google") -> list[Scorer]:
+def scorers_of(names: Sequence[str] | None, protocol: str = "google", several: rouge.Several = "best") -> list[Scorer]:
     """The scorers ``names``, all without names. Raises UserError."""
-    known: dict[str, Scorer] = {"rouge": Rouge(protocol), "factbook": Factbook(), "support": Support()}
-    known["attention"] = AttentionSimilarity()
+    known: dict[str, Scorer] = {"rouge": Rouge(protocol, several), "factbook": Factbook(), "support": Support()}
+    known |= {"attention": AttentionSimilarity(), "wording": Wording()}
     wrong = [name for name in names or () if name not in known]
     if wrong:
         raise UserError(f"no scorer {wrong[0]!r}; there are {', '.join(known)}")

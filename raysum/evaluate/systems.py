@@ -3,7 +3,7 @@ as they are served."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +14,14 @@ from raysum.data.familiar import figures
 from raysum.data.rows import Row
 from raysum.data.sentences import sentence_spans
 from raysum.decode.notes import annotated
-from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.extract.summarizer import WORDS, passages_of, take, write_up
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.prepare.sentences import as_sentences
 from raysum.runtime.progress import say
+
+if TYPE_CHECKING:
+    from raysum.decode.summarizer import Summarizer
 
 _TERMS = ("beta", "extractive", "structural_coverage", "gnmt_coverage")  # weights of score terms
 
@@ -29,7 +31,7 @@ class Trained:
     """A run's model: batched beam search, as `raysum summarize` does it. ``weights`` are of the terms it tries."""
 
     name: str
-    summarizer: Summarizer
+    summarizer: "Summarizer"
     settings: DecodeConfig
     weights: Mapping[str, float] = field(default_factory=dict)
 
@@ -165,7 +167,7 @@ System = Trained | Extracted
 WEIGHT, COVERAGE = 0.4, 10.0
 
 
-def strategies(summarizer: Summarizer) -> Iterator[Trained]:
+def strategies(summarizer: "Summarizer") -> Iterator[Trained]:
     """The decoding strategies of the PHT paper's Table 2: ``plain`` beam search, then one with each term.
 
     Weights are the run's own where it has some; extProb goes with beta otherwise, as in the paper, where it has another

@@ -1,15 +1,17 @@
 """The result of an evaluation, as a table and as JSON."""
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from raysum.evaluate.scorers import FIGURES
-from raysum.metrics.statistics import Figure
+from raysum.evaluate.scorers import FIGURES, Wording
+from raysum.metrics.statistics import Figure, figure_of
 from raysum.runtime.shown import Shown
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 
@@ -20,7 +22,7 @@ class Evaluation(Shown):
     ``differences`` of the first system to each other one in facts F1 (of the facts of all examples together) and in
     ROUGE-2 (a mean over examples), where these are known, with the bounds of the paired bootstrap interval.
     ``weights``: of the score terms by which systems differ, where they are one model decoded in several ways.
-    ``how``: what each system does.
+    ``how``: what each system does. ``data``: the ``fingerprint`` of the dataset and the ``split``.
     """
 
     systems: dict[str, dict[str, float]]
@@ -30,41 +32,63 @@ class Evaluation(Shown):
     scores: pd.DataFrame
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
     how: dict[str, str] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        shown = ["systems", "how", "differences", "protocol", "examples", *(["weights"] if self.weights else [])]
+        shown = [
+            "systems",
+            "how",
+            "differences",
+            "protocol",
+            "data",
+            "examples",
+            *(["weights"] if self.weights else []),
+        ]
         return {name: getattr(self, name) for name in shown}
 
     def to_pandas(self) -> pd.DataFrame:
-        """A line a system, a column a figure; the examples' own scores are in ``scores``."""
-        return pd.DataFrame.from_dict(self.systems, orient="index").rename_axis("system")
+        """A line a system, a column a figure, at last ROUGE's precision and recall; the examples' are in ``scores``."""
+        parts = [name for name in map(str, self.scores) if re.fullmatch("rouge.*_(precision|recall)", name)]
+        lines = {system: dict(figures) for system, figures in self.systems.items()}
+        for system, scores in self.scores.groupby("system"):
+            for name in parts:
+                lines[str(system)] |= figure_of(name, Figure(name, 2), scores)
+        return pd.DataFrame.from_dict(lines, orient="index").rename_axis("system")
 
-    def render(self) -> "Table":
-        """A column a system, a line a figure with half of its 95 % interval."""
-        from rich import box
-        from rich.table import Table
+    def render(self) -> "Group":
+        """A column a system, a line a figure with half of its 95 % interval; then a line a system of its wording."""
+        from rich.console import Group
 
         ways = (f"{name}: {how}" for name, how in self.how.items())
         differences = (
             f"{pair}: {', '.join(_difference(by, name) for name in FIGURES if name in by)}"
             for pair, by in self.differences.items()
         )
-        table = Table(
-            title=f"{self.examples} examples",
-            caption="\n".join([*ways, self.protocol, *differences]),
-            caption_justify="left",
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
-            padding=(0, 0, 0, 1),
-        )
-        table.add_column("", no_wrap=True)
-        for system in self.systems:
-            table.add_column(system, justify="right", no_wrap=len(self.systems) < 6)
-        for name, figure in FIGURES.items():
-            if any(name in figures for figures in self.systems.values()):
-                table.add_row(figure.label, *(cell(figures, name, figure) for figures in self.systems.values()))
-        return table
+        told = "\n".join([f"{self.examples} examples", *ways, self.protocol, *differences])
+        compared = [name for name in FIGURES if name not in Wording.figures]
+        tables = [_table(compared, self.systems, down=True), _table([*Wording.figures], self.systems, down=False)]
+        return Group(*(table for table in tables if table.row_count), told)
+
+
+def _table(names: list[str], systems: dict[str, dict[str, float]], down: bool) -> "Table":
+    """The figures of ``names`` that any system has: a line a figure (``down``, with intervals), or a line a system."""
+    from rich import box
+    from rich.table import Table
+
+    known = [name for name in names if any(name in figures for figures in systems.values())]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
+    table.add_column("", no_wrap=True)
+    for column in systems if down else known:
+        table.add_column(column if down else FIGURES[column].label, justify="right", no_wrap=down and len(systems) < 6)
+    if down:
+        for name in known:
+            table.add_row(FIGURES[name].label, *(cell(figures, name, FIGURES[name]) for figures in systems.values()))
+    elif known:
+        table.title = "% of n-grams that no source has, of 3-grams repeated, of words copied; copy density; length in %"
+        table.title_justify = "left"
+        for system, figures in systems.items():
+            table.add_row(system, *(cell(figures, name, FIGURES[name], interval=False) for name in known))
+    return table
 
 
 def _difference(by: dict[str, float], name: str) -> str:

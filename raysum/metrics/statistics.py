@@ -26,6 +26,15 @@ class Interval(NamedTuple):
     high: float
 
 
+class Difference(NamedTuple):
+    """As ``Interval``; ``p``: how often two systems that are alike would differ as much, by either (two-sided)."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
 def ratio_interval(pairs: ArrayLike) -> Interval:
     """Of sum / sum over examples, from both numbers of each [n, 2], such as a corpus F1 from counts; of a mean where
     the second is always 1. 0 where the second ones sum to 0.
@@ -36,18 +45,21 @@ def ratio_interval(pairs: ArrayLike) -> Interval:
     return _interval(_ratio(values.sum(axis=0)), _ratio(_resampled(values)))
 
 
-def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
+def paired_difference(first: ArrayLike, second: ArrayLike) -> Difference:
     """Of the ratio of the ``first`` system less that of the ``second``, from both numbers of each example [n, 2].
 
     The examples are the same, in the same order; each resample draws them once, for both systems, and divides a sum by
-    a sum for each (micro average). An interval without 0 says that the systems differ.
+    a sum for each (micro average). An interval without 0 says that the systems differ. Its p is twice the share of
+    resamples on the rarer side of 0 (Efron and Tibshirani, 1993, section 15.4), no smaller than 2 / (RESAMPLES + 1).
     Raises ValueError where the lists differ in length or are empty.
     """
     one, other = np.asarray(first, float), np.asarray(second, float)
     if len(one) != len(other):
         raise ValueError(f"{len(one)} scores cannot be paired with {len(other)}")
     value = _ratio(one.sum(axis=0)) - _ratio(other.sum(axis=0))
-    return _interval(value, _ratio(_resampled(one)) - _ratio(_resampled(other)))
+    gaps = _ratio(_resampled(one)) - _ratio(_resampled(other))
+    rarer = min(np.count_nonzero(gaps <= 0), np.count_nonzero(gaps >= 0))
+    return Difference(*_interval(value, gaps), p=float(min(1, 2 * (1 + rarer) / (1 + len(gaps)))))
 
 
 def _resampled(values: np.ndarray) -> np.ndarray:
@@ -96,9 +108,18 @@ def figure_of(name: str, figure: Figure, scores: "DataFrame", sure: bool = True)
 
 
 def difference_of(name: str, figure: Figure, scores: "DataFrame", others: "DataFrame") -> dict[str, float]:
-    """``paired_difference`` of a mean or ratio of two systems, with its bounds; nothing where no example has it."""
+    """``paired_difference`` of a mean or ratio of two systems, with bounds and p (``_low``, ``_high``, ``_p``).
+
+    A mean is of the examples that have it in both. Nothing where there is none.
+    """
+    if not figure.above and name in scores and name in others:
+        both = scores[name].notna().to_numpy() & others[name].notna().to_numpy()
+        scores, others = scores[both], others[both]
     pairs = [_pairs(name, figure, one) for one in (scores, others)]
-    return _named(name, figure, paired_difference(*pairs)) if all(map(len, pairs)) else {}
+    if not all(map(len, pairs)):
+        return {}
+    found = paired_difference(*pairs)
+    return _named(name, figure, found[:3]) | {f"{name}_p": found.p}
 
 
 def _pairs(name: str, figure: Figure, scores: "DataFrame") -> np.ndarray:

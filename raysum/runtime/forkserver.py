@@ -32,8 +32,7 @@ from raysum.runtime.private import no_ids_drawn, search_path
 # What workers load, first without Ray and then of it.
 _ANY = ("uvloop", "requests", "jsonschema", "pandas", "pyarrow.dataset", "pyarrow.parquet", "fsspec", "pydantic")
 _TRAINING = ("torch.distributed", "torch._dynamo", "deepspeed", "raysum.train.worker")
-_DECODING = ("safetensors.torch", "raysum.decode.summarizer", "raysum.evaluate.scorers", "syntok.segmenter",
-             "rouge_score.rouge_scorer")  # fmt: skip
+_DECODING = ("safetensors.torch", "raysum.decode.summarizer", "raysum.evaluate.scorers", "syntok.segmenter")
 _RAY_TRAINING = ("ray.data", "ray.train.v2.api.data_parallel_trainer", "raysum.train.backend", "raysum.train.fit")
 _RAY_DECODING = ("ray.data", "ray.tune", "raysum.tune.decoding")
 

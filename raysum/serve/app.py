@@ -95,8 +95,9 @@ def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
             raise UserError(f"{config.run} chooses by reference summaries, which requests do not have")
         return config, Health(status="ok", system=extractor.name), AT_ONCE, True
     run = Run.resolve(config.run)
-    found = run.checkpoint(config.checkpoint)
-    exact = config.model_copy(update={"run": str(run.path), "checkpoint": str(found.step)})
+    found, *others = run.chosen(config.checkpoint)
+    which = config.checkpoint if others else str(found.step)
+    exact = config.model_copy(update={"run": str(run.path), "checkpoint": which})
     health = Health(status="ok", run=run.path.name, step=found.step)
     if run.config.model.extracts:
         extract_settings(run.extract.changed(config.decode))
