@@ -51,8 +51,9 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     run = Run.resolve(target)
     check_readable(run, dataset)
     if run.config.model.extracts:
-        if config.terms or config.swapped:
-            raise UserError(f"terms and swapped are of runs that write; {run.path} takes sentences as they are")
+        if config.terms or config.swapped or config.checkpoints > 1:
+            told = "terms, swapped and checkpoints are of runs that write"
+            raise UserError(f"{told}; {run.path} takes sentences as they are")
         place = results_folder(run, dataset, f"{split}-reference-length" if config.reference_length else split)
         return compare(_extractors(run, config, dataset), dataset, split, config, out=config.out or place)
     from raysum.decode.summarizer import Summarizer
