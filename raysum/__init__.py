@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from raysum.evaluate.evaluation import evaluate as evaluate
     from raysum.extract.summarizer import Extractor
     from raysum.prepare.job import prepare as prepare
+    from raysum.report.writing import report as report
     from raysum.serve.app import serve as serve
     from raysum.serve.client import Client as Client
     from raysum.train.fit import train as train
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 os.environ.update({**WAITING, **os.environ})  # before torch is imported: also in a notebook
 
 __version__ = "0.1.0"
-__all__ = ["Client", "evaluate", "load", "prepare", "serve", "train", "tune"]
+__all__ = ["Client", "evaluate", "load", "prepare", "report", "serve", "train", "tune"]
 
 
 def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Extractor":

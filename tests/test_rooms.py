@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "raysum"
 ROOMS = [
     ("__main__",),
     ("cli",),
-    ("quickstart", "auto", "bench"),
+    ("quickstart", "auto", "bench", "report"),
     ("tune", "serve"),
     ("evaluate",),
     ("train", "extract"),

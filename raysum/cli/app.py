@@ -160,6 +160,17 @@ def evaluate(
     return run(target, **settings.model_dump())
 
 
+@verb(app)
+def report(
+    paths: Annotated[list[str], typer.Argument(metavar="RUN|SEARCH|EVALUATION...", help="Folders to tell of.")],
+    out: Annotated[str, typer.Option(help="HTML file to write.")],
+) -> Any:
+    """One page of runs, searches and evaluations: curves, tables, examples. It opens without a network."""
+    from raysum.report.writing import report as run
+
+    return run(paths, out)
+
+
 class _SummarizeConfig(LoadConfig, Shaped):
     title: str = Field("", description="title, where the files are texts of one cluster")
     words: int | None = Field(None, description="words of a summary by lexrank, lead, mmr or oracle; 100 by default")

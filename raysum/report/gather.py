@@ -1,0 +1,298 @@
+"""What a report tells of runs, searches and evaluations: read from their folders into plain objects, checked."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from raysum.config.loading import parse_yaml, read_text
+from raysum.config.problems import validate
+from raysum.data.dataset import MANIFEST, Dataset
+from raysum.decode.summary import Sentence
+from raysum.errors import UserError
+from raysum.evaluate.scorers import FIGURES
+from raysum.run import Run
+from raysum.runtime.storage import read_json, read_lines
+from raysum.systems import count_parameters
+from raysum.tune.results import Trial, ranked
+from raysum.tune.schema import SpaceConfig
+from raysum.tune.spaces import label
+
+_Any = TypeVar("_Any")
+_COSTS = ("valid_loss", "step", "parameters", "train_seconds", "examples")  # of a trial, beside its figures
+_COLUMNS = ["id", "title", "text", "document", "paragraph", "char_start", "source"]
+
+
+class Line(BaseModel):
+    """One of metrics.jsonl: of some steps of training, or of a validation."""
+
+    step: int
+    loss: float | None = None
+    valid_loss: float | None = None
+    lr: float | None = None
+    tokens_per_s: float | None = None
+    seconds: float | None = None
+    grad_norm: float | None = None
+    peak_rss_mb: float | None = None
+
+
+class Table(BaseModel):
+    """table.json."""
+
+    systems: dict[str, dict[str, float]]
+    differences: dict[str, dict[str, float]] = {}
+    protocol: str = ""
+    examples: int
+    how: dict[str, str] = {}
+
+
+class Notes(BaseModel):
+    """What outputs.jsonl tells of a system's summary."""
+
+    sentences: list[Sentence]
+    support: float | None = None
+    warnings: list[str] = []
+    attention: list[float] = []
+
+
+class Output(BaseModel, extra="allow"):
+    """A line of outputs.jsonl: further keys are the systems' summaries."""
+
+    id: str
+    reference: str
+    notes: dict[str, Notes] = {}
+
+    def text(self, system: str) -> str:
+        return str((self.model_extra or {}).get(system, ""))
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example of an evaluation: its outputs, its ROUGE-2 by system, its row of the dataset where that was found."""
+
+    why: str
+    output: Output
+    rouge2: dict[str, float]
+    row: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation: its table, words of each summary by system (and of the references), chosen examples."""
+
+    name: str
+    path: Path
+    table: Table
+    words: dict[str, list[int]] = field(default_factory=dict)
+    examples: list[Example] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run: its metrics, what its best checkpoint and its model are, its evaluations.
+
+    ``predictor`` are the metrics of its attention predictor, ``state`` is what its newest checkpoint counted.
+    """
+
+    name: str
+    run: Run
+    lines: list[Line]
+    predictor: list[Line]
+    parameters: int
+    best: int | None
+    state: dict[str, Any]
+    evaluations: list[Evaluated]
+
+    @property
+    def validations(self) -> dict[int, float]:
+        """Loss by step; the last word on a step counts."""
+        return {line.step: line.valid_loss for line in self.lines if line.valid_loss is not None}
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search: its space and its trials, best first; ``then`` is the one that followed."""
+
+    name: str
+    path: Path
+    space: SpaceConfig
+    trials: list[Trial]
+    ended: bool
+    then: "Searched | None" = None
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All that a report tells."""
+
+    runs: list[Trained]
+    searches: list[Searched]
+    evaluations: list[Evaluated]  # those of the runs, and those that were named
+
+
+def gather(paths: Sequence[str | os.PathLike[str]]) -> Gathered:
+    """What the folders ``paths`` hold: runs with their evaluations, searches with their best runs, evaluations.
+
+    Raises UserError where one is none of these, or something in it does not read.
+    """
+    runs: dict[Path, Trained] = {}
+    searches: dict[Path, Searched] = {}
+    evaluations: dict[Path, Evaluated] = {}
+    for given in paths:
+        path = Path(given).expanduser().absolute()
+        if (path / "search.yaml").is_file():
+            searches[path] = _search(path)
+            if found := _best_run(path):
+                runs.setdefault(found.path, _run(found))
+        elif (path / "config.yaml").is_file():
+            runs[path] = _run(Run.open(path))
+        elif (path / "table.json").is_file():
+            evaluations[path] = _evaluation(path, None)
+        else:
+            told = "holds no run, search or evaluation" if path.exists() else "does not exist"
+            raise UserError(f"{given} {told}; name what `raysum train`, `tune` or `evaluate` wrote")
+    own = {one.path: one for run in runs.values() for one in run.evaluations}
+    return Gathered([*runs.values()], [*searches.values()], [*(own | evaluations).values()])
+
+
+def _best_run(search: Path) -> Run | None:
+    """The best run of a search, where it has ended and the run is still there."""
+    try:
+        return Run.resolve(search)
+    except UserError:
+        return None
+
+
+def _run(run: Run) -> Trained:
+    lines, checkpoints = _lines(run.metrics), run.checkpoints()
+    return Trained(
+        name=run.path.name,
+        run=run,
+        lines=lines,
+        predictor=_lines(run.alignment.metrics),
+        parameters=0 if run.config.model.TRAINER else count_parameters(run.config.model),
+        best=run.best().step if checkpoints else None,
+        state=checkpoints[-1].state if checkpoints else {},
+        evaluations=[_evaluation(file.parent, run) for file in sorted(run.evaluation.glob("*/*/table.json"))],
+    )
+
+
+def _lines(file: Path) -> list[Line]:
+    return [_checked(Line, line, file) for line in read_lines(file)]
+
+
+def _checked(kind: type[_Any], value: Any, file: Path) -> _Any:
+    """``value`` as ``kind``. Raises UserError where something in it is wrong, naming that and the ``file``."""
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "its beginning"
+        raise UserError(f"{file} is damaged at {place}: {first['msg']}; put back a copy, or make it again") from None
+
+
+def _evaluation(path: Path, run: Run | None) -> Evaluated:
+    table = _checked(Table, read_json(path / "table.json"), path / "table.json")
+    file = path / "outputs.jsonl"
+    outputs = [_checked(Output, line, file) for line in read_lines(file)]
+    words = {name: [len(one.text(name).split()) for one in outputs] for name in table.systems}
+    words = {"reference": [len(one.reference.split()) for one in outputs]} | words if outputs else {}
+    parts = (run.path.name, *path.parts[-2:]) if run else path.parts[-2:]
+    return Evaluated(" / ".join(parts), path, table, words, _examples(path, run, table, outputs))
+
+
+def _examples(path: Path, run: Run | None, table: Table, outputs: list[Output]) -> list[Example]:
+    """Those where the first system has its highest, middle and lowest ROUGE-2, or the first three."""
+    scores, main = _rouge2(path / "scores.parquet"), next(iter(table.systems), "")
+    known = [one for one in outputs if main in scores.get(one.id, {})]
+    ordered = sorted(known, key=lambda one: -scores[one.id][main])
+    places = {"highest": 0, "middle": len(ordered) // 2, "lowest": len(ordered) - 1}
+    chosen = {ordered[place].id: (f"{why} ROUGE-2", ordered[place]) for why, place in places.items() if ordered}
+    chosen = chosen or {one.id: ("one of the first", one) for one in outputs[:3]}
+    rows = _rows(path, run, set(chosen))
+    return [Example(why, one, scores.get(one.id, {}), rows.get(one.id)) for why, one in chosen.values()]
+
+
+def _rouge2(file: Path) -> dict[str, dict[str, float]]:
+    """By example and system."""
+    if not file.is_file():
+        return {}
+    try:
+        scores = pd.read_parquet(file, columns=["id", "system", "rouge2"])
+    except KeyError:
+        return {}
+    except Exception as error:  # damaged files raise anything; without ROUGE there is no such column
+        if "rouge2" in str(error):
+            return {}
+        raise UserError(
+            f"{file} does not read ({type(error).__name__}); repeat the `raysum evaluate` command"
+        ) from None
+    found: dict[str, dict[str, float]] = {}
+    for name, system, value in scores.itertuples(index=False):
+        found.setdefault(str(name), {})[str(system)] = float(value)
+    return found
+
+
+def _rows(path: Path, run: Run | None, names: set[str]) -> dict[str, dict[str, Any]]:
+    """The examples ``names`` of the dataset that the evaluation at ``path`` is of, if the run was trained on it and it
+    is still there."""
+    folder = Path(run.config.data) if run and run.config.data else None
+    if folder is None or not (folder / MANIFEST).is_file():
+        return {}
+    dataset, split = Dataset.open(folder), path.name.split("-")[0]
+    if dataset.fingerprint[:8] != path.parent.name.rpartition("-")[2] or split not in dataset.manifest["splits"]:
+        return {}
+    return {row["id"]: row for row in dataset.read(split, _COLUMNS) if row["id"] in names}
+
+
+def _search(path: Path) -> Searched:
+    file = path / "search.yaml"
+    values, places = parse_yaml(read_text(file), str(file))
+    if not isinstance(values.get("space"), dict):
+        raise UserError(f"{file} does not say what was searched; put back a copy, or search again")
+    inner = {key.removeprefix("space."): place for key, place in places.items()}
+    space = validate(_told(values["space"]), inner, SpaceConfig)
+    trials = ranked(space, _trials(path, space))
+    then = path / str(space.then)
+    follows = _search(then) if space.then and (then / "search.yaml").is_file() else None
+    name = f"{path.name} ({values.get('name') or 'a space'})"
+    return Searched(name, path, space, trials, (path / "best.json").is_file(), follows)
+
+
+def _told(values: dict[str, Any]) -> dict[str, Any]:
+    """``values`` without those that were written although nobody had given them: nothing, and sections of nothing."""
+    inner = {key: _told(value) if isinstance(value, dict) else value for key, value in values.items()}
+    return {key: value for key, value in inner.items() if value not in (None, {})}
+
+
+def _trials(path: Path, space: SpaceConfig) -> list[Trial]:
+    """As Ray Tune's result.json tell them: one that was tried again counts once, as it ended."""
+    found: dict[str, Trial] = {}
+    files = path.glob("tune/*/result.json")
+    for file in sorted(files, key=lambda one: (one.stat().st_mtime, one)):
+        if trial := _trial(file, space):
+            found[trial.name] = trial
+    return [*found.values()]
+
+
+def _trial(file: Path, space: SpaceConfig) -> Trial | None:
+    """None of one that has reported nothing yet and has not failed."""
+    *_, last = [{}, *read_lines(file)]
+    error = file.with_name("error.txt")
+    if not last and not error.is_file():
+        return None
+    config = last.get("config")
+    if not isinstance(config, dict):
+        config = _checked(dict[str, Any], read_json(file.with_name("params.json")), file.with_name("params.json"))
+    name = label(config) if space.searcher == "grid" else file.parent.name
+    if error.is_file() or not isinstance(last.get(space.metric), int | float):
+        told = error.read_text(encoding="utf-8", errors="replace").strip().splitlines() if error.is_file() else []
+        return Trial(name, config, {}, 0.0, told[-1] if told else f"it reported no {space.metric}")
+    wanted = {*_COSTS, *(key + end for key in FIGURES for end in ("", "_low", "_high"))}
+    known = {key: value for key, value in last.items() if key in wanted}
+    metrics = {key: float(value) for key, value in known.items() if isinstance(value, int | float)}
+    return Trial(name, config, metrics, float(last.get("time_total_s") or 0.0))
