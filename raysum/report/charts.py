@@ -7,8 +7,8 @@ from html import escape
 
 COLORS = 8  # of the page: --c0 to --c7
 _WIDE, _HIGH = 480, 270  # of a chart, in its own units: about pixels
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 10, 40
-_ROW, _LETTER = 22, 6.6  # of a chart of rows; width of a letter at the page's size
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 22, 40
+_ROW, _LETTER = 22, 7.2  # of a chart of rows; width of a letter at the page's size
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,7 @@ def _axes(across: Scale, up: Scale, x: str, y: str) -> str:
     for tick in up.ticks():
         parts.append(f'<path class="grid" d="M{_LEFT} {up(tick)}H{_WIDE - _RIGHT}"/>')
         parts.append(_text(_LEFT - 6, up(tick) + 4, short(tick), "end"))
-    turned = f'transform="translate(11 {(_TOP + _HIGH - _BOTTOM) / 2}) rotate(-90)"'
-    return "".join(parts) + _text(_WIDE - _RIGHT, _HIGH - 5, x, "end") + _text(0, 0, y, "middle", turned)
+    return "".join(parts) + _text(_WIDE - _RIGHT, _HIGH - 5, x, "end") + _text(2, 11, y, "start")
 
 
 def _grid(across: Scale, top: float, bottom: float) -> str:
@@ -192,5 +191,5 @@ def _title(text: str) -> str:
     return f"<title>{escape(text)}</title>" if text else ""
 
 
-def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
