@@ -172,6 +172,18 @@ def test_figures_are_those_of_the_folders(page, run, search, data):
     assert len(trials) == len(load_space("beta").points)
 
 
+def test_a_trial_that_was_tried_again_counts_once(tmp_path, search):
+    copy = Path(shutil.copytree(search, tmp_path / "beta"))
+    (failed,) = (file.parent for file in copy.glob("tune/*/error.txt"))
+    before = gather([copy]).searches[0].trials
+    again = Path(shutil.copytree(failed, failed.with_name("again")))
+    (again / "error.txt").unlink()
+    append_line(again / "result.json", json.loads((again / "result.json").read_text().splitlines()[-1]))
+    after = gather([copy]).searches[0].trials
+    assert before[-1].error == "ValueError: it broke" and len(after) == len(before)
+    assert not any(trial.error for trial in after)
+
+
 def test_training_is_drawn_point_by_point(tmp_path, run):
     found = gather([run.path]).runs[0]
     assert found.validations == {1: 2.3456, 8: 1.2345}
@@ -190,6 +202,7 @@ def test_examples_are_the_best_the_middle_and_the_worst_with_their_sources(page,
     for example in chosen:
         for text in rows[example.output.id]["text"]:
             assert " ".join(text.split()) in " ".join(re.sub(r"\[\d+\]", "", page.texts["examples"]).split())
+    assert "all attention" in page.texts["examples"]
     notes = {name for tag, own in page.tags if tag == "mark" for name in own["class"].split()}
     cited = {
         name for tag, own in page.tags if own.get("class", "").startswith("s ") for name in own["class"].split()[1:]
@@ -215,6 +228,7 @@ def test_text_from_data_is_escaped(tmp_path, run, data):
     table["how"] = {HOSTILE: HOSTILE}
     table["differences"][HOSTILE] = next(iter(table["differences"].values()))
     (folder / "table.json").write_text(json.dumps(table | {"protocol": HOSTILE}))
+    (folder / "scores.parquet").unlink()  # without it the first examples are shown
     raysum.report(copy, out=tmp_path / "page.html")
     page = Page(tmp_path / "page.html")
     assert [tag for tag, own in page.tags if tag == "script" or "onclick" in own] == ["script"]
@@ -326,28 +340,25 @@ document.title = JSON.stringify({sizes, lit, wide: document.documentElement.scro
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="needs chromium-headless-shell (a Debian package)")
-def test_a_browser_shows_the_page_of_a_real_search_without_errors_or_requests(tmp_path, run, data, ray_session):
-    raysum.tune("beta", data=str(data.path), out=str(tmp_path / "search"), run=str(run.path), examples=2)
-    raysum.report([run.path, tmp_path / "search"], out=tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
-    best = json.loads((tmp_path / "search" / "best.json").read_text())["metrics"]
-    trials = [cells for cells in page.cells["search"] if cells[0].startswith("beta=")]
-    assert len(trials) == len(load_space("beta").points)
-    assert cell(best, "rouge2", FIGURES["rouge2"]) in trials[0]
-    watched = tmp_path / "watched.html"
-    watched.write_text((tmp_path / "page.html").read_text().replace("</body>", f"{LOOK}</body>"))
+def test_a_browser_shows_the_page_without_errors_or_requests(tmp_path, run, search):
+    raysum.report([run.path, search], out=tmp_path / "page.html")
+    file = tmp_path / "watched.html"
+    file.write_text((tmp_path / "page.html").read_text().replace("</body>", f"{LOOK}</body>"))
     backgrounds = set()
     for width, scheme in ((1200, 1), (1200, 0), (420, 1)):
-        found, requests, said = look(watched, width, scheme)
+        found, requests, said = look(file, width, scheme)
         assert "CONSOLE" not in said, said
-        assert requests and all(url.startswith(("file:", "data:")) for url in requests)
+        assert not requests
         assert found["sizes"] and min(found["sizes"]) > 0 and found["lit"] > 0 and found["wide"] <= 0
         backgrounds.add(found["dark"])
     assert len(backgrounds) == 2  # light and dark
+    file.write_text(file.read_text().replace("</body>", '<img src="http://127.0.0.1:9/x"><script>x()</script></body>'))
+    _, requests, said = look(file, 1200, 1)  # what is wrong would be seen
+    assert "ReferenceError" in said and {*requests} == {"http://127.0.0.1:9/x"}
 
 
 def look(file: Path, width: int, scheme: int) -> tuple[dict, list[str], str]:
-    """What the page's own look at itself found, what was asked for, what the browser said."""
+    """What the page's own look at itself found, what was asked for over the network, what the browser said."""
     log = file.with_name("net.json")
     options = ["--no-sandbox", "--headless", "--disable-gpu", "--enable-logging=stderr", f"--log-net-log={log}"]
     options += [f"--user-data-dir={file.with_name('profile')}", f"--blink-settings=preferredColorScheme={scheme}"]
@@ -355,4 +366,15 @@ def look(file: Path, width: int, scheme: int) -> tuple[dict, list[str], str]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     title = re.search(r"<title>(\{.*?\})</title>", done.stdout)
     assert title, done.stdout[:500]
-    return json.loads(title[1]), re.findall(r'"url":"([^"]+)"', log.read_text()) or [file.as_uri()], done.stderr
+    return json.loads(title[1]), re.findall(r'"url":"([^"]+)"', log.read_text()), done.stderr
+
+
+@pytest.mark.slow
+def test_a_real_search_is_told_as_it_ended(tmp_path, run, data, ray_session):
+    found = raysum.tune("beta", data=str(data.path), out=str(tmp_path / "search"), run=str(run.path), examples=2)
+    raysum.report(tmp_path / "search", out=tmp_path / "page.html")
+    trials = [cells for cells in Page(tmp_path / "page.html").cells["search"] if cells[0].startswith("beta=")]
+    rouge2 = [cell(trial.metrics, "rouge2", FIGURES["rouge2"]) for trial in found.trials]
+    assert [(cells[0], cells[3]) for cells in trials] == list(
+        zip([trial.name for trial in found.trials], rouge2, strict=True)
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from raysum.config.loading import parse_yaml, read_text
 from raysum.config.problems import validate
@@ -22,7 +22,7 @@ from raysum.tune.results import Trial, ranked
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label
 
-_Any = TypeVar("_Any")
+_Model = TypeVar("_Model", bound=BaseModel)
 _COSTS = ("valid_loss", "step", "parameters", "train_seconds", "examples")  # of a trial, beside its figures
 _COLUMNS = ["id", "title", "text", "document", "paragraph", "char_start", "source"]
 
@@ -151,7 +151,8 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Gathered:
         elif (path / "config.yaml").is_file():
             runs[path] = _run(Run.open(path))
         elif (path / "table.json").is_file():
-            evaluations[path] = _evaluation(path, None)
+            around = Run(path.parents[2])
+            evaluations[path] = _evaluation(path, around if around.exists else None)
         else:
             told = "holds no run, search or evaluation" if path.exists() else "does not exist"
             raise UserError(f"{given} {told}; name what `raysum train`, `tune` or `evaluate` wrote")
@@ -185,10 +186,10 @@ def _lines(file: Path) -> list[Line]:
     return [_checked(Line, line, file) for line in read_lines(file)]
 
 
-def _checked(kind: type[_Any], value: Any, file: Path) -> _Any:
+def _checked(kind: type[_Model], value: Any, file: Path) -> _Model:
     """``value`` as ``kind``. Raises UserError where something in it is wrong, naming that and the ``file``."""
     try:
-        return TypeAdapter(kind).validate_python(value)
+        return kind.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its beginning"
@@ -197,24 +198,28 @@ def _checked(kind: type[_Any], value: Any, file: Path) -> _Any:
 
 def _evaluation(path: Path, run: Run | None) -> Evaluated:
     table = _checked(Table, read_json(path / "table.json"), path / "table.json")
-    file = path / "outputs.jsonl"
-    outputs = [_checked(Output, line, file) for line in read_lines(file)]
-    words = {name: [len(one.text(name).split()) for one in outputs] for name in table.systems}
-    words = {"reference": [len(one.reference.split()) for one in outputs]} | words if outputs else {}
+    scores, main, file = _rouge2(path / "scores.parquet"), next(iter(table.systems), ""), path / "outputs.jsonl"
+    reasons, kept = _chosen(scores, main), dict[str, Output]()
+    words: dict[str, list[int]] = {}
+    for number, value in enumerate(read_lines(file)):
+        one = _checked(Output, value, file)
+        texts = {"reference": one.reference} | {name: one.text(name) for name in table.systems}
+        for name, text in texts.items():
+            words.setdefault(name, []).append(len(text.split()))
+        if one.id in reasons or (not scores and number < 3):
+            kept[one.id] = one
+    rows = _rows(path, run, set(kept))
+    order = [name for name in reasons if name in kept] or [*kept]
+    examples = [Example(reasons.get(x, ""), kept[x], scores.get(x, {}), rows.get(x)) for x in order]
     parts = (run.path.name, *path.parts[-2:]) if run else path.parts[-2:]
-    return Evaluated(" / ".join(parts), path, table, words, _examples(path, run, table, outputs))
+    return Evaluated(" / ".join(parts), path, table, words, examples)
 
 
-def _examples(path: Path, run: Run | None, table: Table, outputs: list[Output]) -> list[Example]:
-    """Those where the first system has its highest, middle and lowest ROUGE-2, or the first three."""
-    scores, main = _rouge2(path / "scores.parquet"), next(iter(table.systems), "")
-    known = [one for one in outputs if main in scores.get(one.id, {})]
-    ordered = sorted(known, key=lambda one: -scores[one.id][main])
-    places = {"highest": 0, "middle": len(ordered) // 2, "lowest": len(ordered) - 1}
-    chosen = {ordered[place].id: (f"{why} ROUGE-2", ordered[place]) for why, place in places.items() if ordered}
-    chosen = chosen or {one.id: ("one of the first", one) for one in outputs[:3]}
-    rows = _rows(path, run, set(chosen))
-    return [Example(why, one, scores.get(one.id, {}), rows.get(one.id)) for why, one in chosen.values()]
+def _chosen(scores: dict[str, dict[str, float]], main: str) -> dict[str, str]:
+    """Examples that are shown, and why: where the system ``main`` has its highest, middle and lowest ROUGE-2."""
+    ordered = sorted((name for name in scores if main in scores[name]), key=lambda name: -scores[name][main])
+    places = {len(ordered) - 1: "lowest", len(ordered) // 2: "middle", 0: "highest"} if ordered else {}
+    return {ordered[place]: f"{places[place]} ROUGE-2" for place in sorted(places)}
 
 
 def _rouge2(file: Path) -> dict[str, dict[str, float]]:
@@ -270,13 +275,11 @@ def _told(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trials(path: Path, space: SpaceConfig) -> list[Trial]:
-    """As Ray Tune's result.json tell them: one that was tried again counts once, as it ended."""
-    found: dict[str, Trial] = {}
-    files = path.glob("tune/*/result.json")
-    for file in sorted(files, key=lambda one: (one.stat().st_mtime, one)):
-        if trial := _trial(file, space):
-            found[trial.name] = trial
-    return [*found.values()]
+    """As Ray Tune's result.json tell them: one that failed and was tried again counts once, as it ended."""
+    files = sorted(path.glob("tune/*/result.json"), key=lambda file: (file.stat().st_mtime, file))
+    found = [trial for file in files if (trial := _trial(file, space))]
+    later = [[one.config for one in found[place:]] for place in range(1, len(found) + 1)]
+    return [one for one, others in zip(found, later, strict=True) if not one.error or one.config not in others]
 
 
 def _trial(file: Path, space: SpaceConfig) -> Trial | None:
@@ -285,14 +288,13 @@ def _trial(file: Path, space: SpaceConfig) -> Trial | None:
     error = file.with_name("error.txt")
     if not last and not error.is_file():
         return None
-    config = last.get("config")
+    config = last.get("config") or read_json(file.with_name("params.json"))
     if not isinstance(config, dict):
-        config = _checked(dict[str, Any], read_json(file.with_name("params.json")), file.with_name("params.json"))
+        raise UserError(f"{file} does not say what the trial tried; put back a copy")
     name = label(config) if space.searcher == "grid" else file.parent.name
     if error.is_file() or not isinstance(last.get(space.metric), int | float):
         told = error.read_text(encoding="utf-8", errors="replace").strip().splitlines() if error.is_file() else []
         return Trial(name, config, {}, 0.0, told[-1] if told else f"it reported no {space.metric}")
     wanted = {*_COSTS, *(key + end for key in FIGURES for end in ("", "_low", "_high"))}
-    known = {key: value for key, value in last.items() if key in wanted}
-    metrics = {key: float(value) for key, value in known.items() if isinstance(value, int | float)}
+    metrics = {key: value for key, value in last.items() if key in wanted and isinstance(value, int | float)}
     return Trial(name, config, metrics, float(last.get("time_total_s") or 0.0))
