@@ -184,6 +184,29 @@ def test_a_trial_that_was_tried_again_counts_once(tmp_path, search):
     assert not any(trial.error for trial in after)
 
 
+def test_mixes_stand_by_quality_over_parameters_and_time(tmp_path):
+    space, losses = load_space("layer_mix"), {"LLL": 3.0, "LLG": 2.5, "GG": 4.0}
+    for number, (encoder, loss) in enumerate(losses.items()):
+        config = {"model.encoder": encoder, "model.decoder": "PPP"}
+        (tmp_path / "tune" / encoder).mkdir(parents=True)
+        found = {"valid_loss": loss, "step": 50, "parameters": 1000 + number, "train_seconds": 60.0 + number}
+        append_line(tmp_path / "tune" / encoder / "result.json", found | {"config": config, "time_total_s": 70.0})
+    told = {"name": "layer_mix", "space": space.config.model_dump(mode="json")}
+    (tmp_path / "search.yaml").write_text(yaml.safe_dump(told))
+    raysum.report(tmp_path, out=tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert [cells[:4] for cells in page.cells["search"]] == [
+        ["trial", "valid loss", "step", "parameters"],
+        ["encoder=LLG,decoder=PPP", "2.5000", "50", "1,001"],
+        ["encoder=LLL,decoder=PPP", "3.0000", "50", "1,000"],
+        ["encoder=GG,decoder=PPP", "4.0000", "50", "1,002"],
+    ]
+    assert page.marks == [3, 3, 3]  # over parameters, over time, by quality
+    assert "It has not ended" in page.texts["search"]
+    for title in ("valid loss by parameters", "valid loss by seconds of training", "Trials by valid loss"):
+        assert title in page.texts["search"]
+
+
 def test_training_is_drawn_point_by_point(tmp_path, run):
     found = gather([run.path]).runs[0]
     assert found.validations == {1: 2.3456, 8: 1.2345}

@@ -15,7 +15,7 @@ from raysum.tune.spaces import label, short
 
 _DRAWN = ("facts_f1", "rouge1", "rouge2", "rougeL", "support", "attention_similarity")
 _LISTED = 60  # trials of a table or plot, at most
-_NAMED = 6  # the best so many dots have their names beside them
+_NAMED = 3  # the best so many dots have their names beside them
 _OTHER = charts.COLORS - 1
 _BINS = 24
 
@@ -169,13 +169,13 @@ def _decoding(search: Searched, trials: Sequence[Trial]) -> str:
 def _costs(search: Searched, trials: Sequence[Trial]) -> str:
     """Trained models by quality, and their quality over parameters and time; the best in a colour of its own."""
     metric, over = search.space.metric, {"parameters": "parameters", "train_seconds": "seconds of training"}
-    drawn = [_ranked(trials, metric)]
+    drawn = []
     for cost, told in over.items():
         points = [_dot(place, trial, metric, cost) for place, trial in enumerate(trials) if cost in trial.metrics]
         groups = {"the others": (points[1:], _OTHER), "the best": (points[:1], 1)}
         dots = [charts.Line(name, some, color, dots=True) for name, (some, color) in groups.items()]
         drawn.append(charts.lines(f"{_label(metric)} by {told}", dots, told, _label(metric), log_x=True))
-    return parts.charts(*drawn)
+    return parts.charts(*drawn, _ranked(trials, metric))
 
 
 def _dot(place: int, trial: Trial, metric: str, cost: str) -> Point:

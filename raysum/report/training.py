@@ -26,8 +26,8 @@ def curves(runs: Sequence[Trained]) -> str:
     if not runs:
         lacking = parts.missing("No run here; this makes one:", "raysum train PRESET data=DATA out=RUN")
     drawn = [
-        charts.lines("Loss", _losses(known, _steps), "step", "loss a token", log_y=True),
-        charts.lines("Loss over time", _losses(known, _seconds), "minutes of training", "loss a token", log_y=True),
+        charts.lines("Loss", _losses(known, _steps), "step", "loss", log_y=True),
+        charts.lines("Loss over time", _losses(known, _seconds), "minutes of training", "loss", log_y=True),
         charts.lines("Learning rate", _each(known, "lr"), "step", "learning rate"),
         charts.lines("Speed", _each(known, "tokens_per_s"), "step", "tokens a second"),
         charts.lines("Gradient", _each(known, "grad_norm"), "step", "norm", log_y=True),
