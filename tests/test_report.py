@@ -267,6 +267,13 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(tmp_path, data):
     assert not page.texts.keys() & {"lengths", "examples"}
 
 
+def test_runs_of_one_name_are_told_apart(tmp_path, run):
+    copies = [shutil.copytree(run.path, tmp_path / name / "pht") for name in ("first", "second")]
+    told = gather(copies)
+    assert [one.name for one in told.runs] == ["first/pht", "second/pht"]
+    assert [one.name.split(" / ")[0] for one in told.evaluations] == ["first/pht", "second/pht"]
+
+
 def test_runs_and_an_evaluation_alone_stand_side_by_side(tmp_path, run, data):
     other = Path(shutil.copytree(run.path, tmp_path / "other"))
     shutil.rmtree(other / "evaluation")

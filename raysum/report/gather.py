@@ -1,29 +1,24 @@
 """What a report tells of runs, searches and evaluations: read from their folders into plain objects, checked."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from raysum.config.loading import parse_yaml, read_text
-from raysum.config.problems import validate
 from raysum.data.dataset import MANIFEST, Dataset
 from raysum.decode.summary import Sentence
 from raysum.errors import UserError
-from raysum.evaluate.scorers import FIGURES
+from raysum.report.searches import Searched, read_search
 from raysum.run import Run
 from raysum.runtime.storage import read_json, read_lines
 from raysum.systems import count_parameters
-from raysum.tune.results import Trial, ranked
-from raysum.tune.schema import SpaceConfig
-from raysum.tune.spaces import label
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_COSTS = ("valid_loss", "step", "parameters", "train_seconds", "examples")  # of a trial, beside its figures
 _COLUMNS = ["id", "title", "text", "document", "paragraph", "char_start", "source"]
 
 
@@ -114,18 +109,6 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Searched:
-    """A search: its space and its trials, best first; ``then`` is the one that followed."""
-
-    name: str
-    path: Path
-    space: SpaceConfig
-    trials: list[Trial]
-    ended: bool
-    then: "Searched | None" = None
-
-
-@dataclass(frozen=True)
 class Gathered:
     """All that a report tells."""
 
@@ -145,7 +128,7 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Gathered:
     for given in paths:
         path = Path(given).expanduser().absolute()
         if (path / "search.yaml").is_file():
-            searches[path] = _search(path)
+            searches[path] = read_search(path)
             if found := _best_run(path):
                 runs.setdefault(found.path, _run(found))
         elif (path / "config.yaml").is_file():
@@ -156,8 +139,20 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Gathered:
         else:
             told = "holds no run, search or evaluation" if path.exists() else "does not exist"
             raise UserError(f"{given} {told}; name what `raysum train`, `tune` or `evaluate` wrote")
-    own = {one.path: one for run in runs.values() for one in run.evaluations}
-    return Gathered([*runs.values()], [*searches.values()], [*(own | evaluations).values()])
+    named = _apart([*runs.values()])
+    own = {one.path: one for run in named for one in run.evaluations}
+    return Gathered(named, [*searches.values()], [*(own | evaluations).values()])
+
+
+def _apart(runs: list[Trained]) -> list[Trained]:
+    """Those of the same name are told apart by the folders that they are in."""
+    names = Counter(run.name for run in runs)
+    return [_prefixed(run, f"{run.run.path.parent.name}/") if names[run.name] > 1 else run for run in runs]
+
+
+def _prefixed(run: Trained, prefix: str) -> Trained:
+    evaluations = [replace(one, name=prefix + one.name) for one in run.evaluations]
+    return replace(run, name=prefix + run.name, evaluations=evaluations)
 
 
 def _best_run(search: Path) -> Run | None:
@@ -252,49 +247,3 @@ def _rows(path: Path, run: Run | None, names: set[str]) -> dict[str, dict[str, A
     if dataset.fingerprint[:8] != path.parent.name.rpartition("-")[2] or split not in dataset.manifest["splits"]:
         return {}
     return {row["id"]: row for row in dataset.read(split, _COLUMNS) if row["id"] in names}
-
-
-def _search(path: Path) -> Searched:
-    file = path / "search.yaml"
-    values, places = parse_yaml(read_text(file), str(file))
-    if not isinstance(values.get("space"), dict):
-        raise UserError(f"{file} does not say what was searched; put back a copy, or search again")
-    inner = {key.removeprefix("space."): place for key, place in places.items()}
-    space = validate(_told(values["space"]), inner, SpaceConfig)
-    trials = ranked(space, _trials(path, space))
-    then = path / str(space.then)
-    follows = _search(then) if space.then and (then / "search.yaml").is_file() else None
-    name = f"{path.name} ({values.get('name') or 'a space'})"
-    return Searched(name, path, space, trials, (path / "best.json").is_file(), follows)
-
-
-def _told(values: dict[str, Any]) -> dict[str, Any]:
-    """``values`` without those that were written although nobody had given them: nothing, and sections of nothing."""
-    inner = {key: _told(value) if isinstance(value, dict) else value for key, value in values.items()}
-    return {key: value for key, value in inner.items() if value not in (None, {})}
-
-
-def _trials(path: Path, space: SpaceConfig) -> list[Trial]:
-    """As Ray Tune's result.json tell them: one that failed and was tried again counts once, as it ended."""
-    files = sorted(path.glob("tune/*/result.json"), key=lambda file: (file.stat().st_mtime, file))
-    found = [trial for file in files if (trial := _trial(file, space))]
-    later = [[one.config for one in found[place:]] for place in range(1, len(found) + 1)]
-    return [one for one, others in zip(found, later, strict=True) if not one.error or one.config not in others]
-
-
-def _trial(file: Path, space: SpaceConfig) -> Trial | None:
-    """None of one that has reported nothing yet and has not failed."""
-    *_, last = [{}, *read_lines(file)]
-    error = file.with_name("error.txt")
-    if not last and not error.is_file():
-        return None
-    config = last.get("config") or read_json(file.with_name("params.json"))
-    if not isinstance(config, dict):
-        raise UserError(f"{file} does not say what the trial tried; put back a copy")
-    name = label(config) if space.searcher == "grid" else file.parent.name
-    if error.is_file() or not isinstance(last.get(space.metric), int | float):
-        told = error.read_text(encoding="utf-8", errors="replace").strip().splitlines() if error.is_file() else []
-        return Trial(name, config, {}, 0.0, told[-1] if told else f"it reported no {space.metric}")
-    wanted = {*_COSTS, *(key + end for key in FIGURES for end in ("", "_low", "_high"))}
-    metrics = {key: value for key, value in last.items() if key in wanted and isinstance(value, int | float)}
-    return Trial(name, config, metrics, float(last.get("time_total_s") or 0.0))

@@ -9,7 +9,8 @@ from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
 from raysum.report import charts, parts
 from raysum.report.charts import Point
-from raysum.report.gather import Evaluated, Searched, Trained
+from raysum.report.gather import Evaluated, Trained
+from raysum.report.searches import Searched
 from raysum.tune.results import SHOWN, Trial
 from raysum.tune.spaces import label, short
 
