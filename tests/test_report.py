@@ -233,6 +233,20 @@ def test_examples_are_the_best_the_middle_and_the_worst_with_their_sources(page,
     assert notes and notes <= cited
 
 
+@pytest.mark.parametrize("left", ["nothing", "a damaged file"])
+def test_without_the_dataset_what_is_cited_is_quoted(tmp_path, run, data, left, capsys):
+    copy, moved = Run(shutil.copytree(run.path, tmp_path / "pht")), tmp_path / "data"
+    if left != "nothing":
+        shutil.copytree(data.path, moved)
+        (moved / data.files("test")[0].relative_to(data.path)).write_bytes(b"PAR1")
+    copy.create(copy.config.model_copy(update={"data": str(moved)}), copy.recipe, data.vocabulary_path)
+    raysum.report(copy.path, out=tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert "Cited" in page.texts["examples"] and "all attention" not in page.texts["examples"]
+    assert [tag for tag, _ in page.tags].count("mark") > 0
+    assert ("The report quotes" in capsys.readouterr().err) == (left != "nothing")
+
+
 def test_text_from_data_is_escaped(tmp_path, run, data):
     copy = shutil.copytree(run.path, tmp_path / "<b>x")
     folder = results_folder(Run(copy), data, "test")

@@ -15,6 +15,7 @@ from raysum.decode.summary import Sentence
 from raysum.errors import UserError
 from raysum.report.searches import Searched, read_search
 from raysum.run import Run
+from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, read_lines
 from raysum.systems import count_parameters
 
@@ -243,7 +244,11 @@ def _rows(path: Path, run: Run | None, names: set[str]) -> dict[str, dict[str, A
     folder = Path(run.config.data) if run and run.config.data else None
     if folder is None or not (folder / MANIFEST).is_file():
         return {}
-    dataset, split = Dataset.open(folder), path.name.split("-")[0]
-    if dataset.fingerprint[:8] != path.parent.name.rpartition("-")[2] or split not in dataset.manifest["splits"]:
+    try:
+        dataset, split = Dataset.open(folder), path.name.split("-")[0]
+        if dataset.fingerprint[:8] != path.parent.name.rpartition("-")[2] or split not in dataset.manifest["splits"]:
+            return {}
+        return {row["id"]: row for row in dataset.read(split, _COLUMNS) if row["id"] in names}
+    except UserError as error:
+        say(f"{error}. The report quotes the sources of {path} without it")
         return {}
-    return {row["id"]: row for row in dataset.read(split, _COLUMNS) if row["id"] in names}
