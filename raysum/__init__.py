@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from raysum.human.analysis import human_analyze as human_analyze
     from raysum.human.sheets import human_sheets as human_sheets
     from raysum.prepare.job import prepare as prepare
+    from raysum.report.writing import report as report
     from raysum.serve.app import serve as serve
     from raysum.serve.client import Client as Client
     from raysum.train.fit import train as train
@@ -40,6 +41,7 @@ __all__ = [
     "human_sheets",
     "load",
     "prepare",
+    "report",
     "serve",
     "train",
     "tune",

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "raysum"
 ROOMS = [
     ("__main__",),
     ("cli",),
-    ("quickstart", "auto", "ablation", "bench"),
+    ("quickstart", "auto", "ablation", "bench", "report"),
     ("tune", "serve"),
     ("evaluate", "human"),
     ("train", "extract"),

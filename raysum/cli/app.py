@@ -178,6 +178,17 @@ def compare(
     return run(*evaluations, metrics=metrics)
 
 
+@verb(app)
+def report(
+    paths: Annotated[list[str], typer.Argument(metavar="RUN|SEARCH|EVALUATION...", help="Folders to tell of.")],
+    out: Annotated[str, typer.Option(help="HTML file to write.")],
+) -> Any:
+    """One page of runs, searches and evaluations: curves, tables, examples. It opens without a network."""
+    from raysum.report.writing import report as run
+
+    return run(paths, out)
+
+
 class _SummarizeConfig(LoadConfig, Shaped):
     title: str = Field("", description="title, where the files are texts of one cluster")
     words: int | None = Field(

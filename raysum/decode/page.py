@@ -6,7 +6,7 @@ Text takes the colours of what is around it and marks are translucent, so that b
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from raysum.decode.summary import Citation, Sentence, Summary, shortened
@@ -74,10 +74,10 @@ def _sentence(summary: Summary, number: int) -> str:
     sentence = summary.sentences[number]
     notes = "".join(f"[{note}]" for note in summary.numbered(sentence))
     support = "" if sentence.support is None else f' title="{100 * sentence.support:.0f} % stands in what it cites"'
-    return f'<span class="s s{number}"{support}>{_doubted(sentence)}<sup>{notes}</sup></span>'
+    return f'<span class="s s{number}"{support}>{doubted(sentence)}<sup>{notes}</sup></span>'
 
 
-def _doubted(sentence: Sentence) -> str:
+def doubted(sentence: Sentence) -> str:
     """The text of a sentence, with what is in no source underlined."""
     html, done = "", 0
     for span in sentence.unsupported:
@@ -101,13 +101,18 @@ def _note(note: Citation) -> str:
 
 def _source(number: int, name: str, text: str, notes: Sequence[Citation]) -> str:
     """A document, open where something of it is cited, with these passages marked by the numbers of their notes."""
-    cited = {place: note for place, note in enumerate(notes, 1) if note.document == number}
-    edges = sorted({0, len(text), *(edge for note in cited.values() for edge in (note.start, note.end))})
+    cited = {place: (note.start, note.end) for place, note in enumerate(notes, 1) if note.document == number}
+    opened = " open" if cited else ""
+    return f"<details{opened}><summary>{escape(name)}</summary><pre>{marked(text, cited)}</pre></details>"
+
+
+def marked(text: str, cited: Mapping[int, tuple[int, int]]) -> str:
+    """``text`` with its ``cited`` passages, by the numbers of their notes, marked by classes n1, n2 and so on."""
+    edges = sorted({0, len(text), *chain.from_iterable(cited.values())})
     pieces = []
     for start, end in pairwise(edges):
-        here = [place for place, note in cited.items() if note.start <= start and end <= note.end]
+        here = [place for place, (first, last) in cited.items() if first <= start and end <= last]
         piece = escape(text[start:end])
         pieces.append(f'<mark class="{" ".join(f"n{place}" for place in here)}">{piece}</mark>' if here else piece)
-        pieces += [f"<sup>[{place}]</sup>" for place in here if cited[place].end == end]
-    opened = " open" if cited else ""
-    return f"<details{opened}><summary>{escape(name)}</summary><pre>{''.join(pieces)}</pre></details>"
+        pieces += [f"<sup>[{place}]</sup>" for place in here if cited[place][1] == end]
+    return "".join(pieces)

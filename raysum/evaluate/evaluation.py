@@ -30,7 +30,7 @@ from raysum.systems import extractive
 
 _CHUNK = 128  # examples held in memory at once
 _COMPARED = ("facts_f1", "rouge2")  # by differences between systems, where examples have them
-_NOTED = {"sentences", "support", "unsupported", "warnings"}
+_NOTED = {"sentences", "support", "unsupported", "warnings", "attention"}
 
 
 def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluation:

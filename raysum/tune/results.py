@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-_SHOWN = {name: FIGURES[name] for name in ("facts_f1", "rouge1", "rouge2", "rougeL", "attention_similarity")} | {
+# The figures of a trial that tables show.
+SHOWN = {name: FIGURES[name] for name in ("facts_f1", "rouge1", "rouge2", "rougeL", "attention_similarity")} | {
     "valid_loss": Figure("valid loss", 4),
     "step": Figure("step", 0),
     "parameters": Figure("parameters", 0),
@@ -75,7 +76,7 @@ class SearchResult(Shown):
     def _trials(self) -> "Table":
         from rich.table import Table
 
-        metric, shown = self.space.metric, {name: one for name, one in _SHOWN.items() if name in self.best.metrics}
+        metric, shown = self.space.metric, {name: one for name, one in SHOWN.items() if name in self.best.metrics}
         found = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
         best = self.best.name + f", though all have the same {metric}" * (len(found) == 1 < len(self.trials))
         table = Table(

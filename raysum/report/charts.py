@@ -1,0 +1,195 @@
+"""Charts as inline SVG, coloured by the page's variables: lines with intervals, dots, rows of intervals, heat maps."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+COLORS = 8  # of the page: --c0 to --c7
+_WIDE, _HIGH = 480, 270  # of a chart, in its own units: about pixels
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 22, 40
+_ROW, _LETTER = 22, 7.2  # of a chart of rows; width of a letter at the page's size
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mark at ``x`` and ``y``, its interval where it has one, and what is ``told`` of it under the mouse."""
+
+    x: float
+    y: float
+    told: str = ""
+    low: float | None = None
+    high: float | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points of one colour, joined by a line (``faint``: thin), or ``dots`` alone."""
+
+    name: str
+    points: Sequence[Point]
+    color: int = 0
+    dots: bool = False
+    faint: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a chart of rows: a value with its interval, under its name."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    color: int = 0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values from ``low`` to ``high`` onto ``start`` to ``end``, evenly or by their logarithms."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    @classmethod
+    def over(cls, values: Iterable[float], start: float, end: float, log: bool = False) -> "Scale":
+        """One with all ``values`` inside and some room beside them; logarithmic where asked for and possible."""
+        found = [value for value in values if math.isfinite(value)]
+        low, high = min(found), max(found)
+        if log and low > 0 and high / low > 20:
+            return cls(low / 1.15, high * 1.15, start, end, True)
+        room = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
+        return cls(0.0 if 0 <= low < 3 * room else low - room, high + room, start, end)
+
+    def __call__(self, value: float) -> float:
+        see: Callable[[float], float] = math.log if self.log else float
+        share = (see(value) - see(self.low)) / (see(self.high) - see(self.low))
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def ticks(self) -> list[float]:
+        """Four to eight round values."""
+        if self.log:
+            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            steps = (1, 2, 5) if self.high / self.low < 1000 else (1,)
+            values = [step * 10.0**power for power in powers for step in steps]
+        else:
+            wide = self.high - self.low
+            unit = 10.0 ** math.floor(math.log10(wide)) / 10
+            step = min((size * unit for size in (1, 2, 5, 10, 20, 50)), key=lambda size: abs(wide / size - 5.5))
+            first = math.ceil(self.low / step)
+            values = [round((first + number) * step, 12) for number in range(int(wide / step) + 2)]
+        return [value for value in values if self.low <= value <= self.high]
+
+
+def short(value: float) -> str:
+    """A number in a few letters: 12k, 1.2M, 0.015."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
+    return f"{value:.4g}"
+
+
+def lines(title: str, drawn: Sequence[Line], x: str, y: str, *, log_x: bool = False, log_y: bool = False) -> str:
+    """A figure of lines and dots over ``x``; "" where no point is a number."""
+    kept = [(line, [point for point in line.points if math.isfinite(point.x + point.y)]) for line in drawn]
+    points = [point for _, some in kept for point in some]
+    if not points:
+        return ""
+    across = Scale.over([point.x for point in points], _LEFT, _WIDE - _RIGHT, log_x)
+    ends = [value for point in points for value in (point.y, point.low, point.high) if value is not None]
+    up = Scale.over(ends, _HIGH - _BOTTOM, _TOP, log_y)
+    marks = "".join(_line(line, some, across, up) for line, some in kept if some)
+    names = [(line.name, line.color) for line, some in kept if some and line.name]
+    return _figure(title, _WIDE, _HIGH, _axes(across, up, x, y) + marks, names)
+
+
+def rows(title: str, drawn: Sequence[Row], x: str) -> str:
+    """A figure of values with their intervals, one below the other; "" where there are none."""
+    kept = [row for row in drawn if math.isfinite(row.value + row.low + row.high)]
+    if not kept:
+        return ""
+    names = [row.name if len(row.name) <= 30 else f"{row.name[:29]}…" for row in kept]
+    left, high = 14 + _LETTER * max(map(len, names)), 8 + _ROW * len(kept)
+    across = Scale.over([value for row in kept for value in (row.value, row.low, row.high)], left, _WIDE - 22)
+    parts = [_grid(across, 4, high), _text(_WIDE - 22, high + 34, x, "end")]
+    for number, (row, name) in enumerate(zip(kept, names, strict=True)):
+        y = 6 + _ROW * (number + 0.5)
+        told = f"{row.name}: {short(row.value)} [{short(row.low)}, {short(row.high)}]"
+        mark = f'<path d="M{across(row.low)} {y}H{across(row.high)}"/><circle cx="{across(row.value)}" cy="{y}" r="4"/>'
+        parts.append(_text(left - 8, y + 4, name, "end"))
+        parts.append(f'<g class="mark k{row.color % COLORS}">{_title(told)}{mark}</g>')
+    return _figure(title, _WIDE, high + 40, "".join(parts), [])
+
+
+def heat(title: str, names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[tuple[float, str]]]) -> str:
+    """A figure of shares (0 to 1): a row each of ``names``, a cell each of ``columns``, with its further classes.
+
+    It keeps its size: the page lets it be scrolled.
+    """
+    side, left = 30, 12 + _LETTER * max(map(len, names))
+    top = max(float(max((share for row in cells for share, _ in row), default=0.0)), 1e-9)
+    parts = []
+    for number, column in enumerate(columns):
+        parts.append(_text(left + side * (number + 0.5), 14, column, "middle"))
+    for line, (name, row) in enumerate(zip(names, cells, strict=True)):
+        y = 20 + side * line
+        parts.append(_text(left - 6, y + side / 2 + 4, name, "end"))
+        for number, (share, classes) in enumerate(row):
+            told = _title(f"{name}, {columns[number]}: {100 * share:.0f} %")
+            place = f'x="{left + side * number:.1f}" y="{y}" width="{side - 2}" height="{side - 2}" rx="3"'
+            shade = f'class="mark cell {classes}" fill-opacity="{0.06 + 0.94 * share / top:.3f}"'
+            parts.append(f"<rect {place} {shade}>{told}</rect>")
+    wide, high = round(left + side * len(columns) + 4), 24 + side * len(names)
+    body = f'<svg viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" role="img">{_title(title)}{"".join(parts)}'
+    return f'<div class="wide">{body}</svg></div>'
+
+
+def _line(line: Line, points: Sequence[Point], across: Scale, up: Scale) -> str:
+    places = [(across(point.x), up(point.y)) for point in points]
+    joined = "" if line.dots or len(points) == 1 else "M" + "L".join(f"{x} {y}" for x, y in places)
+    path = f'<path class="mark" d="{joined}"/>' if joined else ""
+    dots = [_dot(point, *place, up) for point, place in zip(points, places, strict=True)]
+    parts = path + ("" if line.faint and joined else "".join(dots))
+    return f'<g class="k{line.color % COLORS}{" faint" if line.faint else ""}">{parts}</g>'
+
+
+def _dot(point: Point, x: float, y: float, up: Scale) -> str:
+    known = point.low is not None and point.high is not None
+    bar = f'<path d="M{x} {up(point.low or 0.0)}V{up(point.high or 0.0)}"/>' if known else ""
+    right = x < 0.7 * _WIDE
+    label = _text(x + (7 if right else -7), y - 5, point.label, "start" if right else "end") if point.label else ""
+    return f'<g class="mark">{_title(point.told)}{bar}<circle cx="{x}" cy="{y}" r="3.5"/></g>{label}'
+
+
+def _axes(across: Scale, up: Scale, x: str, y: str) -> str:
+    parts = [_grid(across, _TOP, _HIGH - _BOTTOM)]
+    for tick in up.ticks():
+        parts.append(f'<path class="grid" d="M{_LEFT} {up(tick)}H{_WIDE - _RIGHT}"/>')
+        parts.append(_text(_LEFT - 6, up(tick) + 4, short(tick), "end"))
+    return "".join(parts) + _text(_WIDE - _RIGHT, _HIGH - 5, x, "end") + _text(2, 11, y, "start")
+
+
+def _grid(across: Scale, top: float, bottom: float) -> str:
+    """Lines up at the ticks of ``across``, with their numbers below."""
+    lines = (f'<path class="grid" d="M{across(tick)} {top}V{bottom}"/>' for tick in across.ticks())
+    return "".join(lines) + "".join(_text(across(tick), bottom + 15, short(tick), "middle") for tick in across.ticks())
+
+
+def _figure(title: str, wide: int, high: int, body: str, names: Sequence[tuple[str, int]]) -> str:
+    listed = dict.fromkeys(names) if len(dict.fromkeys(names)) > 1 else ()
+    legend = "".join(f'<span class="k{color % COLORS}"><i></i>{escape(name)}</span>' for name, color in listed)
+    legend = f'<div class="legend">{legend}</div>' if legend else ""
+    drawing = f'<svg viewBox="0 0 {wide} {high}" role="img">{_title(title)}{body}</svg>'
+    return f"<figure><figcaption>{escape(title)}</figcaption>{drawing}{legend}</figure>"
+
+
+def _title(text: str) -> str:
+    return f"<title>{escape(text)}</title>" if text else ""
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -1,0 +1,46 @@
+"""Writing a report: the verb."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysum.errors import UserError
+from raysum.report.gather import Gathered, gather
+from raysum.report.page import page
+from raysum.runtime.shown import Shown
+from raysum.runtime.storage import write_text
+
+
+@dataclass(frozen=True)
+class Report(Shown):
+    """A page that was written, and what it tells."""
+
+    path: Path
+    told: Gathered
+
+    def to_dict(self) -> dict[str, Any]:
+        """``report`` (the path), and the names of its ``runs``, ``searches`` and ``evaluations``."""
+        kinds = ("runs", "searches", "evaluations")
+        return {"report": str(self.path)} | {kind: [one.name for one in getattr(self.told, kind)] for kind in kinds}
+
+    def render(self) -> str:
+        return f"report: {self.path}"
+
+
+def report(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Report:
+    """One HTML page of runs, searches and evaluations (folders), into the file ``out``. It needs no network to be read.
+
+    A run brings its evaluations with it, a search its best run.
+    Raises UserError where a folder is none of these or something in it does not read, or ``out`` cannot be written.
+
+    >>> raysum.report(["runs/pht", "runs/beta"], out="report.html")
+    """
+    found = gather([paths] if isinstance(paths, str | os.PathLike) else paths)
+    file = Path(out).expanduser().absolute()
+    try:
+        write_text(file, page(found))
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}; choose another --out") from None
+    return Report(file, found)
