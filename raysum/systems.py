@@ -160,7 +160,10 @@ def kind(spec: Spec) -> Any:
 
 
 def parameters(spec: Spec) -> dict[str, Any]:
-    """Names and shapes of what is trained in the model of ``spec``, as tensors for which nothing is allocated."""
+    """Names and shapes of what is trained in the model of ``spec``, as tensors for which nothing is allocated; none of
+    what is trained at one go."""
+    if spec.TRAINER:
+        return {}
     import torch
 
     with torch.device("meta"):

@@ -1,7 +1,6 @@
 """The command line: one short function a verb. Each parses, calls one room, and returns what is printed."""
 
 import errno
-import json
 import os
 import re
 import signal
@@ -12,11 +11,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import Field
 
+from raysum.cli.configs import config_app
+from raysum.cli.human import human_app
 from raysum.cli.options import Overrides, verb
 from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
-from raysum.human.config import SheetsConfig
 from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.serve.config import ServeConfig
 
@@ -27,10 +27,8 @@ app = typer.Typer(
     add_completion=False,
 )
 data_app = typer.Typer(help="Look into datasets.", no_args_is_help=True)
-config_app = typer.Typer(help="Look into configurations.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(config_app, name="config")
-human_app = typer.Typer(help="Let people judge summaries, and analyze what they found.", no_args_is_help=True)
 app.add_typer(human_app, name="human")
 
 
@@ -250,29 +248,6 @@ def import_checkpoint(
     return run(kind, file, out, vocab, heads=heads, dropout=dropout)
 
 
-@verb(human_app, SheetsConfig, name="sheets")
-def human_sheets(
-    evaluations: Annotated[
-        list[str], typer.Argument(metavar="EVALUATION...", help="Folders that raysum evaluate wrote: its --out.")
-    ],
-    settings: SheetsConfig,
-) -> Any:
-    """Blinded sheets for judges, as CSV and as pages that work offline."""
-    from raysum.human.sheets import human_sheets as run
-
-    return run(evaluations, **settings.model_dump())
-
-
-@verb(human_app, name="analyze")
-def human_analyze(
-    folder: Annotated[Path, typer.Argument(help="Folder of `human sheets`, with sheets filled in.")],
-) -> Any:
-    """Scores, tests and agreement of the sheets that judges filled in."""
-    from raysum.human.analysis import human_analyze as run
-
-    return run(folder)
-
-
 @verb(app)
 def bench(
     name: Annotated[str, typer.Argument(help="train, decode, rouge or start.")],
@@ -285,31 +260,3 @@ def bench(
     from raysum.bench.registry import bench as run
 
     return run(name, [*(settings or []), *([f"against=[{against}]"] if against else [])])
-
-
-@verb(config_app, name="show")
-def config_show(preset: Annotated[str, typer.Argument(metavar="PRESET|FILE")], overrides: Overrides = None) -> Any:
-    """The fully resolved config of a preset or file, and its number of parameters."""
-    from raysum.config.loading import load_config
-    from raysum.config.sizes import SizedConfig
-    from raysum.train.optim import check_engine_config
-
-    config = load_config(preset, overrides or [])
-    check_engine_config(config)
-    return SizedConfig(preset, config)
-
-
-@config_app.command("list")
-def config_list() -> None:
-    """Names of the presets."""
-    from raysum.config.loading import presets
-
-    print("\n".join(presets()))
-
-
-@config_app.command("schema")
-def config_schema() -> None:
-    """JSON schema of the config, for editors."""
-    from raysum.config.sections import Config
-
-    print(json.dumps(Config.model_json_schema(), indent=2))
