@@ -52,6 +52,8 @@ def train(config: Config) -> Run:
     spec: Any = config.model
     if not config.data or not config.out:
         raise UserError("write `raysum train extractor data=DATA out=RUN`")
+    if config.train.start:
+        raise UserError("an extractor is trained at one go, and takes over no weights: leave train.start out")
     dataset, run = Dataset.open(config.data), Run(config.out)
     if run.exists and run.checkpoints():
         _check_same(run, config, dataset)
