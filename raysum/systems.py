@@ -24,6 +24,7 @@ _SPECS = {
 # Systems of which nothing is trained: what they are is told by ``raysum.extract.systems.Extractive``.
 _EXTRACTIVE = {
     "lead": "raysum.extract.systems:Lead",
+    "lead3": "raysum.extract.systems:Lead3",
     "lexrank": "raysum.extract.systems:LexRank",
     "mmr": "raysum.extract.systems:Mmr",
     "oracle": "raysum.extract.systems:Oracle",

@@ -333,3 +333,12 @@ def test_what_cannot_be_summarized_is_one_message_and_exit_2(tmp_path, content, 
     told = capsys.readouterr()
     assert end.value.code == 2 and told.out == ""
     assert words in told.err and len(told.err.splitlines()) == 1
+
+
+def test_lead3_is_the_first_three_sentences_unless_told_otherwise():
+    documents = ["One is here today. Two is here today. ", "Three is here now. Four is here now. Five is here now."]
+    found = raysum.load("lead3").summarize("", documents)
+    assert [part.text.split()[0] for part in found.sentences] == ["One", "Two", "Three"]
+    found = raysum.load("lead3", sentences=4).summarize("", documents)
+    assert [part.text.split()[0] for part in found.sentences] == ["One", "Two", "Three", "Four"]
+    assert [part.citations[0].document for part in found.sentences] == [0, 0, 1, 1]

@@ -167,7 +167,7 @@ def test_a_dataset_of_another_kind_is_refused(folder, target, data, message):
 def test_what_cannot_be_is_one_message(folder, tmp_path):
     with pytest.raises(UserError, match="writes no summaries: its model is a hibert"):
         raysum.load(str(folder / "pretrained"))
-    with pytest.raises(UserError, match="words is for lead, lexrank, mmr, oracle and runs that extract"):
+    with pytest.raises(UserError, match="words is for lead, lead3, lexrank, mmr, oracle and runs that extract"):
         raysum.load(str(small_runs.write_run(tmp_path)), words=50)
     with pytest.raises(UserError, match="'x' cannot be summarized: no text in the documents"):
         raysum.load(str(folder / "run")).summarize_many([{"id": "x", "documents": ["— * —"]}])

@@ -100,7 +100,7 @@ def compared(run: Run, dataset: Dataset) -> AutoResult:
     summarizer = Summarizer.load(run.path)
     summaries = islice((row["summary"] for row in read_examples(dataset, "train")), _COUNTED)
     words = ceil(statistics.fmean(map(count_words, summaries)))
-    free = [one for one in map(extractive, extractive_names()) if not one.needs_reference]
+    free = [one for one in map(extractive, extractive_names()) if not one.needs_reference and not one.settings]
     settings = extract_settings({"words": words})
     mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
     limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))

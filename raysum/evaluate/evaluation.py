@@ -92,14 +92,10 @@ def _extractors(run: Run, config: EvaluateConfig, dataset: Dataset) -> list[Extr
 
 
 def _extracted(extractor: Extractor, dataset: Dataset) -> Extracted:
-    """Of rows of sentences whole ones, where a limit is told; else what is as long as the reference.
-
-    Raises UserError where sentences are to be counted and rows hold paragraphs.
-    """
+    """Whole sentences where their number is told, or of rows of sentences a limit of words; else what is as long as the
+    reference."""
     settings = extractor.settings
-    if settings.sentences and dataset.kind != "extraction":
-        raise UserError(f"sentences={settings.sentences} needs rows of sentences: raysum prepare --kind extraction")
-    told = dataset.kind == "extraction" and (settings.sentences or settings.words)
+    told = settings.sentences or (dataset.kind == "extraction" and settings.words)
     return (Sentences if told else Extracted)(extractor.system, settings)
 
 

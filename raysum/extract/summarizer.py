@@ -41,7 +41,8 @@ class Extractor:
         for key in ("checkpoint", "dtype"):
             if getattr(config, key) != LoadConfig.model_fields[key].default:
                 raise UserError(f"{key}={getattr(config, key)} is for trained runs; nothing is trained of {name}")
-        return cls(systems.extractive(name), extract_settings(config.decode))
+        system = systems.extractive(name)
+        return cls(system, extract_settings(ExtractConfig(**system.settings).changed(config.decode)))
 
     @classmethod
     def trained(cls, run: Run, config: LoadConfig, device: str | None = None) -> "Extractor":

@@ -66,6 +66,7 @@ class Extractive(ABC):
     how: str  # of what stands in a split's rows, for people
     opens_with_title: ClassVar[bool] = False  # where it is cut at a length, as in the papers' tables
     needs_reference: ClassVar[bool] = False
+    settings: ClassVar[dict[str, Any]] = {}  # of ExtractConfig, where a user says nothing
     reads_sentences: ClassVar[bool] = False  # and no paragraphs
     redundancy: ClassVar[float] = 0.7  # where no setting tells it: cosine above which a sentence says what another said
 
@@ -106,6 +107,19 @@ class Lead(Extractive):
             depth.append(seen[document])
             seen[document] += 1
         return np.argsort(depth, kind="stable").tolist()
+
+
+class Lead3(Extractive):
+    """The first three sentences, the usual baseline of news (Nallapati et al., 2017)."""
+
+    name = "lead3"
+    how = "the first sentences"
+    reads_sentences = True
+    redundancy = 1.0
+    settings: ClassVar[dict[str, Any]] = {"sentences": 3}
+
+    def order(self, source: Source, taken: Taken) -> Iterable[int]:
+        return range(len(source.texts))
 
 
 class LexRank(Extractive):
