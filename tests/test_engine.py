@@ -87,7 +87,7 @@ def by_engine(brief: Brief, low: bool) -> tuple[torch.Tensor, list[float]]:
     return flat(weights.values()) - before, norms
 
 
-@pytest.mark.parametrize("stage", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (2, 3))])
 def test_adagrad_is_that_of_the_formula(dataset, tmp_path, stage):
     """HT's ranker: an update is rate x g / (sqrt of the sum of g^2 + eps), so the first one is g / (|g| + eps)."""
     asked = brief(dataset, tmp_path, zero_optimization={"stage": stage})

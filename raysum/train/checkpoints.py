@@ -153,5 +153,6 @@ def full_weights(engine: Any) -> "dict[str, Tensor]":
         full = safe_get_full_fp32_param(parameter)
         full = copies.get(id(parameter), parameter) if full is None else full
         if distributed.get_rank() == 0:
-            weights[name] = full.detach().float().cpu().view(parameter.shape).clone()
+            shape = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 leaves an empty tensor in its place
+            weights[name] = full.detach().float().cpu().view(shape).clone()
     return weights
