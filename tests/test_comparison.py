@@ -124,3 +124,25 @@ def test_precision_and_recall_stand_in_the_table_of_systems(folder):
         frame.loc["lead", "rouge2_recall_low"] < frame.loc["lead", "rouge2_recall"] < frame["rouge2_recall_high"].max()
     )
     assert {"rouge2", "rouge2_low", "words"} <= {*frame.columns}
+
+
+def test_damaged_scores_and_tables_are_named(folder, tmp_path):
+    def damaged(name: str) -> Path:
+        return Path(shutil.copytree(folder / "lead", tmp_path / name))
+
+    scores = pd.read_parquet(folder / "lead" / "scores.parquet")
+    pd.concat([scores, scores]).to_parquet(damaged("twice") / "scores.parquet")
+    scores.assign(rouge2="x").to_parquet(damaged("text") / "scores.parquet")
+    for name, message in {"twice": "other examples than its table.json", "text": "does not read as scores"}.items():
+        with pytest.raises(UserError, match=message):
+            raysum.compare(tmp_path / name, folder / "lexrank")
+    table = json.loads((folder / "lead" / "table.json").read_text())
+    for number, changes in enumerate(({"data": 3}, {"protocol": None})):
+        (damaged(f"table{number}") / "table.json").write_text(json.dumps(table | changes))
+        with pytest.raises(UserError, match="does not say on which data"):
+            raysum.compare(tmp_path / f"table{number}", folder / "lexrank")
+
+
+def test_the_references_length_is_for_what_takes_sentences(folder):
+    with pytest.raises(UserError, match="reference_length is of runs that take sentences"):
+        evaluate(folder / "pht", folder / "data", split="test", reference_length=True)

@@ -347,6 +347,15 @@ def test_a_broken_sheet_is_one_message(outputs, content, message):
         human_analyze(folder)
 
 
+@pytest.mark.parametrize("systems", [3, ["lead"]])
+def test_a_key_that_was_changed_is_told(outputs, systems):
+    folder = made(outputs, "rating")
+    key = json.loads((folder / "key.json").read_text())
+    (folder / "key.json").write_text(json.dumps(key | {"systems": systems}))
+    with pytest.raises(UserError, match="key.json was changed since it was written; put back a copy"):
+        human_analyze(folder)
+
+
 def test_what_is_no_study_is_one_message(outputs, tmp_path):
     with pytest.raises(UserError, match="has no key.json; give the folder that raysum human sheets wrote"):
         human_analyze(tmp_path)

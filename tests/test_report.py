@@ -330,6 +330,16 @@ def test_a_damaged_file_is_named(tmp_path, run, data, name, text, told):
     assert name in str(error.value) and not (tmp_path / "page.html").exists()
 
 
+def test_only_a_page_is_written_over(tmp_path, run):
+    copy = Path(shutil.copytree(run.path, tmp_path / "run"))
+    before = (copy / "config.yaml").read_text()
+    with pytest.raises(UserError, match="config.yaml is no page, and is not written over; choose another --out"):
+        raysum.report(copy, out=copy / "config.yaml")
+    assert (copy / "config.yaml").read_text() == before
+    for _ in range(2):
+        raysum.report(copy, out=tmp_path / "page.html")
+
+
 @pytest.mark.parametrize("text", ["space: 3", "space: {kind: decode}", "space: {about: x, kind: decode, search: 1}"])
 def test_a_damaged_search_is_named(tmp_path, text):
     (tmp_path / "search.yaml").write_text(text)

@@ -14,7 +14,8 @@ from raysum.prepare.sources.find import SUFFIXES, find_sources, place
 from raysum.prepare.sources.jsonl import json_records
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.prepare.sources.shape import Shape
-from raysum.runtime.storage import converted, write_text
+from raysum.runtime import storage
+from raysum.runtime.storage import converted
 
 
 def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()) -> list[dict[str, Any]]:  # noqa: B008
@@ -52,10 +53,7 @@ def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()
 
 def write_page(file: str, summaries: Sequence[Summary], clusters: Sequence[dict[str, Any]]) -> None:
     """The summaries of ``clusters`` with their sources as one page. Raises UserError where it cannot be written."""
-    try:
-        write_text(Path(file), page(summaries, clusters))
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}; choose another --html") from None
+    storage.write_page(Path(file), page(summaries, clusters), "--html")
 
 
 def _check_size(name: str, size: int) -> None:

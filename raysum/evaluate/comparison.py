@@ -80,7 +80,7 @@ class _Evaluated:
     @cached_property
     def table(self) -> dict[str, Any]:
         found = read_json(self.folder / "table.json")
-        if "data" not in found:
+        if not isinstance(found, dict) or not isinstance(found.get("data"), dict) or not found.get("protocol"):
             raise UserError(f"{self.folder} does not say on which data it was made; repeat its `raysum evaluate`")
         return found
 
@@ -91,10 +91,15 @@ class _Evaluated:
     @cached_property
     def scores(self) -> dict[str, pd.DataFrame]:
         try:
-            found = pd.read_parquet(self.folder / "scores.parquet")
-            return {str(name): part for name, part in found.groupby("system", sort=False)}
-        except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"cannot read {self.folder / 'scores.parquet'} ({error}); repeat the evaluation") from None
+            found = pd.read_parquet(file := self.folder / "scores.parquet")
+            known = found.astype({name: float for name in found.columns if name not in ("id", "system")})
+            systems = {str(name): part for name, part in known.groupby("system", sort=False)}
+            ids = [part["id"] for part in systems.values()]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{file} does not read as scores ({error}); repeat the evaluation") from None
+        if any(not one.is_unique or len(one) != self.table.get("examples") for one in ids):
+            raise UserError(f"{file} has other examples than its table.json tells of; repeat the evaluation")
+        return systems
 
 
 def compare(*evaluations: str | os.PathLike[str], metrics: Sequence[str] | None = None) -> Comparison:

@@ -50,6 +50,9 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         return compare([_extracted(extractor, dataset)], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
+    if config.reference_length and (not run.config.model.extracts or {"words", "sentences"} & config.decode.keys()):
+        told = "reference_length is of runs that take sentences, in place of words and sentences"
+        raise UserError(f"{told}; leave one of them out")
     if run.config.model.extracts:
         if config.terms or config.swapped or config.checkpoints > 1:
             told = "terms, swapped and checkpoints are of runs that write"

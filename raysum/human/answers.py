@@ -12,6 +12,7 @@ from raysum.human.orders import Task
 from raysum.human.sheets import COMMENT, GIVEN, KEY, SHEETS
 from raysum.human.spreadsheet import read_table, write_table
 from raysum.metrics.tfidf import words
+from raysum.runtime.checksums import check_sealed
 from raysum.runtime.storage import read_json
 
 MARKS = "marks.csv"
@@ -45,12 +46,8 @@ class Study:
         """Raises UserError naming the line of what is no answer to this study's sheets, or where all is blank."""
         if not (folder / KEY).is_file():
             raise UserError(f"{folder} has no {KEY}; give the folder that raysum human sheets wrote")
-        key = read_json(folder / KEY)
-        if (
-            not isinstance(key, dict)
-            or key.get("design") not in DESIGNS
-            or not {"study", "judges", "systems"} <= key.keys()
-        ):
+        key = check_sealed(read_json(folder / KEY), folder / KEY)
+        if key.get("design") not in DESIGNS or not {"study", "judges", "systems"} <= key.keys():
             raise UserError(f"{folder / KEY} is not the key of a study; put back a copy, or make the sheets again")
         study = cls(folder, key)
         files = sorted((folder / SHEETS).glob("*.csv"))

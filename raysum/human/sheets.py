@@ -16,6 +16,7 @@ from raysum.human.orders import Task, tasks_of
 from raysum.human.outputs import REFERENCE, Item, factbook_questions, read_items, read_questions
 from raysum.human.page import page
 from raysum.human.spreadsheet import write_table
+from raysum.runtime.checksums import sealed
 from raysum.runtime.shown import Shown
 from raysum.runtime.storage import new_folder, write_json, write_text
 
@@ -80,7 +81,7 @@ def human_sheets(evaluations: str | Path | Sequence[str | Path], **settings: Any
     digest = hashlib.blake2b(json.dumps([key, judged], sort_keys=True).encode(), digest_size=5).hexdigest()
     study = f"s{digest}"  # digits alone, or with an e, a spreadsheet would write as another number
     with new_folder(Path(config.out)) as folder:
-        write_json(folder / KEY, {"study": study, **key})
+        write_json(folder / KEY, sealed({"study": study, **key}))
         (folder / SHEETS).mkdir()
         write_text(folder / SHEETS / "instructions.txt", _legend(design, asked))
         for judge, sheet in zip(key["judges"], sheets, strict=True):

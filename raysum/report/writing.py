@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysum.errors import UserError
 from raysum.report.gather import Gathered, gather
 from raysum.report.page import page
 from raysum.runtime.shown import Shown
-from raysum.runtime.storage import write_text
+from raysum.runtime.storage import write_page
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,5 @@ def report(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], out
     """
     found = gather([paths] if isinstance(paths, str | os.PathLike) else paths)
     file = Path(out).expanduser().absolute()
-    try:
-        write_text(file, page(found))
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; choose another --out") from None
+    write_page(file, page(found), "--out")
     return Report(file, found)

@@ -87,6 +87,19 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
+def write_page(path: Path, page: str, option: str) -> None:
+    """Write an HTML page, as ``write_text`` does. Raises UserError naming ``option`` where that cannot be, or would
+    replace something other than a page."""
+    try:
+        if path.exists():
+            with path.open("rb") as file:
+                if not file.read(32).lower().startswith(b"<!doctype html"):
+                    raise UserError(f"{path} is no page, and is not written over; choose another {option}")
+        write_text(path, page)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another {option}") from None
+
+
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
