@@ -191,6 +191,9 @@ def test_it_summarizes_raw_text_in_whole_sentences_with_their_places(run: Path):
         (cited,) = sentence.citations
         text = cluster["documents"][cited.document]["text"]
         assert text[cited.start : cited.end] == cited.quote and sentence.text == " ".join(cited.quote.split())
+    assert found.warnings == []
+    longer = raysum.load(str(run)).summarize("", ["A sentence of five words. " * 2001], sentences=1)
+    assert longer.warnings == ["only the first 2000 sentences are read"]
     with pytest.raises(UserError, match="cannot be summarized"):
         raysum.load(str(run)).summarize("", ["—"])
 

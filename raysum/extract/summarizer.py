@@ -15,6 +15,7 @@ from raysum.extract.systems import Extractive, Source, Taken
 from raysum.metrics.tfidf import count_words
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.passages import Passage, passages
+from raysum.prepare.sentences import MOST_SENTENCES
 from raysum.prepare.sources.record import Rejected
 from raysum.run import Run
 
@@ -94,7 +95,11 @@ class Extractor:
         if not chosen:
             limit = f"{settings.words or WORDS} words"
             raise Rejected(f"none of its sentences has {limit} or fewer; the shortest has {_shortest(source)}")
-        return write_up(cluster.id, [name for name, _ in cluster.documents], [found[place] for place in sorted(chosen)])
+        names = [name for name, _ in cluster.documents]
+        summary = write_up(cluster.id, names, [found[place] for place in sorted(chosen)])
+        if row is None or len(found) < MOST_SENTENCES:
+            return summary
+        return summary.model_copy(update={"warnings": [f"only the first {MOST_SENTENCES} sentences are read"]})
 
 
 def extracts(name: str | Path) -> bool:
