@@ -155,8 +155,9 @@ def test_what_was_trained_is_told_and_does_not_train_again(run: Path, data: Path
     assert "is trained" in capsys.readouterr().err
     with pytest.raises(UserError, match="another config or dataset"):
         raysum.train("extractor", data=str(data), out=str(run), model={"trees": 50})
-    with pytest.raises(UserError, match="leave train.start out"):
-        raysum.train("extractor", data=str(data), out=str(run.with_name("x")), train={"start": str(run)})
+    for changes in ({"train": {"start": str(run)}}, {"train": {"minutes": 1}}, {"decode": {"beta": 0.4}}):
+        with pytest.raises(UserError, match=f"{[*changes][0]} settings do not act on it: leave them out"):
+            raysum.train("extractor", data=str(data), out=str(run.with_name("x")), **changes)
     again = run.with_name("again")
     raysum.train("extractor", data=str(data), out=str(again), model={"trees": 40})
     assert (again / "checkpoints/step-00000040/weights.safetensors").read_bytes() == before

@@ -31,6 +31,7 @@ _COLUMNS = (
 )
 _SHORT = 5  # words added to a sentence's length, or those of three words would be worth most
 _REDUNDANCY = 0.7  # cosine above which a sentence says what one said that is taken
+_IDLE = ("source", "train", "optim", "deepspeed", "decode")  # sections
 FEWEST = 10  # clusters with a summary to learn from
 
 
@@ -52,8 +53,8 @@ def train(config: Config) -> Run:
     spec: Any = config.model
     if not config.data or not config.out:
         raise UserError("write `raysum train extractor data=DATA out=RUN`")
-    if config.train.start:
-        raise UserError("an extractor is trained at one go, and takes over no weights: leave train.start out")
+    if idle := [name for name in _IDLE if getattr(config, name) != getattr(Config(), name)]:
+        raise UserError(f"an extractor is trained at one go, and {idle[0]} settings do not act on it: leave them out")
     dataset, run = Dataset.open(config.data), Run(config.out)
     if run.exists and run.checkpoints():
         _check_same(run, config, dataset)
