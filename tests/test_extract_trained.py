@@ -252,7 +252,7 @@ def test_on_ray_the_same_sentences_are_masked_and_a_search_trains_runs_that_extr
     assert len(raysum.load(str(tmp_path / "search")).summarize_many(CLUSTERS[:1])[0].sentences) >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_stages_of_pretraining_are_one_table(folder, tmp_path):
     sizes = [f"model.{key}={value}" for key, value in SMALL.items()]

@@ -105,7 +105,7 @@ def test_google_protocol_is_the_library_on_papers(shared):
     assert_as_the_library(scisummnet_pairs(shared, "test"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_google_protocol_is_the_library_on_all_papers(shared):
     for split in ("train", "valid"):
         assert_as_the_library(scisummnet_pairs(shared, split))

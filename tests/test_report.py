@@ -423,7 +423,7 @@ def look(file: Path, width: int, scheme: int) -> tuple[dict, list[str], str]:
     return json.loads(title[1]), re.findall(r'"url":"([^"]+)"', log.read_text()), done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_search_is_told_as_it_ended(tmp_path, run, data, ray_session):
     found = raysum.tune("beta", data=str(data.path), out=str(tmp_path / "search"), run=str(run.path), examples=2)
     raysum.report(tmp_path / "search", out=tmp_path / "page.html")
