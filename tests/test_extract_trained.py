@@ -236,7 +236,7 @@ def test_from_text_to_a_served_run(folder, tmp_path):
             server.client.summarize(raw["title"], raw["documents"], num_beams=2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_on_ray_the_same_sentences_are_masked_and_a_search_trains_runs_that_extract(folder, tmp_path):
     alone = fit(config("hibert_tiny_pretraining", folder / "bare", tmp_path / "alone", 10))
