@@ -6,7 +6,7 @@ from pathlib import Path
 from raysum.config.sections import LoadConfig
 from raysum.data.dataset import Dataset
 from raysum.evaluate.config import EvaluateConfig
-from raysum.evaluate.evaluation import compare
+from raysum.evaluate.evaluation import compare_systems
 from raysum.evaluate.systems import Sentences
 from raysum.evaluate.table import Evaluation
 from raysum.extract.summarizer import Extractor
@@ -48,4 +48,6 @@ def stages(
     extractors = [Extractor.trained(run, LoadConfig()) for run in runs]
     extractors.append(Extractor.of("lead", LoadConfig(decode=extractors[0].settings.model_dump())))
     systems = [Sentences(one.system, one.settings) for one in extractors]
-    return compare(systems, dataset, split, EvaluateConfig(data=str(labelled), split=split), out=folder / "table")
+    return compare_systems(
+        systems, dataset, split, EvaluateConfig(data=str(labelled), split=split), out=folder / "table"
+    )

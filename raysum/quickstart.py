@@ -12,7 +12,7 @@ from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
-from raysum.evaluate.evaluation import compare, results_folder
+from raysum.evaluate.evaluation import compare_systems, results_folder
 from raysum.evaluate.systems import Extracted, Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.prepare.factbook import corpus as factbook
@@ -124,7 +124,7 @@ def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
         Extracted.named("lexrank"),
     ]
     dataset = Dataset.open(data)
-    return compare(systems, dataset, "test", config, out=results_folder(run, dataset, "test"))
+    return compare_systems(systems, dataset, "test", config, out=results_folder(run, dataset, "test"))
 
 
 def _claim(out: Path) -> None:

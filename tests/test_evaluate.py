@@ -21,7 +21,7 @@ from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.errors import UserError
 from raysum.evaluate import scorers
 from raysum.evaluate.config import EvaluateConfig
-from raysum.evaluate.evaluation import compare, evaluate, results_folder
+from raysum.evaluate.evaluation import compare_systems, evaluate, results_folder
 from raysum.evaluate.scorers import means
 from raysum.evaluate.systems import Extracted, Sentences, swap
 from raysum.extract.summarizer import load
@@ -187,7 +187,7 @@ def test_facts_and_citations_are_summed_before_they_are_divided():
 
 
 def test_the_difference_in_facts_is_that_of_a_plain_paired_bootstrap_of_all_facts_together(data):
-    result = compare(
+    result = compare_systems(
         [*map(Extracted.named, ("lexrank", "lead", "oracle"))], data, "test", EvaluateConfig(data=str(data.path))
     )
     columns = ("facts_right", "facts_wrong", "facts_total")
@@ -215,7 +215,7 @@ def test_the_difference_in_facts_is_that_of_a_plain_paired_bootstrap_of_all_fact
 def test_without_facts_there_is_a_difference_in_rouge_alone(data):
     lines = ["attention", "rouge"], ["attention"]
     both, none = (
-        compare(
+        compare_systems(
             [Extracted.named("lead"), Extracted.named("lexrank")],
             data,
             "valid",
@@ -319,7 +319,7 @@ def test_table_shows_each_system_and_the_protocol(data):
     figures = result.systems["lexrank"]
     assert "pht-paper" in text and f"{figures['rouge2']:.2f} ±" in text and "facts right" in text
     console.print(
-        compare(
+        compare_systems(
             [Extracted.named("lexrank"), Extracted.named("lead")], data, "valid", EvaluateConfig(data=str(data.path))
         ).render()
     )

@@ -9,7 +9,7 @@ import statistics
 import time
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from raysum.runtime.progress import say
 from raysum.stream.kinds.base import kind_of
 from raysum.stream.loader import batches
 from raysum.train.brief import brief_of
-
-if TYPE_CHECKING:
-    pass
 
 NAME = "auto"
 

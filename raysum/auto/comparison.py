@@ -15,7 +15,7 @@ from raysum.data.dataset import Dataset
 from raysum.data.familiar import learn
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.config import EvaluateConfig
-from raysum.evaluate.evaluation import compare, results_folder
+from raysum.evaluate.evaluation import compare_systems, results_folder
 from raysum.evaluate.examples import read_examples
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.systems import Sentences, System, Watched
@@ -107,7 +107,7 @@ def compared(run: Run, dataset: Dataset) -> AutoResult:
     config = EvaluateConfig(data=str(dataset.path), split="valid", limit=limit)
     own = Watched(run.path.name, summarizer, summarizer.settings)
     systems: list[System] = [own, *(Sentences(one, settings) for one in (*_extractor(run, dataset), *free))]
-    evaluation = compare(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
+    evaluation = compare_systems(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
     learn(run, dataset, own.seen)
     invented = evaluation.systems[run.path.name]["unsupported"] / evaluation.examples
     kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # names are lower-cased like all else

@@ -1,18 +1,14 @@
 """`raysum train auto`: choose, train, compare."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from raysum.auto.choice import NAME, chosen
+from raysum.auto.comparison import AutoResult, compared
 from raysum.config.loading import load_config, merge
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.run import Run
 from raysum.train import fit
-
-if TYPE_CHECKING:
-    pass
-
-from raysum.auto.choice import NAME, chosen
-from raysum.auto.comparison import AutoResult, compared
 
 
 def train(*overrides: str, **values: Any) -> AutoResult:

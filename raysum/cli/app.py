@@ -206,16 +206,18 @@ def summarize(
     settings: _SummarizeConfig,
 ) -> Any:
     """Summarize raw clusters from files, without a server and without Ray."""
-    from raysum.cli.clusters import given_clusters, write_page
+    from raysum.cli.clusters import given_clusters
+    from raysum.decode.page import page
     from raysum.decode.summary import Summaries
     from raysum.extract.summarizer import summarizer_of
+    from raysum.runtime.storage import write_page
 
     clusters = given_clusters(files or ["-"], settings.title, settings.shape)
     length = {} if settings.words is None else {"words": settings.words}
     summarizer = summarizer_of(run, settings.model_copy(update={"decode": settings.decode | length}))
     summaries = summarizer.summarize_many(clusters, progress=len(clusters) > 1)
     if settings.html:
-        write_page(settings.html, summaries, clusters)
+        write_page(Path(settings.html), page(summaries, clusters), "--html")
     return Summaries(summaries)
 
 

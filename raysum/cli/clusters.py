@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from raysum.config.loading import read_text
-from raysum.decode.page import page
-from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.prepare.sources.find import SUFFIXES, find_sources, place
 from raysum.prepare.sources.jsonl import json_records
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.prepare.sources.shape import Shape
-from raysum.runtime import storage
 from raysum.runtime.storage import converted
 
 
@@ -49,11 +46,6 @@ def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()
     elif title:
         raise UserError("--title is for files of text; clusters in data files have their own titles")
     return clusters
-
-
-def write_page(file: str, summaries: Sequence[Summary], clusters: Sequence[dict[str, Any]]) -> None:
-    """The summaries of ``clusters`` with their sources as one page. Raises UserError where it cannot be written."""
-    storage.write_page(Path(file), page(summaries, clusters), "--html")
 
 
 def _check_size(name: str, size: int) -> None:

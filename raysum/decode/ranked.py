@@ -1,26 +1,23 @@
 """A trained ranker as what gives each sentence a score: how much of a summary it holds, for the title (HT, eq. 1-6)."""
 
+from itertools import chain
+
 import numpy as np
 import torch
 
-from raysum.config.sections import LoadConfig
 from raysum.data.clean import normalize
 from raysum.data.rows import Row
 from raysum.decode.sentences import SentenceScorer
 from raysum.models.batch import Source
 from raysum.models.special_ids import TITLE_END
 from raysum.models.systems.ranker import Titles
-from raysum.run import Run
+from raysum.prepare.sentences import head
 
 _AT_ONCE = 512  # sentences, to bound the memory
 
 
 class RankerScorer(SentenceScorer):
     """It was trained on paragraphs and reads sentences one by one, as short ones."""
-
-    def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
-        super().__init__(run, config, device)
-        self.recipe = self.recipe.model_copy(update={"kind": "extraction"})
 
     @torch.inference_mode()
     def scores(self, row: Row) -> np.ndarray:
@@ -33,12 +30,14 @@ class RankerScorer(SentenceScorer):
         def whole(values: list[int]) -> torch.Tensor:
             return torch.tensor(values, device=self.device)
 
-        source = Source(whole(sum(sentences, [])), whole([*map(len, sentences)]), whole([len(sentences)]))
+        source = Source(
+            whole([*chain.from_iterable(sentences)]), whole([*map(len, sentences)]), whole([len(sentences)])
+        )
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             found = self.model(Titles(whole(title), whole([len(title)])), source)
         return found.float().sigmoid().cpu().numpy()
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         most = self.source.paragraph_tokens
-        heads = [normalize(text[: 64 * most], self.recipe.normalize) for text in texts]
+        heads = [normalize(head(text, most), self.recipe.normalize) for text in texts]
         return [ids[:most] for ids in self.vocabulary.encode_all(heads)]

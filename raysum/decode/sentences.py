@@ -13,7 +13,7 @@ from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
 from raysum.models.batch import move
 from raysum.models.kernels.int8 import quantize
-from raysum.prepare.pipeline import prepare_example
+from raysum.prepare.pipeline import sentence_row
 from raysum.restore import restore_extractor
 from raysum.run import Run
 from raysum.runtime.placement import device as find_device
@@ -39,8 +39,7 @@ class SentenceScorer:
 
     def row(self, cluster: Mapping[str, Any]) -> Row:
         """A raw cluster as a row of kind extraction, without labels. Raises Rejected where it has no sentence."""
-        unlabelled = {name: value for name, value in cluster.items() if name not in ("summary", "summaries")}
-        return prepare_example(unlabelled, self.recipe, self.vocabulary)
+        return sentence_row(cluster, self.recipe, self.vocabulary)
 
     @torch.inference_mode()
     def scores(self, row: Row) -> np.ndarray:

@@ -47,7 +47,7 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     split = dataset.split(config.split)
     if extracts(target):
         extractor = Extractor.of(str(target), config)
-        return compare([_extracted(extractor, dataset)], dataset, split, config, out=config.out)
+        return compare_systems([_extracted(extractor, dataset)], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
     if config.reference_length and (not run.config.model.extracts or {"words", "sentences"} & config.decode.keys()):
@@ -58,7 +58,7 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
             told = "terms, swapped and checkpoints are of runs that write"
             raise UserError(f"{told}; {run.path} takes sentences as they are")
         place = results_folder(run, dataset, f"{split}-reference-length" if config.reference_length else split)
-        return compare(_extractors(run, config, dataset), dataset, split, config, out=config.out or place)
+        return compare_systems(_extractors(run, config, dataset), dataset, split, config, out=config.out or place)
     from raysum.decode.summarizer import Summarizer
 
     teaches = split == SPLIT and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint
@@ -78,7 +78,7 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [Extracted.named("lead"), Extracted.named("lexrank")]
     place = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
-    result = compare(systems, dataset, split, config, out=config.out or place, mean=mean)
+    result = compare_systems(systems, dataset, split, config, out=config.out or place, mean=mean)
     if teaches and mean is None and not config.decode and config.checkpoint == "best":
         learn(run, dataset, plain.seen)
     return result
@@ -116,7 +116,7 @@ def results_folder(run: Run, dataset: Dataset, split: str) -> Path:
     return run.evaluation / f"{dataset.path.name}-{dataset.fingerprint[:8]}" / split
 
 
-def compare(
+def compare_systems(
     systems: Sequence[System],
     dataset: Dataset,
     split: str,

@@ -12,7 +12,7 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.extract.cues import cue_features, cues_of
 from raysum.extract.features import features
 from raysum.extract.trees import Trees
-from raysum.prepare.pipeline import prepare_example
+from raysum.prepare.pipeline import sentence_row
 from raysum.run import Run
 from raysum.runtime.checksums import damaged
 
@@ -26,8 +26,7 @@ class FeatureScorer:
         from safetensors.numpy import load_file
 
         weights = run.checkpoint(config.checkpoint).weights
-        recipe = read_recipe(run.recipe, str(run.path))
-        self.vocabulary, self.recipe = Vocabulary.load(run.vocabulary), recipe.model_copy(update={"kind": "extraction"})
+        self.vocabulary, self.recipe = Vocabulary.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
         try:
             arrays = load_file(weights)
             self._trees, self._tables = Trees.read(arrays), [arrays[name] for name in TABLES]
@@ -36,8 +35,7 @@ class FeatureScorer:
 
     def row(self, cluster: Mapping[str, Any]) -> Row:
         """A raw cluster as a row of kind extraction, without labels. Raises Rejected where it has no sentence."""
-        unlabelled = {name: value for name, value in cluster.items() if name not in ("summary", "summaries")}
-        return prepare_example(unlabelled, self.recipe, self.vocabulary)
+        return sentence_row(cluster, self.recipe, self.vocabulary)
 
     def scores(self, row: Row) -> np.ndarray:
         """[M] about the share of each sentence that stands in a summary."""

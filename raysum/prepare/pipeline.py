@@ -56,6 +56,15 @@ def prepare_example(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabula
     return prepare_counted(raw, recipe, vocabulary, whole=False)[0]
 
 
+def sentence_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> Row:
+    """A raw cluster as a row of kind extraction without labels, whatever rows ``recipe`` makes.
+
+    Raises Rejected where it has no sentence.
+    """
+    unlabelled = {name: value for name, value in raw.items() if name not in ("summary", "summaries")}
+    return prepare_example(unlabelled, recipe.model_copy(update={"kind": "extraction"}), vocabulary)
+
+
 def prepare_rows(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Row], Counter[str]]:
     """The rows that a raw cluster adds to a dataset, several where it is to pre-train on; as ``prepare_counted``."""
     if recipe.kind == "pretraining":

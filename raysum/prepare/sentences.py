@@ -38,7 +38,9 @@ def extraction_row(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> 
     found, encoded = _encoded(everything[:MOST_SENTENCES], recipe, vocabulary)
     row = columns_of(cluster, recipe, vocabulary) | _columns(found, encoded, recipe)
     references = [words(text) for text in (row["summary"], *row["other_summaries"]) if text]
-    row["labels"] = greedy_labels([words(_head(passage, recipe)) for passage in found], references)
+    row["labels"] = greedy_labels(
+        [words(head(passage.quote, recipe.paragraph_tokens)) for passage in found], references
+    )
     counts = _counts(cluster, everything, encoded, recipe)
     counts["words_ranked_out"] = sum(count_words(passage.quote) for passage in everything[MOST_SENTENCES:])
     counts["without_summary"] = int(not references)
@@ -86,15 +88,18 @@ def _parts(documents: Sequence[int]) -> Iterator[range]:
 
 def _encoded(found: Sequence[Passage], recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Passage], list[list[int]]]:
     """The sentences of which the vocabulary makes anything, and their ids, not yet cut."""
-    ids = vocabulary.encode_all([normalize(_head(passage, recipe), recipe.normalize) for passage in found])
+    ids = vocabulary.encode_all(
+        [normalize(head(passage.quote, recipe.paragraph_tokens), recipe.normalize) for passage in found]
+    )
     kept = [number for number, one in enumerate(ids) if one]
     if not kept:
         raise Rejected("no text in the documents")
     return [found[number] for number in kept], [ids[number] for number in kept]
 
 
-def _head(passage: Passage, recipe: Recipe) -> str:
-    return next(pieces(passage.quote, _READ * recipe.paragraph_tokens))
+def head(text: str, tokens: int) -> str:
+    """As much of a sentence as its first ``tokens`` can be of."""
+    return next(pieces(text, _READ * tokens))
 
 
 def _columns(found: Sequence[Passage], encoded: Sequence[list[int]], recipe: Recipe) -> Row:

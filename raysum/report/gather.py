@@ -171,7 +171,7 @@ def _run(run: Run) -> Trained:
         run=run,
         lines=lines,
         predictor=_lines(run.alignment.metrics),
-        parameters=0 if run.config.model.TRAINER else count_parameters(run.config.model),
+        parameters=count_parameters(run.config.model),
         best=run.best().step if checkpoints else None,
         state=checkpoints[-1].state if checkpoints else {},
         evaluations=[_evaluation(file.parent, run) for file in sorted(run.evaluation.glob("*/*/table.json"))],
