@@ -197,7 +197,7 @@ def test_folders_of_splits_hold_folders_of_clusters(tmp_path):
         ("file.doc", b"x", "format not known"),
         ("cut.jsonl.gz", gzip.compress(b'{"documents": ["x"]}\n' * 999)[:-12], "does not read to its end"),
         ("plain.jsonl.gz", b"{}", "does not read to its end"),
-        ("c.csv", b"article,highlights\nx,y\n", "only article, highlights"),
+        ("c.csv", b"content,heading\nx,y\n", "only content, heading"),
         ("c.parquet", b"PAR1 no", "does not read as Parquet"),
     ],
 )

@@ -8,7 +8,8 @@ from typing import Any
 
 from raysum.config.loading import read_text
 from raysum.errors import UserError
-from raysum.prepare.sources.find import SUFFIXES, find_sources, place
+from raysum.prepare.sources.find import find_sources, place
+from raysum.prepare.sources.formats import named
 from raysum.prepare.sources.jsonl import json_records
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.prepare.sources.shape import Shape
@@ -34,7 +35,7 @@ def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()
             else:
                 _check_size("standard input", len(given))
                 texts.append(("standard input", _decoded(given)))
-        elif file.endswith(SUFFIXES) or place(Path(file)).is_dir():
+        elif named(Path(file)) or shape.format or place(Path(file)).is_dir():
             clusters += [_cluster(record) for source in find_sources([file], shape) for record in source.records()]
         else:
             path = Path(file)

@@ -28,6 +28,7 @@ class Shaped(Section):
 
     map: list[str] = Field([], description="where our fields stand in other rows: documents=articles[].text title=head")
     separator: str | None = Field(None, description="what parts one text into documents, such as '|||||'")
+    format: str | None = Field(None, description="what files or rows are, where it is not seen: tsv, torch, wcep ...")
 
     @field_validator("map", mode="before")
     @classmethod
@@ -41,7 +42,7 @@ class Shaped(Section):
 
     @property
     def shape(self) -> Shape:
-        return Shape.of(self.map, self.separator)
+        return Shape.of(self.map, self.separator, self.format)
 
 
 class PrepareConfig(Choices, Shaped):

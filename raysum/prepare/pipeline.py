@@ -19,6 +19,7 @@ from raysum.data.sentences import quick_sentence_spans
 from raysum.metrics.tfidf import words
 from raysum.models.special_ids import TITLE_END
 from raysum.prepare.cluster import Cluster, columns_of, read_cluster
+from raysum.prepare.encoded import IDS, decoded, encoded_row
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.long_paragraphs import split_spans
 from raysum.prepare.ranking import best_first, rank_scores
@@ -68,7 +69,7 @@ def sentence_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary)
 def prepare_rows(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Row], Counter[str]]:
     """The rows that a raw cluster adds to a dataset, several where it is to pre-train on; as ``prepare_counted``."""
     if recipe.kind == "pretraining":
-        return pretraining_rows(read_cluster(raw), recipe, vocabulary)
+        return pretraining_rows(read_cluster(_texts(raw, vocabulary)), recipe, vocabulary)
     row, counts = prepare_counted(raw, recipe, vocabulary)
     return [row], counts
 
@@ -80,7 +81,9 @@ def prepare_counted(
 
     Tokens of a paragraph that are too far back to be read are counted where it is encoded ``whole``, which costs time.
     """
-    cluster = read_cluster(raw)
+    if IDS in raw and recipe.kind == "summarization":
+        return encoded_row(raw, recipe, vocabulary)
+    cluster = read_cluster(_texts(raw, vocabulary))
     if recipe.kind != "summarization":
         return extraction_row(cluster, recipe, vocabulary)
     found = list(_paragraphs(cluster, recipe))
@@ -109,6 +112,10 @@ def prepare_counted(
         without_title=int(not cluster.title),
     )
     return row, counts
+
+
+def _texts(raw: Mapping[str, Any], vocabulary: Vocabulary) -> Mapping[str, Any]:
+    return decoded(raw, vocabulary) if IDS in raw else raw
 
 
 def _paragraphs(cluster: Cluster, recipe: Recipe) -> Iterator[Paragraph]:

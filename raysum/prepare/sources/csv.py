@@ -1,10 +1,11 @@
-"""CSV: a header, and one cluster a row."""
+"""CSV and TSV: a header, and one cluster a row."""
 
 import csv
+import gzip
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 from raysum.errors import UserError
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, bounded_lines, check_columns, table_record
@@ -12,12 +13,13 @@ from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, bounded_lin
 _FOREIGN = re.compile("[\0\udc80-\udcff]")  # NUL, and what surrogateescape makes of a byte that is not UTF-8
 
 
-def read_csv(path: Path) -> Iterator[Record]:
+def read_csv(path: Path, delimiter: str = ",") -> Iterator[Record]:
     """A header and one cluster a row; ``documents`` or ``paragraphs`` hold a JSON list, or the text of one document."""
     csv.field_size_limit(LONGEST)  # the module's own limit of 128 KiB is shorter than a cluster
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        lines = _Lines(file)
-        rows = csv.DictReader(lines)
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        lines = _Lines(cast(TextIO, file))
+        rows = csv.DictReader(lines, delimiter=delimiter)
         columns = rows.fieldnames or []
         if any(map(_FOREIGN.search, columns)):
             raise UserError(f"{path} is not UTF-8 text (its first line already is not); save it as UTF-8")
@@ -33,6 +35,11 @@ def read_csv(path: Path) -> Iterator[Record]:
                 lines.pass_over_row()
             else:
                 yield _record(f"{path}:{lines.number}", row)
+
+
+def read_tsv(path: Path) -> Iterator[Record]:
+    """As :func:`read_csv`, with tabs between the fields."""
+    return read_csv(path, "\t")
 
 
 class _Lines(Iterator[str]):

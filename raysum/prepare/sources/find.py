@@ -14,28 +14,14 @@ from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.prepare.config import split_of
-from raysum.prepare.sources.csv import read_csv
 from raysum.prepare.sources.folders import cluster_folders, listed, read_folder
-from raysum.prepare.sources.jsonl import read_json, read_jsonl
-from raysum.prepare.sources.parquet import read_parquet
+from raysum.prepare.sources.formats import TOLD, format_of, named
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
 from raysum.runtime.storage import converted
 
-_READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
-    ".jsonl": read_jsonl,
-    ".jsonl.gz": read_jsonl,
-    ".json": read_json,
-    ".csv": read_csv,
-    ".parquet": read_parquet,
-}
-SUFFIXES = tuple(_READERS)
+_OF_ARROW = ("dataset_dict.json", "dataset_info.json", "state.json")  # tell of the data beside or below them
 _SAMPLES = Path(__file__).parents[2] / "samples"
-_TABLES = (".csv", ".parquet")
-_PLAIN, _PACKED = (
-    (".jsonl", ".json", ".csv"),
-    4,
-)  # formats without compression; bytes of text in a byte of the others, about
 
 
 @dataclass(frozen=True)
@@ -46,6 +32,7 @@ class RawSource:
     split: str | None  # told by the name of the file or folder
     reader: Callable[[Path], Iterator[Record]]
     size: int  # bytes of text, about
+    table: bool = False
     shape: Shape = Shape()
 
     def records(self) -> Iterator[Record]:
@@ -53,7 +40,7 @@ class RawSource:
         empty = True
         try:
             for record in self.reader(self.path):
-                if empty and self.path.suffix in _TABLES and isinstance(record.raw, dict):
+                if empty and self.table and isinstance(record.raw, dict):
                     self.shape.check_columns(self.path, record.raw)
                 empty = False
                 yield from self.shape.applied(record)
@@ -70,12 +57,12 @@ def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[Ra
 
     Raises UserError where a path is missing, unreadable, empty or of no known format, or ``shape`` has paths for texts.
     """
-    sources = [source for path in paths for source in _expand(place(Path(path).expanduser()))]
+    sources = [source for path in paths for source in _expand(place(Path(path).expanduser()), shape)]
     for source in sources:
         if source.reader is read_folder:
             shape.check_texts(source.path)
     if not sources:
-        raise UserError(f"no source given; name files ({', '.join(SUFFIXES)}) or folders of text files")
+        raise UserError(f"no source given; name files ({TOLD}) or folders of text files")
     return [replace(source, shape=shape) for source in sources]
 
 
@@ -86,24 +73,21 @@ def place(path: Path) -> Path:
     return shipped if asked and shipped.exists() else path
 
 
-def _expand(path: Path) -> list[RawSource]:
+def _expand(path: Path, shape: Shape) -> list[RawSource]:
     try:
         if path.is_dir():
-            return _expand_folder(path)
+            return _expand_folder(path, shape)
         if not path.exists():
             raise UserError(f"no such file or folder: {path}")
-        reader = next((reader for suffix, reader in _READERS.items() if path.name.endswith(suffix)), None)
-        if reader is None:
-            raise UserError(f"{path}: format not known; raysum reads {', '.join(_READERS)} and folders of .txt files")
-        size = path.stat().st_size
-        if size == 0:
+        if path.stat().st_size == 0:
             raise UserError(f"{path} is empty: it holds no cluster")
-        if path.suffix in _PLAIN:
+        found = format_of(path, shape.format)
+        if found.is_text(path):
             with path.open("rb") as file:
                 _check_encoding(file.read(4), path)
+        return [RawSource(path, _split_of(path), found.read, found.size_of_text(path), found.table)]
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    return [RawSource(path, _split_in_name(path), reader, size * (1 if path.suffix in _PLAIN else _PACKED))]
 
 
 def _check_encoding(head: bytes, path: Path) -> None:
@@ -111,17 +95,22 @@ def _check_encoding(head: bytes, path: Path) -> None:
         raise UserError(f"{path} is not UTF-8 text; {told}")
 
 
-def _expand_folder(folder: Path) -> list[RawSource]:
+def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     """Its data files; or itself, when its folders hold text files; or else what its folders train, valid, test hold."""
-    files = [item for item in listed(folder) if item.is_file() and item.name.endswith(SUFFIXES)]
+    files = [item for item in listed(folder) if item.is_file() and named(item) and item.name not in _OF_ARROW]
     files = [item for item in files if item.suffix != ".json"] or files  # beside others it tells about them
     if not files and next(cluster_folders(folder), None):
         size = sum(file.stat().st_size for file in folder.rglob("*.txt"))
         return [RawSource(folder, _split_in_name(folder), read_folder, size)]
     inner = files or [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
     if not inner:
-        raise UserError(f"{folder} holds neither .jsonl, .json, .csv or .parquet files nor folders of .txt files")
-    return [source for item in inner for source in _expand(item)]
+        raise UserError(f"{folder} holds neither files of clusters ({TOLD}) nor folders of .txt files")
+    return [source for item in inner for source in _expand(item, shape)]
+
+
+def _split_of(path: Path) -> str | None:
+    """The split that the name of a file tells, or else that of its folder."""
+    return _split_in_name(path) or split_of(path.parent.name)
 
 
 def _split_in_name(path: Path) -> str | None:

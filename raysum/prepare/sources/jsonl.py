@@ -19,15 +19,18 @@ def read_jsonl(path: Path) -> Iterator[Record]:
 
 
 def read_json(path: Path) -> Iterator[Record]:
-    """A list of objects, or one object, in a file of at most a GiB; or else JSON lines under this name.
+    """A list of objects, or one object, in a file of at most a GiB, plain or gzipped; or else JSON lines under this
+    name.
 
     Raises UserError where it is larger.
     """
-    if path.stat().st_size > _LARGEST:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        content = file.read(_LARGEST + 1) if path.stat().st_size <= _LARGEST else None
+    if content is None or len(content) > _LARGEST:
         raise UserError(
             f"{path} is larger than 1 GiB; as JSON lines (.jsonl), one object a line, it is read in any size"
         )
-    content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    content = content.removeprefix(codecs.BOM_UTF8)
     try:
         value = parse_json(content.decode())
     except (ValueError, Rejected):  # a UnicodeDecodeError is a ValueError

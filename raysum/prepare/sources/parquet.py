@@ -1,6 +1,6 @@
 """Parquet: one cluster a row."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,21 @@ def read_parquet(path: Path) -> Iterator[Record]:
 
     try:
         with pq.ParquetFile(path) as file:
-            check_columns(path, file.schema_arrow.names)
-            number = 0
-            for batch in file.iter_batches(_ROWS):
-                for row in _rows(batch):
-                    number += 1
-                    where = f"{path}:{number}"
-                    yield table_record(where, row) if isinstance(row, dict) else _record(where, row)
+            yield from records_of(path, file.schema_arrow.names, file.iter_batches(_ROWS))
     except pa.ArrowException as error:
         raise UserError(f"{path} does not read as Parquet: {error}") from None
+
+
+def records_of(path: Path, columns: Sequence[str], batches: "Iterable[RecordBatch]") -> Iterator[Record]:
+    """The rows of a table in ``batches`` of any size. Raises UserError where two of its ``columns`` have one name."""
+    check_columns(path, columns)
+    number = 0
+    for batch in batches:
+        for part in (batch.slice(start, _ROWS) for start in range(0, batch.num_rows, _ROWS)):
+            for row in _rows(part):
+                number += 1
+                where = f"{path}:{number}"
+                yield table_record(where, row) if isinstance(row, dict) else _record(where, row)
 
 
 def _rows(batch: "RecordBatch") -> "Iterator[dict[str, Any] | RecordBatch]":

@@ -6,12 +6,14 @@ that holds JSON, as in a table's column, is gone into like any other value.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.prepare.sources.formats import FORMATS
+from raysum.prepare.sources.known import KNOWN, as_ours, known_as
 from raysum.prepare.sources.record import Record, Rejected, listed_texts, parse_json
 
 # What a list of texts is joined by where one text is wanted; sentences of a summary may stand on lines.
@@ -28,16 +30,22 @@ _KEYS_SHOWN = 20
 class Shape:
     """``paths`` by our field; ``separator`` parts a text into documents. Without either, rows are as they should be.
 
-    ``source`` names each document. ``clusters`` is where rows hold several clusters.
+    ``source`` names each document. ``clusters`` is where rows hold several clusters. Rows of published datasets are
+    known by their keys where ``paths`` are not given. ``format`` says what files hold, or of which dataset rows are.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
     separator: str | None = None
+    format: str | None = None
 
     @classmethod
-    def of(cls, pairs: Iterable[str], separator: str | None = None) -> "Shape":
-        """From ``field=path`` pairs. Raises ValueError naming what is wrong with one."""
+    def of(cls, pairs: Iterable[str], separator: str | None = None, format: str | None = None) -> "Shape":
+        """From ``field=path`` pairs. Raises ValueError naming what is wrong with one, or a format that is not known."""
         paths = {}
+        if format is not None and format not in (*FORMATS, *KNOWN):
+            raise ValueError(
+                f"no format {format!r}; of files there are {', '.join(FORMATS)}, of rows {', '.join(KNOWN)}"
+            )
         for pair in pairs:
             name, _, path = pair.partition("=")
             if name not in FIELDS or not _PATH.fullmatch(path):
@@ -47,10 +55,12 @@ class Shape:
             paths[name] = path
         if "documents" in paths and "paragraphs" in paths:
             raise ValueError("maps both documents and paragraphs; a cluster has one of them")
-        return cls(paths, separator)
+        return cls(paths, separator, format)
 
-    def check_columns(self, path: Path, columns: Iterable[str]) -> None:
+    def check_columns(self, path: Path, columns: Collection[str]) -> None:
         """Raises UserError where a table lacks the column of documents, or one that a path begins with."""
+        if not self.paths and known_as(columns, self.format):
+            return
         lacking = [first for path_ in self.paths.values() if (first := _STEP.findall(path_)[0]) not in columns]
         if not {"documents", "paragraphs"} & {*columns, *self.paths} and _CLUSTERS not in self.paths:
             lacking = ["documents` or `paragraphs"]
@@ -78,7 +88,12 @@ class Shape:
 
     def applied(self, record: Record) -> Iterator[Record]:
         """The record, or the clusters in it, with our fields."""
-        if record.problem or not isinstance(record.raw, dict) or not (self.paths or self.separator):
+        if record.problem or not isinstance(record.raw, dict):
+            yield record
+            return
+        if not self.paths:
+            record = as_ours(record, self.format)
+        if not (self.paths or self.separator):
             yield record
             return
         if _CLUSTERS not in self.paths:

@@ -1,0 +1,52 @@
+"""Multi-News as text: a file of sources and one of summaries, a cluster a line in both."""
+
+import codecs
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+from raysum.errors import UserError
+from raysum.prepare.sources.known import multi_news
+from raysum.prepare.sources.record import TOO_LONG, Record, bounded_lines
+
+
+def read_pairs(path: Path) -> Iterator[Record]:
+    """The clusters of ``NAME.src...`` with the summaries of ``NAME.tgt...``, where there is such a file.
+
+    A line's documents are parted by ``|||||`` or ``story_separator_special_tag``, its line breaks are ``NEWLINE_CHAR``.
+    Raises UserError where the files have not as many lines.
+    """
+    targets = targets_of(path)
+    if targets is None:
+        yield from (_record(path, number, line, None) for number, line in _lines(path))
+        return
+    for source, target in zip_longest(_lines(path), _lines(targets)):
+        if source is None or target is None:
+            longer, at = (path, source) if source else (targets, target)
+            raise UserError(f"{path} and {targets} are not pairs: {longer.name} goes on at line {at and at[0]}")
+        yield _record(path, source[0], source[1], target[1])
+
+
+def targets_of(path: Path) -> Path | None:
+    """The file of summaries beside ``path``; of the cleaned sources they are those of the others."""
+    name = re.sub(r"(?<=\.)src(?=\.|$)", "tgt", path.name)
+    found = (path.with_name(one) for one in (name, name.removesuffix(".cleaned")) if one != path.name)
+    return next((one for one in found if one.is_file()), None)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(bounded_lines(file.readline), 1):
+            yield number, line and (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+
+
+def _record(path: Path, number: int, source: bytes | None, target: bytes | None) -> Record:
+    where = f"{path}:{number}"
+    if source is None:
+        return Record(where, "", TOO_LONG)
+    try:
+        raw = {"document": source.decode()} | ({} if target is None else {"summary": target.decode()})
+    except UnicodeDecodeError as error:
+        return Record(where, source.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}")
+    return Record(where, multi_news(raw), size=len(source))

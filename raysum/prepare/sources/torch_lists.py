@@ -1,0 +1,34 @@
+"""Lists of clusters that torch has saved: the published ranked WikiSum, and PRIMERA's."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from raysum.errors import UserError
+from raysum.prepare.sources.record import Record
+
+
+def read_list(path: Path) -> Iterator[Record]:
+    """The items of a saved list, of which nothing but lists, dictionaries, numbers and texts is loaded.
+
+    Raises UserError where the file holds other objects, or no list.
+    """
+    import pickle
+
+    import torch
+
+    try:
+        rows = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        told = f" ({named[1]})" if named else ""
+        raise UserError(
+            f"{path} holds more than lists, numbers and texts{told}, and is not loaded, since that could run code; "
+            "save it as lists, or as JSON lines"
+        ) from None
+    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError) as error:
+        raise UserError(f"{path} does not read as a saved list ({str(error)[:200]}); fetch the file again") from None
+    if not isinstance(rows, list):
+        raise UserError(f"{path} holds no list of clusters, but one {type(rows).__name__}")
+    for number, row in enumerate(rows, 1):
+        yield Record(f"{path}:{number}", row)
