@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from small_models import pack
 
 from raysum import systems
+from raysum.cli.app import main
 from raysum.cli.clusters import given_clusters
 from raysum.config.sections import Config, DecodeConfig
 from raysum.data.recipe import Recipe
@@ -482,30 +483,38 @@ def test_standard_input_is_json_lines_or_one_text_in_utf_8(monkeypatch):
     line = json.dumps({"id": "x", "title": "T", "documents": ["a\u2028b"]}, ensure_ascii=False)
     assert given(f"\n{line}\n\n".encode()) == [{"id": "x", "title": "T", "documents": ["a\u2028b"]}]
     assert given("\ufeffein Bär".encode(), "T")[0]["documents"] == [{"source": "standard input", "text": "ein Bär"}]
-    unreadable = {
-        b"B\xe4r": r"standard input is not UTF-8 text \(byte 1\)",
-        b'{"a"}\n': "standard input:1: not JSON",
-        b'{"title": "T"}\n{"title": "\xe4"}': "standard input:2: not UTF-8",
-    }
-    for content, said in unreadable.items():
-        with pytest.raises(UserError, match=said):
-            given(content)
+    with pytest.raises(UserError, match=r"standard input is not UTF-8 text \(byte 1\)"):
+        given(b"B\xe4r")
+    assert given(b'{"a"}\n')[0].error.startswith("standard input:1: not JSON")
+    readable, unreadable = given(b'{"title": "T"}\n{"title": "\xe4"}')
+    assert (readable["title"], unreadable.error) == ("T", "standard input:2: not UTF-8 (byte 11)")
 
 
-@pytest.mark.parametrize(
-    ("content", "title", "said"),
-    [
-        ('{"title": "T"}\n{broken\n', "", ":2: not JSON"),
-        ('["T"]\n', "", "not an object"),
-        ('{"title": "T"}\n', "S", "--title"),
-    ],
-)
-def test_unreadable_clusters_are_named(tmp_path, content, title, said):
-    (tmp_path / "data.jsonl").write_text(content)
-    with pytest.raises(UserError, match=said):
-        given_clusters([str(tmp_path / "data.jsonl")], title)
+def test_mistakes_in_what_is_given_are_named(tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"title": "T"}\n')
+    with pytest.raises(UserError, match="--title"):
+        given_clusters([str(tmp_path / "data.jsonl")], "S")
     with pytest.raises(UserError, match="nothere.txt"):
         given_clusters([str(tmp_path / "nothere.txt")])
+
+
+@pytest.mark.parametrize("system", ["plain", "lexrank"])
+def test_a_bad_cluster_is_answered_with_its_error_beside_the_others(folder, tmp_path, capsys, monkeypatch, system):
+    rows = [json.dumps({"id": name, "documents": DOCUMENTS}) for name in ("a", "b")]
+    bad = ["{broken", '["T"]', '{"id": "empty", "documents": [""]}']
+    (tmp_path / "data.jsonl").write_text("\n".join([rows[0], *bad, rows[1]]))
+    run, page = str(folder / system) if system == "plain" else system, tmp_path / "page.html"
+    command = ["raysum", "summarize", run, str(tmp_path / "data.jsonl"), "--json", "--html", str(page)]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr()
+    lines = [json.loads(line) for line in shown.out.splitlines()]
+    assert [line["id"] for line in lines] == ["a", "data.jsonl:2", "data.jsonl:3", "empty", "b"]
+    assert [line for line in lines if "summary" in line] == [lines[0], lines[4]]
+    assert "data.jsonl:2: not JSON" in lines[1]["error"] and "cannot be summarized" in lines[3]["error"]
+    assert ended.value.code == 2 and "3 of 5 clusters have no summary; the first of them: " in shown.err
+    assert page.read_text().count('class="raysum"') == 2
 
 
 def test_another_vocabulary_is_refused(folder, tmp_path):

@@ -205,20 +205,29 @@ def summarize(
     ],
     settings: _SummarizeConfig,
 ) -> Any:
-    """Summarize raw clusters from files, without a server and without Ray."""
+    """Summarize raw clusters from files, without a server and without Ray.
+
+    A cluster that cannot be summarized has its error in the place of its summary, and the exit status is then 2.
+    """
     from raysum.cli.clusters import given_clusters
     from raysum.decode.page import page
-    from raysum.decode.summary import Summaries
+    from raysum.decode.summary import NoSummary, Summaries
     from raysum.extract.summarizer import summarizer_of
     from raysum.runtime.storage import write_page
 
-    clusters = given_clusters(files or ["-"], settings.title, settings.shape)
+    given = given_clusters(files or ["-"], settings.title, settings.shape)
+    clusters = [one for one in given if not isinstance(one, NoSummary)]
     length = {} if settings.words is None else {"words": settings.words}
     summarizer = summarizer_of(run, settings.model_copy(update={"decode": settings.decode | length}))
-    summaries = summarizer.summarize_many(clusters, progress=len(clusters) > 1)
-    if settings.html:
-        write_page(Path(settings.html), page(summaries, clusters), "--html")
-    return Summaries(summaries)
+    found = summarizer.summarize_each(clusters, progress=len(clusters) > 1)
+    made = [(one, raw) for one, raw in zip(found, clusters, strict=True) if not isinstance(one, NoSummary)]
+    if settings.html and made:
+        write_page(Path(settings.html), page(*map(list, zip(*made, strict=True))), "--html")
+    left = iter(found)
+    whole = [one if isinstance(one, NoSummary) else next(left) for one in given]
+    if len(whole) == 1 and isinstance(whole[0], NoSummary):
+        raise UserError(whole[0].error)
+    return Summaries(whole)
 
 
 @verb(app, ServeConfig)

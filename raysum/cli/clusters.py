@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.config.loading import read_text
+from raysum.decode.summary import NoSummary
 from raysum.errors import UserError
 from raysum.prepare.sources.find import find_sources, place
 from raysum.prepare.sources.formats import named
@@ -15,15 +16,19 @@ from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.prepare.sources.shape import Shape
 from raysum.runtime.storage import converted
 
+Given = dict[str, Any] | NoSummary
 
-def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()) -> list[dict[str, Any]]:  # noqa: B008
+
+def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()) -> list[Given]:  # noqa: B008
     """Raw clusters: those of data files and folders, in order; ``-`` is standard input, JSON lines or one text.
+
+    A row that does not read as a cluster has a NoSummary in its place.
 
     All other files are texts, the documents of one cluster about ``title``, which comes last. Rows are of ``shape``;
     its separator parts texts, too.
-    Raises UserError where a file or line does not read, or a title is given without texts, or paths with them.
+    Raises UserError where a file does not read, or a title is given without texts, or paths with them.
     """
-    clusters: list[dict[str, Any]] = []
+    clusters: list[Given] = []
     texts: list[tuple[str, str]] = []  # with their names
     for file in files:
         if file == "-":
@@ -68,8 +73,8 @@ def _decoded(text: bytes) -> str:
         raise UserError(f"standard input is not UTF-8 text (byte {error.start}); {converted(text, 'FILE')}") from None
 
 
-def _cluster(record: Record) -> dict[str, Any]:
+def _cluster(record: Record) -> Given:
     try:
         return record.cluster()
     except Rejected as reason:
-        raise UserError(f"{record.where}: {reason}") from None
+        return NoSummary(record.id, f"{record.where}: {reason}")

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from raysum.config.loading import section_of
 from raysum.config.sections import DECODE_ALIASES, DecodeConfig, ExtractConfig, Section
+from raysum.errors import UserError
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]
 Overrides = Annotated[
@@ -76,7 +77,10 @@ def verb(
 
 
 def print_result(result: Any, as_json: bool) -> None:
-    """Results on stdout, each as one line of JSON or all for people; they have ``to_dict()`` and ``render()``."""
+    """Results on stdout, each as one line of JSON or all for people; they have ``to_dict()`` and ``render()``.
+
+    Raises UserError where the result tells of a ``problem``.
+    """
     for one in result if isinstance(result, list) and as_json else [result]:
         if one is None or one == []:
             continue
@@ -86,6 +90,8 @@ def print_result(result: Any, as_json: bool) -> None:
             from rich.console import Console
 
             Console(soft_wrap=True).print(one.render(), markup=False, highlight=False)
+    if problem := getattr(result, "problem", None):
+        raise UserError(problem)
 
 
 def _is_pair(item: str) -> bool:

@@ -15,7 +15,7 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.decode.beam import Left
 from raysum.decode.grounding.guide import Grounding
 from raysum.decode.searching import Searcher, write_up
-from raysum.decode.summary import Summary
+from raysum.decode.summary import NoSummary, Summary, attempted
 from raysum.errors import UserError
 from raysum.models.kernels.int8 import quantize
 from raysum.prepare.pipeline import Rejected, prepare_example
@@ -128,6 +128,15 @@ class Summarizer:
         """
         rows = [self.prepare(cluster, number) for number, cluster in enumerate(clusters, 1)]
         return self.summarize_rows(rows, progress=progress)
+
+    def summarize_each(
+        self, clusters: Sequence[Mapping[str, Any]], progress: bool = False
+    ) -> list[Summary | NoSummary]:
+        """:meth:`summarize_many`, where a cluster without usable text has a :class:`NoSummary` in its place."""
+        prepared = [attempted(self.prepare, cluster, number) for number, cluster in enumerate(clusters, 1)]
+        rows = [row for row in prepared if not isinstance(row, NoSummary)]
+        found = iter(self.summarize_rows(rows, progress=progress))
+        return [row if isinstance(row, NoSummary) else next(found) for row in prepared]
 
     def prepare(self, cluster: Mapping[str, Any], number: int = 1) -> Row:
         """A raw cluster as a dataset row; ``number`` names it in the UserError if it has neither id nor title."""

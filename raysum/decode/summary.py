@@ -1,9 +1,15 @@
 """What a summarizer returns, also over HTTP: the text, its sentences, the passages that each of them cites."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
+
+from raysum.errors import UserError
+
+T = TypeVar("T")
 
 _SHOWN = 160  # characters of a quote that people are shown
 _WARNED = 3  # clusters of which they are shown the same warning
@@ -94,13 +100,48 @@ class Summary(BaseModel, frozen=True):
         return self.model_dump(exclude=None if self.alternatives else {"alternatives"})
 
 
-class Summaries(list[Summary]):
+@dataclass(frozen=True)
+class NoSummary:
+    """What stands in the place of the summary of a cluster that has none, and why."""
+
+    id: str
+    error: str
+
+    def to_dict(self) -> dict[str, str]:
+        """``id`` and ``error``."""
+        return asdict(self)
+
+    def render(self) -> str:
+        return f"{self.id}\n    error: {self.error}"
+
+
+def attempted(work: Callable[[Mapping[str, Any], int], T], cluster: Mapping[str, Any], number: int) -> T | NoSummary:
+    """What ``work`` makes of a raw cluster, or why it makes nothing; ``number`` names a cluster without an id."""
+    try:
+        return work(cluster, number)
+    except UserError as error:
+        given = cluster if isinstance(cluster, Mapping) else {}
+        return NoSummary(str(given.get("id") or given.get("title") or number), str(error))
+
+
+class Summaries(list[Summary | NoSummary]):
     """Those of several clusters, as the command line prints them."""
+
+    @property
+    def problem(self) -> str:
+        """How many clusters have none, and why the first; empty where all have one."""
+        failed = [one for one in self if isinstance(one, NoSummary)]
+        if not failed:
+            return ""
+        return f"{len(failed)} of {len(self)} clusters have no summary; the first of them: {failed[0].error}"
 
     def render(self) -> str:
         """For people: each warning of the first three clusters that have it; of more, how many at the end."""
         had, parts = Counter[str](), []
         for summary in self:
+            if isinstance(summary, NoSummary):
+                parts.append(summary.render())
+                continue
             kinds = {warning.partition(":")[0]: warning for warning in summary.warnings}
             told = [warning for kind, warning in kinds.items() if had[kind] < _WARNED]
             had.update([*kinds])

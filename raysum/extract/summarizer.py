@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from raysum import systems
 from raysum.config.problems import validate
 from raysum.config.sections import ExtractConfig, LoadConfig
-from raysum.decode.summary import Citation, Sentence, Summary
+from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attempted
 from raysum.errors import UserError
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.metrics.tfidf import count_words
@@ -72,6 +72,16 @@ class Extractor:
         Raises UserError naming the first cluster of which no sentence can be taken.
         """
         return [self.extract(cluster, self.settings, number) for number, cluster in enumerate(clusters, 1)]
+
+    def summarize_each(
+        self, clusters: Iterable[Mapping[str, Any]], progress: bool = False
+    ) -> list[Summary | NoSummary]:
+        """:meth:`summarize_many`, where a cluster of which none can be taken has a :class:`NoSummary` in its place."""
+
+        def one(cluster: Mapping[str, Any], number: int) -> Summary:
+            return self.extract(cluster, self.settings, number)
+
+        return [attempted(one, cluster, number) for number, cluster in enumerate(clusters, 1)]
 
     def extract(self, cluster: Mapping[str, Any], settings: ExtractConfig, number: int = 1) -> Summary:
         """The summary of a raw cluster; ``number`` names it in the UserError if it has neither id nor title."""
