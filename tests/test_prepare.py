@@ -184,8 +184,8 @@ def test_folders_of_splits_hold_folders_of_clusters(tmp_path):
     assert [(source.path.name, source.split) for source in sources] == [("train", "train"), ("val", "valid")]
     records = list(sources[0].records())
     assert [record.raw["title"] for record in records] == ["a", "b"]
-    (tmp_path / "train/a/2.txt").write_bytes(b"\xff")
-    assert [record.problem for record in sources[0].records()] == ["not UTF-8", ""]
+    (tmp_path / "train/a/2.txt").write_bytes(b"a\0b")
+    assert [record.problem for record in sources[0].records()] == ["a document does not read", ""]
 
 
 @pytest.mark.parametrize(

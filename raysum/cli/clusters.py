@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raysum.config.loading import read_text
 from raysum.decode.summary import NoSummary
 from raysum.errors import UserError
+from raysum.prepare.documents.read import as_raw, parsed, read_document
+from raysum.prepare.documents.text import Text
 from raysum.prepare.sources.find import find_sources, place
 from raysum.prepare.sources.formats import named
 from raysum.prepare.sources.jsonl import json_records
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.prepare.sources.shape import Shape
-from raysum.runtime.storage import converted
 
 Given = dict[str, Any] | NoSummary
 
@@ -22,14 +22,13 @@ Given = dict[str, Any] | NoSummary
 def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()) -> list[Given]:  # noqa: B008
     """Raw clusters: those of data files and folders, in order; ``-`` is standard input, JSON lines or one text.
 
-    A row that does not read as a cluster has a NoSummary in its place.
-
-    All other files are texts, the documents of one cluster about ``title``, which comes last. Rows are of ``shape``;
-    its separator parts texts, too.
+    A row that does not read as a cluster has a NoSummary in its place. All other files are documents (text, Markdown,
+    web pages, PDF, Word, e-mail) of one cluster about ``title``, by default that of a single one; it comes last. Rows
+    are of ``shape``; its separator parts texts, too.
     Raises UserError where a file does not read, or a title is given without texts, or paths with them.
     """
     clusters: list[Given] = []
-    texts: list[tuple[str, str]] = []  # with their names
+    texts: list[tuple[str, Text]] = []  # with their names
     for file in files:
         if file == "-":
             given = sys.stdin.buffer.read(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
@@ -38,39 +37,25 @@ def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()
                 records = json_records(given.split(b"\n"), "standard input")
                 clusters += [_cluster(one) for record in records for one in shape.applied(record)]
             else:
-                _check_size("standard input", len(given))
-                texts.append(("standard input", _decoded(given)))
+                if len(given) > LONGEST:
+                    raise UserError(f"standard input is {TOO_LONG}; summarize parts of it")
+                texts.append(("standard input", parsed(given, "", "standard input")))
         elif named(Path(file)) or shape.format or place(Path(file)).is_dir():
             clusters += [_cluster(record) for source in find_sources([file], shape) for record in source.records()]
         else:
-            path = Path(file)
-            _check_size(file, path.stat().st_size if path.is_file() else 0)
-            texts.append((path.name, read_text(path)))
+            texts.append((Path(file).name, read_document(Path(file))))
     if texts:
         documents = [document for name, text in texts for document in _documents(name, text, shape)]
+        title = title or (texts[0][1].title if len(texts) == 1 else "")
         clusters.append({"id": title or texts[0][0], "title": title, "documents": documents})
     elif title:
         raise UserError("--title is for files of text; clusters in data files have their own titles")
     return clusters
 
 
-def _check_size(name: str, size: int) -> None:
-    if size > LONGEST:
-        raise UserError(f"{name} is {TOO_LONG}; summarize parts of it")
-
-
-def _documents(name: str, text: str, shape: Shape) -> list[dict[str, str]]:
+def _documents(name: str, text: Text, shape: Shape) -> list[dict[str, Any]]:
     shape.check_texts(name)
-    if "\0" in text:
-        raise UserError(f"{name} is not text: it holds NUL characters")
-    return shape.parted({"source": name, "text": text})
-
-
-def _decoded(text: bytes) -> str:
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"standard input is not UTF-8 text (byte {error.start}); {converted(text, 'FILE')}") from None
+    return shape.parted(as_raw(text, name))
 
 
 def _cluster(record: Record) -> Given:

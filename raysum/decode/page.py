@@ -95,7 +95,7 @@ def _trust(summary: Summary) -> str:
 
 
 def _note(note: Citation) -> str:
-    name = escape(note.source or f"document {note.document + 1}")
+    name = escape(", ".join(filter(None, (note.source or f"document {note.document + 1}", note.place))))
     return f'{name}, “{escape(shortened(note.quote))}” <span class="q">characters {note.start}–{note.end}</span>'
 
 

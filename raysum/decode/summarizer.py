@@ -127,7 +127,8 @@ class Summarizer:
         Raises UserError naming the first cluster without usable text.
         """
         rows = [self.prepare(cluster, number) for number, cluster in enumerate(clusters, 1)]
-        return self.summarize_rows(rows, progress=progress)
+        found = self.summarize_rows(rows, progress=progress)
+        return [one.located(raw) for one, raw in zip(found, clusters, strict=True)]
 
     def summarize_each(
         self, clusters: Sequence[Mapping[str, Any]], progress: bool = False
@@ -136,7 +137,10 @@ class Summarizer:
         prepared = [attempted(self.prepare, cluster, number) for number, cluster in enumerate(clusters, 1)]
         rows = [row for row in prepared if not isinstance(row, NoSummary)]
         found = iter(self.summarize_rows(rows, progress=progress))
-        return [row if isinstance(row, NoSummary) else next(found) for row in prepared]
+        return [
+            row if isinstance(row, NoSummary) else next(found).located(raw)
+            for row, raw in zip(prepared, clusters, strict=True)
+        ]
 
     def prepare(self, cluster: Mapping[str, Any], number: int = 1) -> Row:
         """A raw cluster as a dataset row; ``number`` names it in the UserError if it has neither id nor title."""

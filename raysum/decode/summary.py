@@ -1,7 +1,8 @@
 """What a summarizer returns, also over HTTP: the text, its sentences, the passages that each of them cites."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ class Citation(BaseModel, frozen=True):
     quote: str = Field("", description="the passage of that paragraph that is nearest to the sentence")
     start: int = Field(0, description="where the quote begins in the document as it was given, in characters")
     end: int = Field(0, description="and where it ends")
+    place: str | None = Field(None, description="the page or heading that it stands under, where the document has any")
 
 
 class Span(BaseModel, frozen=True):
@@ -50,7 +52,7 @@ class Alternative(BaseModel, frozen=True):
 
 
 class Summary(BaseModel, frozen=True):
-    """A generated summary."""
+    """A summary."""
 
     id: str
     summary: str
@@ -70,6 +72,23 @@ class Summary(BaseModel, frozen=True):
         cited = [citation for sentence in self.sentences for citation in sentence.citations]
         return list({_place(citation): citation for citation in cited}.values())
 
+    def located(self, cluster: Mapping[str, Any]) -> "Summary":
+        """With the places of what is cited, where documents of the raw cluster tell their ``places``.
+
+        Each is a first character and the name of the page or heading that begins there.
+        """
+        documents = [*enumerate(cluster.get("documents") or ())]
+        told = {n: one["places"] for n, one in documents if isinstance(one, Mapping) and one.get("places")}
+        if not told:
+            return self
+        sentences = [
+            sentence.model_copy(
+                update={"citations": [_located(one, told.get(one.document, ())) for one in sentence.citations]}
+            )
+            for sentence in self.sentences
+        ]
+        return self.model_copy(update={"sentences": sentences})
+
     def numbered(self, sentence: Sentence) -> list[int]:
         """The numbers of the notes to one of its sentences, from 1."""
         places = [_place(note) for note in self.notes]
@@ -81,7 +100,7 @@ class Summary(BaseModel, frozen=True):
         for sentence in self.sentences:
             lines.append(f"  {sentence.text} {''.join(f'[{number}]' for number in self.numbered(sentence))}".rstrip())
         for number, note in enumerate(self.notes, 1):
-            name = note.source or f"document {note.document + 1}"
+            name = ", ".join(filter(None, (note.source or f"document {note.document + 1}", note.place)))
             lines.append(f'    [{number}] {name}, "{shortened(note.quote)}" chars {note.start}-{note.end}')
         if self.support is not None:
             doubted = f"; in no source: {', '.join(span.text for span in self.unsupported)}" if self.unsupported else ""
@@ -154,6 +173,11 @@ def shortened(quote: str) -> str:
     """``quote`` in one line, without its middle where it is long."""
     line, half = " ".join(quote.split()), _SHOWN // 2
     return line if len(line) <= _SHOWN else f"{line[:half].rstrip()} ... {line[-half:].lstrip()}"
+
+
+def _located(citation: Citation, places: Sequence[tuple[int, str]]) -> Citation:
+    before = bisect_right([start for start, _ in places], citation.start)
+    return citation.model_copy(update={"place": places[before - 1][1]}) if before else citation
 
 
 def _place(citation: Citation) -> tuple[int, int, int]:

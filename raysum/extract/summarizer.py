@@ -86,7 +86,7 @@ class Extractor:
     def extract(self, cluster: Mapping[str, Any], settings: ExtractConfig, number: int = 1) -> Summary:
         """The summary of a raw cluster; ``number`` names it in the UserError if it has neither id nor title."""
         try:
-            return self._extract(read_cluster(cluster), settings)
+            return self._extract(read_cluster(cluster), settings).located(cluster)
         except Rejected as reason:
             given = cluster if isinstance(cluster, Mapping) else {}
             name = given.get("id") or given.get("title") or number

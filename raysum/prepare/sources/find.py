@@ -1,8 +1,8 @@
 """Sources: files and folders that hold raw clusters, found behind the paths that a user gives.
 
-A source is a file, a folder of such files, or a folder DIR with `DIR/<cluster>/*.txt`: one text file a document, and
-`title.txt` and `summary.txt` beside them where there are any. `samples` are the clusters that come with raysum, unless
-there is a folder of that name.
+A source is a file, a folder of such files, or a folder DIR with `DIR/<cluster>/*`: a file a document, and `title.txt`
+and `summary.txt` beside them where there are any. `samples` are the clusters that come with raysum, unless there is a
+folder of that name.
 """
 
 import csv
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.prepare.config import split_of
+from raysum.prepare.documents.read import is_document
 from raysum.prepare.sources.folders import cluster_folders, listed, read_folder
 from raysum.prepare.sources.formats import TOLD, format_of, named
 from raysum.prepare.sources.record import Record
@@ -62,7 +63,7 @@ def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[Ra
         if source.reader is read_folder:
             shape.check_texts(source.path)
     if not sources:
-        raise UserError(f"no source given; name files ({TOLD}) or folders of text files")
+        raise UserError(f"no source given; name files ({TOLD}) or folders of documents")
     return [replace(source, shape=shape) for source in sources]
 
 
@@ -96,15 +97,15 @@ def _check_encoding(head: bytes, path: Path) -> None:
 
 
 def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
-    """Its data files; or itself, when its folders hold text files; or else what its folders train, valid, test hold."""
+    """Its data files; or itself, when its folders hold documents; or else what its folders train, valid, test hold."""
     files = [item for item in listed(folder) if item.is_file() and named(item) and item.name not in _OF_ARROW]
     files = [item for item in files if item.suffix != ".json"] or files  # beside others it tells about them
     if not files and next(cluster_folders(folder), None):
-        size = sum(file.stat().st_size for file in folder.rglob("*.txt"))
+        size = sum(file.stat().st_size for file in folder.rglob("*") if is_document(file))
         return [RawSource(folder, _split_in_name(folder), read_folder, size)]
     inner = files or [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
     if not inner:
-        raise UserError(f"{folder} holds neither files of clusters ({TOLD}) nor folders of .txt files")
+        raise UserError(f"{folder} holds neither files of clusters ({TOLD}) nor folders of documents")
     return [source for item in inner for source in _expand(item, shape)]
 
 

@@ -78,7 +78,7 @@ def format_of(path: Path, asked: str | None = None) -> Format:
         if one.begins and head.startswith(one.begins):
             return one
     raise UserError(
-        f"{path}: format not known; raysum reads {TOLD} and folders of .txt files. What it is under another name, "
+        f"{path}: format not known; raysum reads {TOLD} and folders of documents. What it is under another name, "
         f"--format tells ({', '.join(FORMATS)})"
     )
 

@@ -84,7 +84,8 @@ class Shape:
         parts = [part for part in parts if part] or [""]
         name, several = document.get(_SOURCE), len(parts) > 1
         own = [{_SOURCE: f"{name}, part {number}"} if name and several else {} for number in range(1, len(parts) + 1)]
-        return [document | {"text": part} | source for part, source in zip(parts, own, strict=True)]
+        left = {name: value for name, value in document.items() if name != "places"}  # they are of the whole text
+        return [left | {"text": part} | source for part, source in zip(parts, own, strict=True)]
 
     def applied(self, record: Record) -> Iterator[Record]:
         """The record, or the clusters in it, with our fields."""

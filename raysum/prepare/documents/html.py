@@ -1,0 +1,23 @@
+"""Web pages: what they tell, without menus, banners and comments."""
+
+from raysum.prepare.documents.extra import needed
+from raysum.prepare.documents.markdown import rendered
+from raysum.prepare.documents.text import Text
+
+
+def read(content: bytes, name: str) -> Text:
+    """The main text of a page, with its headings; all text of a page that is too short to tell what is main.
+
+    Raises UserError where the library that reads pages is not there.
+    """
+    trafilatura = needed("trafilatura", name)
+    found = trafilatura.extract(content, output_format="markdown", include_comments=False, include_links=False)
+    told = trafilatura.extract_metadata(content)
+    title = (told.title if told else None) or ""
+    if found:
+        return rendered(found, title)
+    if not content.strip():
+        return Text("", title)
+    from lxml.html import document_fromstring
+
+    return Text(" ".join(document_fromstring(content).text_content().split()), title)

@@ -1,0 +1,76 @@
+"""Plain text, in whatever encoding it is."""
+
+import codecs
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from raysum.errors import UserError
+from raysum.runtime.progress import say
+
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",  # after UTF-32, whose mark may begin with this one
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_BEYOND, _TOGETHER = re.compile(rb"[\x80-\xff]"), re.compile(rb"[\x80-\xff]{2,}")  # bytes beyond ASCII
+_SAID = set[str]()  # encodings other than UTF-8 that were met
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a document says: its text, its own title, and where its pages or headings begin: (character, name)."""
+
+    text: str
+    title: str = ""
+    places: Sequence[tuple[int, str]] = ()
+
+
+def read(content: bytes, name: str) -> Text:
+    """Text as it stands, line ends too: citations count its characters. Raises UserError where it is none."""
+    return Text(decoded(content, name))
+
+
+def decoded(content: bytes, name: str) -> str:
+    """``content`` as text: by its mark, as UTF-8, or in the encoding that is likeliest, which is then said.
+
+    Raises UserError where it is no text in any.
+    """
+    for mark, encoding in _MARKS.items():
+        if content.startswith(mark):
+            return _strict(content, encoding, name).removeprefix("\ufeff")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = _guessed(content, name)
+    if "\0" in text:
+        raise UserError(f"{name} is not text: it holds NUL characters")
+    return text
+
+
+def _strict(content: bytes, encoding: str, name: str) -> str:
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        told = f"{name} begins as {encoding.upper()}, but byte {error.start} is not"
+        raise UserError(f"{told}; save it as UTF-8") from None
+
+
+def _guessed(content: bytes, name: str) -> str:
+    from charset_normalizer import from_bytes
+
+    text = encoding = None
+    if 2 * len(b"".join(_TOGETHER.findall(content))) < len(_BEYOND.findall(content)):  # as in Western European
+        with suppress(UnicodeDecodeError):
+            text, encoding = content.decode("cp1252"), "cp1252"
+    if text is None and (found := from_bytes(content).best()):
+        text, encoding = str(found), found.encoding.replace("_", "-")
+    if text is None or encoding is None:
+        raise UserError(f"{name} is text in no known encoding; save it as UTF-8")
+    if encoding not in _SAID:
+        _SAID.add(encoding)
+        say(f"{name} is not UTF-8; it is read as {encoding}, like others that look so")
+    return text

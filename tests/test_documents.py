@@ -1,0 +1,210 @@
+"""Documents as people have them: PDF, web pages, Markdown, Word, e-mail and text in any encoding."""
+
+import sys
+import zlib
+
+import docx
+import pytest
+
+from raysum.cli.app import main
+from raysum.cli.clusters import given_clusters
+from raysum.errors import UserError
+from raysum.prepare.cluster import read_cluster
+from raysum.prepare.documents import extra
+from raysum.prepare.documents.read import read_document
+from raysum.prepare.sources.find import find_sources
+
+LONG = "The ferry across the river Sarsu was opened in 1893 by the town of Arden, and it carried forty passengers."
+
+
+def pdf(*pages, title="Ferries"):
+    """A file by hand, as ISO 32000 says: a catalog, its pages, and on each the lines of text from top to bottom."""
+    numbers = [4 + 2 * number for number in range(len(pages))]
+    kids = " ".join(f"{number} 0 R" for number in numbers)
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Count {len(pages)} /Kids [{kids}] >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, lines in zip(numbers, pages, strict=True):
+        shown = "".join(f"({line}) Tj 0 -14 Td " for line in lines)
+        stream = zlib.compress(f"BT /F1 11 Tf 50 700 Td {shown}ET".encode()).hex() + ">"
+        filters = "/Filter [/ASCIIHexDecode /FlateDecode]"
+        font = "/Resources << /Font << /F1 3 0 R >> >>"
+        objects.append(f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] {font} /Contents {number + 1} 0 R >>")
+        objects.append(f"<< /Length {len(stream)} {filters} >>\nstream\n{stream}\nendstream")
+    objects.append(f"<< /Title ({title}) >>")
+    body, places = "%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        places.append(len(body))
+        body += f"{number} 0 obj\n{content}\nendobj\n"
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    size = len(objects) + 1
+    trailer = f"<< /Size {size} /Root 1 0 R /Info {size - 1} 0 R >>"
+    start = f"startxref\n{len(body)}\n%%EOF"
+    return f"{body}xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n{trailer}\n{start}".encode()
+
+
+def read(path, content):
+    path.write_bytes(content)
+    found = read_document(path)
+    return found.text, found.title, [(name, found.text[start:][:8]) for start, name in found.places]
+
+
+def test_the_pages_of_a_pdf(tmp_path):
+    lines = [
+        LONG,
+        "On the way back it was pulled by a steam en-",
+        "gine that stood there until its end.",
+        "Then it rusted.",
+    ]
+    content = pdf(["The ferry", *lines], [], [LONG])
+    text, title, places = read(tmp_path / "a.pdf", content)
+    ending = "On the way back it was pulled by a steam engine that stood there until its end."
+    assert text.split("\n\n") == ["The ferry", f"{LONG} {ending}", "Then it rusted.", LONG]
+    assert (title, places) == ("Ferries", [("page 1", "The ferr"), ("page 3", "The ferr")])
+    assert read(tmp_path / "unnamed", content)[0] == text
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (pdf([], []), "holds no text on its 2 pages, as scans do"),
+        (pdf([LONG])[:300], "does not read as PDF"),
+        (b"%PDF-1.4 nothing", "does not read as PDF"),
+        (b"", "does not read as PDF"),
+    ],
+)
+def test_a_pdf_without_text_is_named(tmp_path, content, told):
+    with pytest.raises(UserError, match=rf"a\.pdf {told}"):
+        read(tmp_path / "a.pdf", content)
+
+
+def test_what_a_web_page_tells_without_what_stands_around_it(tmp_path):
+    page = f"""<!DOCTYPE html><html><head><meta charset="utf-8"><title>Museum of Arden</title></head><body>
+      <nav><a href="/">Home</a> <a href="/shop">Shop</a></nav>
+      <article><h1>Museum</h1><p>{LONG}</p><h2>Hours</h2><p>It is open on Sundays, from ten until five, and for schools
+      on any other day when the keeper of the museum has been asked for it in time. Käse is sold there.</p></article>
+      <footer>Imprint and privacy</footer></body></html>"""
+    text, title, places = read(tmp_path / "a.html", page.encode())
+    assert text.split("\n\n")[:3] == ["Museum", LONG, "Hours"]
+    assert "Käse is sold" in text and "Shop" not in text and "Imprint" not in text
+    assert (title, places) == ("Museum", [("Museum", "Museum\n\n"), ("Hours", "Hours\n\nI")])
+    assert read(tmp_path / "b.html", b"<p>Tea is hot.")[0].strip() == "Tea is hot."
+
+
+def test_markdown_without_its_marks(tmp_path):
+    source = """---
+title: "Tea"
+---
+# Green *tea*
+
+It is [hot](http://x) and
+`green`.
+
+- one
+- **two**
+
+Kinds
+-----
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```
+code
+```
+"""
+    text, title, places = read(tmp_path / "a.md", source.replace("\n", "\r\n").encode())
+    assert text.split("\n\n") == ["Green tea", "It is hot and green.", "one", "two", "Kinds", "a | b", "1 | 2", "code"]
+    assert (title, places) == ("Tea", [("Green tea", "Green te"), ("Kinds", "Kinds\n\na")])
+
+
+def test_word_documents(tmp_path):
+    document = docx.Document()
+    document.add_heading("History", 1)
+    document.add_paragraph(LONG)
+    table = document.add_table(1, 2)
+    table.cell(0, 0).text, table.cell(0, 1).text = "Year", "1893"
+    document.core_properties.title = "Arden"
+    document.save(str(tmp_path / "a.docx"))
+    found = read_document(tmp_path / "a.docx")
+    assert found.text == f"History\n\n{LONG}\n\nYear | 1893"
+    assert (found.title, found.places) == ("Arden", [(0, "History")])
+    for content in (b"", b"PK\x03\x04 no", (tmp_path / "a.docx").read_bytes()[:1000]):
+        with pytest.raises(UserError, match=r"b\.docx does not read as a Word document"):
+            read(tmp_path / "b.docx", content)
+
+
+def test_e_mail(tmp_path):
+    head = "From: a@b.c\r\nSubject: =?utf-8?q?K=C3=A4se?=\r\n"
+    plain = f"{head}Content-Type: text/plain; charset=iso-8859-1\r\n\r\nWir essen K\xe4se.\r\n> was before\r\n"
+    assert read(tmp_path / "a.eml", plain.encode("latin-1"))[:2] == ("Wir essen Käse.", "Käse")
+    page = f"{head}Content-Type: text/html; charset=utf-8\r\n\r\n<h1>Tea</h1><p>{LONG}</p><p>{LONG} Twice.</p>"
+    assert LONG in read(tmp_path / "b.eml", page.encode())[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "named"),
+    [
+        ("Käse und Brot", "utf-8-sig", ""),
+        ("Käse und Brot", "utf-16", ""),
+        ("Käse und Brot, für alle, die hungrig sind", "cp1252", "cp1252"),
+        ("Мама мыла раму, а папа читал газету и пил чай с лимоном. Потом они пошли гулять в парк.", "cp1251", "cp1251"),
+    ],
+)
+def test_text_in_any_encoding(tmp_path, capsys, monkeypatch, text, encoding, named):
+    monkeypatch.setattr("raysum.prepare.documents.text._SAID", set())
+    assert read(tmp_path / "a.txt", text.encode(encoding))[0] == text
+    said = capsys.readouterr().err
+    assert (f"a.txt is not UTF-8; it is read as {named}" in said) if named else said == ""
+
+
+@pytest.mark.parametrize(("content", "told"), [(b"a\0b", "holds NUL"), (b"\xff\xfea", "begins as UTF-16, but byte 2")])
+def test_what_is_no_text_is_named(tmp_path, content, told):
+    with pytest.raises(UserError, match=told):
+        read(tmp_path / "a.txt", content)
+
+
+def test_a_library_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "docx", None)
+    with pytest.raises(UserError, match=r"a\.docx takes python-docx: pip install python-docx, or"):
+        read(tmp_path / "a.docx", b"")
+    assert extra.needed("zlib", "x") is zlib
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A cluster of three documents, one of which does not tell its name alone."""
+    (tmp_path / "ferry").mkdir()
+    (tmp_path / "ferry" / "report.pdf").write_bytes(pdf([LONG], ["It was closed in 1921 after a storm of two days."]))
+    (tmp_path / "ferry" / "notes.md").write_text("# Fares\n\nIt cost two pence.")
+    (tmp_path / "ferry" / "notes.txt").write_text("It was slow.")
+    (tmp_path / "ferry" / "summary.txt").write_text("A ferry.\n")
+    return tmp_path
+
+
+def test_a_folder_of_documents_is_a_cluster(folder):
+    (record,) = find_sources([folder])[0].records()
+    cluster = read_cluster(record.cluster())
+    assert [name for name, _ in cluster.documents] == ["notes.md", "notes.txt", "report"]
+    assert (cluster.id, cluster.title, cluster.summaries) == ("ferry", "ferry", ["A ferry."])
+    (folder / "ferry" / "report.pdf").write_bytes(b"%PDF-1.4")
+    (record,) = find_sources([folder])[0].records()
+    assert record.problem == "a document does not read" and "report.pdf does not read as PDF" in record.detail
+
+
+def test_a_citation_tells_the_page_or_heading(folder, capsys, monkeypatch):
+    files = [str(path) for path in sorted((folder / "ferry").glob("[nr]*"))]
+    assert [one["title"] for one in given_clusters(files[-1:])] == ["Ferries"]
+    monkeypatch.setattr(sys, "argv", ["raysum", "summarize", "lead", *files, "--title", "Ferry", "--words", "60"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    shown = capsys.readouterr().out
+    assert 'report.pdf, page 2, "It was closed in 1921' in shown
+    assert 'notes.txt, "It was slow."' in shown or "It was slow" not in shown
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--html", str(folder / "page.html")])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert "report.pdf, page 2, “It was closed" in (folder / "page.html").read_text()
