@@ -16,7 +16,7 @@ ROOMS = [
     ("__main__",),
     ("cli",),
     ("quickstart", "auto", "ablation", "bench", "report"),
-    ("tune", "serve"),
+    ("tune", "serve", "analyses"),
     ("evaluate", "human"),
     ("train", "extract"),
     ("decode",),
