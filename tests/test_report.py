@@ -21,7 +21,7 @@ from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate, results_folder
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
-from raysum.report.charts import Line, Point, Row, Scale, heat, lines, rows
+from raysum.pages.charts import Line, Point, Row, Scale, heat, lines, rows
 from raysum.report.gather import gather
 from raysum.run import Run
 from raysum.runtime.storage import append_line
@@ -153,7 +153,7 @@ def test_nothing_comes_from_elsewhere(page):
     for _, own in page.tags:
         for name in ("href", "src", "srcset", "action", "data", "xlink:href"):
             assert own.get(name, "#").startswith(("#", "data:,"))
-    text = (Path(raysum.__file__).parent / "report" / "page.css").read_text()
+    text = (Path(raysum.__file__).parent / "pages" / "page.css").read_text()
     assert "url(" not in text and "@import" not in text
 
 
@@ -168,7 +168,7 @@ def test_figures_are_those_of_the_folders(page, run, search, data):
     assert line(page, "runs", "steps") == ["8"] and line(page, "runs", "encoder") == ["L"]
     trials = [cells for cells in page.cells["search"] if cells[0].startswith("beta=")]
     assert [cells[1] for cells in trials[:2]] == ["20.00 ±2.50", "19.00 ±2.50"] and trials[0][-1] == "1.5 s"
-    assert trials[-1][0].endswith("failed: ValueError: it broke")
+    assert trials[-1] == ["beta=1,alignment_when=step", "ValueError: it broke"]
     assert len(trials) == len(load_space("beta").points)
 
 
@@ -201,7 +201,8 @@ def test_mixes_stand_by_quality_over_parameters_and_time(tmp_path):
         ["encoder=LLL,decoder=PPP", "3.0000", "50", "1,000"],
         ["encoder=GG,decoder=PPP", "4.0000", "50", "1,002"],
     ]
-    assert page.marks == [3, 3, 3]  # over parameters, over time, by quality
+    assert page.marks[1:] == [3] * 5  # validations, over parameters, over time, by quality, by what was tried
+    assert page.marks[0] == 4  # a dot a trial, and the best so far
     assert "It has not ended" in page.texts["search"]
     for title in ("valid loss by parameters", "valid loss by seconds of training", "Trials by valid loss"):
         assert title in page.texts["search"]
@@ -429,6 +430,6 @@ def test_a_real_search_is_told_as_it_ended(tmp_path, run, data, ray_session):
     raysum.report(tmp_path / "search", out=tmp_path / "page.html")
     trials = [cells for cells in Page(tmp_path / "page.html").cells["search"] if cells[0].startswith("beta=")]
     rouge2 = [cell(trial.metrics, "rouge2", FIGURES["rouge2"]) for trial in found.trials]
-    assert [(cells[0], cells[3]) for cells in trials] == list(
+    assert [(cells[0], cells[1]) for cells in trials] == list(
         zip([trial.name for trial in found.trials], rouge2, strict=True)
     )
