@@ -46,8 +46,12 @@ def board(folder: str, **settings: Any) -> None:
         say("Ctrl-C stops it")
         how: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "lifespan": "off"}
         server = uvicorn.Server(uvicorn.Config(api, timeout_graceful_shutdown=1, **how))
-        before = {name: signal.signal(name, lambda *_: None) for name in (signal.SIGINT, signal.SIGTERM)}
-        server.run(sockets=[listener])  # it takes the signals, and raises them once more at its end
+
+        def stop(*_: Any) -> None:
+            server.should_exit = True
+
+        before = {name: signal.signal(name, stop) for name in (signal.SIGINT, signal.SIGTERM)}
+        server.run(sockets=[listener])  # it takes the signals itself, and raises them once more at its end
         say("stopping")
         for name, handler in before.items():
             signal.signal(name, handler)

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 COLORS = 8  # of the page: --c0 to --c7
+LONGEST = 30  # letters of the name of a row
 _WIDE, _HIGH = 480, 270  # of a chart, in its own units: about pixels
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 22, 40
 _APART, _TICKS = 120, 14  # between parallel axes, at least; names on one of them, at most
@@ -115,7 +116,7 @@ def rows(title: str, drawn: Sequence[Row], x: str) -> str:
     kept = [row for row in drawn if math.isfinite(row.value + row.low + row.high)]
     if not kept:
         return ""
-    names = [row.name if len(row.name) <= 30 else f"{row.name[:29]}…" for row in kept]
+    names = [row.name if len(row.name) <= LONGEST else f"{row.name[: LONGEST - 1]}…" for row in kept]
     left, high = 14 + _LETTER * max(map(len, names)), 8 + _ROW * len(kept)
     across = Scale.over([value for row in kept for value in (row.value, row.low, row.high)], left, _WIDE - 22)
     parts = [_grid(across, 4, high), _text(_WIDE - 22, high + 34, x, "end")]

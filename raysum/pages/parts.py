@@ -62,6 +62,7 @@ def code(text: str) -> str:
 
 def duration(seconds: float) -> str:
     """Such as 2 min 51 s, or 3 h 5 min."""
+    seconds = seconds if seconds < 59.95 else round(seconds)
     hours, minutes, rest = int(seconds // 3600), int(seconds % 3600 // 60), seconds % 60
     if hours:
         return f"{hours} h {minutes} min"

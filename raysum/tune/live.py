@@ -11,7 +11,7 @@ from raysum.runtime.storage import write_text
 from raysum.tune.page import EVERY, page
 from raysum.tune.record import read_search
 
-_SHARE = 20  # times what writing it takes passes until it is written again
+_SHARE, _LONGEST = 20, 30.0  # times its processor seconds pass until it is written again; seconds, at most
 
 
 @contextmanager
@@ -33,9 +33,9 @@ def paged(out: Path) -> Iterator[Path]:
     def follow() -> None:
         wait = 0.0
         while not stopped.wait(wait):
-            began = time.monotonic()
+            began = time.thread_time()
             write(running=True)
-            wait = max(EVERY, _SHARE * (time.monotonic() - began))
+            wait = max(EVERY, min(_SHARE * (time.thread_time() - began), _LONGEST))
 
     thread = threading.Thread(target=follow, name="search page", daemon=True)
     thread.start()

@@ -1,7 +1,7 @@
 """A search as HTML: its trials drawn and as tables, for reports, and as a page of its own that follows it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
@@ -90,12 +90,12 @@ def best_so_far(search: Searched) -> str:
     """What each trial ended with, or has so far, and the best of what was known by then."""
     metric, low = search.space.metric, search.space.mode == "min"
     most = max((one.amount for trial in search.trials for one in trial.reports), default=0.0)
-    # Of a trial that decodes, the mean over some of the examples is not yet comparable.
+    # Of a trial that decodes, the mean over some of the examples is not comparable.
     counted = sorted(
         (one.minutes, one.metrics[metric], label(trial.config))
         for trial in search.trials
         for one in trial.reports
-        if search.space.kind == "train" or one.amount >= most
+        if search.space.kind == "train" or (trial.state == "ended" and one.amount >= most)
     )
     best, steps, dots = math.inf if low else -math.inf, list[Point](), list[Point]()
     for minutes, value, name in counted:
@@ -142,7 +142,7 @@ def _parallel(search: Searched, trials: Sequence[Tried]) -> str:
         values = [*(trial.config[key] for key in keys), trial.metrics[metric]]
         drawn.append((Line(told, (), color, faint=faint), values))
     names = [*(key.rpartition(".")[2] for key in keys), titled(metric)]
-    title = "What was tried, and what it gave (the best at the top of the last axis)"
+    title = "What was tried and what it gave (the best at the top)"
     return charts.parallel(title, names, drawn, upward=search.space.mode == "max")
 
 
@@ -188,11 +188,12 @@ def _dot(place: int, trial: Tried, metric: str, cost: str) -> Point:
     return Point(paid, value, told, label=name)
 
 
-def _ranked(trials: Iterable[Tried], metric: str) -> str:
-    drawn = [
-        row_of(label(trial.config), trial.metrics, metric, _OTHER if place else _BEST)
-        for place, trial in enumerate(trials)
-    ]
+def _ranked(trials: Sequence[Tried], metric: str) -> str:
+    names = [label(trial.config) for trial in trials]
+    if any(len(name) > charts.LONGEST for name in names):
+        names = ["/".join(map(short, trial.config.values())) for trial in trials]
+    figures = zip(names, trials, strict=True)
+    drawn = [row_of(name, one.metrics, metric, _OTHER if at else _BEST) for at, (name, one) in enumerate(figures)]
     return charts.rows(f"Trials by {titled(metric)}", drawn, titled(metric))
 
 
