@@ -40,7 +40,7 @@ def write_search(folder: Path, *lines: dict, ended: bool = False, **space) -> Pa
     told = {"about": "rates", "kind": "train", "preset": "pht", "metric": "valid_loss"}
     told |= {"search": {"model.dropout": values}, **space}
     content = {"name": "rates", "space": told, "config": {"train": {"steps": 40}}}
-    (folder / "search.yaml").write_text(yaml.safe_dump(content))
+    (folder / "search.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     for line in lines:
         append_line(folder / RECORD, line)
     if ended:
@@ -136,6 +136,23 @@ def test_a_trial_that_begins_again_forgets_what_lies_behind_its_new_beginning(tm
     assert [(one.amount, one.metrics["valid_loss"]) for one in trial.reports] == [(10.0, 3.9)]
     (stopped,) = read_search(tmp_path / "search", running=False).trials
     assert (trial.state, stopped.state) == ("running", "stopped")
+
+
+def test_what_tune_wrote_counts_where_the_record_has_nothing(tmp_path):
+    values = {"model.width": {"grid": [8]}, "model.dropout": {"grid": [0.1, 0.2]}}
+    line = {"time": 9.0, "trial": "width=8,dropout=0.1", "state": "failed", "error": "new"}
+    config = {"model.width": 8, "model.dropout": 0.1}
+    folder = write_search(tmp_path / "search", {**line, "config": config}, search=values)
+    for name, dropout in (("dropout=0.1_a4d7", 0.1), ("dropout=0.2", 0.2)):
+        trial = folder / "tune" / f"width=8,{name}"
+        trial.mkdir(parents=True)
+        (trial / "params.json").write_text(
+            json.dumps({"model.dropout": dropout, "model.width": 8})
+        )  # sorted, as by Tune
+        (trial / "result.json").touch()
+        (trial / "error.txt").write_text("Traceback\nold")
+    trials = read_search(folder).trials
+    assert [(one.name, one.error) for one in trials] == [("width=8,dropout=0.1", "new"), ("width=8,dropout=0.2", "old")]
 
 
 def test_a_damaged_record_is_named(tmp_path):

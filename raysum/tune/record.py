@@ -238,7 +238,8 @@ def _lines(path: Path, space: SpaceConfig) -> list[Line]:
 
 def _former(file: Path, space: SpaceConfig, known: set[str]) -> Iterator[Line]:
     """What a ``result.json`` and the error beside it tell; nothing where the trial is among the ``known`` ones."""
-    if file.parent.name in known:
+    folder = file.parent.name
+    if any(folder == name or folder.startswith(f"{name}_") for name in known):  # Tune adds that to a second try
         return
     reported, error = list(read_lines(file)), file.with_name("error.txt")
     if not reported and not error.is_file():
@@ -246,9 +247,8 @@ def _former(file: Path, space: SpaceConfig, known: set[str]) -> Iterator[Line]:
     config = reported[-1].get("config") if reported else read_json(file.with_name("params.json"))
     if not isinstance(config, dict):
         raise UserError(f"{file} does not say what the trial tried; put back a copy")
-    name = label(config) if space.searcher == "grid" else file.parent.name
-    if name in known:
-        return
+    config = {key: config[key] for key in [*space.search, *config] if key in config}  # params.json has lost the order
+    name = label(config) if space.searcher == "grid" else folder
     line = Line(time=error.stat().st_mtime if error.is_file() else 0.0, trial=name, config=config)
     for number, one in enumerate(reported):
         spent, at = (one.get(key) for key in ("time_total_s", "timestamp"))
