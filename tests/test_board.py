@@ -18,7 +18,7 @@ from processes import Command, free_port
 
 from raysum.board.app import board, build_api
 from raysum.board.pages import Pages
-from raysum.board.places import find
+from raysum.board.places import find, stamp
 from raysum.errors import UserError
 from raysum.pages.parts import duration
 from raysum.run import Run
@@ -230,7 +230,7 @@ def test_the_board_lists_runs_and_searches_and_names_what_is_damaged(client, fol
     damaged = HOSTILE.replace("/", "")
     assert rows.keys() == {"folder", "deep/pht", "<i>rates", damaged}
     assert rows["deep/pht"][:1] + rows["deep/pht"][3:] == ["run", "valid loss 2.2500", "valid loss 2.2500", "5.0 s"]
-    assert rows["<i>rates"][:3] == ["search", "interrupted", "1 of 4 trials"]
+    assert rows["<i>rates"][:3] == ["search", "interrupted", "1 of 4 trials, 1 failed"]
     assert rows[damaged][1] == "damaged" and "line 1 is no JSON object" in found.texts["damaged"]
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     links = [own["href"] for tag, own in found.tags if tag == "a"]
@@ -280,6 +280,11 @@ def test_a_page_is_made_anew_when_its_files_change(folder):
     pages = Pages(folder)
     first = pages.page("<i>rates")
     assert pages.page("<i>rates") is first and pages.page("none") is None
+    run = folder / "deep" / "pht"
+    before = stamp(run)
+    (run / "evaluation" / "data" / "test").mkdir(parents=True)
+    (run / "evaluation" / "data" / "test" / "table.json").write_text("{}")
+    assert stamp(run) != before
     append_line(folder / "<i>rates" / RECORD, reported(1070.0, "b", 30, 1.25))
     assert "1.2500" in str(pages.page("<i>rates")) and "1.2500" not in str(first)
 

@@ -35,9 +35,9 @@ class Pages:
         kinds = [place.kind for place in found]
         counted = [(f"{len(running)}", "running")]
         counted += [(f"{kinds.count(kind)}", name) for kind, name in (("run", "runs"), ("search", "searches"))]
-        shown = [parts.heading(place.name) + _link(place) + place.drawn for place in running[:_DRAWN]]
-        sections = [parts.section("now", "Running now", *shown)] if shown else []
-        sections.append(parts.section("all", "Runs and searches", _table(found)))
+        shown = parts.charts(*map(_shown, running[:_DRAWN]))
+        sections = [parts.section("now", "Running now", shown)] if shown else []
+        sections.append(parts.section("all", "Runs and searches", _table(found), parts.note(places.BOUNDS)))
         if damaged := [[place.name, place.trouble] for place in found if place.trouble]:
             sections.append(parts.section("damaged", "Damaged", parts.table(["folder", "what is wrong"], damaged)))
         return document(str(self.folder), parts.tiles(counted), sections, {}, EVERY, _LATE)
@@ -66,8 +66,10 @@ def address(place: Place) -> str:
     return f"/page/{quote(place.name)}"
 
 
-def _link(place: Place) -> str:
-    return f'<p class="note">{parts.escape(place.done)} · <a href="{parts.escape(address(place))}">all of it</a></p>'
+def _shown(place: Place) -> str:
+    """How far it is, with the way to its own page."""
+    link = f'<a href="{parts.escape(address(place))}">all of it</a>'
+    return f'<div>{parts.heading(place.name)}<p class="note">{parts.escape(place.done)} · {link}</p>{place.drawn}</div>'
 
 
 def _table(found: list[Place]) -> str:

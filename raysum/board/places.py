@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from raysum.errors import UserError
@@ -16,8 +17,10 @@ from raysum.train.brief import stale
 from raysum.tune.page import best_so_far, titled
 from raysum.tune.record import RECORD, Searched, read_search
 
-_DEEP, _FOLDERS, _PLACES = 6, 20_000, 2_000  # looked into, at most
-_TOLD = ("config.yaml", "metrics.jsonl", "checkpoints", "alignment/metrics.jsonl", "search.yaml", RECORD, "best.json")
+_DEEP, _FOLDERS, _PLACES = 6, 20_000, 2_000
+BOUNDS = f"Looked for {_DEEP} folders deep, {_PLACES:,} of them in {_FOLDERS:,} at most; links are not followed."
+_TOLD = ("config.yaml", "metrics.jsonl", "checkpoints", "decode.yaml", "search.yaml", RECORD, "best.json")
+_INSIDE = ("alignment/metrics.jsonl", "evaluation/*/*/table.json", f"*/{RECORD}", "*/best.json")
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,9 @@ def is_running(path: Path) -> bool:
 
 def stamp(path: Path) -> tuple[tuple[int, int], ...]:
     """What changes whenever one of the files does that tell how far it has come."""
-    return tuple((told.st_mtime_ns, told.st_size) for told in map(_stat, (path / name for name in _TOLD)) if told)
+    inside = chain.from_iterable(sorted(path.glob(pattern)) for pattern in _INSIDE)
+    files = [*(path / name for name in _TOLD), *inside]
+    return tuple((told.st_mtime_ns, told.st_size) for told in map(_stat, files) if told)
 
 
 def _stat(path: Path) -> os.stat_result | None:
@@ -130,20 +135,21 @@ def _of_run(place: Place, run: Trained, running: bool) -> Place:
         last=f"valid loss {losses[max(losses)]:.4f}" if losses else "",
         best=f"valid loss {min(losses.values()):.4f}" if losses else "",
         time=parts.duration(seconds) if seconds else "",
-        drawn=parts.charts(training.loss([run])) if running else "",
+        drawn=training.loss([run]) if running else "",
     )
 
 
 def _of_search(place: Place, search: Searched) -> Place:
-    metric, ended = search.space.metric, sum(trial.state == "ended" for trial in search.trials)
+    metric, states = search.space.metric, [trial.state for trial in search.trials]
+    failed = f", {states.count('failed')} failed" if "failed" in states else ""
     known = [trial for trial in search.trials if trial.metrics]
     last = max((trial.reports[-1] for trial in known), key=lambda report: report.minutes, default=None)
     return replace(
         place,
         state="running" if search.running else "finished" if search.ended else "interrupted",
-        done=f"{ended} of {search.total} trials",
+        done=f"{states.count('ended')} of {search.total} trials{failed}",
         last=f"{titled(metric)} {last.metrics[metric]:.4g}" if last else "",
         best=f"{titled(metric)} {known[0].metrics[metric]:.4g}" if known else "",
         time=parts.duration(60 * search.minutes),
-        drawn=parts.charts(best_so_far(search)) if search.running else "",
+        drawn=best_so_far(search) if search.running else "",
     )

@@ -21,7 +21,7 @@ _BEST, _OTHER = 1, charts.COLORS - 1
 
 def page(search: Searched) -> str:
     """The whole page; of a search that runs, one that looks for a newer one of itself."""
-    late = "Nothing was written here for a while: the search was ended from outside, or waits. Its command goes on."
+    late = "Nothing came for a while: the search was killed, or waits; its `raysum tune` command goes on with it."
     content = parts.section("search", search.space.about, _trials(search))
     return document(search.name, parts.tiles(_tiles(search)), [content], {}, EVERY if search.running else None, late)
 
@@ -37,7 +37,7 @@ def _tiles(search: Searched) -> list[tuple[str, str]]:
         figure = cell(known[0].metrics, search.space.metric, {**FIGURES, **SHOWN}[search.space.metric])
         told.append((figure, f"best {titled(search.space.metric)}: {label(known[0].config)}"))
     told.append((parts.duration(60 * search.minutes), "of searching"))
-    if search.running:
+    if search.running and search.left != 0:
         told.append((_about(search.left), "left, at the pace so far"))
     return told
 
@@ -60,6 +60,7 @@ def _trials(search: Searched) -> str:
     told = f"{search.total} trials by {space.metric}, best first."
     coming = search.total - len(search.trials)
     told += f" {coming} of them have yet to begin." if coming else ""
+    told += f" Of the best run the attention predictor is trained and {space.then} searched next." if space.then else ""
     told += "" if search.ended or search.running else " It has not ended; its `raysum tune` command goes on with it."
     known = [trial for trial in search.trials if trial.metrics][:_LISTED]
     told += f" The best {_LISTED} are drawn." if len(search.trials) > _LISTED else ""
