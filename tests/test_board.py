@@ -269,6 +269,10 @@ def test_states_follow_the_lock(folder):
         assert [place.name for place in running if place.running] == [place.name for place in running[:2]]
         assert {place.name for place in running[:2]} == {"deep/pht", "<i>rates"}
         assert all("<svg" in place.drawn for place in running[:2])
+        pages = Pages(folder)
+        assert all("data-every" in str(pages.page(place.name)) for place in running[:2])
+        assert "Running now" in pages.overview()
+    assert "data-every" not in str(pages.page("deep/pht"))
     steps = Run(run).config.train.steps
     assert states()["deep/pht"] == ("finished" if steps <= 1 else "interrupted")
     append_line(run / "metrics.jsonl", {"step": steps, "loss": 3.0, "seconds": 5.0})

@@ -231,7 +231,7 @@ def _lines(path: Path, space: SpaceConfig) -> list[Line]:
         lines = [Line.model_validate(line) for line in read_lines(file)]
     except ValidationError as error:
         raise UserError(f"{file} is damaged: {error.errors()[0]['msg']}; put back a copy, or remove it") from None
-    known = {line.trial for line in lines}
+    known = {line.trial for line in lines if line.trial}
     lines += [line for file in sorted(path.glob("tune/*/result.json")) for line in _former(file, space, known)]
     return sorted(lines, key=lambda line: line.time)
 
