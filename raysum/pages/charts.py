@@ -151,9 +151,10 @@ def parallel(title: str, names: Sequence[str], drawn: Sequence[tuple[Line, Seque
         axes.append(f'<path class="grid" d="M{x:.1f} {_TOP + 6}V{_HIGH - 14}"/>{_text(x, 13, name, "middle")}')
         side, anchor = (6, "start") if x == places[-1] else (-6, "end")
         axes += [_text(x + side, column(tick) + 4, told, anchor, "over") for tick, told in column.ticks()]
-    drawing = f'<svg viewBox="0 0 {wide} {_HIGH}" width="{wide}" height="{_HIGH}" role="img">{_title(title)}'
-    body = f'<div class="wide">{drawing}{"".join(marks + axes)}</svg></div>'
-    return f'<figure class="parallel"><figcaption>{escape(title)}</figcaption>{body}</figure>'
+    size = f'viewBox="0 0 {wide} {_HIGH}" style="min-width:{round(0.8 * wide)}px"'  # else it is scrolled
+    body = f'<div class="wide"><svg {size} role="img">{_title(title)}{"".join(marks + axes)}</svg></div>'
+    whole = ' style="grid-column:1/-1"' if wide > 1.3 * _WIDE else ""
+    return f'<figure class="parallel"{whole}><figcaption>{escape(title)}</figcaption>{body}</figure>'
 
 
 @dataclass(frozen=True)

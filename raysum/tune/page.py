@@ -13,7 +13,7 @@ from raysum.tune.results import SHOWN
 from raysum.tune.spaces import label, short
 
 EVERY = 5.0  # seconds after which a page of something that runs is looked for anew
-_LISTED = 60  # trials of a plot, and of a table that is open
+_LISTED, _RANKED = 60, 20  # trials of a plot, and of a table that is open; of a chart with a row each
 _NAMED = 3  # the best so many dots have their names beside them
 _COLORED = 6  # trials with a colour each; of more only the best is marked
 _BEST, _OTHER = 1, charts.COLORS - 1
@@ -93,15 +93,15 @@ def best_so_far(search: Searched) -> str:
     most = max((one.amount for trial in search.trials for one in trial.reports), default=0.0)
     # Of a trial that decodes, the mean over some of the examples is not comparable.
     counted = sorted(
-        (one.minutes, one.metrics[metric], label(trial.config))
+        (one.minutes, one.metrics[metric], trial.name, label(trial.config))
         for trial in search.trials
         for one in trial.reports
         if search.space.kind == "train" or (trial.state == "ended" and one.amount >= most)
     )
-    best, steps, dots = math.inf if low else -math.inf, list[Point](), list[Point]()
-    for minutes, value, name in counted:
-        told = f"{name}: {metric} {value:.4g} after {minutes:.1f} min"
-        dots.append(Point(minutes, value, told))
+    best, steps, last = math.inf if low else -math.inf, list[Point](), dict[str, Point]()
+    for minutes, value, name, tried in counted:
+        told = f"{tried}: {metric} {value:.4g} after {minutes:.1f} min"
+        last[name] = Point(minutes, value, told)
         if (value < best) if low else (value > best):
             steps += [Point(minutes, best)] if steps else []
             steps.append(Point(minutes, value, told))
@@ -109,7 +109,7 @@ def best_so_far(search: Searched) -> str:
     if not steps:
         return ""
     steps.append(Point(max(search.minutes, counted[-1][0]), best))
-    lines = [Line("trials", dots, _OTHER, dots=True), Line("best so far", steps, _BEST, faint=True)]
+    lines = [Line("trials", [*last.values()], _OTHER, dots=True), Line("best so far", steps, _BEST, faint=True)]
     return charts.lines("Best so far", lines, "minutes of searching", titled(metric))
 
 
@@ -190,12 +190,14 @@ def _dot(place: int, trial: Tried, metric: str, cost: str) -> Point:
 
 
 def _ranked(trials: Sequence[Tried], metric: str) -> str:
+    named = f"Trials by {titled(metric)}" if len(trials) <= _RANKED else f"The best {_RANKED} trials"
+    trials = trials[:_RANKED]
     names = [label(trial.config) for trial in trials]
     if any(len(name) > charts.LONGEST for name in names):
         names = ["/".join(map(short, trial.config.values())) for trial in trials]
     figures = zip(names, trials, strict=True)
     drawn = [row_of(name, one.metrics, metric, _OTHER if at else _BEST) for at, (name, one) in enumerate(figures)]
-    return charts.rows(f"Trials by {titled(metric)}", drawn, titled(metric))
+    return charts.rows(named, drawn, titled(metric))
 
 
 def row_of(name: str, figures: Mapping[str, float], key: str, color: int) -> charts.Row:

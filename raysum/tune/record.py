@@ -247,7 +247,8 @@ def _former(file: Path, space: SpaceConfig, known: set[str]) -> Iterator[Line]:
     config = reported[-1].get("config") if reported else read_json(file.with_name("params.json"))
     if not isinstance(config, dict):
         raise UserError(f"{file} does not say what the trial tried; put back a copy")
-    config = {key: config[key] for key in [*space.search, *config] if key in config}  # params.json has lost the order
+    if not reported:  # params.json has lost the order
+        config = {key: config[key] for key in [*space.search, *config] if key in config}
     name = label(config) if space.searcher == "grid" else folder
     line = Line(time=error.stat().st_mtime if error.is_file() else 0.0, trial=name, config=config)
     for number, one in enumerate(reported):
