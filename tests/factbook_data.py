@@ -7,7 +7,7 @@ import torch
 
 from raysum.config.sections import Config, DecodeConfig
 from raysum.data.dataset import Dataset
-from raysum.data.recipe import Recipe
+from raysum.data.recipe import Graph, Recipe
 from raysum.data.rows import table_of
 from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
@@ -21,12 +21,15 @@ from raysum.run import Run
 from raysum.systems import Spec, build
 
 
-def write_factbook(path: Path, counts: dict[str, int], summaries: bool = True, pieces: int = 400) -> Dataset:
+def write_factbook(
+    path: Path, counts: dict[str, int], summaries: bool = True, pieces: int = 400, graph: Graph = "none"
+) -> Dataset:
     """A dataset with ``counts`` examples a split; its vocabulary depends on ``pieces`` alone."""
     path.mkdir(parents=True)
     texts = [text for raw in generate("train", 60) for text in (raw["summary"], *(d["text"] for d in raw["documents"]))]
     vocabulary = Vocabulary.train([line for text in texts for line in text.splitlines()], pieces)
-    recipe = Recipe(max_paragraphs=10, paragraph_tokens=40, keep=[KEPT], vocabulary_sha256=vocabulary.sha256)
+    limits: dict[str, Any] = {"max_paragraphs": 10, "paragraph_tokens": 40, "graph": graph, "keep": [KEPT]}
+    recipe = Recipe(**limits, vocabulary_sha256=vocabulary.sha256)
     writer = DatasetWriter(path, "summarization", recipe, vocabulary)
     changes: dict[str, Any] = {} if summaries else {"summary": "", KEPT: None}
     written = []
@@ -43,20 +46,21 @@ def write_run(path: Path, dataset: Dataset, predictor: bool = False, **shape: st
     pieces = len(Vocabulary.load(dataset.vocabulary_path))
     run = Run(path)
     form: dict[str, Any] = {"encoder": "L", "decoder": "P", **shape}
-    _write(run, FamilySpec(vocabulary=pieces, pooling_heads=2, **form, **sizes), dataset)
+    write_model(run, FamilySpec(vocabulary=pieces, pooling_heads=2, **form, **sizes), dataset)
     if predictor:
-        _write(run.alignment, PredictorSpec(layers=1, **sizes), dataset)
+        write_model(run.alignment, PredictorSpec(layers=1, **sizes), dataset)
     return run
 
 
 def write_ranker(path: Path, dataset: Dataset) -> Run:
     """A ranker of random weights."""
     run = Run(path)
-    _write(run, RankerSpec(vocabulary=len(Vocabulary.load(dataset.vocabulary_path)), width=8, hidden=8), dataset)
+    write_model(run, RankerSpec(vocabulary=len(Vocabulary.load(dataset.vocabulary_path)), width=8, hidden=8), dataset)
     return run
 
 
-def _write(run: Run, spec: Spec, dataset: Dataset) -> None:
+def write_model(run: Run, spec: Spec, dataset: Dataset) -> None:
+    """The ``run`` of a model with random weights."""
     torch.manual_seed(0)
     model = build(spec)
     for parameter in model.parameters():  # wide, so that hypotheses differ clearly

@@ -1,79 +1,46 @@
-"""The efficiency table of the PHT paper (Table 5): largest batch in a memory, parameters, time to validate a set.
-
-By hand: ``pytest -m long tests/test_efficiency.py -s`` prints the table.
-"""
-
-from typing import Any
+"""The efficiency table of the PHT and VHT papers, by hand: ``pytest -m long tests/test_efficiency.py -s`` prints it."""
 
 import pytest
-import torch
 
-from raysum import systems
-from raysum.bench.inputs import batch
-from raysum.bench.isolate import Row, alone
-from raysum.bench.machine import measure, timed
-from raysum.bench.result import BenchResult
-from raysum.bench.train import training_step
+from raysum.bench.efficiency import EfficiencyBench, bench_efficiency, largest_batch
 from raysum.cli.options import print_result
-from raysum.config.loading import load_config
-from raysum.config.sections import Config
-from raysum.errors import UserError
-
-PRESETS = ("ft-3", "tdmca-3", "txl", "ht-3-3", "vht", "pht", "graphsum")
-SOURCE = ["source.max_paragraphs=16", "source.max_tokens=1600"]  # as in the paper
-TARGET_TOKENS, EXAMPLES, THREADS = 140, 8, 2
-MEMORY_MB, MOST = 2048, 8  # what a training process may hold, its code included; no larger batch is tried
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_hierarchical_models_train_larger_batches_and_validate_faster():
-    machine = measure(THREADS, ["fp32"])
-    rows = []
-    for preset in PRESETS:
-        config = load_config(preset, SOURCE)
-        largest, used = largest_batch(config)
-        row = {"preset": preset, "largest_batch": largest, "memory_mb": used}
-        rows.append(row | {"parameters": systems.count_parameters(config.model)} | alone(validation_row, config))
-    print_result(BenchResult("efficiency", machine, rows), as_json=False)
-    found = {row["preset"]: row for row in rows}
+    result = bench_efficiency(EfficiencyBench())
+    print_result(result, as_json=False)
+    found = {row["preset"]: row for row in result.rows}
     assert all(found[name]["validation_s"] < found["ft-3"]["validation_s"] for name in ("vht", "pht"))
 
 
-def largest_batch(config: Config) -> tuple[int, float]:
-    """The most examples whose training step stays in the memory, and its peak in MiB: doubled, then halved between."""
-    fits, used, fails = 0, 0.0, MOST + 1
-    while fits + 1 < fails:
-        size = (fits + fails) // 2 if fails <= MOST else min(2 * fits or 1, MOST)
-        try:
-            peak = alone(training_row, config, size)["peak_rss_mb"]
-        except UserError:  # killed for memory
-            peak = float("inf")
-        if peak <= MEMORY_MB:
-            fits, used = size, peak
-        else:
-            fails = size
-    return fits, used
+@pytest.mark.slow
+def test_rows_are_of_the_largest_batch_that_fits():
+    small = ["model.width=128", "model.ffn=256", "model.heads=4", "model.vocabulary=2000"]
+    small += ["source.max_paragraphs=10", "source.paragraph_tokens=40"]
+    settings = EfficiencyBench(
+        presets=["pht", "transformer-decoder"], memory_mb=500, most=64, target_tokens=30, examples=3, config=small
+    )
+    pht, decoder = bench_efficiency(settings).rows
+    for row in (pht, decoder):
+        assert 2 < row["largest_batch"] < 64 and 400 < row["memory_mb"] <= 500 and row["validation_s"] > 0
+    output = 2000 * 128  # tied in the papers' count, as it is in the decoder
+    assert pht["parameters_mb"] == pytest.approx(12e-6 * (pht["parameters"] - output))
+    assert decoder["parameters_mb"] == pytest.approx(12e-6 * decoder["parameters"])
+    assert decoder["parameters"] < pht["parameters"] - output
 
 
-def training_row(config: Config, examples: int) -> Row:
-    """Two training steps, in this process: their peak is its figure."""
-    torch.set_num_threads(THREADS)
-    step, _ = training_step(config, batch(config, examples, TARGET_TOKENS), "fp32")
-    for _ in range(2):
-        step()
-    return {}
+@pytest.mark.parametrize("most", [1, 2, 7, 64, 1000])
+@pytest.mark.parametrize("limit", [50, 100, 131, 400, 401, 900, 10**6])
+def test_the_largest_size_is_found_in_few_tries(most, limit):
+    tried = []
 
+    def peak(size: int) -> float:  # about a line
+        tried.append(size)
+        return 100 + 10 * size + 30 * (size > 5) + size**2 / 500
 
-def validation_row(config: Config) -> Row:
-    """Seconds to compute the validation loss of a fixed set, in batches of four, in this process."""
-    torch.set_num_threads(THREADS)
-    objective = systems.objective(config.model, systems.build(config.model), 0.0).eval()
-    batches = [batch(config, 4, TARGET_TOKENS, seed=seed) for seed in range(EXAMPLES // 4)]
-
-    def validate() -> Any:
-        with torch.inference_mode():
-            return [float(objective(inputs)) for inputs in batches]
-
-    validate()
-    return {"validation_s": timed(validate)}
+    largest, used = largest_batch(peak, limit, most)
+    assert len(tried) == len({*tried}) <= 9
+    assert largest == 0 == used or used == peak(largest) <= limit
+    assert largest == most or peak(largest + 1) > limit

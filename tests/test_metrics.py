@@ -15,7 +15,7 @@ from raysum.errors import UserError
 from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
 from raysum.metrics.statistics import paired_difference, ratio_interval
-from raysum.metrics.stemming import Stems
+from raysum.metrics.stemming import stem
 from raysum.metrics.wording import fragments, wording
 
 REFERENCE = "The rivers joined the sea.\nBoats were sailing slowly."
@@ -112,7 +112,7 @@ def test_google_protocol_is_the_library_on_all_papers(shared):
 
 
 def test_stems_are_those_of_the_library(shared):
-    draw, stem = random.Random(5), PorterStemmer().stem
+    draw, theirs = random.Random(5), PorterStemmer().stem
     with gzip.open(shared / "data/scisummnet/train.jsonl.gz", "rt") as file:
         words = set(re.findall("[a-z0-9]+", file.read(3_000_000).lower()))
     ends = ["", "s", "ies", "ied", "eed", "ed", "ing", "y", "ational", "logi", "alli", "bli", "fulli", "ness", "icate"]
@@ -120,9 +120,8 @@ def test_stems_are_those_of_the_library(shared):
     letters = "aeiouyybcdlsztngrwx1"
     words |= {"".join(draw.choices(letters, k=draw.randint(1, 7))) + draw.choice(ends) for _ in range(20_000)}
     words |= {"skies", "dying", "lying", "tying", "news", "innings", "cannings", "howe", "succeed", "yyyyyy"}
-    stems = Stems()
-    wrong = {word: (stems[word], stem(word)) for word in words if len(word) > 3 and stems[word] != stem(word)}
-    assert not wrong and len(words) > 30_000 and stems["was"] == "was"
+    wrong = {word: (stem(word), theirs(word)) for word in words if len(word) > 3 and stem(word) != theirs(word)}
+    assert not wrong and len(words) > 30_000
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -4,14 +4,13 @@ import json
 import math
 import re
 import shutil
-import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
+from browsing import BROWSER, Page, look
 from factbook_data import write_factbook, write_run
 
 import raysum
@@ -21,63 +20,13 @@ from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate, results_folder
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
-from raysum.report.charts import Line, Point, Row, Scale, heat, lines, rows
+from raysum.pages.charts import Line, Point, Row, Scale, heat, lines, rows
 from raysum.report.gather import gather
 from raysum.run import Run
 from raysum.runtime.storage import append_line
 from raysum.tune.spaces import load_space
 
-BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 HOSTILE = '<script>alert("1")</script>&<b onclick=x>'
-EMPTY = {"meta", "link", "br"}
-
-
-class Page(HTMLParser):
-    """What a browser would make of a page, as far as tests ask."""
-
-    def __init__(self, file: Path):
-        super().__init__()
-        self.open: list[tuple[str, dict]] = []
-        self.tags: list[tuple[str, dict]] = []
-        self.marks: list[int] = []  # of each drawing
-        self.cells: dict[str, list[list[str]]] = {}  # rows of tables by section
-        self.texts: dict[str, str] = {}  # by section
-        self.feed(file.read_text())
-        self.close()
-        assert not self.open, f"not closed: {self.open}"
-
-    @property
-    def section(self) -> str:
-        return next((own["id"] for tag, own in self.open if tag == "section"), "")
-
-    def handle_starttag(self, tag, attrs):
-        own = dict(attrs)
-        self.tags.append((tag, own))
-        if tag not in EMPTY:
-            self.open.append((tag, own))
-        if tag == "svg":
-            self.marks.append(0)
-        elif "mark" in own.get("class", "").split():
-            self.marks[-1] += 1
-        elif tag == "tr":
-            self.cells.setdefault(self.section, []).append([])
-        elif tag in ("td", "th"):
-            self.cells[self.section][-1].append("")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop()[0] == tag
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        if tag not in EMPTY:
-            self.handle_endtag(tag)
-
-    def handle_data(self, data):
-        inside = {tag for tag, _ in self.open}
-        if inside & {"td", "th"}:
-            self.cells[self.section][-1][-1] += data
-        if not inside & {"script", "style"}:
-            self.texts[self.section] = self.texts.get(self.section, "") + data
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +102,7 @@ def test_nothing_comes_from_elsewhere(page):
     for _, own in page.tags:
         for name in ("href", "src", "srcset", "action", "data", "xlink:href"):
             assert own.get(name, "#").startswith(("#", "data:,"))
-    text = (Path(raysum.__file__).parent / "report" / "page.css").read_text()
+    text = (Path(raysum.__file__).parent / "pages" / "page.css").read_text()
     assert "url(" not in text and "@import" not in text
 
 
@@ -168,7 +117,7 @@ def test_figures_are_those_of_the_folders(page, run, search, data):
     assert line(page, "runs", "steps") == ["8"] and line(page, "runs", "encoder") == ["L"]
     trials = [cells for cells in page.cells["search"] if cells[0].startswith("beta=")]
     assert [cells[1] for cells in trials[:2]] == ["20.00 ±2.50", "19.00 ±2.50"] and trials[0][-1] == "1.5 s"
-    assert trials[-1][0].endswith("failed: ValueError: it broke")
+    assert trials[-1] == ["beta=1,alignment_when=step", "ValueError: it broke"]
     assert len(trials) == len(load_space("beta").points)
 
 
@@ -201,7 +150,8 @@ def test_mixes_stand_by_quality_over_parameters_and_time(tmp_path):
         ["encoder=LLL,decoder=PPP", "3.0000", "50", "1,000"],
         ["encoder=GG,decoder=PPP", "4.0000", "50", "1,002"],
     ]
-    assert page.marks == [3, 3, 3]  # over parameters, over time, by quality
+    assert page.marks[1:] == [3] * 5  # validations, over parameters, over time, by quality, by what was tried
+    assert page.marks[0] == 4  # a dot a trial, and the best so far
     assert "It has not ended" in page.texts["search"]
     for title in ("valid loss by parameters", "valid loss by seconds of training", "Trials by valid loss"):
         assert title in page.texts["search"]
@@ -411,24 +361,12 @@ def test_a_browser_shows_the_page_without_errors_or_requests(tmp_path, run, sear
     assert "ReferenceError" in said and {*requests} == {"http://127.0.0.1:9/x"}
 
 
-def look(file: Path, width: int, scheme: int) -> tuple[dict, list[str], str]:
-    """What the page's own look at itself found, what was asked for over the network, what the browser said."""
-    log = file.with_name("net.json")
-    options = ["--no-sandbox", "--headless", "--disable-gpu", "--enable-logging=stderr", f"--log-net-log={log}"]
-    options += [f"--user-data-dir={file.with_name('profile')}", f"--blink-settings=preferredColorScheme={scheme}"]
-    command = [str(BROWSER), *options, f"--window-size={width},900", "--dump-dom", file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    title = re.search(r"<title>(\{.*?\})</title>", done.stdout)
-    assert title, done.stdout[:500]
-    return json.loads(title[1]), re.findall(r'"url":"([^"]+)"', log.read_text()), done.stderr
-
-
 @pytest.mark.long
 def test_a_real_search_is_told_as_it_ended(tmp_path, run, data, ray_session):
     found = raysum.tune("beta", data=str(data.path), out=str(tmp_path / "search"), run=str(run.path), examples=2)
     raysum.report(tmp_path / "search", out=tmp_path / "page.html")
     trials = [cells for cells in Page(tmp_path / "page.html").cells["search"] if cells[0].startswith("beta=")]
     rouge2 = [cell(trial.metrics, "rouge2", FIGURES["rouge2"]) for trial in found.trials]
-    assert [(cells[0], cells[3]) for cells in trials] == list(
+    assert [(cells[0], cells[1]) for cells in trials] == list(
         zip([trial.name for trial in found.trials], rouge2, strict=True)
     )

@@ -15,8 +15,9 @@ PACKAGE = Path(__file__).parents[1] / "raysum"
 ROOMS = [
     ("__main__",),
     ("cli",),
+    ("board",),
     ("quickstart", "auto", "ablation", "bench", "report"),
-    ("tune", "serve"),
+    ("tune", "serve", "analyses"),
     ("evaluate", "human"),
     ("train", "extract"),
     ("decode",),
@@ -29,7 +30,7 @@ ROOMS = [
     ("config",),
     ("models",),
     ("systems",),
-    ("metrics",),
+    ("metrics", "pages"),
     ("runtime",),
     ("errors", "verbs", "presets", "samples", "spaces"),
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from raysum.bench.decode import DecodeBench, bench_decode
+from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
 from raysum.bench.result import BenchResult
 from raysum.bench.rouge import RougeBench, bench_rouge
 from raysum.bench.start import StartBench, bench_start
@@ -14,6 +15,7 @@ from raysum.errors import UserError
 
 BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {
     "decode": (DecodeBench, bench_decode),
+    "efficiency": (EfficiencyBench, bench_efficiency),
     "rouge": (RougeBench, bench_rouge),
     "start": (StartBench, bench_start),
     "train": (TrainBench, bench_train),

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import Field
 
+from raysum.board.config import BoardConfig
 from raysum.cli.configs import config_app
 from raysum.cli.human import human_app
 from raysum.cli.options import Overrides, verb
@@ -185,6 +186,17 @@ def report(
     from raysum.report.writing import report as run
 
     return run(paths, out)
+
+
+@verb(app, BoardConfig)
+def board(
+    folder: Annotated[str, typer.Argument(help="Where the runs and searches are.")],
+    settings: BoardConfig,
+) -> None:
+    """Show all runs and searches in a folder in the browser, and follow those that go on, until stopped."""
+    from raysum.board.app import board as show
+
+    show(**settings.model_dump())
 
 
 class _SummarizeConfig(LoadConfig, Shaped):

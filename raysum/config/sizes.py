@@ -8,8 +8,10 @@ from raysum.config.sections import Config
 from raysum.systems import Spec, count_parameters
 
 # What the PHT and VHT papers state for their models (Table 5 and Table 4), by preset. It is 12 bytes a parameter, fp32
-# and Adam's two moments, with the output tied to the embedding: exactly so for ft-3, pht and vht, else within 1 %.
+# and Adam's two moments, with the output tied to the embedding: exactly so for ft-3, transformer-decoder, pht and vht,
+# else within 1 %.
 PAPERS_MB = {"ft-3": 165.0, "tdmca-3": 131.1, "txl": 130.4, "ht-3-3": 190.8, "pht": 182.4, "vht": 174.5}
+PAPERS_MB |= {"transformer-decoder": 127.1}
 
 
 def megabytes(spec: Spec, moments: bool = False) -> float:

@@ -5,22 +5,20 @@ stand in one table. All but ``pht-paper`` count as rouge-score does; where a pap
 here is the nearest setting, and what still differs is said at its entry.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from statistics import fmean
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
 from raysum.errors import UserError
 from raysum.metrics import set_rouge, word_rouge
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-_Scores = Mapping[str, tuple[float, ...]]  # F1, precision and recall by metric
 Several = Literal["best", "mean", "jackknife"]
 _SEVERAL = {"best": "maximum F1", "mean": "mean", "jackknife": "jackknifed maximum F1"}
-_PARTS = {"fmeasure": "", "precision": "_precision", "recall": "_recall"}  # and what a column's name ends with
+_PARTS = ("", "_precision", "_recall")  # what a column's name ends with: F1 has no ending
 
 
 @dataclass(frozen=True)
@@ -68,45 +66,41 @@ def score(
         raise UserError(
             f"{len(predictions)} predictions for {len(references)} references; give one prediction for each reference"
         )
-    count = _sets if find_protocol(protocol).sets else _words(find_protocol(protocol).one_line)
-    pairs = (
-        _joined(count(prediction, [reference] if isinstance(reference, str) else reference), several)
-        for prediction, reference in zip(predictions, references, strict=True)
-    )
-    rows = [[100 * values[metric][part] for part in range(len(_PARTS)) for metric in METRICS] for values in pairs]
-    columns = [f"{metric}{suffix}" for suffix in _PARTS.values() for metric in METRICS]
-    return pd.DataFrame(rows, columns=columns, dtype="float64")
+    chosen = find_protocol(protocol)
+    wanted = [[one] if isinstance(one, str) else one for one in references]
+    if chosen.one_line and not chosen.sets:
+        predictions, wanted = [_joined(one) for one in predictions], [[*map(_joined, some)] for some in wanted]
+    each = (_sets if chosen.sets else word_rouge.scores)(predictions, wanted)
+    if len(each) > len(wanted):
+        ends = np.cumsum([len(some) for some in wanted])[:-1]
+        each = np.stack([_as_one(found, several) for found in np.split(each, ends)])
+    columns = [f"{metric}{suffix}" for suffix in _PARTS for metric in METRICS]
+    return pd.DataFrame(100 * each.reshape(len(each), len(columns)), columns=columns)
 
 
-def _joined(scores: Sequence[_Scores], several: Several) -> _Scores:
-    """The scores of one prediction by each of its references as one."""
-    if len(scores) == 1:
-        return scores[0]
-    if several == "best":
+def _joined(text: str) -> str:
+    return text.replace("\n", " ")
+
+
+def _as_one(scores: np.ndarray, several: Several) -> np.ndarray:
+    """The scores of one prediction by each of its references, [n, 3, 4], as one."""
+    if several == "best" or len(scores) == 1:
         return _best(scores)
     if several == "jackknife":
-        scores = [_best([*scores[:left_out], *scores[left_out + 1 :]]) for left_out in range(len(scores))]
-    return {metric: tuple(map(fmean, zip(*(one[metric] for one in scores), strict=True))) for metric in METRICS}
+        scores = np.stack([_best(np.delete(scores, left_out, axis=0)) for left_out in range(len(scores))])
+    return scores.mean(axis=0)
 
 
-def _best(scores: Sequence[_Scores]) -> _Scores:
-    return {metric: max((one[metric] for one in scores), key=itemgetter(0)) for metric in METRICS}
+def _best(scores: np.ndarray) -> np.ndarray:
+    """[3, 4] of the reference of the highest F1, for each metric by itself."""
+    return np.take_along_axis(scores, scores[:, :1].argmax(axis=0)[None], axis=0)[0]
 
 
-def _sets(prediction: str, references: Sequence[str]) -> list[_Scores]:
-    found = [set_rouge.scores(prediction, reference) for reference in references]
-    return [{**one, "rougeLsum": one["rougeL"]} for one in found]
-
-
-def _words(one_line: bool) -> Callable[[str, Sequence[str]], list[_Scores]]:
-    def read(text: str) -> word_rouge.Text:
-        return word_rouge.Text(text.replace("\n", " ") if one_line else text)
-
-    def count(prediction: str, references: Sequence[str]) -> list[_Scores]:
-        found = read(prediction)
-        return [word_rouge.scores(found, read(reference)) for reference in references]
-
-    return count
+def _sets(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
+    """As :func:`word_rouge.scores`."""
+    found = (set_rouge.scores(one, other) for one, some in zip(predictions, references, strict=True) for other in some)
+    values = [[one[metric] for metric in ("rouge1", "rouge2", "rougeL", "rougeL")] for one in found]
+    return np.array(values).reshape(-1, 4, 3).transpose(0, 2, 1)
 
 
 def signature(

@@ -11,7 +11,6 @@ _IRREGULAR |= {
 }
 
 _KINDS = bytes(ord("v" if chr(byte) in "aeiou" else "y" if chr(byte) == "y" else "c") for byte in range(256))
-_MOST = 1_000_000
 _STEP_2 = {
     "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al",
     "entli": "ent", "eli": "e", "ousli": "ous", "ization": "ize", "ation": "ate", "ator": "ate", "alism": "al",
@@ -22,19 +21,6 @@ _STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic
 _STEP_4 = ("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion", "ou", "ism", "ate",
            "iti", "ous", "ive", "ize")  # fmt: skip
 _ENDS = {step: tuple(sorted(ends, key=len, reverse=True)) for step, ends in ((2, _STEP_2), (3, _STEP_3), (4, _STEP_4))}
-
-
-class Stems(dict[str, str]):
-    """The stem of each word that is asked for, computed once; words of three letters or fewer stay as they are.
-
-    Forgets all where it holds a million: that takes some 150 MB.
-    """
-
-    def __missing__(self, word: str) -> str:
-        if len(self) == _MOST:
-            self.clear()
-        found = self[word] = stem(word) if len(word) > 3 else word
-        return found
 
 
 def stem(word: str) -> str:

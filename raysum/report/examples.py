@@ -5,9 +5,9 @@ from typing import Any
 
 from raysum.decode.page import doubted, marked
 from raysum.decode.summary import Citation, Summary, shortened
-from raysum.report import charts, parts
+from raysum.pages import charts, parts
+from raysum.pages.parts import escape
 from raysum.report.gather import Evaluated, Example, Notes
-from raysum.report.parts import escape
 
 _COLUMNS = 40  # paragraphs of a heat map, at most
 

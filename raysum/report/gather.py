@@ -13,11 +13,11 @@ from pydantic import BaseModel, ValidationError
 from raysum.data.dataset import MANIFEST, Dataset
 from raysum.decode.summary import Sentence
 from raysum.errors import UserError
-from raysum.report.searches import Searched, read_search
 from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, read_lines
 from raysum.systems import count_parameters
+from raysum.tune.record import Searched, read_search
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _COLUMNS = ["id", "title", "text", "document", "paragraph", "char_start", "source"]
@@ -165,16 +165,22 @@ def _best_run(search: Path) -> Run | None:
 
 
 def _run(run: Run) -> Trained:
-    lines, checkpoints = _lines(run.metrics), run.checkpoints()
+    evaluations = [_evaluation(file.parent, run) for file in sorted(run.evaluation.glob("*/*/table.json"))]
+    return replace(read_training(run), parameters=count_parameters(run.config.model), evaluations=evaluations)
+
+
+def read_training(run: Run) -> Trained:
+    """The run without what takes longer to know: its parameters and evaluations."""
+    checkpoints = run.checkpoints()
     return Trained(
         name=run.path.name,
         run=run,
-        lines=lines,
+        lines=_lines(run.metrics),
         predictor=_lines(run.alignment.metrics),
-        parameters=count_parameters(run.config.model),
+        parameters=0,
         best=run.best().step if checkpoints else None,
         state=checkpoints[-1].state if checkpoints else {},
-        evaluations=[_evaluation(file.parent, run) for file in sorted(run.evaluation.glob("*/*/table.json"))],
+        evaluations=[],
     )
 
 

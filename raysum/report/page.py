@@ -3,14 +3,14 @@
 import os
 import platform
 from collections.abc import Sequence
-from datetime import datetime
-from html import escape
-from importlib import metadata, resources
+from importlib import metadata
 
 from raysum import __version__
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
-from raysum.report import parts, results, training
+from raysum.pages import parts
+from raysum.pages.document import document
+from raysum.report import results, training
 from raysum.report.examples import examples
 from raysum.report.gather import Gathered
 
@@ -28,8 +28,8 @@ _NAMES = {
 }
 
 
-def page(found: Gathered) -> str:
-    """The whole page."""
+def page(found: Gathered, every: float | None = None) -> str:
+    """The whole page; ``every`` so many seconds it looks for a newer one of itself, where given."""
     shown = [
         training.curves(found.runs),
         training.costs(found.runs),
@@ -40,26 +40,12 @@ def page(found: Gathered) -> str:
         training.configs(found.runs),
         _environment(),
     ]
-    links = [
-        f'<a href="#{key}">{name}</a>' for key, name in _NAMES.items() if any(f'id="{key}"' in one for one in shown)
-    ]
     names = [*(run.name for run in found.runs), *(search.name for search in found.searches)]
-    named = escape(", ".join(names or [one.name for one in found.evaluations]))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="data:,"><title>raysum: {named}</title><style>{_file("page.css")}</style></head>'
-        f"<body><header><h1>{named}</h1>{_tiles(found)}</header><nav><div>{''.join(links)}</div></nav>"
-        f"<main>{''.join(shown)}</main><footer>raysum {__version__}, {datetime.now():%Y-%m-%d %H:%M}</footer>"
-        f"<script>{_file('page.js')}</script></body></html>\n"
-    )
+    named = ", ".join(names or [one.name for one in found.evaluations])
+    return document(named, parts.tiles(_tiles(found)[:_TILES]), shown, _NAMES, every)
 
 
-def _file(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _tiles(found: Gathered) -> str:
+def _tiles(found: Gathered) -> list[tuple[str, str]]:
     """What matters most, in large letters."""
     tiles: list[tuple[str, str]] = []
     for one in found.evaluations:
@@ -76,8 +62,7 @@ def _tiles(found: Gathered) -> str:
             tiles.append((parts.duration(run.state["seconds"]), f"training of {run.name}"))
     for search in found.searches:
         tiles.append((f"{len(search.trials)}", f"trials of {search.name}"))
-    html = (f"<div><b>{escape(value)}</b><span>{escape(told)}</span></div>" for value, told in tiles[:_TILES])
-    return f'<div class="tiles">{"".join(html)}</div>'
+    return tiles
 
 
 def _environment() -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from raysum.config.loading import dump
-from raysum.report import charts, parts
-from raysum.report.charts import Point
+from raysum.pages import charts, parts
+from raysum.pages.charts import Point
 from raysum.report.gather import Line, Trained
 from raysum.runtime.storage import read_json
 
@@ -26,7 +26,7 @@ def curves(runs: Sequence[Trained]) -> str:
     if not runs:
         lacking = parts.missing("No run here; this makes one:", "raysum train PRESET data=DATA out=RUN")
     drawn = [
-        charts.lines("Loss", _losses(known, _steps), "step", "loss", log_y=True),
+        loss(known),
         charts.lines("Loss over time", _losses(known, _seconds), "minutes of training", "loss", log_y=True),
         charts.lines("Learning rate", _each(known, "lr"), "step", "learning rate"),
         charts.lines("Speed", _each(known, "tokens_per_s"), "step", "tokens a second"),
@@ -35,6 +35,11 @@ def curves(runs: Sequence[Trained]) -> str:
     ]
     told = "Thin: training. With dots: validation." if known else ""
     return parts.section("curves", "Learning curves", parts.note(told), parts.charts(*drawn), lacking)
+
+
+def loss(runs: Sequence[Trained]) -> str:
+    """A figure of it, over steps."""
+    return charts.lines("Loss", _losses(runs, _steps), "step", "loss", log_y=True)
 
 
 def _losses(runs: Sequence[Trained], place: Callable[[Trained], dict[int, float]]) -> list[charts.Line]:

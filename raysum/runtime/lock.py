@@ -15,6 +15,7 @@ from raysum.errors import UserError
 from raysum.runtime.progress import say
 
 LOCK = ".lock"  # in a folder that is written over days
+_LOOK = 0.05  # seconds, far more than :func:`is_held` holds a lock
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems that cannot lock
 
 
@@ -28,7 +29,9 @@ def held(folder: Path, lock: Path) -> Iterator[None]:
     made = [place for place in (lock.parent, *lock.parent.parents) if not place.exists()]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        file = _locked(lock)
+        if (file := _locked(lock)) is None:
+            time.sleep(_LOOK)  # it may be somebody who only looked
+            file = _locked(lock)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; choose another folder") from None
     if file is None:
@@ -64,6 +67,18 @@ def _locked(path: Path) -> IO[str] | None:
             file.flush()
             return file
         file.close()  # its holder has ended meanwhile, and removed it
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process holds the lock, as far as the file system tells; nothing is written."""
+    try:
+        with lock.open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # freed as the file is closed
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _holder(path: Path) -> str:

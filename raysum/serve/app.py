@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from raysum.config.sections import DecodeConfig
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, extract_settings, extracts
 from raysum.run import Run
+from raysum.runtime.address import listening, url_of
 from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
 from raysum.runtime.silence import muted
@@ -59,7 +59,8 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
 def serving(config: ServeConfig) -> Iterator[str]:
     """The server for the length of the block, as its address. Raises as :func:`serve` does."""
     exact, health, batch, extracting = _served(config)
-    port = _free_port(config.host, config.port)
+    with listening(config.host, config.port) as listener:  # asked before Ray starts, which would say it late
+        port = listener.getsockname()[1]
     os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it
     with ray_session(config.address, config.replicas, "serve"):
         from ray import serve as ray_serve
@@ -75,8 +76,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
                 patience = {"request_timeout_s": _LONGEST, "keep_alive_timeout_s": _IDLE}
                 place = {"host": config.host, "port": port, **patience}
                 _run(deployments, place, logs)
-            host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
-            url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            url = url_of(config.host, port)
             _wait_until_ready(url)
             yield url
             with muted("ray.serve"):
@@ -104,18 +104,6 @@ def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
         return exact, health, AT_ONCE, True
     settings = validate(run.decode.model_dump() | config.decode, None, DecodeConfig)
     return exact, health, settings.batch_examples, False
-
-
-def _free_port(host: str, port: int) -> int:
-    """``port`` if it can be bound here, any free one for 0. Asked before Ray starts, which would say it late."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.create_server((host, port), family=family) as listener:
-            return listener.getsockname()[1]
-    except OSError as error:
-        raise UserError(
-            f"cannot listen on {host} port {port} ({error.strerror}); choose another --port or --host"
-        ) from None
 
 
 def _run(deployments: Any, place: dict[str, Any], logs: dict[str, Any]) -> None:

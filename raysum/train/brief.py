@@ -35,9 +35,13 @@ class Brief:
 
         ``validations`` are losses by step. What follows from these alone is the same after any restart.
         """
-        patience = self.config.train.patience
-        losses = [loss for step, loss in sorted(validations.items()) if step <= done]
-        return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
+        return stale(self.config.train.patience, validations, done)
+
+
+def stale(patience: int | None, validations: Mapping[int, float], done: int) -> bool:
+    """As :meth:`Brief.stale` says, for a ``patience``."""
+    losses = [loss for step, loss in sorted(validations.items()) if step <= done]
+    return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
 
 
 def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:

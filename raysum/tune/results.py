@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
@@ -36,6 +36,9 @@ class Trial:
     metrics: dict[str, float]
     seconds: float
     error: str | None = None
+
+
+AnyTrial = TypeVar("AnyTrial", bound=Trial)
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class SearchResult(Shown):
         return table
 
 
-def ranked(space: SpaceConfig, trials: Iterable[Trial]) -> list[Trial]:
+def ranked(space: SpaceConfig, trials: Iterable[AnyTrial]) -> list[AnyTrial]:
     """Best metric first; of equal ones the smaller values (so the smaller beta); failed ones last.
 
     Trials that a scheduler stopped on some of the examples come after those that were scored on more.

@@ -21,7 +21,9 @@ from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
+from raysum.tune.live import paged
 from raysum.tune.plots import plot
+from raysum.tune.record import Record
 from raysum.tune.results import SearchResult, Trial, ranked
 from raysum.tune.spaces import Job, Space, load_space
 
@@ -52,8 +54,10 @@ def _search(job: Job, started: float) -> SearchResult:
     purpose = "decode" if job.run else "search"
     make_ready(purpose, settings.address)
     _claim(job)
-    with ray_session(settings.address, job.at_once * (settings.workers + 2), purpose):
-        say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token); TensorBoard: tensorboard --logdir {job.out}")
+    Record().add(job.out, begun=space.num_trials)
+    with paged(job.out) as page, ray_session(settings.address, job.at_once * (settings.workers + 2), purpose):
+        say(f"Trials: {page}; TensorBoard: tensorboard --logdir {job.out}")
+        say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token)")
         from raysum.tune.tuner import run_trials  # after the session has set what Ray reads when it is imported
 
         # What follows belongs to one best run: once it has begun, no failed trial is tried again that might be better.
@@ -67,7 +71,7 @@ def _search(job: Job, started: float) -> SearchResult:
         plot(space.config, [trial for trial in trials if not trial.error], job.out / "search.png")
         run = job.run or Run.open(job.folder(best.name))
         then = _follow(job, run, space.then) if space.then else None
-    _adopt(job, best, run)
+        _adopt(job, best, run)
     return SearchResult(space.config, trials, run, time.monotonic() - started, then)
 
 

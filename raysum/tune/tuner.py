@@ -20,6 +20,7 @@ from raysum.runtime.placement import share
 from raysum.runtime.progress import bar, say
 from raysum.runtime.silence import muted
 from raysum.tune.decoding import decode_trial, shared_decoder
+from raysum.tune.record import Record, figures
 from raysum.tune.results import Trial
 from raysum.tune.spaces import Job, Space, label
 from raysum.tune.training import domain, population, train_trial
@@ -211,7 +212,8 @@ class Drawn(OptunaSearch):
 
 
 class TrialProgress(tune.Callback):
-    """Shows each trial as it ends, and each of its results as the gauge ``raysum_trial_METRIC{trial="beta=0.8"}``."""
+    """Shows each trial as it ends, and each of its results as the gauge ``raysum_trial_METRIC{trial="beta=0.8"}``;
+    keeps the record of the search, from which its page is made."""
 
     def __init__(self, metric: str, total: int):
         self.metric, self.total = metric, total
@@ -220,16 +222,27 @@ class TrialProgress(tune.Callback):
         description = f"{self.metric} of each trial of the search, as far as it has come"
         self.gauge = Gauge(f"raysum_trial_{self.metric}", description, tag_keys=("trial",))
         self.bar = bar(total=self.total, label="search", unit="trial")
+        self.record = Record()
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        self._tell(trial, config=trial.config)
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
         if self.metric in result:
             self.gauge.set(result[self.metric], tags={"trial": str(trial)})
+            self._tell(trial, config=trial.config, metrics=figures(result), seconds=result["time_total_s"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        self._tell(trial, state="ended")
         say(f"{trial}: {self.metric} {trial.last_result.get(self.metric, float('nan')):.4g}")
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        lines = Path(trial.error_file).read_text(errors="replace").strip().splitlines() if trial.error_file else []
+        self._tell(trial, state="failed", error=lines[-1] if lines else None)
         say(f"{trial} failed; the others go on")
+
+    def _tell(self, trial: Any, **told: Any) -> None:
+        self.record.add(Path(trial.storage.storage_fs_path), trial=str(trial), **told)
 
     def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
         ended = sum(trial.is_finished() for trial in trials)

@@ -1,6 +1,6 @@
 """Pieces of HTML that all sections are made of: sections, tables, notes. What comes from data is escaped here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 
@@ -28,19 +28,32 @@ def charts(*drawn: str) -> str:
     return f'<div class="charts">{"".join(shown)}</div>' if shown else ""
 
 
-def table(head: Sequence[str], lines: Iterable[Sequence[str]], numbers: bool = False) -> str:
-    """A table whose first column names its lines; the others are ``numbers``, or texts."""
+def table(
+    head: Sequence[str], lines: Iterable[Sequence[str]], numbers: bool = False, links: Mapping[str, str] | None = None
+) -> str:
+    """A table whose first column names its lines; the others are ``numbers``, or texts. ``links`` are of names."""
     top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+        f'<tr><th scope="row">{_linked(first, links or {})}</th>'
+        f"{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
         for first, *cells in lines
     )
     kind = ' class="numbers"' if numbers else ""
     return f'<div class="wide"><table{kind}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def _linked(name: str, links: Mapping[str, str]) -> str:
+    return f'<a href="{escape(links[name])}">{escape(name)}</a>' if name in links else escape(name)
+
+
 def folded(title: str, html: str, opened: bool = False) -> str:
     return f"<details{' open' if opened else ''}><summary>{escape(title)}</summary>{html}</details>"
+
+
+def tiles(told: Iterable[tuple[str, str]]) -> str:
+    """Values in large letters, each with what it is."""
+    html = (f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for value, what in told)
+    return f'<div class="tiles">{"".join(html)}</div>'
 
 
 def code(text: str) -> str:
@@ -49,6 +62,7 @@ def code(text: str) -> str:
 
 def duration(seconds: float) -> str:
     """Such as 2 min 51 s, or 3 h 5 min."""
+    seconds = seconds if seconds < 59.95 else round(seconds)
     hours, minutes, rest = int(seconds // 3600), int(seconds % 3600 // 60), seconds % 60
     if hours:
         return f"{hours} h {minutes} min"

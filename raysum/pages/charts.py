@@ -1,13 +1,17 @@
-"""Charts as inline SVG, coloured by the page's variables: lines with intervals, dots, rows of intervals, heat maps."""
+"""Charts as inline SVG, coloured by the page's variables: lines with intervals, dots, rows of intervals, parallel axes,
+heat maps."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
 COLORS = 8  # of the page: --c0 to --c7
+LONGEST = 30  # letters of the name of a row
 _WIDE, _HIGH = 480, 270  # of a chart, in its own units: about pixels
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 22, 40
+_APART, _TICKS = 120, 14  # between parallel axes, at least; names on one of them, at most
 _ROW, _LETTER = 22, 7.2  # of a chart of rows; width of a letter at the page's size
 
 
@@ -112,7 +116,7 @@ def rows(title: str, drawn: Sequence[Row], x: str) -> str:
     kept = [row for row in drawn if math.isfinite(row.value + row.low + row.high)]
     if not kept:
         return ""
-    names = [row.name if len(row.name) <= 30 else f"{row.name[:29]}…" for row in kept]
+    names = [row.name if len(row.name) <= LONGEST else f"{row.name[: LONGEST - 1]}…" for row in kept]
     left, high = 14 + _LETTER * max(map(len, names)), 8 + _ROW * len(kept)
     across = Scale.over([value for row in kept for value in (row.value, row.low, row.high)], left, _WIDE - 22)
     parts = [_grid(across, 4, high), _text(_WIDE - 22, high + 34, x, "end")]
@@ -123,6 +127,62 @@ def rows(title: str, drawn: Sequence[Row], x: str) -> str:
         parts.append(_text(left - 8, y + 4, name, "end"))
         parts.append(f'<g class="mark k{row.color % COLORS}">{_title(told)}{mark}</g>')
     return _figure(title, _WIDE, high + 40, "".join(parts), [])
+
+
+def parallel(title: str, names: Sequence[str], drawn: Sequence[tuple[Line, Sequence[Any]]], upward: bool = True) -> str:
+    """A figure of lines over one axis for each of ``names``, each line (last drawn on top) through its value on each.
+
+    Numbers stand by their size, or by its logarithm; other values have a place each, in their order. The last axis
+    grows downward where it is not ``upward``.
+    """
+    columns = [_Column.of([values[at] for _, values in drawn]) for at in range(len(names))]
+    if upward is False:
+        columns[-1] = columns[-1].turned()
+    gap = max(_APART, (_WIDE - 2 * _LEFT - _RIGHT) / max(len(names) - 1, 1))
+    wide = round(2 * _LEFT + _RIGHT + gap * (len(names) - 1))
+    places = [1.5 * _LEFT + gap * at for at in range(len(names))]
+    marks = []
+    for line, values in drawn:
+        path = "L".join(f"{x:.1f} {column(value)}" for x, column, value in zip(places, columns, values, strict=True))
+        kind = f"k{line.color % COLORS}{' faint' if line.faint else ''}"
+        marks.append(f'<g class="{kind}">{_title(line.name)}<path class="mark" d="M{path}"/></g>')
+    axes = []
+    for x, name, column in zip(places, names, columns, strict=True):
+        axes.append(f'<path class="grid" d="M{x:.1f} {_TOP + 6}V{_HIGH - 14}"/>{_text(x, 13, name, "middle")}')
+        side, anchor = (6, "start") if x == places[-1] else (-6, "end")
+        axes += [_text(x + side, column(tick) + 4, told, anchor, "over") for tick, told in column.ticks()]
+    size = f'viewBox="0 0 {wide} {_HIGH}" style="min-width:{round(0.8 * wide)}px"'  # else it is scrolled
+    body = f'<div class="wide"><svg {size} role="img">{_title(title)}{"".join(marks + axes)}</svg></div>'
+    whole = ' style="grid-column:1/-1"' if wide > 1.3 * _WIDE else ""
+    return f'<figure class="parallel"{whole}><figcaption>{escape(title)}</figcaption>{body}</figure>'
+
+
+@dataclass(frozen=True)
+class _Column:
+    """Where the values of an axis stand: by the ``scale``, those that are no numbers by their number in ``order``."""
+
+    scale: Scale
+    order: dict[str, int] | None
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> "_Column":
+        low, high = _HIGH - 18, _TOP + 10
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            return cls(Scale.over(values, low, high, log=True), None)
+        order = {value: number for number, value in enumerate(sorted(set(map(str, values)), reverse=True))}
+        return cls(Scale(-0.5, len(order) - 0.5, low, high), order)
+
+    def turned(self) -> "_Column":
+        return replace(self, scale=replace(self.scale, start=self.scale.end, end=self.scale.start))
+
+    def __call__(self, value: Any) -> float:
+        return self.scale(value if self.order is None else self.order[str(value)])
+
+    def ticks(self) -> list[tuple[Any, str]]:
+        if self.order is None:
+            return [(tick, short(tick)) for tick in self.scale.ticks()]
+        every = -(-len(self.order) // _TICKS)
+        return [(value, value if len(value) <= 12 else f"{value[:11]}…") for value in [*self.order][::every]]
 
 
 def heat(title: str, names: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[tuple[float, str]]]) -> str:
@@ -191,5 +251,6 @@ def _title(text: str) -> str:
     return f"<title>{escape(text)}</title>" if text else ""
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
+    own = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{own}>{escape(text)}</text>'

@@ -1,0 +1,122 @@
+"""What systems cost: largest batch in a memory, parameters, seconds to validate (PHT paper, Table 5; VHT, Table 4)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from raysum import systems
+from raysum.bench.inputs import batch
+from raysum.bench.isolate import Row, alone
+from raysum.bench.machine import measure, timed
+from raysum.bench.result import BenchResult
+from raysum.bench.train import training_step
+from raysum.config.loading import load_config
+from raysum.config.sections import Config, Section
+from raysum.config.sizes import megabytes
+from raysum.models.batch import move
+from raysum.runtime.placement import device
+from raysum.runtime.processes import forget_peak, peak_rss_mb
+from raysum.runtime.progress import bar
+
+_VALIDATED = 4  # examples validated together
+_FURTHER = 4  # times the largest batch known that is tried next, at most
+
+
+class EfficiencyBench(Section):
+    presets: list[str] = Field(
+        ["ft-3", "transformer-decoder", "tdmca-3", "txl", "ht-3-3", "vht", "pht", "graphsum"], min_length=1
+    )
+    memory_mb: int = Field(2048, gt=0, description="MiB for a training: of its process with its code, or of a GPU")
+    most: int = Field(8, gt=0, le=10_000, description="examples in a batch: no larger one is tried")
+    examples: int = Field(8, gt=0, description="examples that are validated, four at a time")
+    target_tokens: int = Field(140, gt=1, description="tokens of each target; about what WikiSum's have")
+    threads: int = Field(2, gt=0)
+    config: list[str] = Field(
+        ["source.max_paragraphs=16", "source.max_tokens=1600"],
+        description="key=value overrides of every preset; by default 1,600 source tokens, as in the papers",
+    )
+
+
+def bench_efficiency(settings: EfficiencyBench) -> BenchResult:
+    """A row for each preset. ``parameters_mb`` is the papers' count: with Adam's moments, the output tied.
+
+    Raises UserError for an unknown preset, or a process that was killed, as a rule for memory.
+    """
+    configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
+    machine = measure(settings.threads, ["fp32"])
+    shown = bar(configs.items(), total=len(configs), label="bench efficiency", unit="row")
+    rows = [alone(efficiency_row, settings, *preset) for preset in shown]
+    return BenchResult("efficiency", machine, rows)
+
+
+def efficiency_row(settings: EfficiencyBench, preset: str, config: Config) -> Row:
+    """The figures of one model, in this process; ``memory_mb`` is the peak at its largest batch."""
+    torch.set_num_threads(settings.threads)
+    spec, tied = config.model, {"tied_output": True} if "tied_output" in type(config.model).model_fields else {}
+    seconds = _validation_seconds(settings, config)
+    largest, peak = largest_batch(
+        lambda size: _training_peak(settings, config, size), settings.memory_mb, settings.most
+    )
+    return {
+        "preset": preset,
+        "largest_batch": largest,
+        "memory_mb": peak,
+        "parameters": systems.count_parameters(spec),
+        "parameters_mb": megabytes(spec.model_copy(update=tied), moments=True),
+        "validation_s": seconds,
+        "threads": settings.threads,
+    }
+
+
+def largest_batch(peak: Callable[[int], float], limit: float, most: int) -> tuple[int, float]:
+    """The largest size, of ``most``, whose ``peak`` is within ``limit``, and that peak; 0 and 0.0 where there is none.
+
+    Peaks grow about in a line, so that after two of them few sizes are tried beside the one that is found.
+    """
+    known = {0: 0.0}
+    fits, fails = 0, most + 1
+    while fails - fits > 1:
+        size = min(max(_expected(known, limit), fits + 1), fails - 1)
+        known[size] = peak(size)
+        fits, fails = (size, fails) if known[size] <= limit else (fits, size)
+    return fits, known[fits]
+
+
+def _expected(known: dict[int, float], limit: float) -> int:
+    """The largest size within ``limit`` by the line through the two peaks nearest to it; first 1, then 2."""
+    sizes = sorted(size for size in known if size)
+    if len(sizes) < 2:
+        return len(sizes) + 1
+    one, other = sorted(sorted(sizes, key=lambda size: abs(known[size] - limit))[:2])
+    slope = (known[other] - known[one]) / (other - one)
+    furthest = _FURTHER * sizes[-1]
+    return min(int(one + (limit - known[one]) / slope), furthest) if slope > 0 else furthest
+
+
+def _training_peak(settings: EfficiencyBench, config: Config, examples: int) -> float:
+    """MiB of two training steps: of this process, or of what it holds on a GPU."""
+    forget_peak()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    inputs = move(batch(config, examples, settings.target_tokens), device())
+    step, _ = training_step(config, inputs, "fp32")
+    for _ in range(2):
+        step()
+    return torch.cuda.max_memory_allocated() / (1 << 20) if torch.cuda.is_available() else peak_rss_mb()
+
+
+def _validation_seconds(settings: EfficiencyBench, config: Config) -> float:
+    """Seconds to compute the validation loss of a fixed set, the second time."""
+    objective = systems.objective(config.model, systems.build(config.model), 0.0).eval().to(device())
+    sizes = [min(_VALIDATED, settings.examples - start) for start in range(0, settings.examples, _VALIDATED)]
+    made = [batch(config, size, settings.target_tokens, seed=seed) for seed, size in enumerate(sizes)]
+    batches = [move(one, device()) for one in made]
+
+    def validate() -> Any:
+        with torch.inference_mode():
+            return [float(objective(inputs)) for inputs in batches]
+
+    validate()
+    return timed(validate)

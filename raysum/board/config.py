@@ -1,0 +1,11 @@
+"""The settings of `raysum board`."""
+
+from pydantic import Field
+
+from raysum.config.sections import Section
+
+
+class BoardConfig(Section):
+    folder: str = Field(description="where the runs and searches are")
+    host: str = Field("127.0.0.1", description="address to bind")
+    port: int = Field(8100, ge=0, le=65535, description="port to bind; 0 takes a free one")

@@ -1,0 +1,16 @@
+// Lights up what has a note in common with what is pointed at; opens what is folded for the printer.
+const lights = () => {
+  for (const one of document.querySelectorAll(".example")) {
+    const notes = (e) => [...e.classList].filter((c) => /^n\d+$/.test(c));
+    const all = [...one.querySelectorAll(".s, mark, rect")].filter((e) => notes(e).length);
+    const light = (from) => all.forEach((e) => e.classList.toggle("on", from !== null && (e === from ||
+      !(e.tagName === from.tagName && e.tagName !== "MARK") && notes(e).some((n) => from.classList.contains(n)))));
+    for (const e of all) {
+      for (const on of ["pointerenter", "focus"]) e.addEventListener(on, () => light(e));
+      for (const off of ["pointerleave", "blur"]) e.addEventListener(off, () => light(null));
+    }
+  }
+};
+lights();
+addEventListener("replaced", lights);
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((e) => { e.open = true; }));
