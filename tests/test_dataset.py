@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from small_datasets import as_formerly, write_dataset
 
 from raysum.config.sections import SourceConfig
 from raysum.data.card import Card
+from raysum.data.checking import check
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
 from raysum.data.recipe import Recipe
 from raysum.data.rows import references, table_of
@@ -166,3 +168,18 @@ def test_a_fingerprint_tells_datasets_apart_and_not_how_they_were_written(tmp_pa
         for name, seed in (("one", 0), ("same", 0), ("other", 1))
     )
     assert one == same != other
+
+
+def test_every_byte_is_checked_and_all_damage_is_named(folder, tmp_path):
+    sound = check(str(folder))
+    assert sound.rows == sum(map(Dataset.open(folder).rows, Dataset.open(folder).splits))
+    assert sound.files == len(list(folder.iterdir())) and sound.bytes > 1000
+    shutil.copytree(folder, copied := tmp_path / "copied")
+    damaged = sorted([*copied.glob("*.parquet")][:1] + [*copied.glob("*.npy")][:1])
+    for file in damaged:
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    with pytest.raises(UserError) as told:
+        check(str(copied))
+    assert all(file.name in str(told.value) for file in damaged)

@@ -237,3 +237,14 @@ def test_vocabulary_is_trained_on_the_train_split_only(tmp_path, capsys):
     assert 0 in row["ids"] and row["id"] == "test.jsonl:1"  # letters that only the test split has are unknown
     first = next(dataset.read("train"))
     assert vocabulary.decode(first["target_ids"]) == next(clusters(1))["summary"].lower()
+
+
+def test_clusters_of_one_id_are_counted_and_said_and_an_example_is_shown(tmp_path, capsys):
+    rows = [{"id": name, "title": "T", "documents": ["Tea is a drink that many people like very much."], "summary": "Tea is hot."} for name in "abcabb"]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = prepare(tmp_path / "c.jsonl", tmp_path / "data", pieces=200, test=0.4).dataset
+    assert "3 of 6 clusters have the id of another, such as" in capsys.readouterr().err
+    assert made.manifest["repeated_ids"] == 3
+    card = Card.of(str(made.path)).to_dict()
+    assert card["repeated_ids"] == 3
+    assert card["example"]["title"] == "T" and card["example"]["text 1"].startswith("Tea is a drink")

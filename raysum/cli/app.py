@@ -125,6 +125,14 @@ def data_show(data: Annotated[str, typer.Argument(help="Dataset folder.")]) -> A
     return Card.of(data)
 
 
+@verb(data_app, name="check")
+def data_check(data: Annotated[str, typer.Argument(help="Dataset folder.")]) -> Any:
+    """Read every byte of a dataset, and compare it with what was written."""
+    from raysum.data.checking import check
+
+    return check(data)
+
+
 @verb(app)
 def train(
     preset: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="What to train.")],

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _PERCENTILES = {"least": 0, "10 %": 10, "50 %": 50, "90 %": 90, "99 %": 99, "most": 100}
+_SHOWN, _WIDTH = 3, 160  # of an example: paragraphs, and characters of a text
 _LENGTHS = ("source_tokens", "paragraphs", "target_tokens")  # columns of Dataset.lengths
 
 
@@ -46,7 +47,9 @@ class Card(Shown):
             "rejected": manifest.get("rejected", {}),
             "pieces": manifest.get("pieces"),
             "recipe": dataset.recipe.model_dump(),
+            "repeated_ids": manifest.get("repeated_ids", 0),
             "splits": splits,
+            "example": _example(dataset),
         }
         return cls(figures)
 
@@ -70,12 +73,31 @@ class Card(Shown):
         lines = [f"{card['data']} ({card['kind']})", _rows(card)]
         lines += [f"rejected: {count} {reason}" for reason, count in card["rejected"].items()]
         lines += [f"{key}: {value}" for key, value in card["recipe"].items()]
+        if card["repeated_ids"]:
+            lines.append(f"repeated ids: {card['repeated_ids']}")
         lines += [f"vocabulary: {card['pieces']} pieces", f"fingerprint: {card['fingerprint']}"]
         table = Table("", *(Column(split, justify="right") for split in card["splits"]))
         columns = [_column(split) for split in card["splits"].values()]
         for name in dict.fromkeys(chain.from_iterable(columns)):
             table.add_row(name.replace("_", " "), *(str(column.get(name, 0)) for column in columns))
-        return Group(Text("\n".join(lines)), table)
+        shown = [f"{name}: {text}" for name, text in card["example"].items()]
+        return Group(Text("\n".join(lines)), table, Text("\n".join(["An example:", *shown])))
+
+
+def _example(dataset: Dataset) -> dict[str, Any]:
+    """The first row, for people: its id, title, opening paragraphs or sentences, and summary."""
+    row = next(dataset.read(dataset.splits[0]), None)
+    if row is None:
+        return {}
+    texts = [_opening(text) for text in row.get("text", [])[:_SHOWN]]
+    told = {f"text {number}": text for number, text in enumerate(texts, 1)}
+    known = {name: _opening(row[name]) for name in ("id", "title", "summary") if row.get(name)}
+    return {name: known[name] for name in ("id", "title") if name in known} | told | known
+
+
+def _opening(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _WIDTH else f"{line[:_WIDTH].rstrip()} ..."
 
 
 def _rows(card: dict[str, Any]) -> str:

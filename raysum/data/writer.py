@@ -61,6 +61,11 @@ class DatasetWriter:
         written = checksum(self.folder / f"{name}.shard", flush=True)
         return Shard(name, split, sum(map(len, lengths)), digest.hexdigest(), written)
 
+    def ids(self, shard: Shard) -> np.ndarray:
+        """[rows] the ids of a shard that was written."""
+        column = pq.read_table(self.folder / f"{shard.name}.shard", columns=["id"])["id"]
+        return column.to_numpy()
+
     def finish(self, shards: list[Shard], **told: Any) -> Dataset:
         """Name the ``shards``, join the lengths of each split, and write the manifest, with what else is ``told``."""
         shards = sorted((shard for shard in shards if shard.rows), key=lambda shard: shard.name)

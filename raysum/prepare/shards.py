@@ -16,6 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from pandas.util import hash_array
+
 from raysum.data.dataset import REJECTED, ROW_GROUP
 from raysum.data.rows import Row, table_of
 from raysum.data.writer import DatasetWriter, Shard
@@ -99,7 +102,22 @@ def write_shards(
     shards = [part.shard for part in parts]
     kept_words = _kept_words(sum((shard.counts for shard in shards), Counter[str]()), config)
     paths = [str(source.path).encode(errors="backslashreplace").decode() for source in sources]
-    writer.finish(shards, sources=paths, rows_in=rows_in, rejected=dict(rejected.most_common()), words_kept=kept_words)
+    told = {"rows_in": rows_in, "rejected": dict(rejected.most_common()), "words_kept": kept_words}
+    if config.kind != "pretraining":  # there a cluster may have several rows
+        told["repeated_ids"] = _repeated_ids(writer, shards)
+    writer.finish(shards, sources=paths, **told)
+
+
+def _repeated_ids(writer: DatasetWriter, shards: list[Shard]) -> int:
+    """How many clusters have the id of another, also of another split; it is said."""
+    ids = [writer.ids(shard) for shard in shards if shard.rows]
+    found, counts = np.unique(np.concatenate([hash_array(part) for part in ids]), return_counts=True)
+    repeated = int(counts.sum() - len(counts))
+    if repeated:
+        first = found[counts > 1]
+        name = next(name for part in ids for name in part[np.isin(hash_array(part), first)])
+        say(f"{repeated} of {counts.sum()} clusters have the id of another, such as {name!r}: nothing tells them apart")
+    return repeated
 
 
 def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
