@@ -65,7 +65,9 @@ class TrainConfig(Section):
     save_every: Count = Field(500, description="steps between checkpoints")
     keep: Count = Field(3, description="newest checkpoints kept, besides the best")
     log_every: Count = Field(10, description="steps between lines of metrics.jsonl")
-    start: str | None = Field(None, description="run whose best weights a new training begins with, by name")
+    start: str | None = Field(
+        None, description="run whose best weights a new training begins with, by name; for a bert, a published folder"
+    )
     window: Count = Field(64, description="row groups whose rows are bucketed by length together")
 
     @model_validator(mode="after")

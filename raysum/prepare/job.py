@@ -64,6 +64,8 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     """
     began, config = time.monotonic(), section_of(PrepareConfig, {**settings, "out": str(out)})
     given = Vocabulary.load(config.vocab) if config.vocab else None
+    if given and given.pieces != Vocabulary.pieces and config.kind != "extraction":
+        raise UserError(f"{config.vocab} is a bert's, which labels sentences: give --kind extraction, too")
     found = find_sources([sources] if isinstance(sources, str | Path) else list(sources), config.shape)
     path = Path(config.out).expanduser().absolute()
     with new_folder(path) as folder:
