@@ -58,6 +58,11 @@ class TrainConfig(Section):
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: Count = Field(500, description="steps between validations")
     validate_examples: Count | None = Field(1000, description="examples of the valid split used; None = all")
+    best_by: Literal["loss", "rouge1", "rouge2", "rougeL", "facts_f1"] = Field(
+        "loss",
+        description="what the best checkpoint is of: validation loss; or a figure of the summaries that it writes "
+        "greedily, or takes, for validate_examples at each validation",
+    )
     patience: Count | None = Field(
         None, description="validations in a row, none better than the best before, after which training ends"
     )

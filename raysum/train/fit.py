@@ -122,7 +122,7 @@ def _reached(brief: Brief, newest: Checkpoint | None) -> str:
         return "minutes"
     if newest.step >= settings.steps:
         return "steps"
-    return "patience" if brief.stale(brief.run.validations(), newest.step) else ""
+    return "patience" if brief.stale(brief.run.worths(), newest.step) else ""
 
 
 def _say_why(run: Run, config: Config, step: int, limit: str) -> None:
