@@ -64,7 +64,8 @@ class Checkpoint:
     def check(self, *parts: str) -> None:
         """Raises UserError where one of the ``parts``, files or folders, is missing or damaged, or the checksums."""
         if not (self.path / SEAL).exists() and (self.path / "state.json").exists() and self.state.get("sealed"):
-            raise damaged(self.path / SEAL, "is missing")
+            mend = f'put back a copy, or remove "sealed" from {self.path / "state.json"}, to have nothing checked'
+            raise damaged(self.path / SEAL, "is missing", mend)
         check(self.path, *parts)
 
     @property

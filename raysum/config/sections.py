@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     GetPydanticSchema,
     PlainValidator,
@@ -174,6 +175,13 @@ class DecodeConfig(Section):
         return trained.model_copy(update={name: most for name, most in own.items() if most is not None})
 
 
+def _check_redundancy(value: Any) -> Any:
+    is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    if value in (None, "trigram", "mmr") or is_share:
+        return value
+    raise ValueError("must be a number from 0 to 1, trigram or mmr")
+
+
 class ExtractConfig(Section):
     """Settings of the systems that take sentences of the source, in place of those of beam search."""
 
@@ -183,18 +191,11 @@ class ExtractConfig(Section):
     sentences: Count | None = Field(
         None, le=10_000, description="sentences of a summary, at most; a trained run's own are tuned on its valid split"
     )
-    redundancy: Annotated[float, Field(ge=0, le=1)] | Literal["trigram", "mmr"] | None = Field(
+    redundancy: Annotated[float | Literal["trigram", "mmr"] | None, BeforeValidator(_check_redundancy)] = Field(
         None,
         description="cosine with a sentence above which others repeat it (0.7 by default, 1 is off, which is a trained "
         "run's default); 'trigram': those that share three words in a row; 'mmr': the order is by scores and newness",
     )
-
-    @field_validator("redundancy", mode="before")
-    @classmethod
-    def _check_redundancy(cls, value: Any) -> Any:
-        if value in (None, "trigram", "mmr") or (isinstance(value, int | float) and 0 <= value <= 1):
-            return value
-        raise ValueError("must be a number from 0 to 1, trigram or mmr")
 
     def changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Values with ``changes``: one limit that is told takes the place of the other."""

@@ -1,7 +1,7 @@
 """How many sentences a run that extracts takes, K: found on the valid split when its training ends."""
 
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -29,6 +29,8 @@ def choose_length(run: Run, dataset: Dataset) -> None:
     scorer = SentenceScorer(run, LoadConfig())
     orders = [best_first(scorer.scores(row)) for row in found]
     wanted = [references(row) for row in found]
+    if told := rouge.unread(chain.from_iterable(wanted)):
+        say(f"{run.path}: {told}")
     best, value = best_length(
         lambda count: float(rouge.score(taken(found, orders, count), wanted)[[*_MEASURED]].mean(axis=None))
     )
