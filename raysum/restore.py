@@ -1,6 +1,7 @@
 """A run's models, ready: the one place where weights are put into a model."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -8,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from raysum import systems
 from raysum.errors import UserError
-from raysum.run import Checkpoint, Run
+from raysum.run import Run
+from raysum.runtime.checksums import check
+from raysum.runtime.storage import read_json
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+_PUBLISHED = "config.json"  # which every folder of published weights has, and no run
 
 
 def restore(run: Run, checkpoint: str, device: "torch.device") -> Any:
@@ -79,42 +84,88 @@ def fill(model: Any, weights: Mapping[str, "Tensor"], origin: str | Path) -> Any
 
 
 @dataclass(frozen=True)
-class Start:
-    """The weights that a new training begins with: what its model takes over by name and shape from those of a run."""
+class _Donor:
+    """Weights that another training may begin with."""
 
-    run: Run
-    checkpoint: Checkpoint
-    taken: dict[str, str]  # parameters of the model, and what they are called in the run
-    fresh: list[str]  # parameters of the model that the run does not have, or in another shape
-    unused: list[str]  # parameters of the run that the model does not have
+    name: str
+    weights: Path
+    vocabulary: Path
+    vocabulary_sha256: str | None
+    serving: Callable[[Iterable[str], systems.Spec], dict[str | None, str]]  # by parameters of a model: the donor's
+
+
+def _run(path: str) -> _Donor:
+    run = Run.open(path)
+    checkpoint, spec = run.checkpoint("best"), run.config.model
+    return _Donor(
+        f"{run.path}, step {checkpoint.step}",
+        checkpoint.weights,
+        run.vocabulary,
+        run.recipe.get("vocabulary_sha256"),
+        lambda names, other: {spec.serves(name, other): name for name in names},
+    )
+
+
+def _published(path: str) -> _Donor:
+    """Of a folder with config.json, model.safetensors and tokenizer.json; nothing is unpickled."""
+    folder = Path(path).expanduser().absolute()
+    for name in ("model.safetensors", "tokenizer.json"):
+        if not (folder / name).is_file():
+            raise UserError(
+                f"{path} lacks {name}: published weights are read from config.json, model.safetensors and "
+                "tokenizer.json (a .bin file may run code when it is read); transformers' save_pretrained writes these"
+            )
+    check(folder, _PUBLISHED, "model.safetensors")
+    config, vocabulary = read_json(folder / _PUBLISHED), folder / "tokenizer.json"
+
+    def serving(names: Iterable[str], spec: systems.Spec) -> dict[str | None, str]:
+        try:
+            return spec.published(config, names)
+        except UserError as reason:
+            raise UserError(f"{path} {reason}") from None
+
+    hashed = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
+    return _Donor(str(folder), folder / "model.safetensors", vocabulary, hashed, serving)
+
+
+@dataclass(frozen=True)
+class Start:
+    """The weights that a new training begins with: what its model takes over by name and shape from those of a run, or
+    of a folder of published weights."""
+
+    origin: str  # for people
+    weights: Path
+    taken: dict[str, str]  # parameters of the model, and what they are called in the file
+    fresh: list[str]  # parameters of the model that the file does not have, or in another shape
+    unused: list[str]  # parameters of the file that the model does not have
 
     @classmethod
     def of(cls, path: str, spec: systems.Spec, vocabulary_sha256: str) -> "Start":
-        """From the best checkpoint of the run ``path``, for the model of ``spec``.
+        """From the best checkpoint of the run ``path``, or the published weights there, for the model of ``spec``.
 
-        Raises UserError where that is no run, is of another vocabulary, or has no parameter in common.
+        Raises UserError where that is neither, is of another vocabulary, or has no parameter in common.
         """
         from safetensors import safe_open
 
-        run = Run.open(path)
-        checkpoint = run.checkpoint("best")
-        if run.recipe.get("vocabulary_sha256") != vocabulary_sha256:
+        is_published = (Path(path).expanduser() / _PUBLISHED).is_file()
+        donor = _published(path) if is_published else _run(path)
+        if donor.vocabulary_sha256 != vocabulary_sha256:
             raise UserError(
                 f"{path} was trained with another vocabulary, so its weights are of no use here; "
-                f"prepare the data with --vocab {run.vocabulary}"
+                f"prepare the data with --vocab {donor.vocabulary}"
             )
         wanted = {name: list(value.shape) for name, value in systems.parameters(spec).items()}
-        with safe_open(str(checkpoint.weights), "pt") as file:
+        with safe_open(str(donor.weights), "pt") as file:
             found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-        serving = {run.config.model.serves(name, spec): name for name in found}
+        serving = donor.serving([*found], spec)
         taken = {name: serving[name] for name in wanted if name in serving and found[serving[name]] == wanted[name]}
         if not any(len(wanted[name]) > 1 for name in taken):
             raise UserError(f"no matrix of {path} has the name and shape of one of this model: train.start is useless")
         unused = [name for name in found if name not in taken.values()]
-        return cls(run, checkpoint, taken, [name for name in wanted if name not in taken], unused)
+        return cls(donor.name, donor.weights, taken, [name for name in wanted if name not in taken], unused)
 
     def __str__(self) -> str:
-        parts = [f"{len(self.taken)} parameters begin as those of {self.run.path}, step {self.checkpoint.step}"]
+        parts = [f"{len(self.taken)} parameters begin as those of {self.origin}"]
         parts += [f"new are {_listed(self.fresh, [*self.taken])}"] if self.fresh else []
         parts += [f"left out are its {_listed(self.unused, [*self.taken.values()])}"] if self.unused else []
         return "; ".join(parts)
@@ -123,7 +174,7 @@ class Start:
         """Put the weights that are taken over into ``model``."""
         from safetensors.torch import load_file
 
-        weights = load_file(self.checkpoint.weights)
+        weights = load_file(self.weights)
         model.load_state_dict({name: weights[own] for name, own in self.taken.items()}, strict=False)
 
 

@@ -1,6 +1,7 @@
 """The run folder: where the things of one training are, what is best, what is resumable."""
 
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -62,9 +63,9 @@ class Checkpoint:
 
     def check(self, *parts: str) -> None:
         """Raises UserError where one of the ``parts``, files or folders, is missing or damaged, or the checksums."""
-        told = (self.path / "state.json").exists() and self.state.get("sealed")
-        if told and not (self.path / SEAL).exists():
-            raise damaged(self.path / SEAL, "is missing")
+        if not (self.path / SEAL).exists() and (self.path / "state.json").exists() and self.state.get("sealed"):
+            mend = f'put back a copy, or remove "sealed" from {self.path / "state.json"}, to have nothing checked'
+            raise damaged(self.path / SEAL, "is missing", mend)
         check(self.path, *parts)
 
     @property
@@ -139,10 +140,9 @@ class Run:
         self.config  # noqa: B018 - reads and checks it now
         told = self.recipe.get("vocabulary_sha256")
         if told and self.vocabulary.is_file() and hashlib.sha256(self.vocabulary.read_bytes()).hexdigest() != told:
-            mend = "put back a copy of it" + (
-                f", such as {self.config.data}/vocabulary.model" if self.config.data else ""
-            )
-            raise damaged(self.vocabulary, "is not the vocabulary that the run was trained with", mend)
+            such = f", such as {self.config.data}/vocabulary.model" if self.config.data else ""
+            what = "is not the vocabulary that the run was trained with"
+            raise damaged(self.vocabulary, what, f"put back a copy of it{such}")
 
     @property
     def alignment(self) -> "Run":
@@ -181,33 +181,44 @@ class Run:
         """The newest complete checkpoint that training can go on from."""
         return next((c for c in reversed(self.checkpoints()) if c.resumable), None)
 
-    def validations(self) -> dict[int, float]:
-        """Validation loss by step, as metrics.jsonl tells it (the last word on a step counts).
+    def validations(self, name: str = "valid_loss") -> dict[int, float]:
+        """Validation loss, or what else has that ``name``, by step: the last word of metrics.jsonl on a step counts.
 
         Raises UserError where that file does not read.
         """
-        lines = [line for line in read_lines(self.metrics) if "valid_loss" in line]
         try:
-            return {int(line["step"]): float(line["valid_loss"]) for line in lines}
+            return {int(line["step"]): float(line[name]) for line in read_lines(self.metrics) if name in line}
         except (KeyError, TypeError, ValueError):
             raise damaged(self.metrics, "has a validation that is no step and number") from None
 
+    @property
+    def judged_by(self) -> str:
+        """What validations tell how good a checkpoint is by, as metrics.jsonl calls it."""
+        return f"valid_{self.config.train.best_by}"
+
+    def worth(self, value: float) -> float:
+        """How good that is, the higher the better."""
+        return -value if self.config.train.best_by == "loss" else value
+
+    def worths(self) -> dict[int, float]:
+        return {step: self.worth(value) for step, value in self.validations(self.judged_by).items()}
+
     def best(self) -> Checkpoint:
-        """The checkpoint of lowest validation loss; the newest where none was validated. It may be damaged.
+        """The checkpoint that ``train.best_by`` says is best; the newest where none was validated. It may be damaged.
 
         Raises UserError if the run has no complete checkpoint.
         """
         return self._ranked()[0]
 
     def _ranked(self) -> list[Checkpoint]:
-        """The checkpoints, best first: by validation loss, then, newest first, those without one."""
-        losses, newest_first = self.validations(), self.checkpoints()[::-1]
-        if not newest_first:
+        """The checkpoints, best first: by their validations, then, newest first, those without one."""
+        if not (newest_first := self.checkpoints()[::-1]):
             raise UserError(f"{self.path} has no complete checkpoint yet; train it further with `raysum train`")
-        return sorted(newest_first, key=lambda c: losses.get(c.step, float("inf")))
+        worths = self.worths()
+        return sorted(newest_first, key=lambda c: -worths.get(c.step, -math.inf))
 
     def chosen(self, which: str) -> list[Checkpoint]:
-        """The one that :meth:`checkpoint` gives; of ``average:3`` the three of lowest validation loss, best first.
+        """The one that :meth:`checkpoint` gives; of ``average:3`` the three best, best first.
 
         Raises UserError as that, and where there are not so many or one of them is damaged.
         """
@@ -227,10 +238,8 @@ class Run:
         """
         ranked, found = self._ranked(), {str(c.step): c for c in self.checkpoints()}
         if which not in ("best", "latest", *found):
-            steps = ", ".join(found)
-            raise UserError(
-                f"{self.path} has no checkpoint {which!r}; it has best, latest, average:COUNT and the steps {steps}"
-            )
+            there = f"best, latest, average:COUNT and the steps {', '.join(found)}"
+            raise UserError(f"{self.path} has no checkpoint {which!r}; it has {there}")
         candidates = [found[which]] if which in found else ranked if which == "best" else [*found.values()][::-1]
         damages: list[str] = []
         for candidate in candidates:
@@ -247,16 +256,14 @@ class Run:
     @property
     def decode(self) -> DecodeConfig:
         """The run's decoding settings: those of its config, changed by what a search found best (decode.yaml)."""
-        if not (self.path / "decode.yaml").is_file():
-            return self.config.decode
-        return self._read("decode.yaml", DecodeConfig, self.config.decode.model_dump())
+        found = (self.path / "decode.yaml").is_file()
+        return self._read("decode.yaml", DecodeConfig, self.config.decode.model_dump()) if found else self.config.decode
 
     @property
     def extract(self) -> ExtractConfig:
         """How long the summaries of a run that extracts are: what was found best on the valid split (extract.yaml)."""
-        return (
-            self._read("extract.yaml", ExtractConfig, {}) if (self.path / "extract.yaml").is_file() else ExtractConfig()
-        )
+        found = (self.path / "extract.yaml").is_file()
+        return self._read("extract.yaml", ExtractConfig, {}) if found else ExtractConfig()
 
     def _read(self, name: str, root: type[AnySection], base: dict[str, Any]) -> AnySection:
         values, places = parse_yaml(read_text(self.path / name), str(self.path / name))
@@ -278,9 +285,10 @@ class RunResult(Shown):
     run: Run
 
     def to_dict(self) -> dict[str, Any]:
-        """``run`` (the path), and ``step`` and ``valid_loss`` of its best checkpoint."""
+        """``run`` (the path), and ``step`` and ``valid_loss`` of its best checkpoint, and what that is best by."""
         best = self.run.best()
-        return {"run": str(self.run.path), "step": best.step, "valid_loss": self.run.validations().get(best.step)}
+        found = {name: self.run.validations(name).get(best.step) for name in ("valid_loss", self.run.judged_by)}
+        return {"run": str(self.run.path), "step": best.step, **found}
 
     def to_pandas(self) -> "DataFrame":
         """The lines of metrics.jsonl."""

@@ -3,7 +3,7 @@
 A system of another package joins by an entry point of the group ``raysum.systems``: ``toy = toy.spec:ToySpec``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -11,12 +11,15 @@ from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, Field, field_validator
 
+from raysum.errors import UserError
+
 _SPECS = {
     "family": "raysum.models.specs.family:FamilySpec",
     "tdmca": "raysum.models.specs.tdmca:TdmcaSpec",
     "txl": "raysum.models.specs.txl:TxlSpec",
     "graphsum": "raysum.models.specs.graphsum:GraphSumSpec",
     "hibert": "raysum.models.specs.hibert:HibertSpec",
+    "bert": "raysum.models.specs.bert:BertSpec",
     "ranker": "raysum.models.specs.ranker:RankerSpec",
     "extractor": "raysum.models.specs.extractor:ExtractorSpec",
     "predictor": "raysum.models.specs.predictor:PredictorSpec",
@@ -72,6 +75,8 @@ class Spec(Checked):
     OBJECTIVE: ClassVar[str]
     KIND: ClassVar[str]
 
+    PIECES: ClassVar[str] = "SentencePiece"  # of the vocabulary that its rows are in
+
     # Instead of these three, where a system is trained at one go from texts: the function that does it with a config.
     TRAINER: ClassVar[str | None] = None
     # Of one that extracts: what has ``row(cluster)`` and ``scores(row)``, made of a run, a LoadConfig and a device.
@@ -108,9 +113,25 @@ class Spec(Checked):
         where it is of no use there."""
         return name
 
-    def fitted(self, vocabulary: int) -> "Spec":
-        """This spec for a dataset of so many pieces, whatever it said before."""
-        return self.model_copy(update={"vocabulary": vocabulary}) if "vocabulary" in type(self).model_fields else self
+    def fitted(self, vocabulary: Sized) -> "Spec":
+        """This spec for a dataset of that ``vocabulary``, whatever it said before. Raises UserError where it is of
+        other pieces than the model reads."""
+        self.check_pieces(vocabulary)
+        has_own = "vocabulary" in type(self).model_fields
+        return self.model_copy(update={"vocabulary": len(vocabulary)}) if has_own else self
+
+    def check_pieces(self, vocabulary: Any) -> None:
+        if vocabulary.pieces != self.PIECES:
+            how = "--vocab FOLDER, that of its weights" if self.PIECES == "WordPiece" else "a SentencePiece vocabulary"
+            raise UserError(
+                f"the dataset is in {vocabulary.pieces} pieces, and a {self.system} reads {self.PIECES} ones: "
+                f"prepare it with {how}"
+            )
+
+    def published(self, config: Mapping[str, Any], names: Iterable[str]) -> dict[str | None, str]:
+        """What stands for each parameter of this model among the ``names`` of published weights; ``config`` is what
+        their config.json says. Raises UserError, without the folder, where they are of another model."""
+        raise UserError(f"is no run, and a {self.system} begins with the weights of a run alone")
 
 
 def names() -> list[str]:

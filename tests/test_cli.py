@@ -113,3 +113,18 @@ def test_help_loads_no_heavy_module():
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "raysum.cli.app" in loaded
     assert not {"torch", "ray", "deepspeed", "pandas", "pyarrow"} & loaded
+
+
+@pytest.mark.parametrize("module", ["typer", "raysum.cli.options", "pydantic"])
+def test_an_interrupt_while_the_command_line_loads_is_one_line(module):
+    code = (
+        "import runpy, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "sys.argv = ['raysum', 'config', 'list']\n"
+        "runpy.run_module('raysum', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (130, "raysum: stopped\n", "")

@@ -1,6 +1,7 @@
 """Damaged run and dataset folders: the file is named, or an older complete state is used and that is said."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,11 @@ def test_weights_whose_checksums_are_gone_are_replaced_and_that_is_said(copy, ca
     assert Run(copy / "run").checkpoint().step == 8
     told = capsys.readouterr().err
     assert f"step-00000012/{SEAL} is missing" in told and "Step 8 is used in its place" in told
+    way = f'put back a copy, or remove "sealed" from {copy / "run" / STATE}, to have nothing checked'
+    with pytest.raises(UserError, match=re.escape(way)):
+        Run(copy / "run").checkpoint("12")
+    edited(sealed=None)(copy / "run" / STATE)
+    assert Run(copy / "run").checkpoint("12").step == 12
 
 
 def test_without_any_sound_weights_the_first_is_named(copy):

@@ -170,7 +170,8 @@ def test_a_fingerprint_tells_datasets_apart_and_not_how_they_were_written(tmp_pa
     assert one == same != other
 
 
-def test_every_byte_is_checked_and_all_damage_is_named(folder, tmp_path):
+def test_every_byte_is_checked_and_all_damage_is_named(tmp_path):
+    folder = write_dataset(tmp_path / "set", {"train": 300, "valid": 5}, shards=2)
     sound = check(str(folder))
     assert sound.rows == sum(map(Dataset.open(folder).rows, Dataset.open(folder).splits))
     assert sound.files == len(list(folder.iterdir())) and sound.bytes > 1000
@@ -182,4 +183,4 @@ def test_every_byte_is_checked_and_all_damage_is_named(folder, tmp_path):
         file.write_bytes(content)
     with pytest.raises(UserError) as told:
         check(str(copied))
-    assert all(file.name in str(told.value) for file in damaged)
+    assert [file.name for file in damaged if file.name not in str(told.value)] == []

@@ -25,6 +25,7 @@ from raysum.evaluate.evaluation import compare_systems, evaluate, results_folder
 from raysum.evaluate.scorers import means
 from raysum.evaluate.systems import Extracted, Sentences, swap
 from raysum.extract.summarizer import load
+from raysum.metrics.rouge import unread
 from raysum.models.special_ids import TITLE_END
 from raysum.prepare.job import prepare
 from raysum.prepare.sources.find import find_sources
@@ -423,3 +424,33 @@ def test_weights_are_averaged_over_the_best_checkpoints(trained):
     for which, words in (("average:9", "3 of 9 checkpoints"), ("average:0", "average:COUNT and the steps 1, 2, 3")):
         with pytest.raises(UserError, match=words):
             Summarizer.load(trained.path, which)
+
+
+CHINESE = "佛罗伦萨位于阿尔诺河畔。大教堂于1436年完工。"
+RUSSIAN = "Флоренция стоит на реке Арно."
+
+
+@pytest.mark.parametrize(
+    ("text", "blind"), [(CHINESE, True), (RUSSIAN, True), ("In 1436 it was 完工。", False), ("", False)]
+)
+def test_references_of_another_script_are_not_counted_and_that_is_told(text, blind):
+    told = unread([text])
+    assert bool(told) == blind and (not blind or "counts a-z and 0-9 alone" in told)
+
+
+def test_words_between_blanks_are_counted_whatever_their_script():
+    assert unread([RUSSIAN], "pht-paper") is None
+    assert "have next to none" in unread([CHINESE], "pht-paper")
+    assert unread([" ".join(CHINESE)], "pht-paper") is None
+
+
+def test_evaluate_says_once_that_rouge_counts_nothing_of_such_references(tmp_path, capsys):
+    texts = [f"第{number}座桥建成。它很美。河水很深。" for number in range(4)]
+    lines = [json.dumps({"documents": [text], "summary": text[:7]}) + "\n" for text in texts]
+    (tmp_path / "zh.jsonl").write_text("".join(lines))
+    data = prepare([tmp_path / "zh.jsonl"], tmp_path / "zh", kind="extraction", pieces=60).dataset
+    capsys.readouterr()
+    table = evaluate("lead", data.path, split="train")
+    said = [line for line in capsys.readouterr().err.splitlines() if "ROUGE by google counts" in line]
+    assert len(said) == 1 and "--protocol pht-paper" in said[0]
+    assert table.systems["lead"]["rouge2"] == 0

@@ -163,6 +163,12 @@ def test_what_was_trained_is_told_and_does_not_train_again(run: Path, data: Path
     assert (again / "checkpoints/step-00000040/weights.safetensors").read_bytes() == before
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_a_dtype_does_not_act_on_trees_and_is_refused(run: Path, dtype: str):
+    with pytest.raises(UserError, match=f"dtype={dtype} is of matrices, and .*run is made of trees: leave it out"):
+        raysum.load(str(run), dtype=dtype)
+
+
 def test_it_takes_better_sentences_than_what_needs_no_training(run: Path, data: Path):
     for length in (True, False):
         found = raysum.evaluate(run, data, split="test", reference_length=length, scorers=["rouge"])

@@ -16,6 +16,7 @@ import syntok.segmenter
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
+from raysum.cli.clusters import given_clusters
 from raysum.config.loading import section_of
 from raysum.data.clean import bigram_recall, bigrams, is_clone, normalize, on_one_line, paragraph_spans
 from raysum.data.recipe import Recipe, read_recipe
@@ -28,11 +29,13 @@ from raysum.metrics.tfidf import words
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.graphs import similarity_graph
+from raysum.prepare.job import prepare
 from raysum.prepare.long_paragraphs import split_spans
 from raysum.prepare.pipeline import Rejected, prepare_counted, prepare_example
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
 from raysum.prepare.sources.find import find_sources
 from raysum.prepare.sources.record import Record
+from raysum.prepare.sources.shape import Shape
 
 CLUSTER = {
     "id": "lisbon",
@@ -278,6 +281,24 @@ def test_a_separator_parts_texts_in_folders_which_have_no_fields_to_map(tmp_path
     assert [document["text"] for document in record.raw["documents"]] == ["One", "two"]
     with pytest.raises(UserError, match=r"--map .*corpus is plain text"):
         mapped(tmp_path / "corpus", title="head")
+
+
+def test_what_a_user_says_of_the_shape_and_no_row_has_is_one_line_each(tmp_path, capsys):
+    texts = [f"Number {number} is here. It stays ||||| here." for number in range(3)]
+    rows = [{"documents": [text], "head": "x", "summary": "It."} for text in texts]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    idle = ["--map title=nope finds nothing", "--separator '#####' stands in no text"]
+    settings = {"kind": "extraction", "pieces": 60}
+    prepare([tmp_path / "a.jsonl"], tmp_path / "idle", map=["title=nope"], separator="#####", **settings)
+    told = capsys.readouterr().err
+    assert all(told.count(f"{line} in any row\n") == 1 for line in idle)
+    prepare([tmp_path / "a.jsonl"], tmp_path / "good", map=["title=head"], separator="|||||", **settings)
+    assert "--" not in capsys.readouterr().err.replace("--paragraph-tokens", "")
+    given_clusters([str(tmp_path / "a.jsonl")], shape=Shape.of(["title=nope"], "#####"))
+    assert capsys.readouterr().err.splitlines() == idle
+    (tmp_path / "b.txt").write_text("One. ##### Two.")
+    given_clusters([str(tmp_path / "b.txt")], shape=Shape.of([], "#####"))
+    assert not capsys.readouterr().err
 
 
 def test_a_row_without_documents_tells_the_keys_that_it_has(tmp_path, recipe, vocabulary):

@@ -240,7 +240,15 @@ def test_vocabulary_is_trained_on_the_train_split_only(tmp_path, capsys):
 
 
 def test_clusters_of_one_id_are_counted_and_said_and_an_example_is_shown(tmp_path, capsys):
-    rows = [{"id": name, "title": "T", "documents": ["Tea is a drink that many people like very much."], "summary": "Tea is hot."} for name in "abcabb"]
+    rows = [
+        {
+            "id": name,
+            "title": "T",
+            "documents": ["Tea is a drink that many people like very much."],
+            "summary": "Tea is hot.",
+        }
+        for name in "abcabb"
+    ]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = prepare(tmp_path / "c.jsonl", tmp_path / "data", pieces=200, test=0.4).dataset
     assert "3 of 6 clusters have the id of another, such as" in capsys.readouterr().err

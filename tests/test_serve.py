@@ -57,6 +57,14 @@ def test_a_request_reaches_the_model_as_a_raw_cluster_and_the_settings_that_were
     assert ask(json=asked | {"id": "x"}).json()["cluster"]["id"] == "x"
 
 
+@pytest.mark.parametrize("value", ["trigam", 3, -1, True, "0.5", [1]])
+def test_a_wrong_redundancy_is_told_once_with_all_that_it_can_be(value):
+    asked = {"documents": ["one"], "options": {"redundancy": value}}
+    assert error(ask(json=asked), 422) == "options.redundancy: must be a number from 0 to 1, trigram or mmr"
+    for good in ("mmr", 0.5, 1):
+        assert ask(json=asked | {"options": {"redundancy": good}}).json()["settings"] == {"redundancy": good}
+
+
 def test_every_decoding_setting_that_needs_no_more_memory_is_taken_with_the_bounds_of_the_config():
     settings = {"min_length": 5, "block_across_sentences": True, "no_repeat_last": 2, "title_prompt": False}
     settings |= {"beta": 0.5, "alignment_reduction": "mean", "structural_coverage": 0.1, "gnmt_coverage": 0.2}

@@ -142,7 +142,7 @@ def _seconds_of_an_example(dataset: Dataset, config: Config) -> float:
 
     workers = max(config.train.workers, 1)
     settle(config.train.threads, neighbours=workers)
-    model = config.model.fitted(len(Vocabulary.load(dataset.vocabulary_path)))
+    model = config.model.fitted(Vocabulary.load(dataset.vocabulary_path))
     brief = brief_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
     brief = replace(brief, start=None)
     seconds, examples = list[float](), list[int]()

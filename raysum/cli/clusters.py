@@ -15,6 +15,7 @@ from raysum.prepare.sources.formats import named
 from raysum.prepare.sources.jsonl import json_records
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.prepare.sources.shape import Shape
+from raysum.runtime.progress import say
 
 Given = dict[str, Any] | NoSummary
 
@@ -50,6 +51,8 @@ def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()
         clusters.append({"id": title or texts[0][0], "title": title, "documents": documents})
     elif title:
         raise UserError("--title is for files of text; clusters in data files have their own titles")
+    for told in shape.idle():
+        say(told)
     return clusters
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     GetPydanticSchema,
     PlainValidator,
@@ -58,6 +59,11 @@ class TrainConfig(Section):
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: Count = Field(500, description="steps between validations")
     validate_examples: Count | None = Field(1000, description="examples of the valid split used; None = all")
+    best_by: Literal["loss", "rouge1", "rouge2", "rougeL", "facts_f1"] = Field(
+        "loss",
+        description="what the best checkpoint is of: validation loss; or a figure of the summaries that it writes "
+        "greedily, or takes, for validate_examples at each validation",
+    )
     patience: Count | None = Field(
         None, description="validations in a row, none better than the best before, after which training ends"
     )
@@ -65,7 +71,9 @@ class TrainConfig(Section):
     save_every: Count = Field(500, description="steps between checkpoints")
     keep: Count = Field(3, description="newest checkpoints kept, besides the best")
     log_every: Count = Field(10, description="steps between lines of metrics.jsonl")
-    start: str | None = Field(None, description="run whose best weights a new training begins with, by name")
+    start: str | None = Field(
+        None, description="run whose best weights a new training begins with, by name; for a bert, a published folder"
+    )
     window: Count = Field(64, description="row groups whose rows are bucketed by length together")
 
     @model_validator(mode="after")
@@ -167,6 +175,13 @@ class DecodeConfig(Section):
         return trained.model_copy(update={name: most for name, most in own.items() if most is not None})
 
 
+def _check_redundancy(value: Any) -> Any:
+    is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    if value in (None, "trigram", "mmr") or is_share:
+        return value
+    raise ValueError("must be a number from 0 to 1, trigram or mmr")
+
+
 class ExtractConfig(Section):
     """Settings of the systems that take sentences of the source, in place of those of beam search."""
 
@@ -176,18 +191,11 @@ class ExtractConfig(Section):
     sentences: Count | None = Field(
         None, le=10_000, description="sentences of a summary, at most; a trained run's own are tuned on its valid split"
     )
-    redundancy: Annotated[float, Field(ge=0, le=1)] | Literal["trigram", "mmr"] | None = Field(
+    redundancy: Annotated[float | Literal["trigram", "mmr"] | None, BeforeValidator(_check_redundancy)] = Field(
         None,
         description="cosine with a sentence above which others repeat it (0.7 by default, 1 is off, which is a trained "
         "run's default); 'trigram': those that share three words in a row; 'mmr': the order is by scores and newness",
     )
-
-    @field_validator("redundancy", mode="before")
-    @classmethod
-    def _check_redundancy(cls, value: Any) -> Any:
-        if value in (None, "trigram", "mmr") or (isinstance(value, int | float) and 0 <= value <= 1):
-            return value
-        raise ValueError("must be a number from 0 to 1, trigram or mmr")
 
     def changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Values with ``changes``: one limit that is told takes the place of the other."""

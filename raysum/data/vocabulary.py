@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import sentencepiece
@@ -33,6 +34,8 @@ _CAUSES = {  # by what the trainer says
 class Vocabulary:
     """The pieces of a SentencePiece model whose first nine are ``SPECIAL_PIECES``."""
 
+    pieces: ClassVar = "SentencePiece"
+
     def __init__(self, model: bytes, name: str = "vocabulary"):
         """``model`` is the content of a model file. Raises UserError where it is none, or lacks the special pieces."""
         try:
@@ -51,11 +54,20 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
-        """Raises UserError where ``path`` does not read or is no SentencePiece model with the special pieces."""
+        """That of a SentencePiece model with the special pieces, or of a tokenizer.json or a folder that has one.
+
+        Raises UserError where ``path`` does not read or is none of these.
+        """
+        file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
         try:
-            return cls(Path(path).read_bytes(), str(path))
+            content = file.read_bytes()
+            if content.lstrip()[:1] == b"{":
+                from raysum.data.wordpieces import WordPieces
+
+                return WordPieces(content, str(file))
+            return cls(content, str(file))
         except OSError as error:
-            told = f"cannot read the vocabulary {path}: {error.strerror}"
+            told = f"cannot read the vocabulary {file}: {error.strerror}"
             raise UserError(f"{told}; give a .model file made by SentencePiece, or put back a copy") from None
 
     @classmethod
@@ -93,7 +105,7 @@ class Vocabulary:
         return self._processor.get_piece_size()
 
     def __reduce__(self) -> tuple:
-        return Vocabulary, (self.model,)
+        return type(self), (self.model,)
 
     @cached_property
     def shapes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -133,7 +145,10 @@ class Vocabulary:
         """BOS, the sentences of ``text`` with ``<Q>`` between them, EOS; each sentence normalized as ``how`` says."""
         lines = (text[start:end] for start, end in paragraph_spans(text))
         sentences = [normalize(line[start:end], how) for line in lines for start, end in sentence_spans(line)]
-        ids = [piece for sentence in self.encode_all(sentences) if sentence for piece in (SENTENCE_END, *sentence)]
+        return self._summary([sentence for sentence in self.encode_all(sentences) if sentence])
+
+    def _summary(self, sentences: list[list[int]]) -> list[int]:
+        ids = [piece for sentence in sentences for piece in (SENTENCE_END, *sentence)]
         return [BOS, *ids[1:], EOS]
 
     def decode(self, ids: Sequence[int]) -> str:

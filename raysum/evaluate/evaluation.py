@@ -24,7 +24,7 @@ from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
 from raysum.metrics.statistics import difference_of
 from raysum.run import Checkpoint, Run
-from raysum.runtime.progress import bar
+from raysum.runtime.progress import bar, say
 from raysum.runtime.storage import write_json, writing
 from raysum.systems import extractive
 
@@ -154,6 +154,8 @@ def compare_systems(
                     line["notes"][system.name] = summary.model_dump(include=_NOTED)
                 shown.update(len(rows))
             written += lines
+    if "rouge1" in scored[0] and (told := rouge.unread((line["reference"] for line in written), config.protocol)):
+        say(told)
     scores = pd.concat(scored, ignore_index=True)
     how = {system.name: system.how for system in systems}
     if mean is not None:

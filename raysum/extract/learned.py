@@ -9,6 +9,7 @@ from raysum.config.sections import LoadConfig
 from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
+from raysum.errors import UserError
 from raysum.extract.cues import cue_features, cues_of
 from raysum.extract.features import features
 from raysum.extract.trees import Trees
@@ -25,6 +26,8 @@ class FeatureScorer:
     def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
         from safetensors.numpy import load_file
 
+        if config.dtype != LoadConfig.model_fields["dtype"].default:
+            raise UserError(f"dtype={config.dtype} is of matrices, and {run.path} is made of trees: leave it out")
         weights = run.checkpoint(config.checkpoint).weights
         self.vocabulary, self.recipe = Vocabulary.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
         try:

@@ -5,7 +5,7 @@ stand in one table. All but ``pht-paper`` count as rouge-score does; where a pap
 here is the nearest setting, and what still differs is said at its entry.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,8 @@ import pandas as pd
 from raysum.errors import UserError
 from raysum.metrics import set_rouge, word_rouge
 
+_READ = 0.3  # of the letters of references, which are of numbers and names where a text is of another script
+_LONGEST_WORD = 15  # letters, on average, of a text that has blanks
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 Several = Literal["best", "mean", "jackknife"]
 _SEVERAL = {"best": "maximum F1", "mean": "mean", "jackknife": "jackknifed maximum F1"}
@@ -120,6 +122,23 @@ def signature(
         + (f" | references up to {references}, {_SEVERAL[several]}" if references > 1 else "")
         + f" | n {len(predictions)} | empty {sum(not prediction.strip() for prediction in predictions)}"
     )
+
+
+def unread(references: Iterable[str], protocol: str = "google") -> str | None:
+    """Why figures say nothing where ``references`` are in another script, and what to do; None where they do."""
+    text = " ".join(references)
+    letters = sum(map(str.isalnum, text))
+    if find_protocol(protocol).sets:
+        if letters <= _LONGEST_WORD * len(text.split()):
+            return None
+        told = f"ROUGE by {protocol} counts words between blanks, and the references have next to none"
+    else:
+        counted = sum(one.isascii() and one.isalnum() for one in text)
+        if counted > _READ * letters or not letters:
+            return None
+        share = f"of the references' letters {100 * counted / letters:.0f} % are"
+        told = f"ROUGE by {protocol} counts a-z and 0-9 alone, and {share}; --protocol pht-paper counts other scripts"
+    return f"{told}; a text without blanks needs some between its words or characters before `raysum prepare`"
 
 
 def find_protocol(name: str) -> Protocol:

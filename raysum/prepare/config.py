@@ -47,7 +47,9 @@ class Shaped(Section):
 
 class PrepareConfig(Choices, Shaped):
     out: str = Field(description="dataset folder to write")
-    vocab: str | None = Field(None, description="SentencePiece model; without it one is trained")
+    vocab: str | None = Field(
+        None, description="SentencePiece model, or a published folder with a tokenizer.json; without it one is trained"
+    )
     pieces: int = Field(
         32000, gt=len(SPECIAL_PIECES), le=1_000_000, description="pieces of a trained vocabulary (HT, section 4)"
     )

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from raysum.prepare.config import PrepareConfig
 from raysum.prepare.shards import size_of, write_shards
 from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.prepare.sources.record import Rejected
+from raysum.prepare.sources.shape import Shape
 from raysum.runtime.progress import bar, say
 from raysum.runtime.session import ray_session
 from raysum.runtime.shown import Shown
@@ -26,6 +28,7 @@ from raysum.runtime.storage import new_folder
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+_LOOKED = 1000  # rows, for what a user says of their shape
 _SMALL = 8 << 20  # bytes of text: one core prepares them in some 8 s, which Ray would take to start
 
 
@@ -64,7 +67,11 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     """
     began, config = time.monotonic(), section_of(PrepareConfig, {**settings, "out": str(out)})
     given = Vocabulary.load(config.vocab) if config.vocab else None
-    found = find_sources([sources] if isinstance(sources, str | Path) else list(sources), config.shape)
+    if given and given.pieces != Vocabulary.pieces and config.kind != "extraction":
+        raise UserError(f"{config.vocab} is a bert's, which labels sentences: give --kind extraction, too")
+    shape = config.shape
+    found = find_sources([sources] if isinstance(sources, str | Path) else list(sources), shape)
+    _say_idle(found, shape)
     path = Path(config.out).expanduser().absolute()
     with new_folder(path) as folder:
         how = config.normalize or (given.suggested_normalization() if given else "none")
@@ -74,6 +81,14 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
         with ray_session(config.address) if on_ray else nullcontext():
             write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
     return PrepareResult(Dataset.open(path), time.monotonic() - began)
+
+
+def _say_idle(sources: list[RawSource], shape: Shape) -> None:
+    """A line for each setting of ``shape`` that is of no use in the first rows."""
+    if shape.idle():
+        looked = sum(1 for _ in islice(chain.from_iterable(source.records() for source in sources), _LOOKED))
+        for told in shape.idle():
+            say(f"{told} in the {looked} rows looked at" if looked == _LOOKED else f"{told} in any row")
 
 
 def _train_vocabulary(sources: list[RawSource], config: PrepareConfig, how: Normalization) -> Vocabulary:

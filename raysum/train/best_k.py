@@ -1,6 +1,7 @@
 """How many sentences a run that extracts takes, K: found on the valid split when its training ends."""
 
-from itertools import islice
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
 
 import numpy as np
 
@@ -27,19 +28,29 @@ def choose_length(run: Run, dataset: Dataset) -> None:
         return
     scorer = SentenceScorer(run, LoadConfig())
     orders = [best_first(scorer.scores(row)) for row in found]
+    wanted = [references(row) for row in found]
+    if told := rouge.unread(chain.from_iterable(wanted)):
+        say(f"{run.path}: {told}")
+    best, value = best_length(
+        lambda count: float(rouge.score(taken(found, orders, count), wanted)[[*_MEASURED]].mean(axis=None))
+    )
+    run.set_extract({"sentences": best})
+    say(f"{run.path} takes {best} sentences: mean ROUGE F1 {value:.2f} on {len(found)} clusters of {_SPLIT}")
+
+
+def best_length(value: Callable[[int], float]) -> tuple[int, float]:
+    """How many sentences are worth most, and their ``value``, which rises with their number and then falls."""
     values: list[float] = []
     for count in range(1, _MOST + 1):
-        values.append(_value(found, orders, count))
+        values.append(value(count))
         if len(values) - np.argmax(values) > _PATIENCE:
             break
-    best = int(np.argmax(values)) + 1
-    run.set_extract({"sentences": best})
-    say(f"{run.path} takes {best} sentences: mean ROUGE F1 {values[best - 1]:.2f} on {len(found)} clusters of {_SPLIT}")
+    return int(np.argmax(values)) + 1, max(values)
 
 
-def _value(rows: list[Row], orders: list[np.ndarray], count: int) -> float:
-    texts = [
+def taken(rows: Sequence[Row], orders: Sequence[np.ndarray], count: int) -> list[str]:
+    """The first ``count`` sentences of each row by its order, as they stand in the documents."""
+    return [
         "\n".join(" ".join(row["text"][place].split()) for place in sorted(order[:count]))
         for row, order in zip(rows, orders, strict=True)
     ]
-    return float(rouge.score(texts, [references(row) for row in rows])[[*_MEASURED]].mean(axis=None))

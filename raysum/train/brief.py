@@ -2,16 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
+from raysum.prepare.factbook.scorer import FACTS, KEPT
 from raysum.restore import Start
 from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.stream.kinds.base import kind_of
 from raysum.stream.loader import Stream, plan_of, rows_with_targets
 from raysum.stream.plan import PlanSettings
+
+if TYPE_CHECKING:
+    from raysum.train.measure import Measure
 
 
 @dataclass(frozen=True)
@@ -24,24 +29,25 @@ class Brief:
     train: Stream
     valid: Stream | None  # where the dataset has such a split
     start: Start | None  # where the model does not begin with weights of its own
+    measure: "Measure | None"  # where the best checkpoint is not that of the lowest loss
 
     def judges(self, done: int) -> bool:
         """Whether the loss of the valid split is wanted after ``done`` steps."""
         settings = self.config.train
         return self.valid is not None and (done == settings.steps or done % settings.validate_every == 0)
 
-    def stale(self, validations: Mapping[int, float], done: int) -> bool:
+    def stale(self, worths: Mapping[int, float], done: int) -> bool:
         """Whether none of the last ``train.patience`` validations up to step ``done`` was better than the best before.
 
-        ``validations`` are losses by step. What follows from these alone is the same after any restart.
+        ``worths`` are those of ``Run.worths``. What follows from these alone is the same after any restart.
         """
-        return stale(self.config.train.patience, validations, done)
+        return stale(self.config.train.patience, worths, done)
 
 
-def stale(patience: int | None, validations: Mapping[int, float], done: int) -> bool:
+def stale(patience: int | None, worths: Mapping[int, float], done: int) -> bool:
     """As :meth:`Brief.stale` says, for a ``patience``."""
-    losses = [loss for step, loss in sorted(validations.items()) if step <= done]
-    return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
+    found = [worth for step, worth in sorted(worths.items()) if step <= done]
+    return patience is not None and len(found) > patience and max(found[-patience:]) <= max(found[:-patience])
 
 
 def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
@@ -62,6 +68,12 @@ def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
     has_valid = "valid" in dataset.splits and len(rows_with_targets(valid)) > 0
     if settings.patience and not has_valid:
         raise UserError(f"train.patience needs summaries to validate by; prepare {dataset.path} with --valid 0.1")
+    measure = None
+    if settings.best_by != "loss":
+        _check_measure(config, dataset, has_valid)
+        from raysum.train.measure import Measure  # loads torch
+
+        measure = Measure(settings.best_by, dataset.path, settings.validate_examples)
     epoch, place = plan_of(train).locate(done)
     return Brief(
         run,
@@ -70,4 +82,16 @@ def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
         train=replace(train, origin=(epoch, done - place)),
         valid=valid if has_valid else None,
         start=Start.of(settings.start, config.model, dataset.vocabulary_hash) if settings.start and not done else None,
+        measure=measure,
     )
+
+
+def _check_measure(config: Config, dataset: Dataset, has_valid: bool) -> None:
+    """Raises UserError where what ``train.best_by`` names cannot be counted."""
+    wanted, spec = f"train.best_by={config.train.best_by}", config.model
+    if not spec.summarizes and not (spec.extracts and dataset.kind == "extraction"):
+        raise UserError(f"{wanted} is of summaries, and this {spec.system} makes none of such rows: leave it out")
+    if not has_valid:
+        raise UserError(f"{wanted} needs summaries to validate by; prepare {dataset.path} with --valid 0.1")
+    if config.train.best_by == FACTS and (spec.extracts or KEPT not in dataset.recipe.keep):
+        raise UserError(f"{wanted} is of what runs write of the factbook, prepared with --keep {KEPT}; name a ROUGE")

@@ -122,7 +122,7 @@ def _reached(brief: Brief, newest: Checkpoint | None) -> str:
         return "minutes"
     if newest.step >= settings.steps:
         return "steps"
-    return "patience" if brief.stale(brief.run.validations(), newest.step) else ""
+    return "patience" if brief.stale(brief.run.worths(), newest.step) else ""
 
 
 def _say_why(run: Run, config: Config, step: int, limit: str) -> None:
@@ -151,7 +151,7 @@ def _given(config: Config) -> tuple[Dataset, Config]:
         missing = "out=RUN" if config.data else "data=DATA"
         raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
     dataset = Dataset.open(config.data)
-    model = config.model.fitted(len(Vocabulary.load(dataset.vocabulary_path)))
+    model = config.model.fitted(Vocabulary.load(dataset.vocabulary_path))
     return dataset, config.model_copy(update={"model": model})
 
 

@@ -37,6 +37,9 @@ def _follow(run: Run, start: int, steps: int, done: threading.Event) -> None:
                     say(f"{label}: a worker was lost; training goes on from step {step}")
                 if "valid_loss" in line:
                     shown["valid"] = f"{line['valid_loss']:.3f}"
+                    if run.judged_by in line.keys() - shown.keys() - {"valid_loss"}:
+                        say(f"{label}: a validation takes {line['valid_seconds']:.0f} s by {run.judged_by}")
+                    shown |= {run.judged_by: f"{line[run.judged_by]:.2f}"} if "valid_seconds" in line else {}
                 else:
                     shown |= {"loss": f"{line['loss']:.3f}", "tokens/s": f"{line['tokens_per_s']:,.0f}"}
                 progress.set_postfix(shown, refresh=False)

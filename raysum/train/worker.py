@@ -26,27 +26,30 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
     checkpoint = run.latest()
     engine = build_engine(brief, checkpoint)
     state = resume(engine, brief, checkpoint)
-    coming, meter, judgements = load(state["step"]), Meter(engine.device, state), run.validations()
+    coming, meter, judged = load(state["step"]), Meter(engine.device, state), run.worths()
 
     def judge(step: int) -> None:
-        judgements[step] = validation_loss(engine, brief)
-        reporter.write({"step": step, "valid_loss": judgements[step]})
+        line = {"step": step, "valid_loss": validation_loss(engine, brief)}
+        if brief.measure:
+            line |= brief.measure.figures(run, step)
+        reporter.write(line)
+        judged[step] = run.worth(line[run.judged_by])
 
-    if state["step"] and brief.judges(state["step"]) and state["step"] not in judgements:
+    if state["step"] and brief.judges(state["step"]) and state["step"] not in judged:
         with meter.paused():
             judge(state["step"])
     for done in range(state["step"] + 1, settings.steps + 1):
-        if brief.stale(judgements, done - 1):
+        if brief.stale(judged, done - 1):
             break
         rate = step(engine, brief, done - 1, coming, meter)
         last = done == settings.steps or meter.over(settings.minutes)
-        judged = brief.judges(done) or (last and brief.valid is not None)
+        wanted = brief.judges(done) or (last and brief.valid is not None)
         if last or done % settings.log_every == 0:
             reporter.write(meter.line(done, rate))
-        if last or done % settings.save_every == 0 or judged:
+        if last or done % settings.save_every == 0 or wanted:
             with meter.paused():
                 checkpoints.save(engine, run, state | meter.state() | {"step": done})
-                if judged:
+                if wanted:
                     judge(done)
                 reporter.hand_on(reporter.latest)
                 if distributed.get_rank() == 0:

@@ -43,7 +43,17 @@ class SentenceBatch:
     labels: Tensor | None
 
 
-class Hibert(nn.Module):
+class SentenceLabeller(nn.Module):
+    """What gives [P, 2] logits, of leaving and of taking each sentence of a source."""
+
+    @torch.no_grad()
+    def sentence_scores(self, batch: SentenceBatch) -> Tensor:
+        """[P]: the probability of eq. 8 that a sentence is taken, a few windows at a time."""
+        parts = batch.source.parts(_PART)
+        return torch.cat([self(part).softmax(-1, dtype=torch.float32)[:, 1] for part in parts])
+
+
+class Hibert(SentenceLabeller):
     """The encoder, and the layer for labels or the decoder of masked sentences, by ``spec.task``."""
 
     def __init__(self, spec: HibertSpec):
@@ -63,12 +73,6 @@ class Hibert(nn.Module):
     def forward(self, source: Source) -> Tensor:
         """[P, 2]: the logits of eq. 8, of leaving and of taking each sentence."""
         return self.label(self.encode(source))
-
-    @torch.no_grad()
-    def sentence_scores(self, batch: SentenceBatch) -> Tensor:
-        """[P]: the probability of eq. 8 that a sentence is taken, a few windows at a time."""
-        parts = batch.source.parts(_PART)
-        return torch.cat([self(part).softmax(-1, dtype=torch.float32)[:, 1] for part in parts])
 
     def encode(self, source: Source) -> Tensor:
         """[P, D]: the vectors d of sentences in their document."""
@@ -147,7 +151,7 @@ def objective(model: Hibert, smoothing: float) -> nn.Module:
 class Labelling(nn.Module):
     """Cross-entropy of the sentences' labels (section 3.3)."""
 
-    def __init__(self, model: Hibert, smoothing: float):
+    def __init__(self, model: SentenceLabeller, smoothing: float):
         super().__init__()
         self.model, self.smoothing = model, smoothing
 

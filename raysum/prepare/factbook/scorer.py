@@ -19,6 +19,7 @@ from raysum.metrics.statistics import Figure
 from raysum.metrics.tfidf import words
 from raysum.prepare.factbook.phrases import SHAPES, kinds
 
+FACTS = "facts_f1"  # the figure
 KEPT = "facts"  # the field of a raw cluster that must be kept (`keep: [facts]` of the recipe)
 
 Fact = tuple[str, str, str]  # subject, attribute and value, as plain text
@@ -38,9 +39,7 @@ class Factbook:
     """Counts of facts, and of a summary's citations, right and given; beside them what words or chance would cite."""
 
     figures: ClassVar = {
-        "facts_f1": Figure(
-            "facts F1", 1, ("facts_right", "facts_right"), ("facts_right", "facts_wrong", "facts_total")
-        ),
+        FACTS: Figure("facts F1", 1, ("facts_right", "facts_right"), ("facts_right", "facts_wrong", "facts_total")),
         "facts_right": Figure("facts right", 0, ("facts_right",)),
         "facts_wrong": Figure("facts wrong", 0, ("facts_wrong",)),
         "facts_total": Figure("facts in all", 0, ("facts_total",)),

@@ -19,7 +19,8 @@ from raysum.prepare.sources.record import Record, Rejected, listed_texts, parse_
 # What a list of texts is joined by where one text is wanted; sentences of a summary may stand on lines.
 _TEXTS = {"id": " ", "title": " ", "summary": "\n", "split": " "}
 _LISTS = {"documents": "\n\n", "paragraphs": " ", "summaries": "\n"}
-_CLUSTERS, _SOURCE = "clusters", "source"
+_CLUSTERS, _SOURCE, _SEPARATOR = "clusters", "source", "separator"
+_KINDS = ("documents", "paragraphs")
 FIELDS = (*_TEXTS, *_LISTS, _SOURCE, _CLUSTERS)
 _STEP = re.compile(r"[^.\[\]]+|\[\]")
 _PATH = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
@@ -37,6 +38,7 @@ class Shape:
     paths: Mapping[str, str] = field(default_factory=dict)
     separator: str | None = None
     format: str | None = None
+    found: set[str] = field(default_factory=set, compare=False)  # of paths and separator, by the rows that were read
 
     @classmethod
     def of(cls, pairs: Iterable[str], separator: str | None = None, format: str | None = None) -> "Shape":
@@ -57,12 +59,18 @@ class Shape:
             raise ValueError("maps both documents and paragraphs; a cluster has one of them")
         return cls(paths, separator, format)
 
+    def idle(self) -> list[str]:
+        """What was of no use in the rows that were read; rows without documents are rejected anyway."""
+        told = {name: f"--map {name}={path} finds nothing" for name, path in self.paths.items() if name not in _KINDS}
+        told |= {_SEPARATOR: f"--separator {self.separator!r} stands in no text"} if self.separator else {}
+        return [line for name, line in told.items() if name not in self.found]
+
     def check_columns(self, path: Path, columns: Collection[str]) -> None:
         """Raises UserError where a table lacks the column of documents, or one that a path begins with."""
         if not self.paths and known_as(columns, self.format):
             return
         lacking = [first for path_ in self.paths.values() if (first := _STEP.findall(path_)[0]) not in columns]
-        if not {"documents", "paragraphs"} & {*columns, *self.paths} and _CLUSTERS not in self.paths:
+        if not {*_KINDS} & {*columns, *self.paths} and _CLUSTERS not in self.paths:
             lacking = ["documents` or `paragraphs"]
         if lacking:
             found = ", ".join(columns) or "nothing"
@@ -79,6 +87,7 @@ class Shape:
         if not (self.separator and isinstance(text, str)):
             return [document]
         parts = [part.strip() for part in text.split(self.separator)]
+        self.found.update({_SEPARATOR} if len(parts) > 1 else ())
         if not isinstance(document, dict):
             return parts
         parts = [part for part in parts if part] or [""]
@@ -104,6 +113,7 @@ class Shape:
         if not isinstance(inside, list):
             yield _without(record, _CLUSTERS, self.paths[_CLUSTERS])
             return
+        self.found.add(_CLUSTERS)
         for number, raw in enumerate(inside, 1):
             part = replace(record, where=f"{record.where}:{number}", raw=raw, size=0)
             yield self._mapped(part) if isinstance(raw, dict) else part
@@ -116,10 +126,11 @@ class Shape:
 
     def _with_our_fields(self, record: Record) -> Record:
         paths = {name: path for name, path in self.paths.items() if name != _CLUSTERS}
-        if self.separator and not {"documents", "paragraphs"} & paths.keys():
+        if self.separator and not {*_KINDS} & paths.keys():
             given = "paragraphs" if "paragraphs" in record.raw and "documents" not in record.raw else "documents"
             paths[given] = given
         values = {name: _at(record.raw, _STEP.findall(path)) for name, path in paths.items()}
+        self.found.update(name for name, value in values.items() if value is not None)
         raw = {name: value for name, value in record.raw.items() if name not in paths}
         for name, joint in _TEXTS.items():
             if values.get(name) is not None:
@@ -128,7 +139,7 @@ class Shape:
             value = listed_texts(values.get(name))
             if value is not None:
                 raw[name] = [_text(item, joint) for item in (value if isinstance(value, list) else [value])]
-        kind = next((name for name in ("documents", "paragraphs") if name in paths), None)
+        kind = next((name for name in _KINDS if name in paths), None)
         if kind is None:
             return replace(record, raw=raw)
         raw.pop("paragraphs" if kind == "documents" else "documents", None)

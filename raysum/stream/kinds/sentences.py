@@ -1,13 +1,16 @@
 """Rows of sentences: labelled ones to learn extraction from, or those of documents to pre-train on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from raysum.config.sections import SourceConfig
+from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
+from raysum.errors import UserError
 from raysum.models.special_ids import EOS
+from raysum.runtime.extras import needs
 from raysum.stream.kinds.base import Arrays, Kind, long
 from raysum.stream.kinds.summarization import cut_source
 from raysum.systems import Spec
@@ -27,6 +30,8 @@ class Sentences(Kind):
     dataset_kind = "extraction"
     columns: ClassVar[tuple[str, ...]] = ("ids", "paragraph_offsets", "labels")
 
+    marks: ClassVar[int] = 1  # of each sentence
+
     window: int = 30
 
     @classmethod
@@ -38,7 +43,7 @@ class Sentences(Kind):
         """Where sentences are cut the cost is an upper bound."""
         tokens, sentences, target = lengths.astype(np.int64).T
         sentences = np.minimum(sentences, source.max_paragraphs)
-        costs = np.minimum(tokens, sentences * source.paragraph_tokens) + sentences
+        costs = np.minimum(tokens, sentences * source.paragraph_tokens) + self.marks * sentences
         return costs, np.where(self.counts(target), sentences, 0)
 
     def counts(self, target: np.ndarray) -> np.ndarray:
@@ -46,19 +51,26 @@ class Sentences(Kind):
         return target > 0
 
     def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
-        """``ids`` [S] and ``lengths`` [P] with the EOS of each sentence, ``counts`` of each window, ``labels`` [P]."""
+        """``ids`` [S] and ``lengths`` [P] of sentences with their marks, ``counts`` of windows, ``labels`` [P]."""
         whole = source.model_copy(update={"max_tokens": None})
         ids, lengths = zip(*(cut_source(row, whole) for row in rows), strict=True)
-        sizes = [len(part) for each in lengths for part in np.array_split(each, -(-len(each) // self.window))]
         arrays = {
-            "ids": np.concatenate([np.insert(i, np.cumsum(n), EOS) for i, n in zip(ids, lengths, strict=True)]),
-            "lengths": np.concatenate(lengths, dtype=np.int32) + 1,
-            "counts": np.array(sizes, np.int32),
+            "ids": np.concatenate([self.marked(i, n) for i, n in zip(ids, lengths, strict=True)]),
+            "lengths": np.concatenate(lengths, dtype=np.int32) + self.marks,
+            "counts": np.concatenate([self.windows(len(each)) for each in lengths]).astype(np.int32),
         }
         if "labels" in self.columns:
             labels = [row["labels"][: len(each)] for row, each in zip(rows, lengths, strict=True)]
             arrays["labels"] = np.concatenate(labels)
         return arrays
+
+    def marked(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The ``ids`` of a row's sentences, with an EOS behind each."""
+        return np.insert(ids, np.cumsum(lengths), EOS)
+
+    def windows(self, count: int) -> np.ndarray:
+        """How many of a row's ``count`` sentences are read together, window by window."""
+        return np.array([len(part) for part in np.array_split(np.arange(count), -(-count // self.window))])
 
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
         return len(arrays["ids"]), len(arrays["lengths"])
@@ -69,6 +81,41 @@ class Sentences(Kind):
 
         source = Source(*(long(arrays[name]) for name in ("ids", "lengths", "counts")))
         return SentenceBatch(source, long(arrays["labels"]) if "labels" in arrays else None)
+
+
+@dataclass(frozen=True)
+class Blocks(Sentences):
+    """For a BERT: [CLS] before each sentence and [SEP] behind it, whole blocks of ``window`` and what is left over."""
+
+    marks = 2
+
+    positions: int = 512  # tokens of a block, at most
+    cls: int = 101
+    sep: int = 102
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Blocks":
+        return cls(**{field.name: getattr(spec, field.name) for field in fields(cls)})
+
+    def check(self, dataset: Dataset) -> None:
+        needs("transformers", "a bert")
+
+    def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        """Raises UserError where a block of the longest sentences is longer than the model can read."""
+        most = self.positions // self.window - self.marks
+        if source.paragraph_tokens > most:
+            raise UserError(
+                f"blocks of {self.window} sentences of {source.paragraph_tokens} tokens, [CLS] and [SEP] do not fit "
+                f"into {self.positions} positions; give source.paragraph_tokens={most}, or a smaller model.window"
+            )
+        return super().costs(lengths, source)
+
+    def marked(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        edges = np.repeat([0, *np.cumsum(lengths)], 2)[1:-1]
+        return np.insert(ids, edges, np.tile([self.cls, self.sep], len(lengths)))
+
+    def windows(self, count: int) -> np.ndarray:
+        return np.diff([*range(0, count, self.window), count])
 
 
 @dataclass(frozen=True)
