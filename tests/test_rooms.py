@@ -15,8 +15,9 @@ PACKAGE = Path(__file__).parents[1] / "raysum"
 ROOMS = [
     ("__main__",),
     ("cli",),
-    ("quickstart", "auto", "ablation", "bench", "report"),
-    ("tune", "serve"),
+    ("reproduce",),
+    ("quickstart", "auto", "bench", "report"),
+    ("tune", "serve", "analyses"),
     ("evaluate", "human"),
     ("train", "extract"),
     ("decode",),

@@ -135,13 +135,19 @@ def _timed(
 
 def _seconds_of_an_example(dataset: Dataset, config: Config) -> float:
     """By a few steps of the training itself, by one process; as many workers as the config has share the work."""
+    seconds, examples = timed_steps(dataset, config)
+    per_example = [spent / count for spent, count in zip(seconds, examples, strict=True)]
+    return statistics.median(per_example[1:]) / max(config.train.workers, 1)
+
+
+def timed_steps(dataset: Dataset, config: Config) -> tuple[list[float], list[int]]:
+    """Seconds and examples of the first few steps of a training, by this process; its weights are thrown away."""
     from raysum.train.engine import build_engine
     from raysum.train.group import lone_group
     from raysum.train.report import Meter
     from raysum.train.worker import step
 
-    workers = max(config.train.workers, 1)
-    settle(config.train.threads, neighbours=workers)
+    settle(config.train.threads, neighbours=max(config.train.workers, 1))
     model = config.model.fitted(len(Vocabulary.load(dataset.vocabulary_path)))
     brief = brief_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
     brief = replace(brief, start=None)
@@ -157,8 +163,7 @@ def _seconds_of_an_example(dataset: Dataset, config: Config) -> float:
             step(engine, brief, number, iter(some), meter)
             seconds.append(time.monotonic() - began)
             examples.append(sum(len(batch.arrays["counts"]) for batch in some if batch.real))
-    per_example = [spent / count for spent, count in zip(seconds, examples, strict=True)]
-    return statistics.median(per_example[1:]) / workers
+    return seconds, examples
 
 
 def _expectation(rows: int, visits: int) -> str:

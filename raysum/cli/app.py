@@ -13,11 +13,12 @@ from pydantic import Field
 
 from raysum.cli.configs import config_app
 from raysum.cli.human import human_app
-from raysum.cli.options import Overrides, verb
+from raysum.cli.options import Overrides, print_result, verb
 from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
+from raysum.reproduce.config import ReproduceConfig
 from raysum.serve.config import ServeConfig
 
 app = typer.Typer(
@@ -185,6 +186,30 @@ def report(
     from raysum.report.writing import report as run
 
     return run(paths, out)
+
+
+def _list_tables(asked: bool) -> None:
+    if asked:
+        from raysum.reproduce.shown import Listed
+        from raysum.reproduce.tables import ALL, chosen
+
+        print_result(Listed(chosen(ALL)), "--json" in sys.argv)
+        raise typer.Exit
+
+
+@verb(app, ReproduceConfig)
+def reproduce(
+    tables: Annotated[str, typer.Argument(metavar="TABLE[,TABLE...]|all", help="Tables, as --list names them.")],
+    *,
+    tell: Annotated[
+        bool, typer.Option("--list", callback=_list_tables, is_eager=True, help="The tables, and how long each takes.")
+    ] = False,
+    settings: ReproduceConfig,
+) -> Any:
+    """The tables of the four papers on data=RAW, each row by a system that is trained here, into out=FOLDER."""
+    from raysum.reproduce.job import reproduce as run
+
+    return run(tables, **settings.model_dump())
 
 
 class _SummarizeConfig(LoadConfig, Shaped):
