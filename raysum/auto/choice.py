@@ -140,7 +140,7 @@ def _seconds_of_an_example(dataset: Dataset, config: Config) -> float:
     return statistics.median(per_example[1:]) / max(config.train.workers, 1)
 
 
-def timed_steps(dataset: Dataset, config: Config) -> tuple[list[float], list[int]]:
+def timed_steps(dataset: Dataset, config: Config, share: float = _MEASURING) -> tuple[list[float], list[int]]:
     """Seconds and examples of the first few steps of a training, by this process; its weights are thrown away."""
     from raysum.train.engine import build_engine
     from raysum.train.group import lone_group
@@ -156,7 +156,7 @@ def timed_steps(dataset: Dataset, config: Config) -> tuple[list[float], list[int
         engine = build_engine(brief, None)
         coming, meter = batches(brief.train, 0, 1, 0, _MEASURED[1]), Meter(engine.device, {})
         for number in range(_MEASURED[1]):
-            if number >= _MEASURED[0] and sum(seconds) > _MEASURING * 60 * (config.train.minutes or 0):
+            if number >= _MEASURED[0] and sum(seconds) > share * 60 * (config.train.minutes or 0):
                 break
             some = [next(coming) for _ in range(config.train.micro_batches)]
             began = time.monotonic()

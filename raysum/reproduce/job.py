@@ -70,7 +70,7 @@ def _steps(place: Place, tables: list[Table]) -> Iterator[Step]:
     """What the tables need, each thing once, before what needs it."""
     used = [one for table in tables for one in needed(table) if not place.lacks(one)]
     runs = {run.name: run for one in used for run in one.trained}
-    datasets = dict.fromkeys([BASE, *(name for one in used for name in datasets_of(one))])
+    datasets = dict.fromkeys([*([BASE] if used else []), *(name for one in used for name in datasets_of(one))])
     if any(table.measure == "recall" for table in tables) and place.config.size == "paper":
         datasets["many"] = None
     for name in datasets:
@@ -122,8 +122,11 @@ def _made(place: Place, table: Table) -> Filled:
     if place.config.open is None and any(OPEN in one.pretrained for one in needed(table)):
         notes.append(OPEN_TOLD)
     told = {"protocol": found["protocol"]} if "protocol" in found else {}
-    examples = f", {found['examples']} examples of {table.split}" if "examples" in found else ""
-    told |= {"data": f"{place.config.data}{examples}", "size": f"{place.config.size}: {place.scale}"}
+    if table.measure == "efficiency":
+        told["size"] = found["size"]
+    else:
+        examples = f", {found['examples']} examples of {table.split}" if "examples" in found else ""
+        told |= {"data": f"{place.config.data}{examples}", "size": f"{place.config.size}: {place.scale}"}
     if spent := [row["seconds"] for row in rows if row["seconds"]]:
         told["training"] = f"{min(spent):.0f} to {max(spent):.0f} s of each system, pre-training included"
     made = Filled(table, rows, told, notes, found.get("plot"))

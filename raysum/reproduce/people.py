@@ -7,6 +7,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.human.analysis import human_analyze
+from raysum.human.answers import MARKS, Unanswered
 from raysum.human.sheets import SHEETS, human_sheets
 from raysum.reproduce.place import Place
 from raysum.reproduce.scoring import folder_of
@@ -15,36 +16,48 @@ from raysum.reproduce.tables import REFERENCE, Table
 from raysum.runtime.storage import read_lines, write_text
 
 AVERAGE = "average"
+JUDGES = "judges"
+Scores = dict[str, dict[str, float]]  # by system and measure
 
 
 def people(place: Place, table: Table) -> dict[str, Any]:
     """The cells of a table of judgements: ``judges`` where no sheet has an answer yet."""
-    judged = [row.system for row in table.rows if row.system in systems() and not place.lacks(systems()[row.system])]
-    cells: dict[str, list[dict[str, Any]]] = {
-        row.name: [{"told": "judges"} for _ in table.columns] for row in table.rows
-    }
+    lacking = {row.name: place.lacks(systems()[row.system]) for row in table.rows if row.system in systems()}
+    judged = [row.system for row in table.rows if lacking.get(row.name) == ""]
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for row in table.rows:
+        cells[row.name] = [{"told": lacking.get(row.name) or JUDGES} for _ in table.columns]
     notes = []
     for study in table.studies:
-        folder = place.study(f"{table.id}-{study['design']}")
-        if not folder.is_dir():
-            _write(place, table, study, judged, folder)
-        scores = _scores(folder)
-        if scores is None:
-            told = f"raysum reproduce {table.id} again, with the same settings, fills this table"
-            notes.append(f"Sheets for judges ({study['design']}): {folder / SHEETS}; once filled in there, {told}.")
+        scores, note = _study(place, table, study, judged)
+        notes += [note] if note else []
         for row in table.rows:
             for column, key in study["columns"].items():
-                place_of = table.columns.index(column)
-                if row.system in systems() and place.lacks(systems()[row.system]):
-                    cells[row.name][place_of] = {"told": place.lacks(systems()[row.system])}
-                elif scores is not None and (value := _value(scores, study, row.system, key)) is not None:
+                if (value := _value(scores, study, row.system, key)) is not None:
                     divisor = 100 if column in study.get("shares", ()) else study.get("divisor", 1)
-                    cells[row.name][place_of] = {"value": value / divisor}
+                    cells[row.name][table.columns.index(column)] = {"value": value / divisor}
     return {"rows": cells, "notes": notes}
 
 
-def _value(scores: dict[str, dict[str, float]], study: dict[str, Any], system: str, key: str) -> float | None:
-    if "sides" in study:  # how many times as often as the other side
+def _study(place: Place, table: Table, study: dict[str, Any], judged: list[str]) -> tuple[Scores, str]:
+    """What the judges of a study found, whose sheets are made if need be; and what is still to be done for it."""
+    folder = place.study(f"{table.id}-{study['design']}")
+    again = f"`raysum reproduce {table.id}` with the same settings reads what they hold"
+    try:
+        if not folder.is_dir():
+            _write(place, table, study, judged, folder)
+        found = human_analyze(folder)
+    except Unanswered:
+        return {}, f"Sheets for judges ({study['design']}) are in {folder / SHEETS}; {again}."
+    except UserError as error:
+        if folder.is_dir():  # a sheet that does not read
+            raise
+        return {}, f"No sheets for judges ({study['design']}): {error}"  # such as no question to ask of these data
+    return found.scores, f"Answers wait for marks in {folder / MARKS}; {again}." if found.waiting else ""
+
+
+def _value(scores: Scores, study: dict[str, Any], system: str, key: str) -> float | None:
+    if "sides" in study and scores:  # how many times as often as the first side
         sides = study["sides"]
         own = next(side for side, names in sides.items() if system in names)
         first = scores[next(iter(sides))].get(key)
@@ -88,13 +101,3 @@ def _sides(place: Place, table: Table, sides: dict[str, list[str]], folder: Path
     made.mkdir(parents=True, exist_ok=True)
     write_text(made / "outputs.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     return made
-
-
-def _scores(folder: Path) -> dict[str, dict[str, float]] | None:
-    """What the judges of a study found; None where none has answered yet."""
-    try:
-        return human_analyze(folder).scores
-    except UserError as error:
-        if "has an answer yet" in str(error):
-            return None
-        raise

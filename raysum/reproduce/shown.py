@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 _USUAL = 30.0  # seconds of training of each system, by default
+_FEW = 5  # columns that fit beside each other with ours and intervals
 _DIGITS = {"attention": 4, "people": 3, "ranks": 4}  # behind the point, where it is not two
 
 
@@ -62,12 +63,17 @@ class Filled(Shown):
 
         grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
         grid.title, grid.title_justify = f"{self.table.id}: {self.table.paper}", "left"
-        grid.add_column("", no_wrap=True)
+        wide = len(self.table.columns) > _FEW
+        grid.add_column("")
         for column in self.table.columns:
-            grid.add_column(f"{column}, paper", justify="right")
-            grid.add_column("ours", justify="right", no_wrap=True)
-        for line in self.lines():
-            grid.add_row(*line)
+            for name in [column] if wide else [f"{column}\npaper", "\nours"]:
+                grid.add_column(name, justify="right", no_wrap=True)
+        for name, *cells in self.lines():
+            if wide:  # two lines a row, without intervals
+                grid.add_row(f"{name}, paper", *cells[::2])
+                grid.add_row("  ours", *(cell.partition(" ±")[0] for cell in cells[1::2]))
+            else:
+                grid.add_row(name, *cells)
         return Group(f"\n{self.table.about}", grid, *self.remarks())
 
     def page(self) -> str:

@@ -20,7 +20,10 @@ _LENGTHS |= {"memory": "tokens", "max_paragraphs": "paragraphs", "source_paragra
 # Of the preset quickstart: all that is no layer, letter, position or copy gate of a model, and how it is trained.
 _WIDTHS = {"width", "ffn", "heads", "pooling_heads", "norm", "tied_output"}
 _WIDTHS |= {"dropout", "attention_dropout", "ffn_dropout"}
-_TRAINING = ("batch_tokens", "micro_batches", "label_smoothing", "validate_examples", "keep")
+_TRAINING = ("label_smoothing", "validate_examples", "keep")
+# A quarter of the quickstart's step: in half a minute so many more steps learn more (PHT on 240,000 tokens of the
+# factbook: a validation loss of 2.70, and of 3.22 in steps of 4,000).
+_FEW = {"micro_batches": 1, "batch_tokens": 1000}
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def values_of(system: System, scale: Scale) -> tuple[str, dict[str, Any]]:
         | system.model,
         "source": scale.scaled(read) | {"target_tokens": scale.target},
         "decode": {"min_length": 0, "max_length": min(paper.decode.max_length, ceil(1.25 * scale.target))},
-        "train": {name: getattr(quick.train, name) for name in _TRAINING},
+        "train": _FEW | {name: getattr(quick.train, name) for name in _TRAINING},
         "optim": quick.optim.model_dump(),
         "deepspeed": {"gradient_clipping": 1.0},
     }
