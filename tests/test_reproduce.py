@@ -115,7 +115,7 @@ def test_what_tables_share_is_done_once():
     names = [step.name for step in _steps(place, chosen("pht-2"))]
     assert names.index("train pht") < names.index("align pht") < names.index("beta pht")
     assert "train ranker" in names
-    assert [step.name for step in _steps(place, chosen("vht-4"))] == ["data ranked"]
+    assert not [*_steps(place, chosen("vht-4"))]  # of fresh weights
     assert "train bert" not in [step.name for step in _steps(place, chosen("hibert-1"))]
 
 

@@ -22,7 +22,9 @@ class ReproduceConfig(Section):
     questions: str | None = Field(
         None, description="CSV of id, question, answer for HT's QA; by default the factbook's facts"
     )
-    memory: int = Field(2048, gt=0, le=10**7, description="MiB in which the largest batch is sought (efficiency)")
+    memory: Annotated[int, Field(gt=0, le=10**7)] | None = Field(
+        None, description="MiB in which the largest batch is sought (efficiency); 1280 where size is small, else 2048"
+    )
 
     @property
     def seconds(self) -> float | None:

@@ -121,6 +121,8 @@ def _made(place: Place, table: Table) -> Filled:
     notes = [*table.notes, *found.get("notes", [])]
     if place.config.open is None and any(OPEN in one.pretrained for one in needed(table)):
         notes.append(OPEN_TOLD)
+    lacking = {one.name: lacks for one in needed(table) if (lacks := place.lacks(one))}
+    notes += [f"{name} needs {lacks}; without it its row stays open." for name, lacks in lacking.items()]
     told = {"protocol": found["protocol"]} if "protocol" in found else {}
     if table.measure == "efficiency":
         told["size"] = found["size"]

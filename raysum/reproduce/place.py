@@ -16,7 +16,8 @@ from raysum.runtime.storage import check_vacant, read_json, write_json, writing
 
 BASE = "ranked"  # the dataset of which all others have the vocabulary
 _SETTINGS = "settings.json"
-_FIXED = ("data", "minutes", "size", "open", "bert")  # settings that hold of all that is in the folder
+_PATHS = ("data", "open", "bert")
+_FIXED = (*_PATHS, "minutes", "size")  # settings that hold of all that is in the folder
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Place:
         """
         size = sum(source.size for source in find_sources([self.config.data]))
         wanted = {name: getattr(self.config, name) for name in _FIXED}
-        wanted |= {name: str(Path(path).expanduser().absolute()) for name in ("data",) if (path := wanted[name])}
+        wanted |= {name: str(Path(path).expanduser().absolute()) for name in _PATHS if (path := wanted[name])}
         wanted |= {"bytes": size}
         if not (self.out / _SETTINGS).is_file():
             check_vacant(self.out)

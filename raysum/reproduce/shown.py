@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from raysum.report.parts import note, section, table
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 _USUAL = 30.0  # seconds of training of each system, by default
-_FEW = 5  # columns that fit beside each other with ours and intervals
+_FEW = 3  # columns that fit beside each other with ours
 _DIGITS = {"attention": 4, "people": 3, "ranks": 4}  # behind the point, where it is not two
 
 
@@ -34,12 +35,24 @@ class Filled(Shown):
         own = {name: getattr(self.table, name) for name in ("id", "paper", "about", "columns")}
         return own | {"rows": self.rows, **self.told, "notes": self.notes, "plot": self.plot}
 
+    @property
+    def compares(self) -> bool:
+        """Whether the paper has any figure of it."""
+        return any(value is not None for row in self.rows for value in row["paper"])
+
     def lines(self) -> list[list[str]]:
-        """A line a row: its name, then the paper's figure and ours of each column."""
-        return [
-            [row["row"], *(text for pair in zip(row["paper"], row["ours"], strict=True) for text in self._texts(*pair))]
-            for row in self.rows
-        ]
+        """A line a row: its name, then of each column the paper's figure, if it has any, and ours."""
+        first, lines = 0 if self.compares else 1, []
+        for row in self.rows:
+            pairs = (self._texts(*pair)[first:] for pair in zip(row["paper"], row["ours"], strict=True))
+            lines.append([row["row"], *chain.from_iterable(pairs)])
+        return lines
+
+    def heads(self, joint: str) -> list[str]:
+        """Of the columns of :meth:`lines`, but for the first."""
+        if not self.compares:
+            return self.table.columns
+        return [name for column in self.table.columns for name in (f"{column}{joint}paper", f"{joint}ours")]
 
     def _texts(self, paper: float | None, ours: dict[str, Any]) -> tuple[str, str]:
         """The paper's figure, and ours with half of its 95 % interval, or why there is none."""
@@ -63,22 +76,21 @@ class Filled(Shown):
 
         grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
         grid.title, grid.title_justify = f"{self.table.id}: {self.table.paper}", "left"
-        wide = len(self.table.columns) > _FEW
-        grid.add_column("")
-        for column in self.table.columns:
-            for name in [column] if wide else [f"{column}\npaper", "\nours"]:
-                grid.add_column(name, justify="right", no_wrap=True)
+        wide = self.compares and len(self.table.columns) > _FEW
+        for head in ["", *(self.table.columns if wide else self.heads("\n"))]:
+            grid.add_column(head, justify="right" if head else "left", no_wrap=bool(head))
         for name, *cells in self.lines():
-            if wide:  # two lines a row, without intervals
-                grid.add_row(f"{name}, paper", *cells[::2])
-                grid.add_row("  ours", *(cell.partition(" ±")[0] for cell in cells[1::2]))
+            if wide:  # two lines a row
+                ours = cells[1::2] if len(cells) <= 4 * _FEW else [cell.partition(" ±")[0] for cell in cells[1::2]]
+                grid.add_row(name, *cells[::2])
+                grid.add_row("  ours", *ours)
             else:
                 grid.add_row(name, *cells)
         return Group(f"\n{self.table.about}", grid, *self.remarks())
 
     def page(self) -> str:
         """As one HTML file."""
-        head = ["", *(name for column in self.table.columns for name in (f"{column}, paper", "ours"))]
+        head = ["", *(name.strip(" ,") for name in self.heads(", "))]
         style = resources.files("raysum.report").joinpath("page.css").read_text(encoding="utf-8")
         plot = f'<p><img src="{escape(self.plot)}" alt="{escape(self.table.about)}"></p>' if self.plot else ""
         body = section(
