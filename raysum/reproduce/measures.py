@@ -6,9 +6,10 @@ from typing import Any
 from raysum.metrics.rouge import PROTOCOLS
 from raysum.reproduce.people import people
 from raysum.reproduce.place import BASE, Place
-from raysum.reproduce.scoring import aligned_settings, evaluated
+from raysum.reproduce.scoring import evaluated
 from raysum.reproduce.systems import RANKER, systems
 from raysum.reproduce.tables import Row, Table
+from raysum.reproduce.training import beta_of
 from raysum.runtime.processes import cores
 from raysum.runtime.storage import read_json, write_json
 
@@ -110,7 +111,7 @@ def _compression(place: Place, table: Table) -> Filled:
             tuple(dict.fromkeys(kept.values())),
             table.protocol,
             place.config.limit,
-            **aligned_settings(place, system),
+            beta=beta_of(place, system.run),
         )
         rows = {}
         for row in table.rows:

@@ -13,7 +13,7 @@ from raysum.evaluate.systems import System as Evaluated
 from raysum.extract.summarizer import Extractor
 from raysum.reproduce.place import Place
 from raysum.reproduce.sizes import decoding
-from raysum.reproduce.systems import ALIGNED, RANKER, System, datasets_of
+from raysum.reproduce.systems import RANKER, System, datasets_of
 from raysum.reproduce.tables import Table
 from raysum.reproduce.training import beta_of
 from raysum.runtime.storage import read_json
@@ -64,8 +64,3 @@ def _built(place: Place, system: System) -> Evaluated:
 def strategy_settings(place: Place, system: System) -> dict[str, Any]:
     """What ``raysum evaluate --terms`` is told: the ranker, and the weight found on the valid split."""
     return {"ranker": str(place.run(RANKER).path), "beta": beta_of(place, system.run)}
-
-
-def aligned_settings(place: Place, system: System) -> dict[str, Any]:
-    assert system.strategy == ALIGNED
-    return {"beta": beta_of(place, system.run)}

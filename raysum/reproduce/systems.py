@@ -6,7 +6,6 @@ from typing import Any
 
 from raysum.reproduce.tables import Table, read_own
 
-ALIGNED = "attAlign"
 RANKER = "ranker"
 
 
