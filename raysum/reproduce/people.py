@@ -33,14 +33,17 @@ def people(place: Place, table: Table) -> dict[str, Any]:
         notes += [note] if note else []
         for row in table.rows:
             for column, key in study["columns"].items():
-                if (value := _value(scores, study, row.system, key)) is not None:
+                if scores is None:
+                    cells[row.name][table.columns.index(column)] = {"told": "no sheets"}
+                elif (value := _value(scores, study, row.system, key)) is not None:
                     divisor = 100 if column in study.get("shares", ()) else study.get("divisor", 1)
                     cells[row.name][table.columns.index(column)] = {"value": value / divisor}
     return {"rows": cells, "notes": notes}
 
 
-def _study(place: Place, table: Table, study: dict[str, Any], judged: list[str]) -> tuple[Scores, str]:
-    """What the judges of a study found, whose sheets are made if need be; and what is still to be done for it."""
+def _study(place: Place, table: Table, study: dict[str, Any], judged: list[str]) -> tuple[Scores | None, str]:
+    """What the judges of a study found, whose sheets are made if need be, None where they cannot be; and what is still
+    to be done for it."""
     folder = place.study(f"{table.id}-{study['design']}")
     again = f"`raysum reproduce {table.id}` with the same settings reads what they hold"
     try:
@@ -52,7 +55,7 @@ def _study(place: Place, table: Table, study: dict[str, Any], judged: list[str])
     except UserError as error:
         if folder.is_dir():  # a sheet that does not read
             raise
-        return {}, f"No sheets for judges ({study['design']}): {error}"  # such as no question to ask of these data
+        return None, f"No sheets for judges ({study['design']}): {error}"  # such as no question to ask of these data
     return found.scores, f"Answers wait for marks in {folder / MARKS}; {again}." if found.waiting else ""
 
 

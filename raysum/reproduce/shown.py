@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _USUAL = 30.0  # seconds of training of each system, by default
 _FEW = 3  # columns that fit beside each other with ours
-_DIGITS = {"attention": 4, "people": 3, "ranks": 4}  # behind the point, where it is not two
+_DIGITS = {"attention": 4, "ranks": 4}  # behind the point, where it is not two, or three of what is below one
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Filled(Shown):
         """A line a row: its name, then of each column the paper's figure, if it has any, and ours."""
         first, lines = 0 if self.compares else 1, []
         for row in self.rows:
-            pairs = (self._texts(*pair)[first:] for pair in zip(row["paper"], row["ours"], strict=True))
+            pairs = (self._texts(column, row)[first:] for column in range(len(self.table.columns)))
             lines.append([row["row"], *chain.from_iterable(pairs)])
         return lines
 
@@ -54,9 +54,11 @@ class Filled(Shown):
             return self.table.columns
         return [name for column in self.table.columns for name in (f"{column}{joint}paper", f"{joint}ours")]
 
-    def _texts(self, paper: float | None, ours: dict[str, Any]) -> tuple[str, str]:
+    def _texts(self, column: int, row: dict[str, Any]) -> tuple[str, str]:
         """The paper's figure, and ours with half of its 95 % interval, or why there is none."""
-        digits = _DIGITS.get(self.table.measure, 2)
+        paper, ours = row["paper"][column], row["ours"][column]
+        known = [abs(one["paper"][column]) for one in self.rows if one["paper"][column] is not None]
+        digits = _DIGITS.get(self.table.measure, 2 if not known or max(known) >= 1 else 3)
 
         def text(value: float) -> str:
             return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
@@ -77,7 +79,7 @@ class Filled(Shown):
         grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
         grid.title, grid.title_justify = f"{self.table.id}: {self.table.paper}", "left"
         wide = self.compares and len(self.table.columns) > _FEW
-        for head in ["", *(self.table.columns if wide else self.heads("\n"))]:
+        for head in ["", *([name.replace(" ", "\n") for name in self.table.columns] if wide else self.heads("\n"))]:
             grid.add_column(head, justify="right" if head else "left", no_wrap=bool(head))
         for name, *cells in self.lines():
             if wide:  # two lines a row

@@ -80,7 +80,10 @@ def values_of(system: System, scale: Scale) -> tuple[str, dict[str, Any]]:
         | widths
         | system.model,
         "source": scale.scaled(read) | {"target_tokens": scale.target},
-        "decode": {"min_length": 0, "max_length": min(paper.decode.max_length, ceil(1.25 * scale.target))},
+        "decode": {
+            "min_length": round(paper.decode.min_length * scale.target / paper.source.target_tokens),
+            "max_length": min(paper.decode.max_length, ceil(1.25 * scale.target)),
+        },
         "train": _FEW | {name: getattr(quick.train, name) for name in _TRAINING},
         "optim": quick.optim.model_dump(),
         "deepspeed": {"gradient_clipping": 1.0},
