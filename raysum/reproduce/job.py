@@ -60,7 +60,7 @@ def _work(steps: list[Step]) -> None:
     stages = Stages({step.name: step.seconds for step in steps})
     trained = [step.name for step in steps if step.name.startswith("train ")]
     for step in steps:
-        left = f"; {len(trained)} systems to train" if trained else ""
+        left = f"; left to train: {len(trained)}" if trained else ""
         with stages.stage(step.name, f"{step.told}{left}"):
             step.act()
         trained = [name for name in trained if name != step.name]

@@ -7,10 +7,12 @@ from raysum.metrics.rouge import PROTOCOLS
 from raysum.reproduce.people import people
 from raysum.reproduce.place import BASE, Place
 from raysum.reproduce.scoring import evaluated
-from raysum.reproduce.systems import RANKER, systems
+from raysum.reproduce.systems import MEASURE, RANKER, systems
 from raysum.reproduce.tables import Row, Table
 from raysum.reproduce.training import beta_of
 from raysum.runtime.processes import cores
+from raysum.runtime.progress import say
+from raysum.runtime.stages import span
 from raysum.runtime.storage import read_json, write_json
 
 # A figure, {"value", "low", "high"}, the last two where it has an interval; or {"told"}: why there is none.
@@ -59,6 +61,7 @@ def _kept(place: Place, name: str, measured: Callable[[], Filled]) -> Filled:
     file = place.measure(name)
     if not file.is_file():
         file.parent.mkdir(exist_ok=True)
+        say(f"\nmeasure {name}, which takes about {span(MEASURE)}")
         write_json(file, measured())
     found: Filled = read_json(file)
     return found

@@ -147,7 +147,9 @@ class Reproduction(Shown):
         from rich.console import Group
 
         tables = [one.render() for one in self.tables]
-        return Group(*tables, f"\n{len(tables)} tables in {self.out}/tables, {span(self.seconds)}")
+        return Group(
+            *tables, f"\n{self.out}/tables: {', '.join(one.table.id for one in self.tables)}; {span(self.seconds)}"
+        )
 
 
 @dataclass(frozen=True)
