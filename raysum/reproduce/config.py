@@ -23,7 +23,7 @@ class ReproduceConfig(Section):
         None, description="CSV of id, question, answer for HT's QA; by default the factbook's facts"
     )
     memory: Annotated[int, Field(gt=0, le=10**7)] | None = Field(
-        None, description="MiB in which the largest batch is sought (efficiency); 1280 where size is small, else 2048"
+        None, description="MiB in which the largest batch is sought (efficiency); 1024 where size is small, else 2048"
     )
 
     @property

@@ -182,7 +182,7 @@ def _efficiency(place: Place, table: Table) -> Filled:
 
 
 # Source tokens, and MiB in which a batch is sought: the papers' 1,600 take two cores some ten minutes.
-_EFFICIENT = {"small": (800, 1280), "paper": (1600, 2048)}
+_EFFICIENT = {"small": (400, 1024), "paper": (1600, 2048)}
 _COSTED = ["ft-3", "transformer-decoder", "tdmca-3", "txl", "ht-3-3", "vht", "pht"]
 _MEASURES: dict[str, Callable[[Place, Table], Filled]] = {
     "rouge": _rouge,

@@ -79,7 +79,8 @@ class Filled(Shown):
         grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
         grid.title, grid.title_justify = f"{self.table.id}: {self.table.paper}", "left"
         wide = self.compares and len(self.table.columns) > _FEW
-        for head in ["", *([name.replace(" ", "\n") for name in self.table.columns] if wide else self.heads("\n"))]:
+        heads = [name.replace(" ", "\n") for name in (self.table.columns if wide else self.heads("\n"))]
+        for head in ["", *heads]:
             grid.add_column(head, justify="right" if head else "left", no_wrap=bool(head))
         for name, *cells in self.lines():
             if wide:  # two lines a row
