@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from raysum.human.sheets import human_sheets as human_sheets
     from raysum.prepare.job import prepare as prepare
     from raysum.report.writing import report as report
+    from raysum.reproduce.job import reproduce as reproduce
     from raysum.serve.app import serve as serve
     from raysum.serve.client import Client as Client
     from raysum.train.fit import train as train
@@ -42,6 +43,7 @@ __all__ = [
     "load",
     "prepare",
     "report",
+    "reproduce",
     "serve",
     "train",
     "tune",

@@ -12,7 +12,6 @@ import yaml
 from servers import serving
 
 import raysum
-from raysum.ablation import stages
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, ExtractConfig, LoadConfig
 from raysum.data.dataset import Dataset
@@ -250,18 +249,3 @@ def test_on_ray_the_same_sentences_are_masked_and_a_search_trains_runs_that_extr
     found = raysum.tune(str(tmp_path / "space.yaml"), f"data={folder / 'labelled'}", f"out={tmp_path / 'search'}")
     assert len(found.trials) == 2 and found.run.extract.sentences
     assert len(raysum.load(str(tmp_path / "search")).summarize_many(CLUSTERS[:1])[0].sentences) >= 1
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_the_stages_of_pretraining_are_one_table(folder, tmp_path):
-    sizes = [f"model.{key}={value}" for key, value in SMALL.items()]
-    short = [*sizes, "train.workers=0", "train.steps=2", "train.micro_batches=1", "train.batch_tokens=600"]
-    places = (folder / "bare", folder / "bare", folder / "labelled", tmp_path / "out")
-    found = stages(*places, split="valid", pretraining=short, tuning=short)
-    assert [*found.systems] == ["both", "open", "in-domain", "none", "lead"] and found.examples == 20
-    start = {name: Run(tmp_path / "out" / name).config.train.start for name in ("both", "none", "pretrained-both")}
-    assert start["none"] is None and start["both"].endswith("pretrained-both")
-    assert start["pretrained-both"].endswith("pretrained-open")
-    again = stages(*places, split="valid", pretraining=short, tuning=short)  # nothing is trained twice
-    assert again.systems == found.systems

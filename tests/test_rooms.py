@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "raysum"
 ROOMS = [
     ("__main__",),
     ("cli",),
-    ("board",),
-    ("quickstart", "auto", "ablation", "bench", "report"),
+    ("board", "reproduce"),
+    ("quickstart", "auto", "bench", "report"),
     ("tune", "serve", "analyses"),
     ("evaluate", "human"),
     ("train", "extract"),

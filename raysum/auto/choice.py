@@ -135,13 +135,19 @@ def _timed(
 
 def _seconds_of_an_example(dataset: Dataset, config: Config) -> float:
     """By a few steps of the training itself, by one process; as many workers as the config has share the work."""
+    seconds, examples = timed_steps(dataset, config)
+    per_example = [spent / count for spent, count in zip(seconds, examples, strict=True)]
+    return statistics.median(per_example[1:]) / max(config.train.workers, 1)
+
+
+def timed_steps(dataset: Dataset, config: Config, share: float = _MEASURING) -> tuple[list[float], list[int]]:
+    """Seconds and examples of the first few steps of a training, by this process; its weights are thrown away."""
     from raysum.train.engine import build_engine
     from raysum.train.group import lone_group
     from raysum.train.report import Meter
     from raysum.train.worker import step
 
-    workers = max(config.train.workers, 1)
-    settle(config.train.threads, neighbours=workers)
+    settle(config.train.threads, neighbours=max(config.train.workers, 1))
     model = config.model.fitted(Vocabulary.load(dataset.vocabulary_path))
     brief = brief_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
     brief = replace(brief, start=None)
@@ -150,15 +156,14 @@ def _seconds_of_an_example(dataset: Dataset, config: Config) -> float:
         engine = build_engine(brief, None)
         coming, meter = batches(brief.train, 0, 1, 0, _MEASURED[1]), Meter(engine.device, {})
         for number in range(_MEASURED[1]):
-            if number >= _MEASURED[0] and sum(seconds) > _MEASURING * 60 * (config.train.minutes or 0):
+            if number >= _MEASURED[0] and sum(seconds) > share * 60 * (config.train.minutes or 0):
                 break
             some = [next(coming) for _ in range(config.train.micro_batches)]
             began = time.monotonic()
             step(engine, brief, number, iter(some), meter)
             seconds.append(time.monotonic() - began)
             examples.append(sum(len(batch.arrays["counts"]) for batch in some if batch.real))
-    per_example = [spent / count for spent, count in zip(seconds, examples, strict=True)]
-    return statistics.median(per_example[1:]) / workers
+    return seconds, examples
 
 
 def _expectation(rows: int, visits: int) -> str:

@@ -13,12 +13,15 @@ from pydantic import Field
 
 from raysum.board.config import BoardConfig
 from raysum.cli.configs import config_app
+from raysum.cli.datasets import data_app
 from raysum.cli.human import human_app
 from raysum.cli.options import Overrides, verb
+from raysum.cli.tables import list_tables
 from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
+from raysum.reproduce.config import ReproduceConfig
 from raysum.serve.config import ServeConfig
 
 app = typer.Typer(
@@ -27,7 +30,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Look into datasets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(config_app, name="config")
 app.add_typer(human_app, name="human")
@@ -117,22 +119,6 @@ def prepare(
     return run(sources, **settings.model_dump())
 
 
-@verb(data_app, name="show")
-def data_show(data: Annotated[str, typer.Argument(help="Dataset folder.")]) -> Any:
-    """What a dataset holds: rows, lengths, what was cut or rejected, the recipe."""
-    from raysum.data.card import Card
-
-    return Card.of(data)
-
-
-@verb(data_app, name="check")
-def data_check(data: Annotated[str, typer.Argument(help="Dataset folder.")]) -> Any:
-    """Read every byte of a dataset, and compare it with what was written."""
-    from raysum.data.checking import check
-
-    return check(data)
-
-
 @verb(app)
 def train(
     preset: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="What to train.")],
@@ -205,6 +191,21 @@ def board(
     from raysum.board.app import board as show
 
     show(**settings.model_dump())
+
+
+@verb(app, ReproduceConfig)
+def reproduce(
+    tables: Annotated[str, typer.Argument(metavar="TABLE[,TABLE...]|all", help="Tables, as --list names them.")],
+    *,
+    tell: Annotated[
+        bool, typer.Option("--list", callback=list_tables, is_eager=True, help="The tables, and how long each takes.")
+    ] = False,
+    settings: ReproduceConfig,
+) -> Any:
+    """The tables of the four papers on data=RAW, each row by a system that is trained here, into out=FOLDER."""
+    from raysum.reproduce.job import reproduce as run
+
+    return run(tables, **settings.model_dump())
 
 
 class _SummarizeConfig(LoadConfig, Shaped):

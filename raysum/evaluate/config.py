@@ -11,7 +11,7 @@ class EvaluateConfig(LoadConfig):
     data: str = Field(description="dataset folder")
     split: str | None = Field(None, description="split; may be left out where there is one")
     limit: int | None = Field(None, gt=0, le=10**9, description="examples, the first so many")
-    protocol: str = Field("google", description="ROUGE protocol: google, ht-paper, pht-paper, graphsum")
+    protocol: str = Field("google", description="ROUGE protocol: google, ht-paper, pht-paper, graphsum, hibert-paper")
     references: Literal["best", "mean", "jackknife"] = Field(
         "best", description="what ROUGE counts of several: best, mean or jackknife"
     )

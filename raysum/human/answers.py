@@ -18,6 +18,11 @@ from raysum.runtime.storage import read_json
 MARKS = "marks.csv"
 _MARKS = ("study", "question", "expected", "answer", "mark")
 
+
+class Unanswered(UserError):
+    """A study whose sheets are all blank."""
+
+
 Place = tuple[str, int]  # a judge, and the number of a task, from 1
 
 
@@ -56,7 +61,7 @@ class Study:
         for file in files:
             study.add(file)
         if not study.answers:
-            raise UserError(f"no sheet in {folder / SHEETS} has an answer yet; put there what the judges sent back")
+            raise Unanswered(f"no sheet in {folder / SHEETS} has an answer yet; put there what the judges sent back")
         return study
 
     @property

@@ -46,6 +46,7 @@ PROTOCOLS = {
     "pht-paper": Protocol(one_line=True, published_l="rougeL", sets=True),
     # ROUGE-1.5.5 as above, but with a line for each sentence.
     "graphsum": Protocol(one_line=False, published_l="rougeLsum"),
+    "hibert-paper": Protocol(one_line=False, published_l="rougeLsum"),
 }
 
 

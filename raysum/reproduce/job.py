@@ -1,0 +1,147 @@
+"""`raysum reproduce`: prepare, train, evaluate what the tables need and is not there yet, then fill them."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from raysum.config.loading import section_of
+from raysum.prepare.sources.find import find_sources
+from raysum.reproduce.config import ReproduceConfig
+from raysum.reproduce.corpora import OPEN, OPEN_TOLD, prepare_dataset
+from raysum.reproduce.measures import fill, row_of
+from raysum.reproduce.place import BASE, Place
+from raysum.reproduce.scoring import evaluate_system, folder_of
+from raysum.reproduce.shown import Filled, Reproduction
+from raysum.reproduce.systems import ALIGN, PREPARE, SCORE, START, System, datasets_of, needed, systems
+from raysum.reproduce.tables import Table, chosen
+from raysum.reproduce.training import choose_beta, seconds_of, train_alignment, train_system
+from raysum.runtime.lock import LOCK, held
+from raysum.runtime.stages import Stages, span
+from raysum.runtime.storage import write_json, write_text, writing
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do, unless ``done`` is there."""
+
+    name: str
+    told: str
+    seconds: float
+    done: Path
+    act: Callable[[], Any]
+
+
+def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -> Reproduction:
+    """The papers' ``tables`` (ids such as ``ht-2,pht-1``, or ``all``) with figures of systems that are trained here.
+
+    ``data`` are raw clusters; ``settings`` those of :class:`ReproduceConfig`. Everything goes into ``out``, where the
+    same call goes on, and where a system that is trained stays so for other tables.
+    Raises UserError for no such table, data without a split, or an ``out`` that holds something else.
+
+    >>> raysum.reproduce("ht-2,ht-3", "clusters", "out", minutes=5).to_pandas()
+    """
+    began, asked = time.monotonic(), chosen(tables)
+    place = Place(section_of(ReproduceConfig, {**settings, "data": str(data), "out": str(out)}))
+    for raw in (place.config.data, place.config.open):
+        if raw is not None:
+            find_sources([raw])
+    with held(place.out, place.out / LOCK):
+        place.claim()
+        with writing(place.out):
+            _work([step for step in {one.name: one for one in _steps(place, asked)}.values() if not step.done.exists()])
+            made = [_made(place, table) for table in asked]
+    return Reproduction(str(place.out), time.monotonic() - began, made)
+
+
+def _work(steps: list[Step]) -> None:
+    stages = Stages({step.name: step.seconds for step in steps})
+    trained = [step.name for step in steps if step.name.startswith("train ")]
+    for step in steps:
+        left = f"; left to train: {len(trained)}" if trained else ""
+        with stages.stage(step.name, f"{step.told}{left}"):
+            step.act()
+        trained = [name for name in trained if name != step.name]
+
+
+def _steps(place: Place, tables: list[Table]) -> Iterator[Step]:
+    """What the tables need, each thing once, before what needs it."""
+    used = [one for table in tables for one in needed(table) if not place.lacks(one)]
+    runs = {run.name: run for one in used for run in one.trained}
+    datasets = dict.fromkeys([*([BASE] if used else []), *(name for one in used for name in datasets_of(one))])
+    if any(table.measure == "recall" for table in tables) and place.config.size == "paper":
+        datasets["many"] = None
+    for name in datasets:
+        told = f"prepare the data for {name} input"
+        yield Step(f"data {name}", told, PREPARE, place.data(name), partial(prepare_dataset, place, name))
+    seconds = place.config.seconds or 3600.0
+    length = span(seconds) if place.config.seconds else "as long as its paper did"
+    for name, run in runs.items():
+        whole = seconds + START * (1 + len(run.pretrained))
+        told = f"train {name}, {length}"
+        yield Step(f"train {name}", told, whole, place.trained(name), partial(train_system, place, run))
+    for name in dict.fromkeys(one.run for one in used if one.strategy):
+        run = systems()[name]
+        yield Step(
+            f"align {name}",
+            f"train the attention predictor of {name}",
+            ALIGN,
+            place.trained(f"{name}.alignment"),
+            partial(train_alignment, place, run),
+        )
+        yield Step(
+            f"beta {name}",
+            f"choose the weight of attention alignment for {name} on the valid split",
+            SCORE,
+            place.trained(f"{name}.beta"),
+            partial(choose_beta, place, run),
+        )
+    for table in tables:
+        yield from _evaluations(place, table)
+
+
+def _evaluations(place: Place, table: Table) -> Iterator[Step]:
+    """Of the systems of a table whose measure is of evaluations."""
+    if table.measure not in ("rouge", "attention", "people"):
+        return
+    for system in needed(table):
+        if not place.lacks(system):
+            done = folder_of(place, system.name, table) / "table.json"
+            name = f"evaluate {system.name}, {table.protocol}, {table.split}"
+            told = f"evaluate {system.name} on {place.config.limit} examples of {table.split} ({table.protocol})"
+            yield Step(name, told, SCORE, done, partial(evaluate_system, place, system, table))
+
+
+def _made(place: Place, table: Table) -> Filled:
+    """The table, filled and written."""
+    found = fill(place, table)
+    rows = [_row(place, table, name, cells) for name, cells in found["rows"].items()]
+    notes = [*table.notes, *found.get("notes", [])]
+    if place.config.open is None and any(OPEN in one.pretrained for one in needed(table)):
+        notes.append(OPEN_TOLD)
+    lacking = {one.name: lacks for one in needed(table) if (lacks := place.lacks(one))}
+    notes += [f"{name} needs {lacks}; without it its row stays open." for name, lacks in lacking.items()]
+    told = {"protocol": found["protocol"]} if "protocol" in found else {}
+    if table.measure == "efficiency":
+        told["size"] = found["size"]
+    else:
+        examples = f", {found['examples']} examples of {table.split}" if "examples" in found else ""
+        told |= {"data": f"{place.config.data}{examples}", "size": f"{place.config.size}: {place.scale}"}
+    if spent := [row["seconds"] for row in rows if row["seconds"]]:
+        told["training"] = f"{min(spent):.0f} to {max(spent):.0f} s of each system, pre-training included"
+    made = Filled(table, rows, told, notes, found.get("plot"))
+    file = place.table(table.id, ".json")
+    file.parent.mkdir(exist_ok=True)
+    write_json(file, made.to_dict())
+    write_text(file.with_suffix(".html"), made.page())
+    return made
+
+
+def _row(place: Place, table: Table, name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    row = row_of(name, table)
+    system: System | None = systems().get(row.system)
+    spent = seconds_of(place, system) if system and table.measure != "efficiency" else None
+    told = system.note if system else ""
+    return {"row": name, "system": row.system, "paper": row.paper, "ours": cells, "seconds": spent, "note": told}
