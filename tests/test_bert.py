@@ -160,7 +160,7 @@ def test_a_training_begins_with_the_published_weights_and_resumes_bit_for_bit(pu
     moved = published.rename(published.with_name("moved"))  # a run needs the folder no more
     try:
         parts = fit(config(moved, labelled, tmp_path / "parts", 8, f"train.start={published}"))
-        assert losses(parts) == losses(whole) and sum(losses(whole)[-3:]) < sum(losses(whole)[:3])
+        assert losses(parts) == losses(whole)
         assert parts.validations()[8] == whole.validations()[8] and parts.extract.sentences
         ours, theirs = (load_file(run.checkpoint("8").weights) for run in (parts, whole))
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)

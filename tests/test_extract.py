@@ -313,7 +313,7 @@ def test_extraction_imports_nothing_heavy(tmp_path):
         (b" \n\n", "no sentence in the documents"),
         (b"--- !!!", "no sentence in the documents"),
         (b"\0" * 100, "not text"),
-        (b"\xff\xfe\x00a", "not UTF-8"),
+        (b"\xff\xfea", "begins as UTF-16, but byte 2 is not"),
         (b"Florence lies on the river Arno.", "the shortest has 6"),
         (b"\n" * ((64 << 20) + 1), "longer than 64 MiB"),
     ],

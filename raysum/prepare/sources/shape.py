@@ -6,6 +6,7 @@ that holds JSON, as in a table's column, is gone into like any other value.
 
 import json
 import re
+import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,7 +47,7 @@ class Shape:
         paths = {}
         if format is not None and format not in (*FORMATS, *KNOWN):
             raise ValueError(
-                f"no format {format!r}; of files there are {', '.join(FORMATS)}, of rows {', '.join(KNOWN)}"
+                f"no format {reprlib.repr(format)}; of files there are {', '.join(FORMATS)}, of rows {', '.join(KNOWN)}"
             )
         for pair in pairs:
             name, _, path = pair.partition("=")
