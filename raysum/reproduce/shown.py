@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 from html import escape
-from importlib import resources
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from raysum.pages.document import document
 from raysum.pages.parts import note, section, table
 from raysum.reproduce.systems import expected
 from raysum.reproduce.tables import PAPERS, Table
@@ -94,7 +94,6 @@ class Filled(Shown):
     def page(self) -> str:
         """As one HTML file."""
         head = ["", *(name.strip(" ,") for name in self.heads(", "))]
-        style = resources.files("raysum.report").joinpath("page.css").read_text(encoding="utf-8")
         plot = f'<p><img src="{escape(self.plot)}" alt="{escape(self.table.about)}"></p>' if self.plot else ""
         body = section(
             self.table.id,
@@ -104,12 +103,7 @@ class Filled(Shown):
             table(head, self.lines(), numbers=True),
             *map(note, self.remarks()),
         )
-        return (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><link rel="icon" href="data:,">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>raysum: {escape(self.table.id)}</title><style>{style}</style></head>"
-            f"<body><header><h1>{escape(self.table.id)}</h1></header><main>{body}</main></body></html>\n"
-        )
+        return document(self.table.id, "", [body], {})
 
 
 @dataclass(frozen=True)
