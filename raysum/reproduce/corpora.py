@@ -8,6 +8,7 @@ from raysum.errors import UserError
 from raysum.prepare.config import SPLITS
 from raysum.prepare.factbook import corpus as factbook
 from raysum.prepare.job import prepare
+from raysum.reproduce.bert import word_pieces
 from raysum.reproduce.place import BASE, Place
 
 OPEN = "open"
@@ -36,7 +37,7 @@ def prepare_dataset(place: Place, name: str) -> None:
     small = place.config.size == "small"
     settings = ({"paragraph_tokens": _PARAGRAPH_TOKENS} if small else {}) | _RECIPES[name]
     if name == "bert":
-        settings["vocab"] = place.config.bert
+        settings["vocab"] = str(word_pieces(place))
     elif name == BASE:
         settings |= {"pieces": _PIECES} if small else {}
     else:

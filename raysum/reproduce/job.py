@@ -9,6 +9,7 @@ from typing import Any
 
 from raysum.config.loading import section_of
 from raysum.prepare.sources.find import find_sources
+from raysum.reproduce.bert import UNPUBLISHED
 from raysum.reproduce.config import ReproduceConfig
 from raysum.reproduce.corpora import OPEN, OPEN_TOLD, prepare_dataset
 from raysum.reproduce.measures import fill, row_of
@@ -144,4 +145,6 @@ def _row(place: Place, table: Table, name: str, cells: list[dict[str, Any]]) -> 
     system: System | None = systems().get(row.system)
     spent = seconds_of(place, system) if system and table.measure != "efficiency" else None
     told = system.note if system else ""
+    if row.system == "bert" and not place.config.bert:
+        told = UNPUBLISHED
     return {"row": name, "system": row.system, "paper": row.paper, "ours": cells, "seconds": spent, "note": told}

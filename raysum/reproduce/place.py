@@ -12,6 +12,7 @@ from raysum.reproduce.config import ReproduceConfig
 from raysum.reproduce.sizes import Scale
 from raysum.reproduce.systems import System
 from raysum.run import Run
+from raysum.runtime.extras import has
 from raysum.runtime.storage import check_vacant, read_json, write_json, writing
 
 BASE = "ranked"  # the dataset of which all others have the vocabulary
@@ -78,4 +79,8 @@ class Place:
 
     def lacks(self, system: System) -> str:
         """The setting without which nothing can be said of a system; empty where there is none."""
-        return "bert=FOLDER" if system.name == "bert" and self.config.bert is None else ""
+        if system.name != "bert":
+            return ""
+        if not has("transformers"):
+            return 'pip install "raysum[bert]"'
+        return "bert=FOLDER" if self.config.size == "paper" and self.config.bert is None else ""

@@ -12,6 +12,7 @@ from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.examples import read_examples
 from raysum.evaluate.scorers import score, scorers_of
+from raysum.reproduce.bert import begins
 from raysum.reproduce.place import Place
 from raysum.reproduce.sizes import values_of
 from raysum.reproduce.systems import System
@@ -39,13 +40,14 @@ def stages_of(system: System, seconds: float | None) -> Iterator[tuple[str, str,
 
 def train_system(place: Place, system: System) -> None:
     """All stages of it that are not trained yet. Raises UserError as training does."""
-    start = place.config.bert if system.name == "bert" else None
+    start = None
     for name, corpus, seconds in stages_of(system, place.config.seconds):
         if not place.trained(name).is_file():
             preset, values = values_of(system, place.scale)
             preset += "_pretraining" if name != system.name else ""
             places = {"data": str(place.data(corpus)), "out": str(place.run(name).path)}
             values = merge(values, {"train": {"workers": 0, "start": start}} | places)
+            values = merge(values, begins(place)) if system.name == "bert" else values
             run = train(preset, **merge(values, _paced(place.run(name), preset, values, seconds, place))).run
             write_json(place.trained(name), _told(run))
         start = str(place.run(name).path)

@@ -1,11 +1,23 @@
 """Libraries that only some need, and that are installed by hand."""
 
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 
 from raysum.errors import UserError
 
+_EXTRAS = {"transformers": "bert", "tokenizers": "bert"}  # of setup.cfg; the others are for documents
 
-def needs(library: str, what: str) -> None:
-    """Raises UserError with the command that installs ``library``, without which there is no ``what``."""
-    if find_spec(library) is None:
-        raise UserError(f'{what} needs the {library} library, which is not installed: pip install "transformers>=5"')
+
+def needs(library: str, what: str) -> ModuleType:
+    """The ``library``, without which there is no ``what``. Raises UserError with the command that installs it."""
+    try:
+        return import_module(library)
+    except ImportError:
+        told = f"{what} needs the {library} library, which is not installed"
+        raise UserError(f'{told}: pip install "raysum[{_EXTRAS.get(library, "documents")}]"') from None
+
+
+def has(library: str) -> bool:
+    """Whether it is installed."""
+    return find_spec(library) is not None

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from raysum.errors import UserError
 from raysum.systems import Layers, Size, Spec
 
-_SIZES = {  # ours, and what a published config.json calls them
+SIZES = {  # ours, and what a published config.json calls them
     "vocabulary": "vocab_size",
     "layers": "num_hidden_layers",
     "width": "hidden_size",
@@ -63,7 +63,7 @@ class BertSpec(Spec):
         other = [f"{name} {config[name]!r}" for name, value in _ONLY.items() if config.get(name, value) != value]
         if other:
             raise UserError(f"holds a bert with {other[0]}, which this one has not")
-        sizes = {own: config.get(name) for own, name in _SIZES.items()}
+        sizes = {own: config.get(name) for own, name in SIZES.items()}
         wrong = [f"model.{name}={size}" for name, size in sizes.items() if size != getattr(self, name)]
         if wrong:
             raise UserError(f"holds a model of other sizes; give {' '.join(wrong)}")

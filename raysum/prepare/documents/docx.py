@@ -5,14 +5,14 @@ import zipfile
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.prepare.documents.extra import needed
 from raysum.prepare.documents.text import Text
 from raysum.prepare.sources.record import LONGEST, TOO_LONG
+from raysum.runtime.extras import needs
 
 
 def read(content: bytes, name: str) -> Text:
     """Raises UserError where it is no Word document, or too long."""
-    docx = needed("docx", name)
+    docx = needs("docx", name)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as parts:
             size = sum(part.file_size for part in parts.infolist() if part.filename.endswith(".xml"))

@@ -1,8 +1,8 @@
 """Web pages: what they tell, without menus, banners and comments."""
 
-from raysum.prepare.documents.extra import needed
 from raysum.prepare.documents.markdown import rendered
 from raysum.prepare.documents.text import Text
+from raysum.runtime.extras import needs
 
 
 def read(content: bytes, name: str) -> Text:
@@ -10,7 +10,7 @@ def read(content: bytes, name: str) -> Text:
 
     Raises UserError where the library that reads pages is not there.
     """
-    trafilatura = needed("trafilatura", name)
+    trafilatura = needs("trafilatura", name)
     found = trafilatura.extract(content, output_format="markdown", include_comments=False, include_links=False)
     told = trafilatura.extract_metadata(content)
     title = (told.title if told else None) or ""

@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import quantiles
 
 from raysum.errors import UserError
-from raysum.prepare.documents.extra import needed
 from raysum.prepare.documents.text import Text
+from raysum.runtime.extras import needs
 
 _END = re.compile(r"[.!?:。！？][\"'”’)\]]*$")
 _FULL, _HEADING = 0.8, 0.6  # of a long line's length: what is shorter may end a paragraph, or be a heading
@@ -17,7 +17,7 @@ _FULL, _HEADING = 0.8, 0.6  # of a long line's length: what is shorter may end a
 
 def read(content: bytes, name: str) -> Text:
     """The paragraphs of each page. Raises UserError where it is no PDF, is locked, or has pictures in place of text."""
-    pypdf = needed("pypdf", name)
+    pypdf = needs("pypdf", name)
     logging.getLogger("pypdf").setLevel(logging.ERROR)
     try:
         reader = pypdf.PdfReader(io.BytesIO(content))
