@@ -63,7 +63,7 @@ def test_no_file_can_grow_any_more_while_a_checkpoint_is_saved(folder):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_full_disk(folder, workers):
     (folder / "disk").mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", folder / "disk"]).returncode:

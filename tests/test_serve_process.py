@@ -190,6 +190,7 @@ def test_stopped_while_it_starts_it_leaves_nothing(run: Path):
         assert server.processes() == []
 
 
+@pytest.mark.long
 def test_a_proxy_that_takes_long_to_start_is_waited_for(run: Path):
     with serving(run) as server:
         while not (proxies := server.command.living("ProxyActor")):
