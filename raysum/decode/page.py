@@ -95,8 +95,8 @@ def _trust(summary: Summary) -> str:
 
 
 def _note(note: Citation) -> str:
-    name = escape(", ".join(filter(None, (note.source or f"document {note.document + 1}", note.place))))
-    return f'{name}, “{escape(shortened(note.quote))}” <span class="q">characters {note.start}–{note.end}</span>'
+    where = f'<span class="q">characters {note.start}–{note.end}</span>'
+    return f"{escape(note.name)}, “{escape(shortened(note.quote))}” {where}"
 
 
 def _source(number: int, name: str, text: str, notes: Sequence[Citation]) -> str:

@@ -15,7 +15,7 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.decode.beam import Left
 from raysum.decode.grounding.guide import Grounding
 from raysum.decode.searching import Searcher, write_up
-from raysum.decode.summary import NoSummary, Summary, attempted
+from raysum.decode.summary import NoSummary, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.models.kernels.int8 import quantize
 from raysum.prepare.pipeline import Rejected, prepare_example
@@ -147,9 +147,7 @@ class Summarizer:
         try:
             return prepare_example(cluster, self.recipe, self.vocabulary)
         except Rejected as reason:
-            given = cluster if isinstance(cluster, Mapping) else {}
-            name = given.get("id") or given.get("title") or number
-            raise UserError(f"cluster {name!r} cannot be summarized: {reason}") from None
+            raise UserError(f"cluster {name_of(cluster, number)!r} cannot be summarized: {reason}") from None
 
     def summarize_rows(
         self,

@@ -26,6 +26,11 @@ class Citation(BaseModel, frozen=True):
     end: int = Field(0, description="and where it ends")
     place: str | None = Field(None, description="the page or heading that it stands under, where the document has any")
 
+    @property
+    def name(self) -> str:
+        """What people are told of where it stands: the document, and the page or heading."""
+        return ", ".join(filter(None, (self.source or f"document {self.document + 1}", self.place)))
+
 
 class Span(BaseModel, frozen=True):
     start: int = Field(description="first character, from 0")
@@ -100,8 +105,7 @@ class Summary(BaseModel, frozen=True):
         for sentence in self.sentences:
             lines.append(f"  {sentence.text} {''.join(f'[{number}]' for number in self.numbered(sentence))}".rstrip())
         for number, note in enumerate(self.notes, 1):
-            name = ", ".join(filter(None, (note.source or f"document {note.document + 1}", note.place)))
-            lines.append(f'    [{number}] {name}, "{shortened(note.quote)}" chars {note.start}-{note.end}')
+            lines.append(f'    [{number}] {note.name}, "{shortened(note.quote)}" chars {note.start}-{note.end}')
         if self.support is not None:
             doubted = f"; in no source: {', '.join(span.text for span in self.unsupported)}" if self.unsupported else ""
             lines.append(f"    support {self.support:.0f} of 100{doubted}")
@@ -134,13 +138,18 @@ class NoSummary:
         return f"{self.id}\n    error: {self.error}"
 
 
+def name_of(cluster: Any, number: int) -> Any:
+    """The id or title of a raw cluster, or else its ``number``, for messages."""
+    given = cluster if isinstance(cluster, Mapping) else {}
+    return given.get("id") or given.get("title") or number
+
+
 def attempted(work: Callable[[Mapping[str, Any], int], T], cluster: Mapping[str, Any], number: int) -> T | NoSummary:
     """What ``work`` makes of a raw cluster, or why it makes nothing; ``number`` names a cluster without an id."""
     try:
         return work(cluster, number)
     except UserError as error:
-        given = cluster if isinstance(cluster, Mapping) else {}
-        return NoSummary(str(given.get("id") or given.get("title") or number), str(error))
+        return NoSummary(str(name_of(cluster, number)), str(error))
 
 
 class Summaries(list[Summary | NoSummary]):

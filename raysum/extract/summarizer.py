@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from raysum import systems
 from raysum.config.problems import validate
 from raysum.config.sections import ExtractConfig, LoadConfig
-from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attempted
+from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.metrics.tfidf import count_words
@@ -88,9 +88,7 @@ class Extractor:
         try:
             return self._extract(read_cluster(cluster), settings).located(cluster)
         except Rejected as reason:
-            given = cluster if isinstance(cluster, Mapping) else {}
-            name = given.get("id") or given.get("title") or number
-            raise UserError(f"cluster {name!r} cannot be summarized: {reason}") from None
+            raise UserError(f"cluster {name_of(cluster, number)!r} cannot be summarized: {reason}") from None
 
     def _extract(self, cluster: Cluster, settings: ExtractConfig) -> Summary:
         reference = next((summary for summary in cluster.summaries if summary.strip()), "")

@@ -24,8 +24,21 @@ _GRAPHS = {"similarity": ("sim_graph", "topic_graph"), "discourse": ("discourse_
 
 
 def decoded(raw: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
-    """The cluster as texts: each paragraph, the title that opens the first, and the summary where there is none yet."""
-    paragraphs, target = _paragraphs(raw, vocabulary), _ids(raw.get("target_ids") or [], vocabulary)
+    """The cluster as texts: each paragraph, the title that opens the first, and the summary where there is none yet.
+
+    Raises Rejected where ids are wrong.
+    """
+    return _texts(raw, *_read(raw, vocabulary), vocabulary)
+
+
+def _read(raw: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[list[np.ndarray], np.ndarray]:
+    """The ids of each paragraph, and of the summary."""
+    return _paragraphs(raw, vocabulary), _ids(raw.get("target_ids") or [], vocabulary)
+
+
+def _texts(
+    raw: Mapping[str, Any], paragraphs: list[np.ndarray], target: np.ndarray, vocabulary: Vocabulary
+) -> dict[str, Any]:
     first = title_tokens(paragraphs[0])
     texts = raw.get("paragraph_texts")
     if not isinstance(texts, list) or len(texts) != len(paragraphs):
@@ -39,8 +52,8 @@ def decoded(raw: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
 
 def encoded_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> tuple[Row, Counter[str]]:
     """The row of a cluster of ids, best paragraph first, and what was cut. Raises Rejected where ids are wrong."""
-    cluster = read_cluster(decoded(raw, vocabulary))
-    paragraphs, target = _paragraphs(raw, vocabulary), _ids(raw.get("target_ids") or [], vocabulary)
+    paragraphs, target = _read(raw, vocabulary)
+    cluster = read_cluster(_texts(raw, paragraphs, target, vocabulary))
     if len(target) and (target[0] != BOS or target[-1] != EOS):
         raise Rejected("target ids do not begin with <S> and end with </S>")
     real = [number for number, ids in enumerate(paragraphs) if len(ids)]

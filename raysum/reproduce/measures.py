@@ -51,9 +51,7 @@ def _of_evaluations(place: Place, table: Table, names: list[str]) -> Filled:
 def _cell(figures: dict[str, float], name: str) -> Cell:
     if name not in figures:
         return {"told": "no attention"}
-    return {"value": figures[name]} | {
-        end: figures[f"{name}_{end}"] for end in ("low", "high") if f"{name}_{end}" in figures
-    }
+    return {"value": figures[name]} | {end: figures[f"{name}_{end}"] for end in _ENDS if f"{name}_{end}" in figures}
 
 
 def _kept(place: Place, name: str, measured: Callable[[], Filled]) -> Filled:

@@ -5,7 +5,7 @@ import zipfile
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.prepare.documents.text import Text
+from raysum.prepare.documents.text import Text, assembled
 from raysum.prepare.sources.record import LONGEST, TOO_LONG
 from raysum.runtime.extras import needs
 
@@ -22,14 +22,12 @@ def read(content: bytes, name: str) -> Text:
         raise UserError(f"{name} does not read as a Word document ({told})") from None
     if document is None:
         raise UserError(f"{name} unpacks to something {TOO_LONG}; save it in parts")
-    text, places = "", list[tuple[int, str]]()
-    for block in document.iter_inner_content():
-        for line in filter(None, map(str.strip, _lines(block))):
-            text += "\n\n" if text else ""
-            if _is_heading(block):
-                places.append((len(text), line))
-            text += line
-    return Text(text, (document.core_properties.title or "").strip(), places)
+    blocks = (
+        (line, line if _is_heading(block) else "")
+        for block in document.iter_inner_content()
+        for line in filter(None, map(str.strip, _lines(block)))
+    )
+    return assembled(blocks, (document.core_properties.title or "").strip())
 
 
 def _lines(block: Any) -> list[str]:

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from raysum.prepare.documents.text import Text, decoded
+from raysum.prepare.documents.text import Text, assembled, decoded
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -28,14 +29,9 @@ def rendered(source: str, title: str = "") -> Text:
     front = _FRONT.match(source)
     told = _TITLE.search(front[0]) if front else None
     tokens = MarkdownIt("commonmark").enable("table").parse(source[front.end() if front else 0 :])
-    text, places = "", list[tuple[int, str]]()
-    for block, is_heading in _blocks(tokens):
-        text += "\n\n" if text else ""
-        if is_heading:
-            places.append((len(text), block))
-        text += block
-    first = places[0][1] if places else ""
-    return Text(text, title or (told[1].strip("\"' ") if told else first), places)
+    found = assembled((block, block if is_heading else "") for block, is_heading in _blocks(tokens))
+    first = found.places[0][1] if found.places else ""
+    return replace(found, title=title or (told[1].strip("\"' ") if told else first))
 
 
 def _blocks(tokens: "list[Token]") -> Iterator[tuple[str, bool]]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import quantiles
 
 from raysum.errors import UserError
-from raysum.prepare.documents.text import Text
+from raysum.prepare.documents.text import Text, assembled
 from raysum.runtime.extras import needs
 
 _END = re.compile(r"[.!?:。！？][\"'”’)\]]*$")
@@ -29,17 +29,16 @@ def read(content: bytes, name: str) -> Text:
         raise
     except Exception as error:  # pypdf raises errors of many kinds on damaged files
         raise UserError(f"{name} does not read as PDF ({type(error).__name__}: {str(error)[:100]})") from None
-    text, places = "", list[tuple[int, str]]()
-    for number, page in enumerate(pages, 1):
-        for block in _paragraphs(page):
-            text += "\n\n" if text else ""
-            if not places or places[-1][1] != f"page {number}":
-                places.append((len(text), f"page {number}"))
-            text += block
-    if not text.strip():
+    paragraphs = [(number, first, block) for number, page in enumerate(pages, 1) for first, block in _opened(page)]
+    if not paragraphs:
         told = f"{name} holds no text on its {len(pages)} pages, as scans do"
         raise UserError(f"{told}; have it recognized first (OCR)")
-    return Text(text, title, places)
+    return assembled(((block, f"page {number}" if first else "") for number, first, block in paragraphs), title)
+
+
+def _opened(page: str) -> Iterator[tuple[bool, str]]:
+    """The paragraphs of a page, and whether each is the first."""
+    return ((not place, block) for place, block in enumerate(_paragraphs(page)))
 
 
 def _paragraphs(page: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",  # after UTF-32, whose mark may begin with this one
     codecs.BOM_UTF16_BE: "utf-16",
 }
+_BETWEEN = "\n\n"
 _BEYOND, _TOGETHER = re.compile(rb"[\x80-\xff]"), re.compile(rb"[\x80-\xff]{2,}")  # bytes beyond ASCII
 _SAID = set[str]()  # encodings other than UTF-8 that were met
 
@@ -27,6 +28,17 @@ class Text:
     text: str
     title: str = ""
     places: Sequence[tuple[int, str]] = ()
+
+
+def assembled(blocks: Iterable[tuple[str, str]], title: str = "") -> Text:
+    """Blocks with a blank line between them; each comes with the name of the place that begins with it, or ""."""
+    parts, places, length = list[str](), list[tuple[int, str]](), 0
+    for block, place in blocks:
+        if place:
+            places.append((length, place))
+        parts.append(block)
+        length += len(block) + len(_BETWEEN)
+    return Text(_BETWEEN.join(parts), title, places)
 
 
 def read(content: bytes, name: str) -> Text:

@@ -1,5 +1,6 @@
 """The formats of files that hold raw clusters: which reader, by name, or by how the content begins."""
 
+import codecs
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -87,4 +88,4 @@ def beginning(path: Path) -> bytes:
     """The first bytes of a file, without those of blanks and a byte-order mark before a text."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip() or head
+    return head.removeprefix(codecs.BOM_UTF8).lstrip() or head

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from raysum.errors import UserError
-from raysum.prepare.sources.record import TOO_LONG, Record, Rejected, bounded_lines, parse_json
+from raysum.prepare.sources.record import TOO_LONG, Record, Rejected, bounded_lines, not_utf8, parse_json
 
 _LARGEST = 1 << 30  # bytes of a file that is read as one value
 
@@ -54,7 +54,7 @@ def _parsed(where: str, text: bytes) -> Record:
     try:
         return Record(where, parse_json(text.decode("utf-8")))
     except UnicodeDecodeError as error:
-        reason, detail = "not UTF-8", f"byte {error.start}"
+        return not_utf8(where, text, error)
     except ValueError as error:
         reason, detail = "not JSON", str(error)
     except Rejected as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.prepare.sources.known import multi_news
-from raysum.prepare.sources.record import TOO_LONG, Record, bounded_lines
+from raysum.prepare.sources.record import TOO_LONG, Record, bounded_lines, not_utf8
 
 
 def read_pairs(path: Path) -> Iterator[Record]:
@@ -48,5 +48,5 @@ def _record(path: Path, number: int, source: bytes | None, target: bytes | None)
     try:
         raw = {"document": source.decode()} | ({} if target is None else {"summary": target.decode()})
     except UnicodeDecodeError as error:
-        return Record(where, source.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}")
+        return not_utf8(where, source, error)
     return Record(where, multi_news(raw), size=len(source))

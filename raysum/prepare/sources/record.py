@@ -48,6 +48,11 @@ class Record:
         return self.raw | {"id": self.id}
 
 
+def not_utf8(where: str, text: bytes, error: UnicodeDecodeError) -> Record:
+    """A row whose bytes are no text; what can be read of it stands beside."""
+    return Record(where, text.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}")
+
+
 def bounded_lines(readline: Callable[[int], AnyStr]) -> Iterator[AnyStr | None]:
     """The lines of a file; None for one that is too long, of which no more than that is ever held."""
     while line := readline(LONGEST + 1):
