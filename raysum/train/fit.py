@@ -151,6 +151,7 @@ def _given(config: Config) -> tuple[Dataset, Config]:
         missing = "out=RUN" if config.data else "data=DATA"
         raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
     dataset = Dataset.open(config.data)
+    dataset.check_shards()
     model = config.model.fitted(Vocabulary.load(dataset.vocabulary_path))
     return dataset, config.model_copy(update={"model": model})
 
