@@ -1,8 +1,8 @@
 """Damaged run and dataset folders: the file is named, or an older complete state is used and that is said."""
 
 import json
-import re
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
