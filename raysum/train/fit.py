@@ -110,6 +110,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         checkpoints.clear(run)
     if newest := run.latest():
         _say_why(run, config, newest.step, _reached(brief, newest))
+        _say_costs(newest)
     return _learned(run, config, dataset)
 
 
@@ -132,6 +133,18 @@ def _say_why(run: Run, config: Config, step: int, limit: str) -> None:
         say(f"Training ends after step {step}: {told} were no better than that of step {run.best().step}")
     elif limit == "minutes" and step < config.train.steps:
         say(f"Training ends after step {step} of {config.train.steps}: train.minutes={config.train.minutes:g} are over")
+
+
+def _say_costs(newest: Checkpoint) -> None:
+    """A line about what of a training did not serve it; of runs of former versions nothing is known."""
+    state = newest.state
+    if state.get("stepped"):
+        waited = state["waited"] / state["stepped"]
+        computed = state["padding"] + state["source_tokens"] + state["target_tokens"]
+        say(
+            f"{waited:.1%} of the steps' time was spent waiting for data, and {state['padding'] / computed:.1%} of the "
+            "tokens computed were padding"
+        )
 
 
 def _learned(run: Run, config: Config, dataset: Dataset) -> Run:
