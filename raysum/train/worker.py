@@ -65,7 +65,8 @@ def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str
         "workers": distributed.get_world_size(),
         "stage": engine.zero_optimization_stage(),
         "dtype": precision(brief.config, torch.cuda.is_available()),
-        "data": brief.fingerprint,
+        "data": brief.fingerprints[0],
+        "mixed": list(brief.fingerprints[1:]),
     }
     if checkpoint is None:
         return state
