@@ -1,9 +1,10 @@
 """The plan: which rows make which micro-batch of which step, decided from lengths, seed and epoch alone.
 
-An epoch visits every kept row once. Row groups are shuffled; inside a window of row groups rows are sorted by length
-(with a little noise) and cut into micro-batches under a token budget; a window's micro-batches are shuffled, and the
-rows left over join the next window. A global step is A consecutive micro-batches; the epoch's last step is filled with
-empty ones. Nothing here depends on the number of workers or on where training starts.
+An epoch visits every kept row once. Row groups are shuffled; inside a window of row groups rows are sorted by length,
+those of about the same length by that of their targets (with a little noise), and cut into micro-batches under a token
+budget; a window's micro-batches are shuffled, and the rows left over join the next window. A global step is A
+consecutive micro-batches; the epoch's last step is filled with empty ones. Nothing here depends on the number of
+workers or on where training starts.
 """
 
 from bisect import bisect_right
@@ -13,6 +14,7 @@ import numpy as np
 
 from raysum.stream.mixing import Mix
 
+_ALIKE = 1.1  # rows whose costs differ by less are sorted by their targets, which are padded to the longest
 _NOISE = 0.05  # relative; enough to change a row's companions between epochs without mixing short with long
 
 
@@ -108,13 +110,15 @@ class Plan:
             references = np.maximum(np.count_nonzero(weights, axis=1), 1)
             drawn = np.random.default_rng([self.settings.seed, index, 1]).integers(references, dtype=np.int32)
             costs, weights = (values[np.arange(len(drawn)), drawn] for values in (costs, weights))
-        keys = costs * rng.uniform(1 - _NOISE, 1 + _NOISE, len(costs))
+        noise = rng.uniform(1 - _NOISE, 1 + _NOISE, len(costs))
+        keys = np.floor(np.log1p(costs * noise) / np.log(_ALIKE)), weights * noise
         carried = np.empty(0, np.int64)
         rows, sizes = [], []
         for number, members in enumerate(windows):
             window = np.concatenate([carried, members])
             # Alternating directions leave the longest and the shortest rows over in turn, so none is put off for ever.
-            window = window[np.argsort(keys[window] * (-1) ** number, kind="stable")]
+            alike, padded = (key[window] * (-1) ** number for key in keys)
+            window = window[np.lexsort((padded, alike))]
             parts = cut(costs[window], self.settings.batch_tokens)
             if number + 1 < len(windows) and len(parts):
                 window, carried = np.split(window, [len(window) - parts[-1]])
