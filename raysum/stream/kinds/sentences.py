@@ -125,7 +125,10 @@ class Blocks(Sentences):
 
 @dataclass(frozen=True)
 class Documents(Sentences):
-    """To pre-train on: every row counts, and none has labels."""
+    """To pre-train on: every row counts, and none has labels.
+
+    What the decoder pads of the sentences that it predicts is drawn in training, and not in ``padding``.
+    """
 
     dataset_kind = "pretraining"
     columns = ("ids", "paragraph_offsets")
