@@ -7,6 +7,7 @@ from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
 from raysum.bench.result import BenchResult
 from raysum.bench.rouge import RougeBench, bench_rouge
 from raysum.bench.start import StartBench, bench_start
+from raysum.bench.stream import StreamBench, bench_stream
 from raysum.bench.train import TrainBench, bench_train
 from raysum.config.loading import section_of
 from raysum.config.problems import did_you_mean
@@ -18,6 +19,7 @@ BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {
     "efficiency": (EfficiencyBench, bench_efficiency),
     "rouge": (RougeBench, bench_rouge),
     "start": (StartBench, bench_start),
+    "stream": (StreamBench, bench_stream),
     "train": (TrainBench, bench_train),
 }
 

@@ -282,7 +282,7 @@ def import_checkpoint(
 
 @verb(app)
 def bench(
-    name: Annotated[str, typer.Argument(help="train, decode, rouge or start.")],
+    name: Annotated[str, typer.Argument(help="train, decode, stream, rouge or start.")],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as presets=[ht,pht] threads=2.")
     ] = None,

@@ -31,6 +31,7 @@ _TOLD: dict[str, type] = {
     "recipe": dict,
     "splits": dict,
 }
+_NAMED = 3  # files in one message
 _MEND = "put back a copy, or prepare the dataset again"
 
 
@@ -52,7 +53,7 @@ class Dataset:
         manifest = _checked(read_json(folder / MANIFEST), folder / MANIFEST)
         missing = [name for name in (VOCABULARY, *_files(manifest)) if not (folder / name).is_file()]
         if missing:
-            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:3])}; {_MEND}")
+            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:_NAMED])}; {_MEND}")
         dataset = cls(folder, manifest)
         if hashlib.sha256(dataset.vocabulary_path.read_bytes()).hexdigest() != dataset.vocabulary_hash:
             raise damaged(dataset.vocabulary_path, "is not the vocabulary of the dataset", _MEND)
@@ -125,8 +126,8 @@ class Dataset:
     def row_groups(self, split: str) -> list[tuple[Path, int, int]]:
         """File, index in it and rows of each row group, in file order."""
         return [
-            (self.path / shard["file"], group, min(ROW_GROUP, shard["rows"] - start))
-            for shard in self._shards(split)
+            (file, group, min(ROW_GROUP, shard["rows"] - start))
+            for file, shard in zip(self.files(split), self._shards(split), strict=True)
             for group, start in enumerate(range(0, shard["rows"], ROW_GROUP))
         ]
 
@@ -136,6 +137,25 @@ class Dataset:
             with self.shard(file) as shard:
                 for group in range(shard.num_row_groups):
                     yield from table_rows(read_group(shard, group, columns))
+
+    def check_shards(self) -> None:
+        """What is soon known of all files: their sizes, and the content of those that are younger than the manifest.
+
+        Raises UserError naming each that is not what was written.
+        """
+        written, wrong = (self.path / MANIFEST).stat().st_mtime_ns, []
+        for file in (self.path / name for name in self._told):
+            told = dict(self._told[file.name])
+            try:
+                with self._reading(file):
+                    if file.stat().st_mtime_ns <= written:
+                        told.pop("crc32", None)
+                check_file(file, told)
+            except UserError as error:
+                wrong.append(str(error).partition(";")[0])
+        if wrong:
+            more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+            raise UserError(f"{', '.join(wrong[:_NAMED])}{more}; {_MEND}")
 
     def check(self, file: Path) -> None:
         """Raises UserError where one of ``files`` is damaged."""

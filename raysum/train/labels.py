@@ -49,6 +49,8 @@ def labelled(config: Config) -> tuple[Dataset, Config]:
             f"{missing} is missing: the attention predictor learns from a run and its data; "
             "write `raysum train alignment run=RUN data=DATA`"
         )
+    if config.mixed:
+        raise UserError("the attention predictor learns from one dataset; leave the others out of data")
     run, dataset = Run.open(config.run), Dataset.open(config.data)
     trained = run.config.model
     if not trained.attends_to_paragraphs:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysum.config.sections import SourceConfig
-from raysum.stream.kinds.base import Arrays, Kind, padded
+from raysum.stream.kinds.base import Arrays, Kind, padded, room
 
 if TYPE_CHECKING:
     from raysum.models.systems.predictor import AlignmentBatch
@@ -33,6 +33,9 @@ class Alignment(Kind):
 
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
         return 0, len(arrays["label"])
+
+    def padding(self, arrays: Arrays) -> int:
+        return room(arrays["counts"])
 
     def collate(self, arrays: Arrays) -> "AlignmentBatch":
         import torch

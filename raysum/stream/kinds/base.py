@@ -43,6 +43,10 @@ class Kind(Protocol):
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
         """Source and target tokens of one micro-batch, for the statistics; the second is its weight."""
 
+    def padding(self, arrays: Arrays) -> int:
+        """Positions without a token that the model's layers compute of one micro-batch; pairs in attention aside."""
+        return 0
+
     def collate(self, arrays: Arrays) -> Any:
         """Tensors of one micro-batch."""
 
@@ -63,6 +67,11 @@ def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
 def digest(arrays: Arrays) -> int:
     """A number that tells whether two micro-batches hold the same data (CRC-32 of all arrays)."""
     return zlib.crc32(b"".join(array.tobytes() for array in arrays.values()))
+
+
+def room(lengths: np.ndarray) -> int:
+    """Places left in rows of such ``lengths`` that are padded to the longest."""
+    return len(lengths) * int(lengths.max()) - int(lengths.sum())
 
 
 def padded(values: np.ndarray, lengths: np.ndarray, fill: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.models.special_ids import EOS
 from raysum.runtime.extras import needs
-from raysum.stream.kinds.base import Arrays, Kind, long
+from raysum.stream.kinds.base import Arrays, Kind, long, room
 from raysum.stream.kinds.summarization import cut_source
 from raysum.systems import Spec
 
@@ -117,10 +117,18 @@ class Blocks(Sentences):
     def windows(self, count: int) -> np.ndarray:
         return np.diff([*range(0, count, self.window), count])
 
+    def padding(self, arrays: Arrays) -> int:
+        """Blocks are padded to the longest."""
+        ends = np.cumsum(arrays["counts"])
+        return room(np.add.reduceat(arrays["lengths"], ends - arrays["counts"]))
+
 
 @dataclass(frozen=True)
 class Documents(Sentences):
-    """To pre-train on: every row counts, and none has labels."""
+    """To pre-train on: every row counts, and none has labels.
+
+    What the decoder pads of the sentences that it predicts is drawn in training, and not in ``padding``.
+    """
 
     dataset_kind = "pretraining"
     columns = ("ids", "paragraph_offsets")
