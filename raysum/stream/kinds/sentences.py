@@ -27,7 +27,7 @@ class Sentences(Kind):
     same length. ``max_tokens`` does not hold, as sentences are read one by one.
     """
 
-    dataset_kind = "extraction"
+    dataset_kinds = ("extraction",)
     columns: ClassVar[tuple[str, ...]] = ("ids", "paragraph_offsets", "labels")
 
     marks: ClassVar[int] = 1  # of each sentence
@@ -122,7 +122,7 @@ class Blocks(Sentences):
 class Documents(Sentences):
     """To pre-train on: every row counts, and none has labels."""
 
-    dataset_kind = "pretraining"
+    dataset_kinds = ("pretraining",)
     columns = ("ids", "paragraph_offsets")
 
     def counts(self, target: np.ndarray) -> np.ndarray:
