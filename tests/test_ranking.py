@@ -29,6 +29,7 @@ from raysum.models.special_ids import TITLE_END
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.learned import LearnedRanker, keep_ranker
+from raysum.prepare.pipeline import prepare_example
 from raysum.prepare.ranking import rank_scores
 from raysum.prepare.shards import write_shards
 from raysum.prepare.sources.find import find_sources
@@ -149,6 +150,20 @@ def test_a_run_ranks_new_clusters_as_its_data_were(ranked, corpus, ranker, tmp_p
     (run.path / RANKER).unlink()
     with pytest.raises(UserError, match=f"{RANKER} is missing"):
         Summarizer.load(run.path)
+
+
+def test_paragraphs_of_ids_are_decoded_to_be_ranked(ranked):
+    vocabulary = _pieces(ranked)
+    known = LearnedRanker.beside(ranked.vocabulary_path, ranked.recipe)
+    row = next(ranked.read("test"))
+    texts = [vocabulary.decode(ids.tolist()) for ids in np.split(row["ids"], row["paragraph_offsets"][1:-1])][1:]
+    raw = {"paragraph_ids": [vocabulary.encode(text) for text in texts[::-1]], "title": row["title"]}
+    found = prepare_example(raw, ranked.recipe, vocabulary, known)
+    again = prepare_example({"paragraphs": texts, "title": row["title"]}, ranked.recipe, vocabulary, known)
+    assert found["rank_score"].tolist() == again["rank_score"].tolist() and (np.diff(found["rank_score"]) <= 0).all()
+    plain = ranked.recipe.model_copy(update={"ranker": "tfidf", "ranker_sha256": None})
+    kept = prepare_example(raw, plain, vocabulary)
+    assert kept["ids"].tolist() == [token for ids in raw["paragraph_ids"] for token in ids]  # as they came
 
 
 def test_a_trained_run_takes_the_ranker_along(ranked, tmp_path):

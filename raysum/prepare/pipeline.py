@@ -91,7 +91,7 @@ def prepare_counted(
 
     Tokens of a paragraph that are too far back to be read are counted where it is encoded ``whole``, which costs time.
     """
-    if IDS in raw and recipe.kind == "summarization":
+    if IDS in raw and recipe.kind == "summarization" and ranker is None:  # in their order
         return encoded_row(raw, recipe, vocabulary)
     cluster = read_cluster(_texts(raw, vocabulary))
     if recipe.kind == "extraction":
