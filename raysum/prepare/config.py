@@ -1,7 +1,7 @@
 """The settings of `raysum prepare`, and which split a cluster is in."""
 
 import hashlib
-from pathlib import Path
+import os
 from typing import Any, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -67,9 +67,9 @@ class PrepareConfig(Choices, Shaped):
     def _check(self) -> "PrepareConfig":
         if self.split is not None and self.split not in SPLITS:
             raise ValueError(f"no split {self.split!r}; the splits are {', '.join(SPLITS)}")
-        if self.ranker == "learned" or (self.ranker_is_run and not Path(self.ranker).expanduser().is_dir()):
+        if self.ranker == "learned" or (self.ranker_is_run and not os.path.isdir(os.path.expanduser(self.ranker))):
             raise ValueError(
-                f"no ranker {self.ranker!r}: give tfidf, lexrank, none, or the folder of one that "
+                f"no ranker {self.ranker!r:.100}: give tfidf, lexrank, none, or the folder of one that "
                 "`raysum train ranker data=DATA out=RUN` trained"
             )
         if self.valid + self.test >= 1:

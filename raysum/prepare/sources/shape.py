@@ -46,7 +46,7 @@ class Shape:
         paths = {}
         if format is not None and format not in (*FORMATS, *KNOWN):
             raise ValueError(
-                f"no format {format!r}; of files there are {', '.join(FORMATS)}, of rows {', '.join(KNOWN)}"
+                f"no format {format!r:.100}; of files there are {', '.join(FORMATS)}, of rows {', '.join(KNOWN)}"
             )
         for pair in pairs:
             name, _, path = pair.partition("=")
