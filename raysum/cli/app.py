@@ -150,7 +150,7 @@ def evaluate(
     ],
     settings: EvaluateConfig,
 ) -> Any:
-    """Decode a split and score it beside Lead and LexRank."""
+    """Decode a split and score it beside Lead and LexRank; of a ranker and its data: what its best paragraphs hold."""
     from raysum.evaluate.evaluation import evaluate as run
 
     return run(target, **settings.model_dump())

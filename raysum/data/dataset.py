@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import read_group, table_rows
 from raysum.errors import UserError
+from raysum.run import RANKER
 from raysum.runtime.checksums import check_file, check_sealed, damaged
 from raysum.runtime.storage import read_json
 
@@ -51,12 +52,14 @@ class Dataset:
         if not (folder / MANIFEST).is_file():
             raise UserError(f"{path} is not a dataset: it has no {MANIFEST}; make one with `raysum prepare`")
         manifest = _checked(read_json(folder / MANIFEST), folder / MANIFEST)
-        missing = [name for name in (VOCABULARY, *_files(manifest)) if not (folder / name).is_file()]
+        named = [VOCABULARY, *([RANKER] if manifest["recipe"].get("ranker_sha256") else []), *_files(manifest)]
+        missing = [name for name in named if not (folder / name).is_file()]
         if missing:
             raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:_NAMED])}; {_MEND}")
         dataset = cls(folder, manifest)
-        if hashlib.sha256(dataset.vocabulary_path.read_bytes()).hexdigest() != dataset.vocabulary_hash:
-            raise damaged(dataset.vocabulary_path, "is not the vocabulary of the dataset", _MEND)
+        for name, told in ((VOCABULARY, dataset.vocabulary_hash), (RANKER, dataset.recipe.ranker_sha256)):
+            if told and hashlib.sha256((folder / name).read_bytes()).hexdigest() != told:
+                raise damaged(folder / name, f"is not the {Path(name).stem} of the dataset", _MEND)
         return dataset
 
     @property

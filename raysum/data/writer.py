@@ -69,7 +69,8 @@ class DatasetWriter:
     def finish(self, shards: list[Shard], **told: Any) -> Dataset:
         """Name the ``shards``, join the lengths of each split, and write the manifest, with what else is ``told``."""
         shards = sorted((shard for shard in shards if shard.rows), key=lambda shard: shard.name)
-        content = [self.kind, self.recipe.model_dump_json(), *(f"{shard.split} {shard.digest}" for shard in shards)]
+        recipe = self.recipe.model_dump_json(exclude_none=True)
+        content = [self.kind, recipe, *(f"{shard.split} {shard.digest}" for shard in shards)]
         by_split: dict[str, list[Shard]] = {"train": [], "valid": [], "test": []}
         for shard in shards:
             by_split.setdefault(shard.split, []).append(shard)

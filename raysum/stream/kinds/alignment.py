@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Alignment(Kind):
     """Cost and weight: paragraphs."""
 
-    dataset_kind = "alignment"
+    dataset_kinds = ("alignment",)
     columns = ("embeddings", "label")
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ Arrays = dict[str, np.ndarray]
 class Kind(Protocol):
     """How rows are counted, packed flat (numpy only), and made tensors (torch): the one way into a model. Hashable."""
 
-    dataset_kind: ClassVar[str] = "summarization"  # of the datasets it reads
+    dataset_kinds: ClassVar[tuple[str, ...]] = ("summarization",)  # of the datasets it reads, its own first
     draws_references: ClassVar[bool] = False  # reads one of a row's references in place of the first
 
     @classmethod
@@ -54,11 +54,11 @@ class Kind(Protocol):
 def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
     """How the rows of ``dataset`` reach the model of ``spec``. Raises UserError where they cannot."""
     kind: Kind = systems.kind(spec)
-    if dataset.kind != kind.dataset_kind:
+    if dataset.kind not in kind.dataset_kinds:
         raise UserError(
             f"{dataset.path} is a dataset of kind {dataset.kind!r}; "
-            f"this {spec.system} reads one of kind {kind.dataset_kind!r}, made by "
-            f"`raysum prepare --kind {kind.dataset_kind}`"
+            f"this {spec.system} reads one of kind {kind.dataset_kinds[0]!r}, made by "
+            f"`raysum prepare --kind {kind.dataset_kinds[0]}`"
         )
     kind.check(dataset)
     return kind

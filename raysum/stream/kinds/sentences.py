@@ -27,7 +27,7 @@ class Sentences(Kind):
     same length. ``max_tokens`` does not hold, as sentences are read one by one.
     """
 
-    dataset_kind = "extraction"
+    dataset_kinds = ("extraction",)
     columns: ClassVar[tuple[str, ...]] = ("ids", "paragraph_offsets", "labels")
 
     marks: ClassVar[int] = 1  # of each sentence
@@ -130,7 +130,7 @@ class Documents(Sentences):
     What the decoder pads of the sentences that it predicts is drawn in training, and not in ``padding``.
     """
 
-    dataset_kind = "pretraining"
+    dataset_kinds = ("pretraining",)
     columns = ("ids", "paragraph_offsets")
 
     def counts(self, target: np.ndarray) -> np.ndarray:
