@@ -8,16 +8,20 @@ import pandas as pd
 import pytest
 from factbook_data import write_factbook, write_model, write_ranker, write_run
 from matplotlib.cbook import boxplot_stats
+from rouge_score.rouge_scorer import RougeScorer
 
 from raysum.analyses.attention import attention_table
 from raysum.analyses.compression import compression, scaled
 from raysum.analyses.ranks import boxes, plot_ranks, ranks
+from raysum.analyses.recall import recall
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.scores import shares
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
+from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import evaluate
+from raysum.evaluate.ranking import learned, similarity
 from raysum.metrics import rouge
 from raysum.metrics.citations import gold_attention
 from raysum.models.specs.graphsum import GraphSumSpec
@@ -47,6 +51,22 @@ def pht(tmp_path_factory, data) -> Run:
 @pytest.fixture(scope="module")
 def ranker(tmp_path_factory, data) -> Run:
     return write_ranker(tmp_path_factory.mktemp("runs") / "ranker", data)
+
+
+def test_both_orders_are_scored_and_compared(data, rows, ranker):
+    found = recall(data.path, ranker.path, best=(2, 4, 40))
+    assert found.attrs["paragraphs"] == np.mean([len(row["text"]) for row in rows])
+    library = RougeScorer(["rougeL"], use_stemmer=True)
+    orders = {"similarity": similarity, "ranker": learned(ranker, EvaluateConfig(data=str(data.path)), data)}
+    figures, means = found.set_index(["order", "best"]), {}
+    for name, scores in orders.items():
+        texts = [" ".join(row["text"][place] for place in np.argsort(-scores(row), kind="stable")[:2]) for row in rows]
+        pairs = zip(rows, texts, strict=True)
+        means[name] = np.mean([100 * library.score(row["summary"], text)["rougeL"].recall for row, text in pairs])
+        line = figures.loc[name, 2]
+        assert line["recall"] == pytest.approx(means[name]) and line["low"] < line["recall"] < line["high"]
+    assert figures.loc["ranker - similarity", 2]["recall"] == pytest.approx(means["ranker"] - means["similarity"])
+    assert (figures["examples"] == len(rows)).all()
 
 
 @pytest.mark.parametrize("name", ["tdmca", "txl", "graphsum", "FF", "P", "V"])

@@ -4,7 +4,7 @@ Table 1, of all the paragraphs that a dataset of kind ranking has.
 M paragraphs of a cluster.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ def evaluate_ranker(run: Run, dataset: Dataset, split: str, config: EvaluateConf
     Of a cluster that has no more paragraphs than are taken all orders take the same, each in its own order.
     Raises UserError where the split has no references.
     """
-    orders = {run.path.name: _learned(run, config, dataset)} | {"tf-idf": _similarity, "LexRank": _central}
+    orders = {run.path.name: learned(run, config, dataset)} | {"tf-idf": similarity, "LexRank": _central}
     known = dataset.references(split)
     lines: list[dict[str, Any]] = []
     outputs: list[dict[str, Any]] = []
@@ -68,21 +68,23 @@ def evaluate_ranker(run: Run, dataset: Dataset, split: str, config: EvaluateConf
     return result, outputs
 
 
-def recalls(row: Row, order: np.ndarray) -> dict[str, float]:
-    """ROUGE-L recall of the summary of ``row`` against the first of its paragraphs in ``order``, by name of figure."""
-    texts = [" ".join(row["text"][place] for place in order[:most]) for most in BEST.values()]
+def recalls(row: Row, order: np.ndarray, best: Mapping[str, int] = BEST) -> dict[str, float]:
+    """ROUGE-L recall of the summary of ``row`` against the ``best`` so many of its paragraphs in ``order``, by name."""
+    texts = [" ".join(row["text"][place] for place in order[:most]) for most in best.values()]
     found = rouge.score(texts, [row["summary"]] * len(texts), _PROTOCOL)["rougeL_recall"]
-    return dict(zip(BEST, found.tolist(), strict=True))
+    return dict(zip(best, found.tolist(), strict=True))
 
 
-def _learned(run: Run, config: EvaluateConfig, dataset: Dataset) -> Callable[[Row], np.ndarray]:
+def learned(run: Run, config: EvaluateConfig, dataset: Dataset) -> Callable[[Row], np.ndarray]:
+    """What gives [M] the scores of a row's paragraphs by the ranker ``run``."""
     model = restore(run, config.checkpoint, device())
     tokens = run.config.source.paragraph_tokens
     ranker = LearnedRanker(model, Vocabulary.load(dataset.vocabulary_path), dataset.recipe.normalize, tokens)
     return lambda row: ranker.scores(row["title"], row["text"])
 
 
-def _similarity(row: Row) -> np.ndarray:
+def similarity(row: Row) -> np.ndarray:
+    """[M] tf-idf cosines with the title."""
     return rank_scores("tfidf", words(row["title"]), [words(text) for text in row["text"]])
 
 
