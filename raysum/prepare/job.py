@@ -4,13 +4,15 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysum import __version__
 from raysum.config.loading import section_of
 from raysum.data.clean import Normalization, normalize
-from raysum.data.dataset import REJECTED, Dataset
+from raysum.data.dataset import REJECTED, VOCABULARY, Dataset
 from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
@@ -20,6 +22,7 @@ from raysum.prepare.shards import size_of, write_shards
 from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.prepare.sources.record import Rejected
 from raysum.prepare.sources.shape import Shape
+from raysum.prepare.unfinished import begin, goes_on, is_begun, job_of
 from raysum.runtime.progress import bar, say
 from raysum.runtime.session import ray_session
 from raysum.runtime.shown import Shown
@@ -60,7 +63,7 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
 
     ``settings`` are those of :class:`PrepareConfig`: without ``vocab`` one is trained on the train split, ``normalize``
     is by default what the vocabulary needs, ``valid`` and ``test`` are the shares of clusters of no named split that
-    are held out. ``out`` appears complete, by renaming.
+    are held out. ``out`` appears complete, by renaming. The same call goes on where a killed one was.
     Raises UserError for a mistake in sources or settings; nothing is then made.
 
     >>> raysum.prepare(["clusters.jsonl"], "data", max_paragraphs=10).dataset.rows("train")
@@ -73,10 +76,13 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     found = find_sources([sources] if isinstance(sources, str | Path) else list(sources), shape)
     _say_idle(found, shape)
     path = Path(config.out).expanduser().absolute()
-    with new_folder(path) as folder:
+    job = job_of(found, config, __version__, given.sha256 if given else "trained")
+    with new_folder(path, partial(goes_on, job=job)) as folder:
         how = config.normalize or (given.suggested_normalization() if given else "none")
-        vocabulary = given or _train_vocabulary(found, config, how)
+        former = folder / VOCABULARY if is_begun(folder) else None
+        vocabulary = given or (Vocabulary.load(former) if former else _train_vocabulary(found, config, how))
         writer = DatasetWriter(folder, config.kind, config.recipe(vocabulary.sha256, how), vocabulary)
+        begin(folder, job)
         on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
         with ray_session(config.address) if on_ray else nullcontext():
             write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
