@@ -83,3 +83,13 @@ def test_scoring_is_measured_beside_the_library_and_gives_the_same():
     for row in (long, short):
         assert row["times_rouge_score"] == pytest.approx(row["pairs_per_s"] / row["rouge_score_pairs_per_s"])
         assert row["times_rouge_score"] > 5
+
+
+@pytest.mark.slow
+def test_prepare_has_a_row_for_each_number_of_paragraphs_and_tells_what_wikisum_would_take():
+    few, every = bench("prepare", ["clusters=3", "pieces=500", "max_paragraphs=[5,1000]"]).rows
+    assert (few["max_paragraphs"], every["max_paragraphs"]) == (5, 1000)
+    for row in (few, every):
+        assert row["tokenize_times_sentencepiece"] > 0.8
+        assert row["wikisum_core_hours"] == pytest.approx(1.65e6 / row["clusters_per_s"] / 3600)
+        assert row["tokens_of_a_cluster"] > 20_000
