@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
+from sentencepiece import SentencePieceProcessor
 
 from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import measure
@@ -63,7 +64,7 @@ def prepare_row(settings: PrepareBench, most: int) -> Row:
         texts = _write(file, sentences, settings.clusters)
         _seconds(file, Path(scratch) / "warm", vocabulary, most)
         seconds = _seconds(file, Path(scratch) / "data", vocabulary, most)
-    bare, tokens = _timed(texts, vocabulary._processor.encode)
+    bare, tokens = _timed(texts, SentencePieceProcessor(model_proto=vocabulary.model).encode)
     ours, _ = _timed(texts, vocabulary.encode_all)
     each = seconds / settings.clusters
     return {
