@@ -100,3 +100,13 @@ def test_a_stream_is_measured_as_it_is_trained_on(tmp_path):
     (invented,) = bench("stream", ["rows=1500", "seconds=0.2", "steps=0", "threads=1"]).rows
     assert invented["rows"] == 1500 and "wait_share" not in invented
     assert 1000 < invented["tokens_per_s"] / invented["rows_per_s"] < 3400, "about 30 paragraphs of 70 tokens a row"
+
+
+@pytest.mark.slow
+def test_prepare_has_a_row_for_each_number_of_paragraphs_and_tells_what_wikisum_would_take():
+    few, every = bench("prepare", ["clusters=3", "pieces=500", "max_paragraphs=[5,1000]"]).rows
+    assert (few["max_paragraphs"], every["max_paragraphs"]) == (5, 1000)
+    for row in (few, every):
+        assert row["tokenize_times_sentencepiece"] > 0.8
+        assert row["wikisum_core_hours"] == pytest.approx(1.65e6 / row["clusters_per_s"] / 3600)
+        assert row["tokens_of_a_cluster"] > 20_000

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from raysum.bench.decode import DecodeBench, bench_decode
 from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
+from raysum.bench.prepare import PrepareBench, bench_prepare
 from raysum.bench.result import BenchResult
 from raysum.bench.rouge import RougeBench, bench_rouge
 from raysum.bench.start import StartBench, bench_start
@@ -17,6 +18,7 @@ from raysum.errors import UserError
 BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {
     "decode": (DecodeBench, bench_decode),
     "efficiency": (EfficiencyBench, bench_efficiency),
+    "prepare": (PrepareBench, bench_prepare),
     "rouge": (RougeBench, bench_rouge),
     "start": (StartBench, bench_start),
     "stream": (StreamBench, bench_stream),

@@ -36,7 +36,9 @@ class DatasetWriter:
 
     def __init__(self, folder: Path, kind: str, recipe: Recipe, vocabulary: Vocabulary):
         self.folder, self.kind, self.recipe, self.vocabulary = folder, kind, recipe, vocabulary
-        (folder / VOCABULARY).write_bytes(vocabulary.model)
+        place = folder / VOCABULARY
+        if not place.exists() or place.read_bytes() != vocabulary.model:  # a killed process may have left it
+            place.write_bytes(vocabulary.model)
 
     def add(self, name: str, split: str, tables: Iterable[pa.Table]) -> Shard:
         """Write a shard and the lengths of its rows; each table but the last has a multiple of ROW_GROUP rows.

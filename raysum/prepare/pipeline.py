@@ -21,7 +21,7 @@ from raysum.models.special_ids import TITLE_END
 from raysum.prepare.cluster import Cluster, columns_of, read_cluster
 from raysum.prepare.encoded import IDS, decoded, encoded_row
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
-from raysum.prepare.long_paragraphs import split_spans
+from raysum.prepare.long_paragraphs import cut_at_spaces, split_spans
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.sentences import extraction_row, pretraining_rows
 from raysum.prepare.sources.record import Rejected
@@ -170,12 +170,15 @@ def _split(
     def count(texts: list[str]) -> list[int]:
         return [*map(len, vocabulary.encode_all([normalize(text, recipe.normalize) for text in texts]))]
 
+    most = room or recipe.paragraph_tokens
     more = Counter[int]()  # pieces than paragraphs so far, by document
     for paragraph in paragraphs:
         whole = cluster.documents[paragraph.document][1][paragraph.start : paragraph.end]
-        spans = split_spans(whole, room or recipe.paragraph_tokens, count)
+        known = cut_at_spaces(whole) and vocabulary.within(normalize(whole, recipe.normalize), most)
+        spans = [] if known else split_spans(whole, most, count)
         if len(spans) < 2:
-            yield replace(paragraph, place=paragraph.place + more[paragraph.document])
+            shift = more[paragraph.document]
+            yield replace(paragraph, place=paragraph.place + shift) if shift else paragraph
             continue
         for piece, (start, end) in enumerate(spans):
             text = whole[start:end] if recipe.parted_by == "lines" else on_one_line(whole[start:end])

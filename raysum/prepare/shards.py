@@ -12,7 +12,7 @@ import shutil
 import traceback
 from collections import ChainMap, Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from raysum.prepare.pipeline import prepare_rows
 from raysum.prepare.sentences import MOST_SENTENCES
 from raysum.prepare.sources.find import RawSource
 from raysum.prepare.sources.record import Record, Rejected
+from raysum.prepare.unfinished import Part, end, note, recall
 from raysum.runtime.placement import share
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import bar, say
@@ -45,23 +46,6 @@ _FIRST_CHUNK, _LARGEST_CHUNK = 4 << 20, 32 << 20
 # they differ, Ray Data does not fuse the two steps, which would prepare each source on one core.
 _READING, _WRITING = 0.1, 0.9
 _TOO_LARGE = "too large for the memory"
-
-
-@dataclass
-class Part:
-    """A chunk on its way: where it goes, and what became of its clusters."""
-
-    shard: Shard
-    kept: int = 0  # clusters that gave rows
-    rejected: Counter[str] = field(default_factory=Counter)
-    size: int = 0  # bytes of text that were read of the source
-    first_rejected: dict[str, str] = field(default_factory=dict)  # by reason: where, and the detail
-    problem: str = ""  # of the user's, for which the whole job stops
-    fault: str = ""  # of ours: the traceback
-
-    @property
-    def clusters(self) -> int:
-        return self.kept + self.rejected.total()
 
 
 def write_shards(
@@ -89,7 +73,6 @@ def write_shards(
             if part.rejected:
                 written = _rejected_file(writer, part)
                 file.write(written.read_bytes())
-                written.unlink()
     rows_in = sum(part.clusters for part in parts)
     rejected, most = sum((part.rejected for part in parts), Counter[str]()), config.max_rejected
     if rejected.total() > most * rows_in or rejected.total() == rows_in:
@@ -113,6 +96,9 @@ def write_shards(
     if config.kind != "pretraining":  # there a cluster may have several rows
         told["repeated_ids"] = _repeated_ids(writer, shards)
     writer.finish(shards, sources=paths, **told)
+    for part in parts:
+        _rejected_file(writer, part).unlink(missing_ok=True)
+    end(writer.folder)
 
 
 def _repeated_ids(writer: DatasetWriter, shards: list[Shard]) -> int:
@@ -150,8 +136,7 @@ def _run_here(sources: list[RawSource], writer: DatasetWriter, config: PrepareCo
     ranker = _ranker_of(writer)
     for number, source in enumerate(sources):
         for part, records in _read_chunks(number, source, config):
-            _write_chunk(part, records, writer, ranker)
-            yield part
+            yield _finished_chunk(part, records, writer, ranker)
 
 
 def _ranker_of(writer: DatasetWriter) -> "LearnedRanker | None":
@@ -177,7 +162,7 @@ class _Writing:
 def _written(row: dict[str, Any], writer: DatasetWriter, ranker: "LearnedRanker | None" = None) -> dict[str, Any]:
     part, records = pickle.loads(row["chunk"])  # written by read, on the same cluster
     try:
-        _write_chunk(part, records, writer, ranker)
+        part = _finished_chunk(part, records, writer, ranker)
     except Exception:
         part.fault = traceback.format_exc()
     return {"part": pickle.dumps(part)}
@@ -251,6 +236,15 @@ def size_of(raw: Any) -> int:
     return sum(map(size_of, parts)) if isinstance(parts, list) else len(str(parts))
 
 
+def _finished_chunk(
+    part: Part, records: list[Record], writer: DatasetWriter, ranker: "LearnedRanker | None" = None
+) -> Part:
+    """``part`` with what became of it, as an earlier start left it or as it is made now."""
+    if (former := recall(writer.folder, part.shard.name)) is None:
+        _write_chunk(part, records, writer, ranker)
+    return former or part
+
+
 def _write_chunk(
     part: Part, records: list[Record], writer: DatasetWriter, ranker: "LearnedRanker | None" = None
 ) -> None:
@@ -278,6 +272,8 @@ def _write_chunk(
         if rows:
             part.shard = writer.add(part.shard.name, part.shard.split, [table_of(rows, writer.kind)])
             part.shard.counts = counts
+        if part.shard.name:
+            note(writer.folder, part)
     except OSError as error:
         place = writer.folder.parent
         part.problem = f"cannot write to {place} ({error.strerror}); free space there or choose another --out"
