@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.config.loading import section_of
+from raysum.errors import UserError
 from raysum.prepare.sources.find import find_sources
 from raysum.reproduce.bert import UNPUBLISHED
 from raysum.reproduce.config import ReproduceConfig
@@ -46,6 +47,7 @@ def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -
     """
     began, asked = time.monotonic(), chosen(tables)
     place = Place(section_of(ReproduceConfig, {**settings, "data": str(data), "out": str(out)}))
+    _check_given(place.config)
     for raw in (place.config.data, place.config.open):
         if raw is not None:
             find_sources([raw])
@@ -55,6 +57,14 @@ def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -
             _work([step for step in {one.name: one for one in _steps(place, asked)}.values() if not step.done.exists()])
             made = [_made(place, table) for table in asked]
     return Reproduction(str(place.out), time.monotonic() - began, made)
+
+
+def _check_given(config: ReproduceConfig) -> None:
+    """Raises UserError where a file or folder that is given besides is not there, before anything is made."""
+    for name, wanted in (("bert", "tokenizer.json"), ("questions", "")):
+        given = getattr(config, name)
+        if given and not (file := Path(given).expanduser() / wanted).is_file():
+            raise UserError(f"{name}={given}: there is no file {file}")
 
 
 def _work(steps: list[Step]) -> None:

@@ -62,7 +62,8 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, OSError) or any(words in str(error) for words in _UNWRITTEN):
+        foreign = isinstance(error, FileNotFoundError) and folder not in Path(str(error.filename)).absolute().parents
+        if (isinstance(error, OSError) and not foreign) or any(words in str(error) for words in _UNWRITTEN):
             lines = [line for line in str(error).splitlines() if any(words in line for words in _UNWRITTEN)]
             reason = getattr(error, "strerror", None) or (lines or [str(error)])[-1]
             raise UserError(f"cannot write {folder}: {reason}; free space there, or choose another folder") from None

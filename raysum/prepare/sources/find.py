@@ -98,6 +98,8 @@ def _check_encoding(head: bytes, path: Path) -> None:
 
 def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     """Its data files; or itself, when its folders hold documents; or else what its folders train, valid, test hold."""
+    if (folder / "manifest.json").is_file() and any(folder.glob("*.lengths.npy")):
+        raise UserError(f"{folder} is a dataset that `raysum prepare` has made; name the raw clusters it was made of")
     files = [item for item in listed(folder) if item.is_file() and named(item) and item.name not in _OF_ARROW]
     files = [item for item in files if item.suffix != ".json"] or files  # beside others it tells about them
     if not files and next(cluster_folders(folder), None):

@@ -1,6 +1,7 @@
 """Lists of clusters that torch has saved: the published ranked WikiSum, and PRIMERA's."""
 
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,13 +19,14 @@ def read_list(path: Path) -> Iterator[Record]:
     import torch
 
     try:
-        rows = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rows = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
-        told = f" ({named[1]})" if named else ""
+        told = f"holds more than lists, numbers and texts ({named[1]})" if named else "was not saved by torch"
         raise UserError(
-            f"{path} holds more than lists, numbers and texts{told}, and is not loaded, since that could run code; "
-            "save it as lists, or as JSON lines"
+            f"{path} {told}, and is not loaded, since that could run code; save it as lists, or as JSON lines"
         ) from None
     except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError) as error:
         raise UserError(f"{path} does not read as a saved list ({str(error)[:200]}); fetch the file again") from None
