@@ -90,6 +90,7 @@ def test_what_a_web_page_tells_without_what_stands_around_it(tmp_path):
     assert "Käse is sold" in text and "Shop" not in text and "Imprint" not in text
     assert (title, places) == ("Museum", [("Museum", "Museum\n\n"), ("Hours", "Hours\n\nI")])
     assert read(tmp_path / "b.html", b"<p>Tea is hot.")[0].strip() == "Tea is hot."
+    assert read(tmp_path / "c.html", b"<div>" * 1000 + b"Tea is hot.")[0] == "Tea is hot."
 
 
 def test_markdown_without_its_marks(tmp_path):

@@ -18,6 +18,7 @@ def read(content: bytes, name: str) -> Text:
         return rendered(found, title)
     if not content.strip():
         return Text("", title)
-    from lxml.html import document_fromstring
+    from lxml.html import HTMLParser, document_fromstring
 
-    return Text(" ".join(document_fromstring(content).text_content().split()), title)
+    deep = HTMLParser(huge_tree=True)  # else what is nested 256 deep is lost
+    return Text(" ".join(document_fromstring(content, parser=deep).text_content().split()), title)
