@@ -267,14 +267,14 @@ def test_the_speed_of_training_is_its_own_also_where_a_validation_is_made_up_for
     settings = {"validate_every": 4, "save_every": 4}
     run = fit(config(data, tmp_path / "run", train=settings | {"steps": 4}))
     run.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:-1]))
-    monkeypatch.setattr("raysum.train.worker.validation_loss", lambda *_: time.sleep(1) or 3.0)
+    monkeypatch.setattr("raysum.train.worker.validation_loss", lambda *_: time.sleep(3) or 3.0)
     fit(config(data, tmp_path / "run", train=settings | {"steps": 9}))
     assert sorted(run.validations()) == [4, 8, 9]
     tokens, spent = 0, {}
     for line in (line for line in read_lines(run.metrics) if "loss" in line):
         before, tokens = tokens, line["source_tokens"] + line["target_tokens"]
         spent[line["step"]] = (tokens - before) / line["tokens_per_s"]
-    assert max(spent[step] for step in (5, 9)) < 0.8
+    assert max(spent[step] for step in (5, 9)) < 2.5
 
 
 def test_a_finished_run_is_left_alone(twelve_steps, capsys):
