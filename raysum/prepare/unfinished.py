@@ -84,7 +84,7 @@ def begin(folder: Path, job: Mapping[str, Any]) -> None:
 def end(folder: Path) -> None:
     """Take all notes out of ``folder``, which is now a dataset."""
     for told in (*folder.glob(f"*{_NOTE}"), *folder.glob("*.partial"), folder / _JOB):
-        told.unlink()
+        told.unlink(missing_ok=True)
 
 
 def note(folder: Path, part: Part) -> None:
