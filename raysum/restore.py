@@ -68,7 +68,7 @@ def restore_ranker(path: str, vocabulary_sha256: str, device: "torch.device") ->
         )
     if run.recipe.get("vocabulary_sha256") != vocabulary_sha256:
         raise UserError(
-            f"the ranker {path} was trained with another vocabulary than the model; train one on the model's dataset"
+            f"the ranker {path} was trained with another vocabulary; train one on a dataset that has the same one"
         )
     return restore(run, "best", device)
 

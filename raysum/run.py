@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import Tensor
 
+RANKER = "ranker.safetensors"  # a learned ranker, beside the vocabulary that it reads
 _STEP = "step-"
 _AVERAGE = re.compile("average:([1-9][0-9]{0,3})")
 
@@ -110,9 +111,7 @@ class Run:
             except (UserError, AttributeError):
                 found = None
             if not isinstance(found, str):
-                raise damaged(
-                    best, "does not say which run is best", "repeat the `raysum tune` command, which writes it"
-                )
+                raise damaged(best, "does not say which run is best", "repeat the `raysum tune` command")
             return cls.open(folder / found)
         return cls.open(path)
 
@@ -141,8 +140,7 @@ class Run:
         told = self.recipe.get("vocabulary_sha256")
         if told and self.vocabulary.is_file() and hashlib.sha256(self.vocabulary.read_bytes()).hexdigest() != told:
             such = f", such as {self.config.data}/vocabulary.model" if self.config.data else ""
-            what = "is not the vocabulary that the run was trained with"
-            raise damaged(self.vocabulary, what, f"put back a copy of it{such}")
+            raise damaged(self.vocabulary, "is not the vocabulary that the run has", f"put back a copy of it{such}")
 
     @property
     def alignment(self) -> "Run":
@@ -150,12 +148,14 @@ class Run:
         return Run(self.path / "alignment")
 
     def create(self, config: Config, recipe: dict[str, Any], vocabulary: Path | None) -> None:
-        """Write config, recipe and vocabulary before the first step. Raises UserError if the folder is unwritable."""
+        """Write config, recipe, vocabulary and the ranker beside it, first. Raises UserError if it is unwritable."""
         try:
             self.checkpoint_folder.mkdir(parents=True, exist_ok=True)
             (self.path / SEAL).unlink(missing_ok=True)  # it tells of what was there before
             if vocabulary is not None:
                 shutil.copyfile(vocabulary, self.vocabulary)
+                if recipe.get("ranker_sha256"):
+                    shutil.copyfile(vocabulary.with_name(RANKER), self.path / RANKER)
             write_json(self.path / "recipe.json", recipe)
             write_text(self.path / "config.yaml", dump(config))
             seal(self.path, ["config.yaml", "recipe.json"])

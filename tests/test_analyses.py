@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from factbook_data import write_factbook, write_model, write_ranker, write_run
 from matplotlib.cbook import boxplot_stats
 from rouge_score.rouge_scorer import RougeScorer
@@ -14,20 +13,20 @@ from rouge_score.rouge_scorer import RougeScorer
 from raysum.analyses.attention import attention_table
 from raysum.analyses.compression import compression, scaled
 from raysum.analyses.ranks import boxes, plot_ranks, ranks
-from raysum.analyses.recall import ranker_scores, recall, recalls
-from raysum.config.sections import SourceConfig
+from raysum.analyses.recall import recall
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.scores import shares
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
+from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import evaluate
+from raysum.evaluate.ranking import learned, similarity
 from raysum.metrics import rouge
 from raysum.metrics.citations import gold_attention
 from raysum.models.specs.graphsum import GraphSumSpec
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.specs.txl import TxlSpec
-from raysum.restore import restore_ranker
 from raysum.run import Run
 from raysum.runtime.checksums import SEAL
 
@@ -54,49 +53,20 @@ def ranker(tmp_path_factory, data) -> Run:
     return write_ranker(tmp_path_factory.mktemp("runs") / "ranker", data)
 
 
-def test_recall_is_of_the_best_paragraphs_as_one_text():
-    row = {"text": ["c x", "a b", "d"], "summary": "a b\nc d"}
-    order = np.array([1, 0, 2])  # a b | a b c x | a b c x d
-    assert recalls(row, order, [1, 2, 3, 9]) == pytest.approx([50, 75, 100, 100])
-    assert recalls(row, np.array([2, 0, 1]), [3]) == pytest.approx([50])  # d c x a b: in that order a b alone
-
-
 def test_both_orders_are_scored_and_compared(data, rows, ranker):
     found = recall(data.path, ranker.path, best=(2, 4, 40))
     assert found.attrs["paragraphs"] == np.mean([len(row["text"]) for row in rows])
     library = RougeScorer(["rougeL"], use_stemmer=True)
-    model = restore_ranker(str(ranker.path), data.vocabulary_hash, torch.device("cpu"))
-    expected = {"similarity": [], "ranker": []}
-    for row in rows:
-        own = -ranker_scores(model, row, SourceConfig(max_paragraphs=40))
-        for name, order in (("similarity", range(len(own))), ("ranker", np.argsort(own, kind="stable"))):
-            text = " ".join([row["text"][place] for place in order][:2])  # of prepare, by tf-idf
-            expected[name].append(100 * library.score(row["summary"], text)["rougeL"].recall)
-    figures = found.set_index(["order", "best"])
-    for name, values in expected.items():
+    orders = {"similarity": similarity, "ranker": learned(ranker, EvaluateConfig(data=str(data.path)), data)}
+    figures, means = found.set_index(["order", "best"]), {}
+    for name, scores in orders.items():
+        texts = [" ".join(row["text"][place] for place in np.argsort(-scores(row), kind="stable")[:2]) for row in rows]
+        pairs = zip(rows, texts, strict=True)
+        means[name] = np.mean([100 * library.score(row["summary"], text)["rougeL"].recall for row, text in pairs])
         line = figures.loc[name, 2]
-        assert line["recall"] == pytest.approx(np.mean(values)) and line["low"] < line["recall"] < line["high"]
-    gap = figures.loc["ranker - similarity", 2]
-    assert gap["recall"] == pytest.approx(np.mean(expected["ranker"]) - np.mean(expected["similarity"]))
-    assert figures.loc["ranker", 40]["recall"] == pytest.approx(figures.loc["similarity", 40]["recall"], abs=15)
+        assert line["recall"] == pytest.approx(means[name]) and line["low"] < line["recall"] < line["high"]
+    assert figures.loc["ranker - similarity", 2]["recall"] == pytest.approx(means["ranker"] - means["similarity"])
     assert (figures["examples"] == len(rows)).all()
-    with pytest.raises(UserError, match="no ranker"):
-        recall(data.path, write_run(ranker.path.parent / "no-ranker", data).path)
-
-
-def test_a_ranker_scores_every_paragraph_by_itself(data, rows, ranker):
-    model = restore_ranker(str(ranker.path), data.vocabulary_hash, torch.device("cpu"))
-    row, source = rows[0], SourceConfig(max_paragraphs=40, paragraph_tokens=40)
-    together = ranker_scores(model, row, source)
-    assert len(together) == len(row["text"]) and len({*together.round(6).tolist()}) > 5
-    ends = row["paragraph_offsets"]
-    title = row["ids"][: row["title_tokens"]]
-    for place, (start, end) in enumerate(zip(ends[1:-1], ends[2:], strict=True), 1):
-        ids = np.concatenate([title, row["ids"][start:end]])
-        alone = row | {"ids": ids, "paragraph_offsets": np.array([0, len(ids)]), "text": [row["text"][place]]}
-        assert ranker_scores(model, alone, source.model_copy(update={"paragraph_tokens": 80}))[0] == pytest.approx(
-            together[place], abs=1e-5
-        )
 
 
 @pytest.mark.parametrize("name", ["tdmca", "txl", "graphsum", "FF", "P", "V"])

@@ -51,6 +51,7 @@ def test_an_operator_takes_the_longer_of_arithmetic_and_traffic():
         ("decode", ["batchs=[1]"], "did you mean 'batches'"),
         ("train", ["presets=[pth]"], "did you mean 'pht'"),
         ("train", ["steps=0"], "greater than 0"),
+        ("stream", ["data=nowhere"], "no dataset nowhere"),
         ("rouge", ["data=[nowhere.jsonl]"], "nowhere.jsonl"),
         ("decode", ["presets=[pht]", "against=[transformers]"], "transformers"),
         ("decode", ["presets=[ft]", "against=[marian]"], "no tool 'marian'"),
@@ -70,6 +71,7 @@ def test_rows_hold_what_they_promise():
     result = bench("train", ["threads=1", "steps=2", "presets=[pht-1]", "paragraphs=[2,4]", "examples=2", SMALL])
     few, many = result.rows
     assert (few["paragraphs"], many["paragraphs"]) == (2, 4)
+    assert 0 <= few["wait_share"] < 1
     assert 0 < few["matmul_fraction"] < 1 and 0 < few["matmul_time_share"] < 1
     assert few["ms_per_step"] == pytest.approx(1000 * 2 / few["examples_per_s"])
     assert {"processor", "gflops", "read_gb_per_s"} <= set(result.to_dict()["machine"])
@@ -83,3 +85,28 @@ def test_scoring_is_measured_beside_the_library_and_gives_the_same():
     for row in (long, short):
         assert row["times_rouge_score"] == pytest.approx(row["pairs_per_s"] / row["rouge_score_pairs_per_s"])
         assert row["times_rouge_score"] > 5
+
+
+@pytest.mark.slow
+def test_a_stream_is_measured_as_it_is_trained_on(tmp_path):
+    from small_datasets import write_dataset
+
+    data = write_dataset(tmp_path / "data", {"train": 500})
+    sizes = [f"data={data}", "seconds=0.5", "steps=5", "threads=1", "presets=[pht,ft]"]
+    pht, ft = bench("stream", [*sizes, SMALL.replace("]", ", train.batch_tokens=200]")]).rows
+    assert pht["rows"] == 500 and pht["steps"] > 0 and 0 < pht["padding_share"] < 0.3
+    assert pht["rows_per_s"] > pht["micro_batches_per_s"] > 0 and pht["tokens_per_s"] > pht["rows_per_s"]
+    assert all(0 <= row["wait_share"] < 1 and row["first_batch_s"] > 0 for row in (pht, ft))
+    (invented,) = bench("stream", ["rows=1500", "seconds=0.2", "steps=0", "threads=1"]).rows
+    assert invented["rows"] == 1500 and "wait_share" not in invented
+    assert 1000 < invented["tokens_per_s"] / invented["rows_per_s"] < 3400, "about 30 paragraphs of 70 tokens a row"
+
+
+@pytest.mark.slow
+def test_prepare_has_a_row_for_each_number_of_paragraphs_and_tells_what_wikisum_would_take():
+    few, every = bench("prepare", ["clusters=3", "pieces=500", "max_paragraphs=[5,1000]"]).rows
+    assert (few["max_paragraphs"], every["max_paragraphs"]) == (5, 1000)
+    for row in (few, every):
+        assert row["tokenize_times_sentencepiece"] > 0.8
+        assert row["wikisum_core_hours"] == pytest.approx(1.65e6 / row["clusters_per_s"] / 3600)
+        assert row["tokens_of_a_cluster"] > 20_000

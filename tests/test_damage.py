@@ -1,6 +1,7 @@
 """Damaged run and dataset folders: the file is named, or an older complete state is used and that is said."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -252,6 +253,29 @@ def test_damaged_files_of_a_dataset_are_named_by_training_and_by_reading(copy, f
         dataset = Dataset.open(copy / "data")
         dataset.lengths("train")
         list(dataset.read("train"))
+
+
+def test_all_damaged_shards_are_named_before_a_training_begins(copy):
+    data, names = copy / "data", [f"train-0000{number}.parquet" for number in (0, 1)]
+    truncated(data / names[0])
+    flipped(data / names[1])
+    shutil.rmtree(copy / "run")
+    with pytest.raises(UserError, match=f"{names[0]} is damaged: it has .*{names[1]} .*its content.*prepare the data"):
+        go_on(copy, 12)
+    assert not (copy / "run").exists() or not any((copy / "run").glob("*.yaml"))
+
+
+def test_what_is_older_than_the_manifest_is_checked_by_size_alone_before_a_training(copy, monkeypatch):
+    data, read = copy / "data", []
+    monkeypatch.setattr("raysum.runtime.checksums.checksum", lambda path: read.append(path.name) or {"crc32": 0})
+    written = (data / "manifest.json").stat().st_mtime_ns
+    for file in data.glob("*.parquet"):
+        os.utime(file, ns=(written, written - 1))
+    Dataset.open(data).check_shards()
+    assert not [name for name in read if name.endswith(".parquet")]
+    os.utime(data / SHARD, ns=(written, written + 1))
+    with pytest.raises(UserError, match=f"{SHARD} is damaged: its content"):
+        Dataset.open(data).check_shards()
 
 
 FORMER = [

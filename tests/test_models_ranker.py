@@ -26,6 +26,8 @@ from raysum.stream.kinds.ranking import Ranking
 from raysum.systems import count_parameters
 from raysum.train.fit import fit
 
+ADAM = ["optim.method=adam", "optim.lr=0.01", "optim.warmup_steps=0"]  # for a few steps
+
 
 def ranking_batch(chosen: Sequence[int]) -> RankingBatch:
     titles, recall = [[9, 11], [20, 21, 12], [23]], [0.9, 0.1, 0.0, 0.4, 0.8, 0.2]
@@ -107,7 +109,7 @@ def test_a_title_alone_and_none_have_their_mark(title, first):
 
 
 def test_a_ranker_is_trained_and_found_by_its_run(data, tmp_path):
-    sizes = ["model.width=16", "model.hidden=16", "model.dropout=0", "optim.lr=0.01", "source.max_tokens=30"]
+    sizes = ["model.width=16", "model.hidden=16", "model.dropout=0", *ADAM, "source.max_tokens=30"]
     settings = ["steps=30", "workers=0", "micro_batches=1", "batch_tokens=2000", "validate_every=10", "save_every=30"]
     folders = [f"data={data.path}", f"out={tmp_path / 'ranker'}"]
     run = fit(load_config("ranker", [*folders, *sizes, *(f"train.{setting}" for setting in settings)]))

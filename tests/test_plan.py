@@ -55,6 +55,20 @@ def test_rows_of_like_length_come_together():
     assert np.mean(spreads) < 0.25 * np.ptp(made.costs)
 
 
+def test_targets_of_like_length_come_together_so_that_few_positions_are_padding():
+    rng = np.random.default_rng(2)
+    targets = np.clip(rng.lognormal(4.7, 0.6, 6400), 10, 400).astype(int)
+    costs = rng.normal(2100, 250, 6400).clip(300, 3000).astype(int) + targets
+    made = Plan(costs, targets, np.ones(6400, bool), np.full(100, 64), PlanSettings(64_000, 8))
+    epoch = made.epoch(0)
+    padding = sum(
+        len(rows) * targets[rows].max() - targets[rows].sum()
+        for rows in np.split(epoch.rows, epoch.offsets[1:-1])
+        if len(rows)
+    )
+    assert padding / (costs.sum() + padding) < 0.02
+
+
 def test_an_epoch_is_whole_steps_filled_with_empty_micro_batches():
     made = plan()
     epoch = made.epoch(0)

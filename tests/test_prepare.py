@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import random
 import subprocess
 import time
 import tracemalloc
@@ -24,6 +25,7 @@ from raysum.data.rows import references, with_reference
 from raysum.data.sentences import quick_sentence_spans, sentence_spans
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
+from raysum.metrics import tfidf
 from raysum.metrics.names import Sources, unsupported
 from raysum.metrics.tfidf import words
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
@@ -752,3 +754,10 @@ def test_a_recipe_without_a_word_about_paragraphs_is_the_old_one():
     assert (old.parted_by, old.long_paragraphs) == ("lines", "cut")
     new = PrepareConfig(out="x")
     assert (new.parted_by, new.long_paragraphs) == ("blank-lines", "split")
+
+
+def test_words_of_plain_texts_are_those_of_the_pattern():
+    draw = random.Random(0)
+    texts = ["".join(chr(draw.randrange(most)) for _ in range(40)) for most in (128, 0x180, 0xD7FF) * 200]
+    for text in texts:
+        assert words(text) == words(text, {}) == tfidf._WORD.findall(text.lower())

@@ -53,3 +53,44 @@ def test_ten_kills_leave_nothing_that_the_next_run_stumbles_over(tmp_path, words
     print(
         f"{length:.1f} s unkilled; {unfinished} of 10 left an unfinished folder; gone after {max(waits):.1f} s at most"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_killed_job_keeps_its_finished_shards_and_the_same_command_goes_on(tmp_path):
+    """Killed when so many shards are finished: those are not written again, and the dataset is the one of no kill."""
+    for number in range(6):
+        corpus(tmp_path / f"corpus-{number}.jsonl", 300, 100)
+    sources = sorted(map(str, tmp_path.glob("corpus-*")))
+    bad = tmp_path / "corpus-2.jsonl"
+    bad.write_text(bad.read_text() + "no JSON\n")
+
+    def start(out: str, *more: str) -> Command:
+        choices = ["--out", out, "--pieces", "120", "--valid", "0.2", *more]
+        return Command("prepare", *sources, *choices, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+
+    assert start("whole").process.wait() == 0
+    unfinished, before = tmp_path / ".data.unfinished", dict[str, int]()
+    for shards in (1, 3, 5, 8, 11):
+        command = start("data")
+        while len(finished := [*unfinished.glob("*.done")]) < shards:
+            assert command.process.poll() is None, command.process.stderr.read()
+            time.sleep(0.001)
+        command.kill()
+        written = {note.stem: (unfinished / f"{note.stem}.shard").stat().st_mtime_ns for note in finished}
+        assert before.items() <= written.items()
+        before = written
+    (unfinished / f"{min(before)}.npy").write_bytes(b"torn")
+    last = start("data")
+    told = last.process.communicate()[1]
+    assert last.process.returncode == 0 and "finished shards of an earlier start" in told
+    assert folder(tmp_path / "data") == folder(tmp_path / "whole")
+
+    command = start("other")
+    while not [*tmp_path.glob(".other.unfinished/*.done")]:
+        time.sleep(0.001)
+    command.kill()
+    bad.write_text(bad.read_text()[:-8])
+    again = start("other", "--min-words", "7")
+    assert "as it had other settings and sources: all begins anew" in again.process.communicate()[1]
+    assert again.process.returncode == 0 and json.loads((tmp_path / "other/manifest.json").read_text())["rows"] == 1800

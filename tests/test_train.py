@@ -223,6 +223,8 @@ def test_the_loss_falls_and_everything_is_written(twelve_steps, data):
         "seconds",
         "peak_rss_mb",
         "batch_hash",
+        "wait_share",
+        "padding_share",
     }
     assert keys <= set(line)
     state = twelve_steps.latest().state

@@ -1,9 +1,12 @@
 """Vocabularies: special ids out of reach of user text, round trips, deterministic training and sampling."""
 
+import gzip
 import io
+import json
 import pickle
 import random
 import re
+from collections.abc import Iterator
 
 import pytest
 import sentencepiece
@@ -11,7 +14,7 @@ import sentencepiece
 from raysum.data.clean import normalize
 from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.errors import UserError
-from raysum.models.special_ids import BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END, TITLE_END
+from raysum.models.special_ids import BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END, SPECIAL_PIECES, TITLE_END
 
 TEXT = "river mountain village opened Lisbon painter, (1923) engine of the and was designed by <T> /S>"
 HOSTILE = ["</S>", "a <T> b <Q><P>", "<s> </s> <unk> <PAD>", "x</S>y", "＜/S＞ ＜Q＞", "<<S>>", "<T", "</S> " * 50]
@@ -137,3 +140,54 @@ def test_sample_is_bounded_and_does_not_depend_on_order():
     numbers = sorted(int(line.split()[1]) for line in sample)
     assert numbers[0] < 50 and numbers[-1] > 350  # spread over the corpus, not its beginning
     assert sorted(sample_texts(corpus[:3], 1000)) == sorted(text for _, (text,) in corpus[:3])
+
+
+def drawn_texts(count: int) -> Iterator[str]:
+    """Words of few letters, and of any characters, with odd ones among them."""
+    draw = random.Random(0)
+    odd = "\u0301\u0308\u200b\u200d\u00a0\u3000\u00a8\u1fc1\u2581\u00ad\x1c\t\n\u65e5\u3002\u0130\u03a3\U0001f600.-"
+    for _ in range(count):
+        pick = [*"   abcde", *draw.choices(odd, k=6), *(chr(draw.randrange(32, 0xD7FF)) for _ in range(3))]
+        yield "".join(draw.choices(pick, k=draw.randrange(60)))
+
+
+def test_texts_encoded_word_by_word_are_those_encoded_whole(trained, published):
+    known = 0
+    for vocabulary in (trained, published):
+        for text in drawn_texts(3000):
+            whole = vocabulary._encode(text)
+            assert vocabulary.encode(text) == whole
+            if within := vocabulary.within(text, 9):
+                assert len(whole) <= 9
+            known += within
+    assert known > 100
+
+
+def test_a_unigram_model_gives_the_pieces_of_the_whole_text_where_two_are_equally_good(shared, published):
+    """Sums are rounded: in 12 of 60,000 paragraphs of papers a word had other pieces than it has alone."""
+    with gzip.open(shared / "data/scisummnet/valid.jsonl.gz", "rt") as rows:
+        documents = [document["text"].lower() for row in rows for document in json.loads(row)["documents"]]
+    texts = [line for text in documents for line in text.split("\n")]
+    assert published.encode_all(texts) == [published._encode(text) for text in texts]
+    assert sum(ids is None for ids in map(published._wordwise.ids, texts)) < len(texts) / 2
+
+
+def test_a_vocabulary_with_pieces_over_spaces_encodes_whole_texts():
+    buffer = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines(300)),
+        model_writer=buffer,
+        vocab_size=120,
+        hard_vocab_limit=False,
+        model_type="bpe",
+        split_by_whitespace=False,
+        pad_id=-1,
+        bos_id=1,
+        eos_id=2,
+        control_symbols=list(SPECIAL_PIECES[3:]),
+        minloglevel=2,
+    )
+    vocabulary = Vocabulary(buffer.getvalue())
+    text = " ".join(lines(3))
+    assert vocabulary._wordwise.ids(text) is None and not vocabulary.within("a", 9)
+    assert vocabulary.encode(text) == vocabulary._encode(text)

@@ -1,16 +1,24 @@
 """Random rows of a preset's own sizes: how fast a model is depends on sizes, not on words."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raysum import systems
 from raysum.bench.machine import timed
-from raysum.config.sections import Config
-from raysum.data.rows import Row
+from raysum.config.sections import Config, SourceConfig
+from raysum.data.dataset import ROW_GROUP, Dataset
+from raysum.data.recipe import Recipe
+from raysum.data.rows import Row, table_of
+from raysum.data.vocabulary import Vocabulary
+from raysum.data.writer import DatasetWriter
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END
+
+_REPEATED, _SHARD = 1024, 4  # rows that are invented, and how often they come in a shard
 
 
 @dataclass(frozen=True)
@@ -49,21 +57,68 @@ def batch(config: Config, examples: int, target_tokens: int, paragraphs: int | N
 
     ``config.source`` limits them; ``paragraphs`` replaces its ``max_paragraphs`` and lifts its ``max_tokens``.
     """
+    limits, rows = _limited(config, target_tokens, paragraphs), _rows(config, examples, target_tokens, paragraphs, seed)
+    kind = systems.kind(config.model)
+    return kind.collate(kind.pack(rows, limits))
+
+
+def full_size(
+    folder: Path, config: Config, target_tokens: int, paragraphs: int | None = None
+) -> tuple[SourceConfig, Dataset]:
+    """A dataset of such rows in ``folder``, and what limits them."""
+    form, rows = systems.kind(config.model).dataset_kind, _rows(config, 2 * ROW_GROUP, target_tokens, paragraphs, 0)
+    graph: Any = "none" if form != "summarization" else "similarity"
+    return _limited(config, target_tokens, paragraphs), _written(folder, [table_of(rows, form)], form, graph=graph)
+
+
+def wikisum_like(folder: Path, rows: int) -> Path:
+    """A dataset of so many rows of the shape that those of WikiSum have: up to 40 paragraphs of 70 tokens on average,
+    targets of 140 and the texts. The same 1,024 come again and again, in shards of 4,096.
+    """
+    random, folder = np.random.default_rng(0), Path(folder)
+    table = table_of([_wikisum_row(random, f"row {number}") for number in range(_REPEATED)], "summarization")
+    whole, rest = divmod(rows, _REPEATED)
+    folder.mkdir(parents=True)
+    return _written(folder, [table] * whole + ([table[:rest]] if rest else []), "summarization").path
+
+
+def _written(folder: Path, tables: list[pa.Table], form: str, **choices: Any) -> Dataset:
+    texts = ("".join(map(chr, range(97 + first, 123))) for first in range(20))
+    vocabulary = Vocabulary.train(texts, 60)
+    recipe = Recipe(vocabulary_sha256=vocabulary.sha256, **choices)
+    writer = DatasetWriter(folder, form, recipe, vocabulary)
+    parts = [tables[start : start + _SHARD] for start in range(0, len(tables), _SHARD)]
+    return writer.finish([writer.add(f"{number:05d}", "train", part) for number, part in enumerate(parts)])
+
+
+def _limited(config: Config, target_tokens: int, paragraphs: int | None) -> SourceConfig:
     changes: dict[str, Any] = {"max_paragraphs": paragraphs, "max_tokens": None} if paragraphs else {}
-    limits = config.source.model_copy(update={"target_tokens": target_tokens + 1, **changes})
-    spec: Any = config.model
-    random = np.random.default_rng(seed)
-    sizes = limits.max_paragraphs, limits.paragraph_tokens, target_tokens
-    kind = systems.kind(spec)
-    return kind.collate(kind.pack([_row(random, spec.vocabulary, *sizes) for _ in range(examples)], limits))
+    return config.source.model_copy(update={"target_tokens": target_tokens + 1, **changes})
 
 
-def _row(random: np.random.Generator, vocabulary: int, paragraphs: int, tokens: int, target_tokens: int) -> Row:
+def _rows(config: Config, count: int, target_tokens: int, paragraphs: int | None, seed: int) -> list[Row]:
+    limits, spec, random = _limited(config, target_tokens, paragraphs), config.model, np.random.default_rng(seed)
+    sizes = [limits.paragraph_tokens] * limits.max_paragraphs
+    return [_row(random, getattr(spec, "vocabulary", 100), sizes, target_tokens) for _ in range(count)]
+
+
+def _wikisum_row(random: np.random.Generator, name: str) -> Row:
+    paragraphs, target = np.clip([random.normal(38, 6), random.lognormal(4.7, 0.6)], [3, 10], [40, 400]).astype(int)
+    sizes = random.gamma(4, 70 / 4, paragraphs).clip(8, 100).astype(int).tolist()
+    row: Any = {key: value for key, value in _row(random, 60, sizes, target).items() if not key.startswith("graph")}
+    texts = ["".join(map(chr, random.integers(97, 123, 4 * size))) for size in sizes]
+    return row | {"id": name, "text": texts}
+
+
+def _row(random: np.random.Generator, vocabulary: int, sizes: Sequence[int], target_tokens: int) -> Row:
+    """Random tokens: paragraphs of ``sizes``, each with an edge to every other."""
+    paragraphs = len(sizes)
     edges = np.indices((paragraphs, paragraphs)).reshape(2, -1)
     return {
-        "ids": random.integers(SENTENCE_END + 1, vocabulary, paragraphs * tokens),
+        "id": "",
+        "ids": random.integers(SENTENCE_END + 1, vocabulary, sum(sizes)),
         "title_tokens": 0,
-        "paragraph_offsets": np.arange(paragraphs + 1) * tokens,
+        "paragraph_offsets": np.concatenate([[0], np.cumsum(sizes)]),
         "target_ids": np.array([BOS, *random.integers(SENTENCE_END + 1, vocabulary, target_tokens - 1), EOS]),
         "graph_row": edges[0],
         "graph_col": edges[1],

@@ -1,6 +1,10 @@
 """How fast models train: one forward pass, backward pass and Adam step, repeated on one random batch."""
 
+import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -10,7 +14,7 @@ import torch
 from pydantic import Field
 
 from raysum import systems
-from raysum.bench.inputs import batch
+from raysum.bench.inputs import batch, full_size
 from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES, Machine, measure, timed
 from raysum.bench.operators import Costs
@@ -23,6 +27,11 @@ from raysum.runtime.placement import device
 from raysum.runtime.processes import peak_rss_mb
 from raysum.runtime.progress import bar
 from raysum.runtime.silence import hushed
+from raysum.stream.kinds.base import kind_of
+from raysum.stream.loader import Stream, batches
+from raysum.stream.plan import PlanSettings
+
+ENDLESS = 100_000  # steps that no benchmark comes to the end of
 
 
 class TrainBench(Section):
@@ -78,6 +87,7 @@ def train_row(
         "seconds": seconds * settings.steps,
         "matmul_fraction": flops / seconds / (1e9 * machine.gflops[dtype]),
         "matmul_time_share": share,
+        "wait_share": _waiting(settings, config, paragraphs, step),
         "mflop_per_source_token": flops / source_tokens / 1e6,
         "parameters": systems.count_parameters(config.model),
         "peak_rss_mb": peak,
@@ -87,17 +97,44 @@ def train_row(
     return row
 
 
-def training_step(config: Config, inputs: Any, dtype: str) -> tuple[Callable[[], None], Costs]:
-    """A training step on ``inputs``, and what its forward pass costs in matrix products."""
+def wait_share(stream: Stream, step: Callable[[Any], None], count: int) -> float:
+    """Of the time of ``count`` micro-batches trained on, after a first one, the share spent waiting for them.
+
+    Each is a step, so that few of them are read together, and more than four need what is read meanwhile.
+    """
+    stream = replace(stream, settings=replace(stream.settings, micro_batches=1))
+    coming = batches(stream, 0, 1, 0, ENDLESS)
+    step(move(stream.kind.collate(next(coming).arrays), device()))
+    waited, began = 0.0, time.perf_counter()
+    for _ in range(count):
+        asked = time.perf_counter()
+        made = next(coming)
+        waited += time.perf_counter() - asked
+        timed(partial(step, move(stream.kind.collate(made.arrays), device())))
+    return waited / (time.perf_counter() - began)
+
+
+def _waiting(settings: TrainBench, config: Config, paragraphs: int | None, step: Callable[[Any], None]) -> float:
+    """That of a dataset of rows like those of the batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        limits, dataset = full_size(Path(folder), config, settings.target_tokens, paragraphs)
+        kind: Any = kind_of(config.model, dataset)
+        budget = settings.examples * int(kind.costs(dataset.lengths("train"), limits)[0].max())
+        stream = Stream(str(dataset.path), "train", limits, PlanSettings(budget, 1), kind)
+        return wait_share(stream, step, settings.steps)
+
+
+def training_step(config: Config, inputs: Any, dtype: str) -> tuple[Callable[..., None], Costs]:
+    """A training step on ``inputs``, or on what it is given; and what its forward pass costs in matrix products."""
     torch.manual_seed(0)
     objective = systems.objective(config.model, systems.build(config.model), config.train.label_smoothing)
     objective.to(device())
     optimizer = torch.optim.Adam(objective.parameters(), lr=1e-6, fused=True)
     autocast = torch.autocast(device().type, DTYPES[dtype], enabled=dtype != "fp32")
 
-    def step() -> None:
+    def step(batch: Any = inputs) -> None:
         with autocast:
-            loss = objective(inputs)
+            loss = objective(batch)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

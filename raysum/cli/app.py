@@ -150,7 +150,7 @@ def evaluate(
     ],
     settings: EvaluateConfig,
 ) -> Any:
-    """Decode a split and score it beside Lead and LexRank."""
+    """Decode a split and score it beside Lead and LexRank; of a ranker and its data: what its best paragraphs hold."""
     from raysum.evaluate.evaluation import evaluate as run
 
     return run(target, **settings.model_dump())
@@ -282,7 +282,7 @@ def import_checkpoint(
 
 @verb(app)
 def bench(
-    name: Annotated[str, typer.Argument(help="train, decode, rouge or start.")],
+    name: Annotated[str, typer.Argument(help="train, decode, stream, rouge or start.")],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as presets=[ht,pht] threads=2.")
     ] = None,

@@ -240,9 +240,30 @@ class Config(Section):
     optim: OptimConfig = Field(default_factory=OptimConfig)
     deepspeed: dict[str, Any] = Field({}, validate_default=True, description="DeepSpeed's own; raysum sets batch sizes")
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
-    data: str | None = Field(None, description="dataset folder")
+    data: str | None = Field(None, description="dataset folder; of several, data=[A, B], all but the first are mixed")
+    mixed: list[str] = Field([], description="datasets whose train splits are mixed into that of data")
+    data_weights: list[Annotated[float, Field(gt=0, le=1e6)]] = Field(
+        [], description="how many rows come of data and of each that is mixed, in proportion; empty = as they have"
+    )
     out: str | None = Field(None, description="run folder to write")
     run: str | None = Field(None, description="run folder to read (alignment, search)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _part(cls, values: Any) -> Any:
+        """Several datasets under ``data``: the first, and those that are mixed into it."""
+        if not isinstance(values, dict) or not isinstance(data := values.get("data"), list) or not data:
+            return values
+        return values | {"data": data[0], "mixed": data[1:]}
+
+    @model_validator(mode="after")
+    def _check_mixed(self) -> "Config":
+        paths = [self.data, *self.mixed]
+        if self.data_weights and len(self.data_weights) != len(paths):
+            raise ValueError(
+                f"data_weights has {len(self.data_weights)} numbers for {len(paths)} datasets; give each one"
+            )
+        return self
 
     @field_validator("deepspeed")
     @classmethod

@@ -33,7 +33,7 @@ def paragraph_spans(text: str, parted_by: Parting = "lines") -> list[tuple[int, 
 
 def on_one_line(text: str) -> str:
     """The text with one space for each break between its lines."""
-    return _BREAK.sub(" ", text)
+    return _BREAK.sub(" ", text) if "\n" in text or "\r" in text else text
 
 
 def pieces(text: str, most: int) -> Iterator[str]:
@@ -73,7 +73,7 @@ def bigram_recall(paragraph: Sequence[str], summary: Counter[tuple[str, str]]) -
     if not total:
         return 0.0
     own = Counter(filter(summary.__contains__, pairwise(paragraph)))
-    return sum(min(count, own[pair]) for pair, count in summary.items()) / total
+    return sum(min(count, summary[pair]) for pair, count in own.items()) / total
 
 
 def is_clone(paragraph: Sequence[str], summary: Counter[tuple[str, str]], limit: float) -> bool:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import read_group, table_rows
 from raysum.errors import UserError
+from raysum.run import RANKER
 from raysum.runtime.checksums import check_file, check_sealed, damaged
 from raysum.runtime.storage import read_json
 
@@ -31,6 +32,7 @@ _TOLD: dict[str, type] = {
     "recipe": dict,
     "splits": dict,
 }
+_NAMED = 3  # files in one message
 _MEND = "put back a copy, or prepare the dataset again"
 
 
@@ -50,12 +52,14 @@ class Dataset:
         if not (folder / MANIFEST).is_file():
             raise UserError(f"{path} is not a dataset: it has no {MANIFEST}; make one with `raysum prepare`")
         manifest = _checked(read_json(folder / MANIFEST), folder / MANIFEST)
-        missing = [name for name in (VOCABULARY, *_files(manifest)) if not (folder / name).is_file()]
+        named = [VOCABULARY, *([RANKER] if manifest["recipe"].get("ranker_sha256") else []), *_files(manifest)]
+        missing = [name for name in named if not (folder / name).is_file()]
         if missing:
-            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:3])}; {_MEND}")
+            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:_NAMED])}; {_MEND}")
         dataset = cls(folder, manifest)
-        if hashlib.sha256(dataset.vocabulary_path.read_bytes()).hexdigest() != dataset.vocabulary_hash:
-            raise damaged(dataset.vocabulary_path, "is not the vocabulary of the dataset", _MEND)
+        for name, told in ((VOCABULARY, dataset.vocabulary_hash), (RANKER, dataset.recipe.ranker_sha256)):
+            if told and hashlib.sha256((folder / name).read_bytes()).hexdigest() != told:
+                raise damaged(folder / name, f"is not the {Path(name).stem} of the dataset", _MEND)
         return dataset
 
     @property
@@ -125,8 +129,8 @@ class Dataset:
     def row_groups(self, split: str) -> list[tuple[Path, int, int]]:
         """File, index in it and rows of each row group, in file order."""
         return [
-            (self.path / shard["file"], group, min(ROW_GROUP, shard["rows"] - start))
-            for shard in self._shards(split)
+            (file, group, min(ROW_GROUP, shard["rows"] - start))
+            for file, shard in zip(self.files(split), self._shards(split), strict=True)
             for group, start in enumerate(range(0, shard["rows"], ROW_GROUP))
         ]
 
@@ -136,6 +140,25 @@ class Dataset:
             with self.shard(file) as shard:
                 for group in range(shard.num_row_groups):
                     yield from table_rows(read_group(shard, group, columns))
+
+    def check_shards(self) -> None:
+        """What is soon known of all files: their sizes, and the content of those that are younger than the manifest.
+
+        Raises UserError naming each that is not what was written.
+        """
+        written, wrong = (self.path / MANIFEST).stat().st_mtime_ns, []
+        for file in (self.path / name for name in self._told):
+            told = dict(self._told[file.name])
+            try:
+                with self._reading(file):
+                    if file.stat().st_mtime_ns <= written:
+                        told.pop("crc32", None)
+                check_file(file, told)
+            except UserError as error:
+                wrong.append(str(error).partition(";")[0])
+        if wrong:
+            more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+            raise UserError(f"{', '.join(wrong[:_NAMED])}{more}; {_MEND}")
 
     def check(self, file: Path) -> None:
         """Raises UserError where one of ``files`` is damaged."""

@@ -8,10 +8,10 @@ from raysum.config.sections import Section
 from raysum.data.clean import Normalization, Parting
 from raysum.errors import UserError
 
-Ranker = Literal["tfidf", "lexrank", "none"]
+Ranker = Literal["tfidf", "lexrank", "none", "learned"]
 Graph = Literal["none", "similarity", "discourse"]
 LongParagraphs = Literal["split", "cut"]
-Kind = Literal["summarization", "extraction", "pretraining"]
+Kind = Literal["summarization", "ranking", "extraction", "pretraining"]
 
 
 class Choices(Section):
@@ -19,7 +19,8 @@ class Choices(Section):
 
     kind: Kind = Field(
         "summarization",
-        description="what rows are for: 'extraction' has labelled sentences, 'pretraining' sentences without summaries",
+        description="what rows are for: 'ranking' has all paragraphs, 'extraction' labelled sentences, 'pretraining' "
+        "sentences without summaries",
     )
     max_paragraphs: int = Field(40, gt=0, le=32767, description="L: best-ranked paragraphs kept (HT is tested on 40)")
     paragraph_tokens: int = Field(
@@ -31,7 +32,9 @@ class Choices(Section):
     long_paragraphs: LongParagraphs = Field(
         "split", description="one of more than N tokens is 'split' at ends of sentences, or 'cut' to N"
     )
-    ranker: Ranker = Field("tfidf", description="order of the paragraphs; 'none' keeps document order")
+    ranker: str = Field(
+        "tfidf", description="order of the paragraphs: tfidf, lexrank, none (the documents'), or the run of a ranker"
+    )
     clone_recall: float = Field(0.8, ge=0, le=1, description="bigram recall above which a paragraph is a clone (HT, 4)")
     min_words: int = Field(
         6, ge=1, le=1_000_000, description="words of a paragraph, at least (tensor2tensor's WikiSum filter)"
@@ -54,8 +57,10 @@ class Recipe(Choices):
     # What was done before there was a choice holds where a recipe does not say.
     parted_by: Parting = "lines"
     long_paragraphs: LongParagraphs = "cut"
+    ranker: Ranker = "tfidf"
     normalize: Normalization = Field("none", description="what is done to text before the vocabulary sees it")
     vocabulary_sha256: str = Field(description="hash of the vocabulary file")
+    ranker_sha256: str | None = Field(None, description="hash of the learned ranker's file beside it")
 
 
 def read_recipe(values: Any, where: str) -> Recipe:

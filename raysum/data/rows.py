@@ -91,6 +91,7 @@ _COUNTED = (("ids", 0), ("paragraph_offsets", 1), ("target_ids", 0))
 _CONTENT = ("id", "ids", "paragraph_offsets", "target_ids", "other_target_ids")
 FORMS = {
     "summarization": Form(_columns("labels"), _COUNTED, _CONTENT),
+    "ranking": Form(_columns("labels graph"), _COUNTED, _CONTENT),
     "extraction": Form(_columns("graph rank sentence"), _COUNTED, (*_CONTENT, "labels")),
     "pretraining": Form(_columns("graph rank sentence labels text source other extra"), _COUNTED, _CONTENT),
     # What an attention predictor learns of: paragraph embeddings [M * D] and attention [M], which sums to one.

@@ -14,6 +14,7 @@ import sentencepiece
 
 from raysum.data.clean import Normalization, normalize, paragraph_spans
 from raysum.data.sentences import sentence_spans
+from raysum.data.wordwise import Wordwise
 from raysum.errors import UserError
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, SPECIAL_PIECES, TITLE_END, UNK
 
@@ -134,12 +135,23 @@ class Vocabulary:
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` of each text, in one call of the library and one thread."""
-        encoded = self._processor.encode(list(texts), num_threads=1)
-        for ids in encoded:
-            if not _MARKS.isdisjoint(ids):
-                ids[:] = [part for piece in ids for part in self._escapes.get(piece, (piece,))]
-        return encoded
+        """``encode`` of each text, in one thread."""
+        encoded = [*map(self._wordwise.ids, texts)]
+        return [self._encode(text) if ids is None else ids for text, ids in zip(texts, encoded, strict=True)]
+
+    def within(self, text: str, most: int) -> bool:
+        """Whether ``text`` is known to have ``most`` ids or fewer, also cut between words; False: it must be seen."""
+        return self._wordwise.within(text, most)
+
+    @cached_property
+    def _wordwise(self) -> Wordwise:
+        return Wordwise(self._processor, self.model, self._encode)
+
+    def _encode(self, text: str) -> list[int]:
+        ids = self._processor.encode(text)
+        if _MARKS.isdisjoint(ids):
+            return ids
+        return [part for piece in ids for part in self._escapes.get(piece, (piece,))]
 
     def encode_summary(self, text: str, how: Normalization = "none") -> list[int]:
         """BOS, the sentences of ``text`` with ``<Q>`` between them, EOS; each sentence normalized as ``how`` says."""

@@ -36,7 +36,9 @@ class DatasetWriter:
 
     def __init__(self, folder: Path, kind: str, recipe: Recipe, vocabulary: Vocabulary):
         self.folder, self.kind, self.recipe, self.vocabulary = folder, kind, recipe, vocabulary
-        (folder / VOCABULARY).write_bytes(vocabulary.model)
+        place = folder / VOCABULARY
+        if not place.exists() or place.read_bytes() != vocabulary.model:  # a killed process may have left it
+            place.write_bytes(vocabulary.model)
 
     def add(self, name: str, split: str, tables: Iterable[pa.Table]) -> Shard:
         """Write a shard and the lengths of its rows; each table but the last has a multiple of ROW_GROUP rows.
@@ -69,7 +71,8 @@ class DatasetWriter:
     def finish(self, shards: list[Shard], **told: Any) -> Dataset:
         """Name the ``shards``, join the lengths of each split, and write the manifest, with what else is ``told``."""
         shards = sorted((shard for shard in shards if shard.rows), key=lambda shard: shard.name)
-        content = [self.kind, self.recipe.model_dump_json(), *(f"{shard.split} {shard.digest}" for shard in shards)]
+        recipe = self.recipe.model_dump_json(exclude_none=True)
+        content = [self.kind, recipe, *(f"{shard.split} {shard.digest}" for shard in shards)]
         by_split: dict[str, list[Shard]] = {"train": [], "valid": [], "test": []}
         for shard in shards:
             by_split.setdefault(shard.split, []).append(shard)

@@ -18,6 +18,7 @@ from raysum.decode.searching import Searcher, write_up
 from raysum.decode.summary import NoSummary, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.models.kernels.int8 import quantize
+from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.pipeline import Rejected, prepare_example
 from raysum.restore import restore_generator, restore_predictor, restore_ranker
 from raysum.run import Run
@@ -32,7 +33,7 @@ class Summarizer:
     """A trained model with all that turns raw text into its input and its output into text.
 
     ``settings`` are the run's decoding settings with the overrides given to ``load``; ``familiar`` is None where the
-    run has not learned what is usual.
+    run has not learned what is usual, ``ranker`` where its recipe has no learned one.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Summarizer:
         settings: DecodeConfig,
         name: str,
         familiar: Familiar | None = None,
+        ranker: LearnedRanker | None = None,
     ):
         self.searcher, self.vocabulary, self.recipe = searcher, vocabulary, recipe
-        self.settings, self.name, self.familiar = settings, name, familiar
+        self.settings, self.name, self.familiar, self.ranker = settings, name, familiar, ranker
         self.choose({})
 
     @classmethod
@@ -91,7 +93,8 @@ class Summarizer:
             commas=tuple(sorted(commas)),
             grounding=Grounding(vocabulary, recipe.normalize),
         )
-        return cls(searcher, vocabulary, recipe, settings, str(run), Familiar.read(opened, vocabulary))
+        familiar, ranker = Familiar.read(opened, vocabulary), LearnedRanker.beside(opened.vocabulary, recipe, place)
+        return cls(searcher, vocabulary, recipe, settings, str(run), familiar, ranker)
 
     def choose(self, changes: Mapping[str, Any]) -> DecodeConfig:
         """The settings with ``changes`` (decoding keys). Raises UserError where they cannot work here."""
@@ -145,7 +148,7 @@ class Summarizer:
     def prepare(self, cluster: Mapping[str, Any], number: int = 1) -> Row:
         """A raw cluster as a dataset row; ``number`` names it in the UserError if it has neither id nor title."""
         try:
-            return prepare_example(cluster, self.recipe, self.vocabulary)
+            return prepare_example(cluster, self.recipe, self.vocabulary, self.ranker)
         except Rejected as reason:
             raise UserError(f"cluster {name_of(cluster, number)!r} cannot be summarized: {reason}") from None
 

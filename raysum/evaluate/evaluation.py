@@ -34,7 +34,8 @@ _NOTED = {"sentences", "support", "unsupported", "warnings", "attention"}
 
 
 def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluation:
-    """Score a run (or a search's best) beside Lead and LexRank, or an extractive system alone, on a split of ``data``.
+    """Score a run (or a search's best) beside Lead and LexRank, or an extractive system alone, on a split of ``data``;
+    on one of kind ranking a ranker beside tf-idf and LexRank, by what their best paragraphs hold.
 
     ``settings`` are those of :class:`EvaluateConfig`. Outputs go to ``out``, for a run by default to
     :func:`results_folder`, of SPLIT or SPLIT-terms.
@@ -53,6 +54,12 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     if config.reference_length and (not run.config.model.extracts or {"words", "sentences"} & config.decode.keys()):
         told = "reference_length is of runs that take sentences, in place of words and sentences"
         raise UserError(f"{told}; leave one of them out")
+    if run.config.model.ranks and dataset.kind == "ranking":
+        from raysum.evaluate.ranking import evaluate_ranker
+
+        result, outputs = evaluate_ranker(run, dataset, split, config)
+        _save(Path(config.out or results_folder(run, dataset, split)), result, outputs)
+        return result
     if run.config.model.extracts:
         if config.terms or config.swapped or config.checkpoints > 1:
             told = "terms, swapped and checkpoints are of runs that write"

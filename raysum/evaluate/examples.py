@@ -27,7 +27,7 @@ def read_examples(dataset: Dataset, split: str, limit: int | None = None) -> Ite
 
     Raises UserError where there is none.
     """
-    if dataset.kind not in ("summarization", "extraction"):
+    if dataset.kind not in ("summarization", "ranking", "extraction"):
         raise UserError(f"{dataset.path} is a {dataset.kind} dataset, without summaries to compare with")
     rows = islice((row for row in dataset.read(split) if row["summary"].strip()), limit)
     first = next(rows, None)

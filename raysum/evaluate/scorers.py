@@ -108,6 +108,9 @@ class Support(Scorer):
 
 # Facts come first: the factbook's targets are made from templates, so ROUGE is high where facts are wrong.
 FIGURES: dict[str, Figure] = {"facts_f1": Factbook.figures["facts_f1"]}
+# ROUGE-L recall of the best so many paragraphs, by name: of rankers (see ``raysum.evaluate.ranking``).
+BEST = {f"recall{most}": most for most in (5, 10, 20, 40)}
+FIGURES |= {name: Figure(f"ROUGE-L recall, best {most}", 2) for name, most in BEST.items()}
 FIGURES |= {**Rouge.figures, **Factbook.figures, **Support.figures, **AttentionSimilarity.figures, **Wording.figures}
 
 

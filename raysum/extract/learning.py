@@ -31,7 +31,7 @@ _COLUMNS = (
 )
 _SHORT = 5  # words added to a sentence's length, or those of three words would be worth most
 _REDUNDANCY = 0.7  # cosine above which a sentence says what one said that is taken
-_IDLE = ("source", "train", "optim", "deepspeed", "decode")  # sections
+_IDLE = ("source", "train", "optim", "deepspeed", "decode", "mixed", "data_weights")
 FEWEST = 10  # clusters with a summary to learn from
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # Chinese and Japanese, which have no spaces between words: each character counts as one.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fa1f"
 _WORD = re.compile(rf"[^\W{_UNSPACED}]+|[{_UNSPACED}]")
+_PLAIN = bytes(ord(chr(byte).lower()) if re.match(r"\w", chr(byte), re.ASCII) else 32 for byte in range(256))
 _COUNTED = re.compile(rf"[^\s\u3000-\u303f\uff00-\uff0f{_UNSPACED}]+|[{_UNSPACED}]")
 
 
@@ -24,9 +25,9 @@ def words(text: str, seen: dict[str, str] | None = None) -> list[str]:
 
     With ``seen``, equal words of all texts are one string, in a sixth of the memory and three times the time.
     """
-    if seen is None:
-        return _WORD.findall(text.lower())
-    return [seen.setdefault(word := found[0], word) for found in _WORD.finditer(text.lower())]
+    plain = text.isascii()  # then this takes half the time of the pattern, to the same words
+    found = text.encode().translate(_PLAIN).decode().split() if plain else _WORD.findall(text.lower())
+    return found if seen is None else [seen.setdefault(word, word) for word in found]
 
 
 def count_words(text: str) -> int:
@@ -46,7 +47,7 @@ class TfIdf:
     def __init__(self, paragraphs: Sequence[Sequence[str]]):
         self.size = len(paragraphs)
         self._columns: dict[str, int] = defaultdict(count().__next__)  # a new word takes the next number
-        flat = np.fromiter(map(self._columns.__getitem__, chain.from_iterable(paragraphs)), np.int64)
+        flat = np.array([*map(self._columns.__getitem__, chain.from_iterable(paragraphs))], np.int64)
         width = max(len(self._columns), 1)
         rows = np.repeat(np.arange(self.size), [len(paragraph) for paragraph in paragraphs])
         cells, counts = np.unique(rows * width + flat, return_counts=True)

@@ -1,13 +1,14 @@
 """The settings of `raysum prepare`, and which split a cluster is in."""
 
 import hashlib
-from typing import Any
+import os
+from typing import Any, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from raysum.config.sections import Section
 from raysum.data.clean import Normalization
-from raysum.data.recipe import OF_PARAGRAPHS, Choices, Recipe
+from raysum.data.recipe import OF_PARAGRAPHS, Choices, Ranker, Recipe
 from raysum.models.special_ids import SPECIAL_PIECES
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
@@ -66,12 +67,21 @@ class PrepareConfig(Choices, Shaped):
     def _check(self) -> "PrepareConfig":
         if self.split is not None and self.split not in SPLITS:
             raise ValueError(f"no split {self.split!r}; the splits are {', '.join(SPLITS)}")
+        if self.ranker == "learned" or (self.ranker_is_run and not os.path.isdir(os.path.expanduser(self.ranker))):
+            raise ValueError(
+                f"no ranker {self.ranker!r:.100}: give tfidf, lexrank, none, or the folder of one that "
+                "`raysum train ranker data=DATA out=RUN` trained"
+            )
         if self.valid + self.test >= 1:
             raise ValueError(
                 f"valid {self.valid:g} and test {self.test:g} hold out all clusters; leave some for training"
             )
         fields = type(self).model_fields
         idle = [name for name in OF_PARAGRAPHS if getattr(self, name) != fields[name].default]
+        if self.kind == "ranking":
+            idle = [name for name in idle if name in ("max_paragraphs", "graph")]
+        if idle and self.kind == "ranking":
+            raise ValueError(f"rows of kind ranking are all the paragraphs, without a graph; leave {idle[0]} out")
         if idle and self.kind != "summarization":
             raise ValueError(
                 f"{idle[0]} is of paragraphs, and rows of kind {self.kind} are all the sentences in their order; "
@@ -79,9 +89,13 @@ class PrepareConfig(Choices, Shaped):
             )
         return self
 
-    def recipe(self, vocabulary_sha256: str, normalize: Normalization) -> Recipe:
-        choices = self.model_dump(include={*Choices.model_fields})
-        return Recipe(**choices, normalize=normalize, vocabulary_sha256=vocabulary_sha256)
+    @property
+    def ranker_is_run(self) -> bool:
+        return self.ranker not in get_args(Ranker)
+
+    def recipe(self, vocabulary_sha256: str, normalize: Normalization, ranker_sha256: str | None = None) -> Recipe:
+        choices = self.model_dump(include={*Choices.model_fields}) | ({"ranker": "learned"} if ranker_sha256 else {})
+        return Recipe(**choices, normalize=normalize, vocabulary_sha256=vocabulary_sha256, ranker_sha256=ranker_sha256)
 
     def choose_split(self, record: Record, by_file: str | None) -> str | None:
         """The split asked for, else the row's own field, else the file's name, else a held-out share, else train.

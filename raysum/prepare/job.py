@@ -4,13 +4,16 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysum import __version__
 from raysum.config.loading import section_of
 from raysum.data.clean import Normalization, normalize
-from raysum.data.dataset import REJECTED, Dataset
+from raysum.data.dataset import REJECTED, VOCABULARY, Dataset
+from raysum.data.recipe import read_recipe
 from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
@@ -20,6 +23,8 @@ from raysum.prepare.shards import size_of, write_shards
 from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.prepare.sources.record import Rejected
 from raysum.prepare.sources.shape import Shape
+from raysum.prepare.unfinished import begin, goes_on, is_begun, job_of
+from raysum.run import Run
 from raysum.runtime.progress import bar, say
 from raysum.runtime.session import ray_session
 from raysum.runtime.shown import Shown
@@ -59,24 +64,37 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     """Make the dataset ``out`` of files and folders of raw clusters: large ones on Ray, which is ended again.
 
     ``settings`` are those of :class:`PrepareConfig`: without ``vocab`` one is trained on the train split, ``normalize``
-    is by default what the vocabulary needs, ``valid`` and ``test`` are the shares of clusters of no named split that
-    are held out. ``out`` appears complete, by renaming.
+    is by default what the vocabulary needs; a run as ``ranker`` brings both, and is kept beside the vocabulary.
+    ``valid`` and ``test`` are the shares of clusters of no named split that are held out. ``out`` appears complete, by
+    renaming. The same call goes on where a killed one was.
     Raises UserError for a mistake in sources or settings; nothing is then made.
 
     >>> raysum.prepare(["clusters.jsonl"], "data", max_paragraphs=10).dataset.rows("train")
     """
     began, config = time.monotonic(), section_of(PrepareConfig, {**settings, "out": str(out)})
-    given = Vocabulary.load(config.vocab) if config.vocab else None
+    ranker = Run.open(config.ranker) if config.ranker_is_run else None
+    pieces = config.vocab or (ranker and ranker.vocabulary)
+    given = Vocabulary.load(pieces) if pieces else None
     if given and given.pieces != Vocabulary.pieces and config.kind != "extraction":
         raise UserError(f"{config.vocab} is a bert's, which labels sentences: give --kind extraction, too")
     shape = config.shape
     found = find_sources([sources] if isinstance(sources, str | Path) else list(sources), shape)
     _say_idle(found, shape)
     path = Path(config.out).expanduser().absolute()
-    with new_folder(path) as folder:
+    job = job_of(found, config, __version__, " ".join(_given(given, ranker)) or "trained")
+    with new_folder(path, partial(goes_on, job=job)) as folder:
         how = config.normalize or (given.suggested_normalization() if given else "none")
-        vocabulary = given or _train_vocabulary(found, config, how)
-        writer = DatasetWriter(folder, config.kind, config.recipe(vocabulary.sha256, how), vocabulary)
+        ranker_sha256 = None
+        if ranker and given:
+            from raysum.prepare.learned import keep_ranker  # loads torch
+
+            how = config.normalize or read_recipe(ranker.recipe, str(ranker.path)).normalize
+            ranker_sha256 = keep_ranker(ranker, given, folder)
+        former = folder / VOCABULARY if is_begun(folder) else None
+        vocabulary = given or (Vocabulary.load(former) if former else _train_vocabulary(found, config, how))
+        recipe = config.recipe(vocabulary.sha256, how, ranker_sha256)
+        writer = DatasetWriter(folder, config.kind, recipe, vocabulary)
+        begin(folder, job)
         on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
         with ray_session(config.address) if on_ray else nullcontext():
             write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
@@ -89,6 +107,15 @@ def _say_idle(sources: list[RawSource], shape: Shape) -> None:
         looked = sum(1 for _ in islice(chain.from_iterable(source.records() for source in sources), _LOOKED))
         for told in shape.idle():
             say(f"{told} in the {looked} rows looked at" if looked == _LOOKED else f"{told} in any row")
+
+
+def _given(vocabulary: Vocabulary | None, ranker: Run | None) -> Iterator[str]:
+    """What tells the vocabulary and the weights of the ranker from others."""
+    if vocabulary:
+        yield vocabulary.sha256
+    if ranker:
+        told = ranker.best().weights.stat()
+        yield f"{told.st_size} {told.st_mtime_ns}"
 
 
 def _train_vocabulary(sources: list[RawSource], config: PrepareConfig, how: Normalization) -> Vocabulary:

@@ -11,6 +11,7 @@ Unit = tuple[int, int, int]  # start, end, tokens
 Count = Callable[[list[str]], list[int]]
 
 _WORD = re.compile(r"\S+")
+_UNSPACED_END = re.compile("[。！？｡]")  # of sentences without a space behind
 _AT_ONCE = 64  # texts that are counted at once
 _LONG, _SLICE = 64, 8  # characters for each token: what is longer is not counted whole; what a huge word is sliced into
 
@@ -27,6 +28,11 @@ def split_spans(text: str, most: int, count: Count) -> list[tuple[int, int]]:
     total = sum(tokens for _, _, tokens in units)
     pieces = ceil(total / most) or 1
     return [(start, end) for start, end, _ in _merged(units, most, total / pieces)]
+
+
+def cut_at_spaces(text: str) -> bool:
+    """Whether pieces of ``text`` can begin behind nothing but white space, unless a word of it is too long."""
+    return text.isascii() or not _UNSPACED_END.search(text)
 
 
 def _words(text: str, start: int, end: int, most: int, count: Count) -> Iterator[Unit]:

@@ -21,7 +21,7 @@ from raysum.models.special_ids import TITLE_END
 from raysum.prepare.cluster import Cluster, columns_of, read_cluster
 from raysum.prepare.encoded import IDS, decoded, encoded_row
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
-from raysum.prepare.long_paragraphs import split_spans
+from raysum.prepare.long_paragraphs import cut_at_spaces, split_spans
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.sentences import extraction_row, pretraining_rows
 from raysum.prepare.sources.record import Rejected
@@ -29,6 +29,7 @@ from raysum.prepare.sources.record import Rejected
 if TYPE_CHECKING:
     from raysum.data.rows import Row
     from raysum.data.vocabulary import Vocabulary
+    from raysum.prepare.learned import LearnedRanker
 
 _LARGE = 1 << 20  # characters of a cluster from which on it is worth the time to save memory
 # Characters of a paragraph that are cut into sentences: more than its tokens can be of. A text that is encoded at once
@@ -49,12 +50,15 @@ class Paragraph:
     words: list[str]
 
 
-def prepare_example(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> Row:
+def prepare_example(
+    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary, ranker: LearnedRanker | None = None
+) -> Row:
     """The dataset row of a raw cluster: lists as numpy arrays, ``text`` and ``source`` as lists of str.
 
-    A cluster without summary gives empty ``target_ids``. Raises Rejected where nothing of it can be read.
+    ``ranker`` is the one that a ``recipe`` with a learned one tells of. A cluster without summary gives empty
+    ``target_ids``. Raises Rejected where nothing of it can be read.
     """
-    return prepare_counted(raw, recipe, vocabulary, whole=False)[0]
+    return prepare_counted(raw, recipe, vocabulary, ranker, whole=False)[0]
 
 
 def sentence_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> Row:
@@ -66,25 +70,31 @@ def sentence_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary)
     return prepare_example(unlabelled, recipe.model_copy(update={"kind": "extraction"}), vocabulary)
 
 
-def prepare_rows(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Row], Counter[str]]:
+def prepare_rows(
+    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary, ranker: LearnedRanker | None = None
+) -> tuple[list[Row], Counter[str]]:
     """The rows that a raw cluster adds to a dataset, several where it is to pre-train on; as ``prepare_counted``."""
     if recipe.kind == "pretraining":
         return pretraining_rows(read_cluster(_texts(raw, vocabulary)), recipe, vocabulary)
-    row, counts = prepare_counted(raw, recipe, vocabulary)
+    row, counts = prepare_counted(raw, recipe, vocabulary, ranker)
     return [row], counts
 
 
 def prepare_counted(
-    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary, whole: bool = True
+    raw: Mapping[str, Any],
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    ranker: LearnedRanker | None = None,
+    whole: bool = True,
 ) -> tuple[Row, Counter[str]]:
     """``prepare_example`` and what was dropped on the way, in paragraphs, words and tokens.
 
     Tokens of a paragraph that are too far back to be read are counted where it is encoded ``whole``, which costs time.
     """
-    if IDS in raw and recipe.kind == "summarization":
+    if IDS in raw and recipe.kind == "summarization" and ranker is None:  # in their order
         return encoded_row(raw, recipe, vocabulary)
     cluster = read_cluster(_texts(raw, vocabulary))
-    if recipe.kind != "summarization":
+    if recipe.kind == "extraction":
         return extraction_row(cluster, recipe, vocabulary)
     found = list(_paragraphs(cluster, recipe))
     if not found:
@@ -94,8 +104,8 @@ def prepare_counted(
     cleaned = [p for p in own if len(p.words) >= recipe.min_words] or own  # a cluster of single facts is still one
     if not cleaned:
         raise Rejected("every paragraph is a clone of the summary")
-    ranked, scores = _ranked(cluster, cleaned, recipe, vocabulary)
-    kept = ranked[: recipe.max_paragraphs]
+    ranked, scores = _ranked(cluster, cleaned, recipe, vocabulary, ranker)
+    kept = ranked[: None if recipe.kind == "ranking" else recipe.max_paragraphs]
     row, tokens = _encode(cluster, kept, scores[: len(kept)], recipe, vocabulary, whole)
     num_words = sum(len(p.words) for p in ranked)
     counts = Counter(
@@ -130,12 +140,19 @@ def _paragraphs(cluster: Cluster, recipe: Recipe) -> Iterator[Paragraph]:
 
 
 def _ranked(
-    cluster: Cluster, paragraphs: list[Paragraph], recipe: Recipe, vocabulary: Vocabulary
+    cluster: Cluster,
+    paragraphs: list[Paragraph],
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    ranker: LearnedRanker | None,
 ) -> tuple[list[Paragraph], np.ndarray]:
     """The paragraphs, long ones in pieces where the recipe says so, best first; and their scores."""
     if recipe.long_paragraphs == "split":
         paragraphs = list(_split(cluster, paragraphs, recipe, vocabulary))
-    scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in paragraphs])
+    if ranker:
+        scores = ranker.scores(cluster.title, [p.text for p in paragraphs])
+    else:
+        scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in paragraphs])
     order = best_first(scores)
     ranked, scores = [paragraphs[i] for i in order], scores[order]
     if recipe.long_paragraphs == "split":  # the title opens the first one and takes some of its tokens
@@ -153,12 +170,15 @@ def _split(
     def count(texts: list[str]) -> list[int]:
         return [*map(len, vocabulary.encode_all([normalize(text, recipe.normalize) for text in texts]))]
 
+    most = room or recipe.paragraph_tokens
     more = Counter[int]()  # pieces than paragraphs so far, by document
     for paragraph in paragraphs:
         whole = cluster.documents[paragraph.document][1][paragraph.start : paragraph.end]
-        spans = split_spans(whole, room or recipe.paragraph_tokens, count)
+        known = cut_at_spaces(whole) and vocabulary.within(normalize(whole, recipe.normalize), most)
+        spans = [] if known else split_spans(whole, most, count)
         if len(spans) < 2:
-            yield replace(paragraph, place=paragraph.place + more[paragraph.document])
+            shift = more[paragraph.document]
+            yield replace(paragraph, place=paragraph.place + shift) if shift else paragraph
             continue
         for piece, (start, end) in enumerate(spans):
             text = whole[start:end] if recipe.parted_by == "lines" else on_one_line(whole[start:end])

@@ -20,6 +20,7 @@ def rank_scores(ranker: Ranker, title: Sequence[str], paragraphs: Sequence[Seque
 
     A title that shares no word with any paragraph (or is empty) says nothing about their order: LexRank then decides.
     """
+    assert ranker != "learned", "its scores are those of raysum.prepare.learned"
     if ranker == "none" or not paragraphs:
         return np.zeros(len(paragraphs))
     vectors = TfIdf(paragraphs)

@@ -12,14 +12,15 @@ import shutil
 import traceback
 from collections import ChainMap, Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pandas.util import hash_array
 
-from raysum.data.dataset import REJECTED, ROW_GROUP
+from raysum.data.dataset import REJECTED, ROW_GROUP, VOCABULARY
 from raysum.data.rows import Row, table_of
 from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
@@ -28,8 +29,14 @@ from raysum.prepare.pipeline import prepare_rows
 from raysum.prepare.sentences import MOST_SENTENCES
 from raysum.prepare.sources.find import RawSource
 from raysum.prepare.sources.record import Record, Rejected
+from raysum.prepare.unfinished import Part, end, note, recall
+from raysum.runtime.placement import share
+from raysum.runtime.processes import settle
 from raysum.runtime.progress import bar, say
 from raysum.runtime.silence import quiet_data
+
+if TYPE_CHECKING:
+    from raysum.prepare.learned import LearnedRanker
 
 _CHUNK_ROWS = 16 * ROW_GROUP
 # Characters of raw clusters in a chunk, at most. The first chunks of a source are smaller, so that a small corpus gives
@@ -39,23 +46,6 @@ _FIRST_CHUNK, _LARGEST_CHUNK = 4 << 20, 32 << 20
 # they differ, Ray Data does not fuse the two steps, which would prepare each source on one core.
 _READING, _WRITING = 0.1, 0.9
 _TOO_LARGE = "too large for the memory"
-
-
-@dataclass
-class Part:
-    """A chunk on its way: where it goes, and what became of its clusters."""
-
-    shard: Shard
-    kept: int = 0  # clusters that gave rows
-    rejected: Counter[str] = field(default_factory=Counter)
-    size: int = 0  # bytes of text that were read of the source
-    first_rejected: dict[str, str] = field(default_factory=dict)  # by reason: where, and the detail
-    problem: str = ""  # of the user's, for which the whole job stops
-    fault: str = ""  # of ours: the traceback
-
-    @property
-    def clusters(self) -> int:
-        return self.kept + self.rejected.total()
 
 
 def write_shards(
@@ -83,7 +73,6 @@ def write_shards(
             if part.rejected:
                 written = _rejected_file(writer, part)
                 file.write(written.read_bytes())
-                written.unlink()
     rows_in = sum(part.clusters for part in parts)
     rejected, most = sum((part.rejected for part in parts), Counter[str]()), config.max_rejected
     if rejected.total() > most * rows_in or rejected.total() == rows_in:
@@ -97,7 +86,8 @@ def write_shards(
         )
     if without := sum(part.shard.counts["without_summary"] for part in parts):
         say(f"{without} of {rows_in} clusters have no `summary`: nothing can be learned from them")
-    if without := sum(part.shard.counts["without_title"] for part in parts):
+    without = sum(part.shard.counts["without_title"] for part in parts)
+    if without and config.ranker == "tfidf":
         say(f"{without} of {rows_in} clusters have no `title`: LexRank orders their paragraphs, unless --ranker none")
     shards = [part.shard for part in parts]
     kept_words = _kept_words(sum((shard.counts for shard in shards), Counter[str]()), config)
@@ -106,6 +96,9 @@ def write_shards(
     if config.kind != "pretraining":  # there a cluster may have several rows
         told["repeated_ids"] = _repeated_ids(writer, shards)
     writer.finish(shards, sources=paths, **told)
+    for part in parts:
+        _rejected_file(writer, part).unlink(missing_ok=True)
+    end(writer.folder)
 
 
 def _repeated_ids(writer: DatasetWriter, shards: list[Shard]) -> int:
@@ -125,7 +118,7 @@ def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
     found = max(counts["words"] + counts["words_cleaned_away"], 1)
     cut = counts["tokens_cut"] / max(counts["tokens"], 1) * (counts["words"] - counts["words_ranked_out"])
     unit, ranked_out, cleaned_away = "sentence", f"beyond the first {MOST_SENTENCES} sentences", "no sentence"
-    if config.kind == "summarization":
+    if config.kind in ("summarization", "ranking"):
         unit, ranked_out = "paragraph", f"in paragraphs that rank below --max-paragraphs {config.max_paragraphs}"
         cleaned_away = "clones of the summary and paragraphs of few words"
     lost = {
@@ -140,10 +133,39 @@ def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
 
 
 def _run_here(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
+    ranker = _ranker_of(writer)
     for number, source in enumerate(sources):
         for part, records in _read_chunks(number, source, config):
-            _write_chunk(part, records, writer)
-            yield part
+            yield _finished_chunk(part, records, writer, ranker)
+
+
+def _ranker_of(writer: DatasetWriter) -> "LearnedRanker | None":
+    """The learned ranker that the recipe of ``writer`` tells of, which is in the folder; None where it has none."""
+    if writer.recipe.ranker != "learned":
+        return None
+    from raysum.prepare.learned import LearnedRanker  # loads torch
+
+    return LearnedRanker.beside(writer.folder / VOCABULARY, writer.recipe)
+
+
+class _Writing:
+    """An actor that writes chunks with a learned ranker, which it loads once."""
+
+    def __init__(self, writer: DatasetWriter):
+        settle(1, neighbours=1)
+        self.writer, self.ranker = writer, _ranker_of(writer)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return _written(row, self.writer, self.ranker)
+
+
+def _written(row: dict[str, Any], writer: DatasetWriter, ranker: "LearnedRanker | None" = None) -> dict[str, Any]:
+    part, records = pickle.loads(row["chunk"])  # written by read, on the same cluster
+    try:
+        part = _finished_chunk(part, records, writer, ranker)
+    except Exception:
+        part.fault = traceback.format_exc()
+    return {"part": pickle.dumps(part)}
 
 
 def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
@@ -162,18 +184,16 @@ def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: Prepare
         except Exception:
             yield {"chunk": pickle.dumps((Part(Shard("", ""), fault=traceback.format_exc()), []))}
 
-    def write(row: dict[str, Any]) -> dict[str, Any]:
-        part, records = pickle.loads(row["chunk"])  # written by read, on the same cluster
-        try:
-            _write_chunk(part, records, writer)
-        except Exception:
-            part.fault = traceback.format_exc()
-        return {"part": pickle.dumps(part)}
-
     numbers = range(len(sources))
     dataset = ray.data.from_items([{"source": number} for number in numbers], override_num_blocks=len(numbers))
     dataset.context.target_max_block_size = 1  # byte: every chunk is a block of its own, and so a task of its own
-    for row in dataset.flat_map(read, num_cpus=_READING).map(write, num_cpus=_WRITING).iter_rows():
+    chunks, writing = dataset.flat_map(read, num_cpus=_READING), partial(_written, writer=writer)
+    pool: dict[str, Any] = {"fn": writing}
+    if writer.recipe.ranker == "learned":
+        most = max(1, int(ray.cluster_resources()["CPU"]))
+        gpus = share("labeller", most).gpus
+        pool = {"fn": _Writing, "fn_constructor_args": (writer,), "concurrency": (1, most), "num_gpus": gpus}
+    for row in chunks.map(num_cpus=_WRITING, **pool).iter_rows():
         yield pickle.loads(row["part"])
 
 
@@ -216,13 +236,24 @@ def size_of(raw: Any) -> int:
     return sum(map(size_of, parts)) if isinstance(parts, list) else len(str(parts))
 
 
-def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> None:
+def _finished_chunk(
+    part: Part, records: list[Record], writer: DatasetWriter, ranker: "LearnedRanker | None" = None
+) -> Part:
+    """``part`` with what became of it, as an earlier start left it or as it is made now."""
+    if (former := recall(writer.folder, part.shard.name)) is None:
+        _write_chunk(part, records, writer, ranker)
+    return former or part
+
+
+def _write_chunk(
+    part: Part, records: list[Record], writer: DatasetWriter, ranker: "LearnedRanker | None" = None
+) -> None:
     """Write the rows and the rejected ones of a chunk, and tell ``part`` of them."""
     rows, rejected, counts = list[Row](), list[str](), Counter[str]()
     for record in records:
         try:
             raw = record.cluster()
-            made, found = prepare_rows(raw, writer.recipe, writer.vocabulary)
+            made, found = prepare_rows(raw, writer.recipe, writer.vocabulary, ranker)
             told = writer.kind != "pretraining" and (raw.get("summary") is not None or raw.get("summaries"))
             if told and not len(made[0]["target_ids"]):
                 raise Rejected("summary is empty")
@@ -241,6 +272,8 @@ def _write_chunk(part: Part, records: list[Record], writer: DatasetWriter) -> No
         if rows:
             part.shard = writer.add(part.shard.name, part.shard.split, [table_of(rows, writer.kind)])
             part.shard.counts = counts
+        if part.shard.name:
+            note(writer.folder, part)
     except OSError as error:
         place = writer.folder.parent
         part.problem = f"cannot write to {place} ({error.strerror}); free space there or choose another --out"

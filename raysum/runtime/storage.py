@@ -4,7 +4,7 @@ import codecs
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,20 @@ _UNWRITTEN = ("(os error ", "inline_container", "PytorchStreamWriter", "[Errno 2
 
 
 @contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path, goes_on: Callable[[Path], bool] = lambda folder: False) -> Iterator[Path]:
     """A folder beside ``out`` that takes its name when the block ends well, and vanishes when it does not.
 
-    What a killed process left there is removed first. Raises UserError where ``out`` is taken, another process makes
-    it, or it cannot be written.
+    What a killed process left there is removed first, unless ``goes_on`` says that it is of use. Raises UserError where
+    ``out`` is taken, another process makes it, or it cannot be written.
     """
     check_vacant(out)
     folder = out.with_name(f".{out.name}.unfinished")
     with held(out, out.with_name(f".{out.name}.lock")):
         check_vacant(out)  # another may have made it meanwhile
         try:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
+            if not goes_on(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
         except OSError as error:
             raise UserError(f"cannot write {out} ({error.strerror}); choose another folder") from None
         try:

@@ -1,9 +1,9 @@
 """Shards to micro-batches, by plan: a plain iterator, and the same through Ray Data for Ray Train."""
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ from raysum.data.dataset import MANIFEST, Dataset
 from raysum.data.rows import OTHER_TARGETS, read_group, table_rows, with_reference
 from raysum.errors import UserError
 from raysum.stream.kinds.base import Arrays, Kind, digest
+from raysum.stream.mixing import Mix
 from raysum.stream.plan import Plan, PlanSettings
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def _open(path: str) -> Dataset:
     return _opened(path, (state.st_ino, state.st_size, state.st_mtime_ns) if state else None)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _opened(path: str, state: object) -> Dataset:
     return Dataset.open(path)
 
@@ -45,6 +46,7 @@ class Stream:
 
     ``kind``: how its rows become batches. ``examples``: use only so many rows of the split, evenly spread; None = all
     that have a target. ``origin``: an epoch and its first step, so that a late start need not plan the epochs before.
+    ``mixed``: further datasets with the same split, and ``shares`` of the rows of an epoch, that of ``path`` first.
     """
 
     path: str
@@ -54,6 +56,13 @@ class Stream:
     kind: Kind
     examples: int | None = None
     origin: tuple[int, int] = (0, 0)
+    mixed: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+
+    @property
+    def parts(self) -> list["Stream"]:
+        """One of each dataset, in the order of their rows in the plan."""
+        return [replace(self, path=path, mixed=(), shares=()) for path in (self.path, *self.mixed)]
 
 
 @dataclass(frozen=True)
@@ -79,11 +88,19 @@ class Unread(RuntimeError):
 
 def plan_of(stream: Stream) -> Plan:
     """The plan of a stream. Raises ValueError where no row has a target."""
-    return _plan(stream, _open(stream.path))
+    return _plan(stream, tuple(_open(part.path) for part in stream.parts))
 
 
 @lru_cache(maxsize=4)
-def _plan(stream: Stream, dataset: Dataset) -> Plan:
+def _plan(stream: Stream, datasets: tuple[Dataset, ...]) -> Plan:
+    found = [_counted(part, dataset) for part, dataset in zip(stream.parts, datasets, strict=True)]
+    costs, weights, keep, groups = (_joined(each) for each in zip(*found, strict=True))
+    mix = Mix(tuple(len(one[3]) for one in found), stream.shares) if stream.mixed else None
+    return Plan(costs, weights, keep, groups, stream.settings, stream.origin, mix)
+
+
+def _counted(stream: Stream, dataset: Dataset) -> tuple[np.ndarray, ...]:
+    """Costs, weights, which rows are kept, and sizes of the row groups of one dataset, as a plan has them."""
     lengths, targets = dataset.lengths(stream.split), dataset.reference_lengths(stream.split)
     costs, weights = stream.kind.costs(lengths, stream.source)
     if stream.kind.draws_references and targets.shape[1] > 1:
@@ -93,8 +110,16 @@ def _plan(stream: Stream, dataset: Dataset) -> Plan:
         )
     keep = np.zeros(len(lengths), bool)
     keep[rows_with_targets(stream)] = True
-    groups = np.array([rows for _, _, rows in dataset.row_groups(stream.split)], np.int64)
-    return Plan(costs, weights, keep, groups, stream.settings, stream.origin)
+    return costs, weights, keep, np.array([rows for _, _, rows in dataset.row_groups(stream.split)], np.int64)
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of rows one after the other; zeros stand for references that rows of some have and others lack."""
+    width = max(part.shape[1] if part.ndim > 1 else 0 for part in parts)
+    if not width:
+        return np.concatenate(parts)
+    wide = [part if part.ndim > 1 else part[:, None] for part in parts]
+    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in wide])
 
 
 def rows_with_targets(stream: Stream) -> np.ndarray:
@@ -187,7 +212,7 @@ def _read_chunk(stream: Stream, start: int, stop: int, rank: int, world: int) ->
     planned = {(step, index): plan.rows(step, index) for step in range(start, stop) for index in indices}
     chosen = {place: rows if len(rows) else plan.rows(place[0], 0)[:1] for place, rows in planned.items()}
     columns = (*kind.columns, *(OTHER_TARGETS if plan.costs.ndim > 1 else ()))
-    found = read_rows(stream.path, stream.split, np.unique(np.concatenate([*chosen.values()])), columns)
+    found = _read_parts(stream, np.unique(np.concatenate([*chosen.values()])), columns)
     made = []
     for (step, index), rows in chosen.items():
         drawn = zip(rows.tolist(), plan.drawn(step, rows).tolist(), strict=True)
@@ -197,7 +222,19 @@ def _read_chunk(stream: Stream, start: int, stop: int, rank: int, world: int) ->
     return made
 
 
-@lru_cache(maxsize=4)
+def _read_parts(stream: Stream, rows: np.ndarray, columns: tuple[str, ...]) -> dict[int, Arrays]:
+    """As ``read_rows``, by their numbers in the plan."""
+    found: dict[int, Arrays] = {}
+    first = 0
+    for part in stream.parts:
+        end = first + _open(part.path).rows(part.split)
+        own = rows[(rows >= first) & (rows < end)] - first
+        found |= {first + row: values for row, values in read_rows(part.path, part.split, own, columns).items()}
+        first = end
+    return found
+
+
+@lru_cache(maxsize=16)
 def _layout(dataset: Dataset, split: str) -> tuple[list[tuple[Path, int, int]], np.ndarray]:
     """The row groups of a split, and the row after each."""
     groups = dataset.row_groups(split)

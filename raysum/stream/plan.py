@@ -1,9 +1,10 @@
 """The plan: which rows make which micro-batch of which step, decided from lengths, seed and epoch alone.
 
-An epoch visits every kept row once. Row groups are shuffled; inside a window of row groups rows are sorted by length
-(with a little noise) and cut into micro-batches under a token budget; a window's micro-batches are shuffled, and the
-rows left over join the next window. A global step is A consecutive micro-batches; the epoch's last step is filled with
-empty ones. Nothing here depends on the number of workers or on where training starts.
+An epoch visits every kept row once. Row groups are shuffled; inside a window of row groups rows are sorted by length,
+those of about the same length by that of their targets (with a little noise), and cut into micro-batches under a token
+budget; a window's micro-batches are shuffled, and the rows left over join the next window. A global step is A
+consecutive micro-batches; the epoch's last step is filled with empty ones. Nothing here depends on the number of
+workers or on where training starts.
 """
 
 from bisect import bisect_right
@@ -11,6 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raysum.stream.mixing import Mix
+
+_ALIKE = 1.1  # rows whose costs differ by less are sorted by their targets, which are padded to the longest
 _NOISE = 0.05  # relative; enough to change a row's companions between epochs without mixing short with long
 
 
@@ -49,7 +53,8 @@ class Plan:
     draws one for every row, by seed and epoch alone.
     ``groups`` [G] are the row group sizes in file order; rows where ``keep`` [rows] is false are never used.
     Epochs are computed when first asked for (1 microsecond a row, measured); the last one is held. ``origin`` is an
-    epoch and its first step, both known from another copy of the same plan, for steps from there on.
+    epoch and its first step, both known from another copy of the same plan, for steps from there on. With a ``mix`` the
+    rows are those of several datasets, one after the other.
     """
 
     costs: np.ndarray
@@ -58,6 +63,7 @@ class Plan:
     groups: np.ndarray
     settings: PlanSettings
     origin: tuple[int, int] = (0, 0)
+    mix: Mix | None = None
 
     def __post_init__(self) -> None:
         if not self.keep.any():
@@ -98,23 +104,23 @@ class Plan:
 
     def _compute(self, index: int) -> Epoch:
         rng = np.random.default_rng([self.settings.seed, index])
-        order = rng.permutation(len(self.groups))
+        windows = self._windows(index, rng)
         costs, weights, drawn = self.costs, self.weights, np.zeros(len(self.costs), np.int32)
         if costs.ndim > 1:
             references = np.maximum(np.count_nonzero(weights, axis=1), 1)
             drawn = np.random.default_rng([self.settings.seed, index, 1]).integers(references, dtype=np.int32)
             costs, weights = (values[np.arange(len(drawn)), drawn] for values in (costs, weights))
-        keys = costs * rng.uniform(1 - _NOISE, 1 + _NOISE, len(costs))
+        noise = rng.uniform(1 - _NOISE, 1 + _NOISE, len(costs))
+        keys = np.floor(np.log1p(costs * noise) / np.log(_ALIKE)), weights * noise
         carried = np.empty(0, np.int64)
         rows, sizes = [], []
-        for number, start in enumerate(range(0, len(order), self.settings.window)):
-            chosen = order[start : start + self.settings.window]
-            members = _ranges(self._group_starts[chosen], self.groups[chosen])
-            window = np.concatenate([carried, members[self.keep[members]]])
+        for number, members in enumerate(windows):
+            window = np.concatenate([carried, members])
             # Alternating directions leave the longest and the shortest rows over in turn, so none is put off for ever.
-            window = window[np.argsort(keys[window] * (-1) ** number, kind="stable")]
+            alike, padded = (key[window] * (-1) ** number for key in keys)
+            window = window[np.lexsort((padded, alike))]
             parts = cut(costs[window], self.settings.batch_tokens)
-            if start + self.settings.window < len(order) and len(parts):
+            if number + 1 < len(windows) and len(parts):
                 window, carried = np.split(window, [len(window) - parts[-1]])
                 parts = parts[:-1]
             shuffled, starts = rng.permutation(len(parts)), np.cumsum(parts) - parts
@@ -125,6 +131,20 @@ class Plan:
         offsets = np.cumsum(np.concatenate([[0], *sizes, filled]))
         totals = np.cumsum(np.append(0, weights[visited]), dtype=np.int64)
         return Epoch(visited, offsets, np.diff(totals[offsets[::per_step]]), drawn)
+
+    def _windows(self, index: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """The kept rows of an epoch, by window of row groups."""
+        size = self.settings.window
+        if self.mix is None:
+            order = rng.permutation(len(self.groups))
+            return [self._members(order[start : start + size]) for start in range(0, len(order), size)]
+        parts = np.split(np.arange(len(self.groups)), np.cumsum(self.mix.groups)[:-1])
+        kept = [len(self._members(groups)) for groups in parts]
+        return self.mix.windows(index, self.settings.seed, -(-len(self.groups) // size), kept, self._members)
+
+    def _members(self, groups: np.ndarray) -> np.ndarray:
+        members = _ranges(self._group_starts[groups], self.groups[groups])
+        return members[self.keep[members]]
 
 
 def cut(costs: np.ndarray, budget: int) -> np.ndarray:

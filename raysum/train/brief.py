@@ -14,6 +14,7 @@ from raysum.runtime.progress import say
 from raysum.stream.kinds.base import kind_of
 from raysum.stream.loader import Stream, plan_of, rows_with_targets
 from raysum.stream.plan import PlanSettings
+from raysum.train.mixture import mixed, shares
 
 if TYPE_CHECKING:
     from raysum.train.measure import Measure
@@ -25,7 +26,7 @@ class Brief:
 
     run: Run
     config: Config
-    fingerprint: str  # of the dataset
+    fingerprints: tuple[str, ...]  # of the datasets, the one that others are mixed into first
     train: Stream
     valid: Stream | None  # where the dataset has such a split
     start: Start | None  # where the model does not begin with weights of its own
@@ -58,13 +59,15 @@ def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
     """
     settings, kind = config.train, kind_of(config.model, dataset)
     batching = PlanSettings(settings.batch_tokens, settings.micro_batches, settings.window, settings.seed)
+    others = mixed(config, dataset)
+    for other in others:
+        kind.check(other)
     train = Stream(str(dataset.path), dataset.split("train"), config.source, batching, kind)
     valid = replace(train, split="valid", examples=settings.validate_examples)
-    unused = dataset.rows("train") - len(rows_with_targets(train))
-    if unused == dataset.rows("train"):
-        raise UserError(f"no row of {dataset.path}, split train, has a summary; prepare a dataset with summaries")
-    if unused:
-        say(f"{unused} of {dataset.rows('train')} rows have no summary and are not trained on")
+    train = replace(train, mixed=tuple(str(other.path) for other in others))
+    rows = [_used(part, each) for part, each in zip(train.parts, (dataset, *others), strict=True)]
+    if others:
+        train = replace(train, shares=shares(config.data_weights, rows))
     has_valid = "valid" in dataset.splits and len(rows_with_targets(valid)) > 0
     if settings.patience and not has_valid:
         raise UserError(f"train.patience needs summaries to validate by; prepare {dataset.path} with --valid 0.1")
@@ -78,12 +81,22 @@ def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
     return Brief(
         run,
         config,
-        dataset.fingerprint,
+        tuple(each.fingerprint for each in (dataset, *others)),
         train=replace(train, origin=(epoch, done - place)),
         valid=valid if has_valid else None,
         start=Start.of(settings.start, config.model, dataset.vocabulary_hash) if settings.start and not done else None,
         measure=measure,
     )
+
+
+def _used(train: Stream, dataset: Dataset) -> int:
+    """Rows that are trained on. Raises UserError where there is none."""
+    rows, used = dataset.rows(train.split), len(rows_with_targets(train))
+    if not used:
+        raise UserError(f"no row of {dataset.path}, split train, has a summary; prepare a dataset with summaries")
+    if used < rows:
+        say(f"{rows - used} of {rows} rows of {dataset.path} have no summary and are not trained on")
+    return used
 
 
 def _check_measure(config: Config, dataset: Dataset, has_valid: bool) -> None:

@@ -29,7 +29,14 @@ _REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and
 # May differ when a run is resumed; everything else must be as it was.
 _RUNNING = {"steps", "minutes", "patience", "workers", "threads", "address", "keep", "log_every"}
 _CHECKING = {"validate_every", "validate_examples", "save_every"}
-_CHANGEABLE: Any = {"decode": True, "data": True, "out": True, "run": True, "train": _RUNNING | _CHECKING}
+_CHANGEABLE: Any = {
+    "decode": True,
+    "data": True,
+    "mixed": True,
+    "out": True,
+    "run": True,
+    "train": _RUNNING | _CHECKING,
+}
 
 
 def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
@@ -85,6 +92,8 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     check_resumable(run, config, dataset)
     done = newest.step if newest else 0
     brief = brief_of(dataset, config, run, done)
+    if newest and newest.state.get("mixed", []) != [*brief.fingerprints[1:]]:
+        raise UserError(f"{run.path} was trained on {_mixture(newest)}; name the same in data, or choose another out=")
     if (limit := _reached(brief, newest)) and (brief.valid is None or done in run.validations()):
         say(f"{run.path} is trained: {done} steps are done; raise train.{limit} to go on")
         return _learned(run, config, dataset)
@@ -110,6 +119,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         checkpoints.clear(run)
     if newest := run.latest():
         _say_why(run, config, newest.step, _reached(brief, newest))
+        _say_costs(newest)
     return _learned(run, config, dataset)
 
 
@@ -134,6 +144,24 @@ def _say_why(run: Run, config: Config, step: int, limit: str) -> None:
         say(f"Training ends after step {step} of {config.train.steps}: train.minutes={config.train.minutes:g} are over")
 
 
+def _mixture(newest: Checkpoint) -> str:
+    others = newest.state.get("mixed", [])
+    told = ", ".join(fingerprint[:8] for fingerprint in others)
+    return f"a mixture with other datasets (fingerprints {told})" if others else "one dataset alone"
+
+
+def _say_costs(newest: Checkpoint) -> None:
+    """A line about what of a training did not serve it; of runs of former versions nothing is known."""
+    state = newest.state
+    if state.get("stepped"):
+        waited = state["waited"] / state["stepped"]
+        computed = state["padding"] + state["source_tokens"] + state["target_tokens"]
+        say(
+            f"{waited:.1%} of the steps' time was spent waiting for data, and {state['padding'] / computed:.1%} of the "
+            "tokens computed were padding"
+        )
+
+
 def _learned(run: Run, config: Config, dataset: Dataset) -> Run:
     """``run``, trained, with what is usual for it written beside."""
     if config.model.summarizes:
@@ -151,6 +179,7 @@ def _given(config: Config) -> tuple[Dataset, Config]:
         missing = "out=RUN" if config.data else "data=DATA"
         raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
     dataset = Dataset.open(config.data)
+    dataset.check_shards()
     model = config.model.fitted(Vocabulary.load(dataset.vocabulary_path))
     return dataset, config.model_copy(update={"model": model})
 

@@ -49,6 +49,8 @@ def labelled(config: Config) -> tuple[Dataset, Config]:
             f"{missing} is missing: the attention predictor learns from a run and its data; "
             "write `raysum train alignment run=RUN data=DATA`"
         )
+    if config.mixed:
+        raise UserError("the attention predictor learns from one dataset; leave the others out of data")
     run, dataset = Run.open(config.run), Dataset.open(config.data)
     trained = run.config.model
     if not trained.attends_to_paragraphs:
@@ -129,7 +131,8 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
     address, workers = config.train.address, config.train.workers
     session = ray_session(address, workers + 1, "train") if workers else nullcontext()
     with new_folder(folder) as unfinished, session:
-        writer = DatasetWriter(unfinished, "alignment", dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
+        recipe = dataset.recipe.model_copy(update={"ranker_sha256": None})  # what it ranked is ranked
+        writer = DatasetWriter(unfinished, "alignment", recipe, Vocabulary.load(dataset.vocabulary_path))
         step, settings = str(best.step), config.train
         shards = [writer.add(one.split, one.split, _labelled(run, step, one, settings)) for one in streams]
         writer.finish(shards, origin=origin)

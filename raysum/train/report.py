@@ -16,25 +16,49 @@ from raysum.errors import UserError
 from raysum.run import Run
 from raysum.runtime.processes import peak_rss_mb
 from raysum.runtime.storage import append_line
+from raysum.stream.kinds.base import Kind
+from raysum.stream.loader import MicroBatch
 
-_SUMS = ("loss", "source_tokens", "target_tokens", "digest")
+_SUMS = ("loss", "source_tokens", "target_tokens", "padding", "waited", "digest")
+_SECONDS = ("waited", "stepped")
+_TOTALS = ("source_tokens", "target_tokens", "padding", *_SECONDS)
 
 
 class Meter:
-    """Sums of the work of all workers: since the last line, and since the run began (``totals`` of the checkpoint)."""
+    """Sums of the work of all workers: since the last line, and since the run began (``totals`` of the checkpoint).
+
+    ``padding`` counts computed positions without a token, ``waited`` the seconds that workers waited for data in steps
+    (on a GPU at most so many, as it may still be at work), ``stepped`` the seconds of steps, as many as workers.
+    """
 
     def __init__(self, device: torch.device, totals: dict[str, float]):
-        self.device, self.totals = device, {name: totals.get(name, 0) for name in ("source_tokens", "target_tokens")}
+        self.device, self.totals = device, {name: totals.get(name, 0) for name in _TOTALS}
         self.seconds, self.begun = totals.get("seconds", 0.0), time.monotonic()
-        self._mine = dict.fromkeys(_SUMS, 0.0)
+        self._mine: dict[str, Any] = dict.fromkeys(_SUMS, 0.0)
         self._since_line = dict(self._mine)
         self._planned = 0  # loss denominators of the steps since the last line
         self._norm: float | torch.Tensor | None = None  # of the last step's gradient
-        self._line_time = self.begun
+        self._line_time = self._counted = self.begun
+        self._first = True
 
-    def add(self, loss: float, source_tokens: int, target_tokens: int, digest: int) -> None:
-        """Count one micro-batch of this worker."""
-        for name, value in zip(_SUMS, (loss, source_tokens, target_tokens, digest), strict=True):
+    def awaited(self, coming: Iterator[MicroBatch]) -> MicroBatch:
+        """The next of ``coming``. Waiting for the first one is the start of the stream, and no part of a step."""
+        began = time.monotonic()
+        batch = next(coming)
+        if self._first:
+            self._leave_out(time.monotonic() - began)
+        else:
+            self._mine["waited"] += time.monotonic() - began
+        self._first = False
+        return batch
+
+    def add(self, loss: float | torch.Tensor, kind: Kind, batch: MicroBatch) -> None:
+        """Count one micro-batch of this worker; a stand-in is computed for nothing."""
+        tokens, padding = kind.tokens(batch.arrays), kind.padding(batch.arrays)
+        if not batch.real:
+            self._mine["padding"] += sum(tokens) + padding
+            return
+        for name, value in zip(_SUMS, (loss, *tokens, padding, 0, batch.digest), strict=True):
             self._mine[name] += value
 
     def step_done(self, weight: int, grad_norm: float | torch.Tensor | None) -> None:
@@ -59,13 +83,15 @@ class Meter:
             raise UserError(
                 f"the loss is {loss} at step {step}; lower optim.lr, or set deepspeed.gradient_clipping=1.0"
             )
-        spent = now - self._line_time
+        spent, tokens = now - self._line_time, sums["source_tokens"] + sums["target_tokens"]
         line = {
             "step": step,
             "loss": loss,
             "lr": lr,
-            "tokens_per_s": (sums["source_tokens"] + sums["target_tokens"]) / spent,
-            **state,
+            "tokens_per_s": tokens / spent,
+            "wait_share": sums["waited"] / (spent * distributed.get_world_size()),
+            "padding_share": sums["padding"] / (tokens + sums["padding"]),
+            **{name: state[name] for name in ("source_tokens", "target_tokens", "seconds")},
             "peak_rss_mb": peak_rss_mb(),
             "batch_hash": int(sums["digest"]),
         }
@@ -76,10 +102,13 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The length of the block does not count in ``tokens_per_s``."""
+        """The length of the block does not count in ``tokens_per_s`` and shares of time."""
         began = time.monotonic()
         yield
-        self._line_time += time.monotonic() - began
+        self._leave_out(time.monotonic() - began)
+
+    def _leave_out(self, seconds: float) -> None:
+        self._line_time, self._counted = self._line_time + seconds, self._counted + seconds
 
     def over(self, minutes: float | None) -> bool:
         """Whether the run has taken so many minutes. Every worker calls it, and all are told the same."""
@@ -90,7 +119,7 @@ class Meter:
         return bool(late)
 
     def state(self) -> dict[str, Any]:
-        """Tokens and seconds since the run began. Every worker calls it."""
+        """What was counted since the run began. Every worker calls it."""
         sums = torch.tensor([self._mine[name] for name in _SUMS], dtype=torch.float64, device=self.device)
         distributed.all_reduce(sums)
         for name, value in zip(_SUMS, sums.tolist(), strict=True):
@@ -98,8 +127,11 @@ class Meter:
             self._mine[name] = 0.0
             if name in self.totals:
                 self.totals[name] += value
-        counts = {name: int(value) for name, value in self.totals.items()}
-        return {**counts, "seconds": self.seconds + time.monotonic() - self.begun}
+        now = time.monotonic()
+        self.totals["stepped"] += (now - self._counted) * distributed.get_world_size()
+        self._counted = now
+        counts = {name: round(value, 3) if name in _SECONDS else int(value) for name, value in self.totals.items()}
+        return {**counts, "seconds": self.seconds + now - self.begun}
 
 
 class Reporter:

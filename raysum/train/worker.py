@@ -65,7 +65,8 @@ def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str
         "workers": distributed.get_world_size(),
         "stage": engine.zero_optimization_stage(),
         "dtype": precision(brief.config, torch.cuda.is_available()),
-        "data": brief.fingerprint,
+        "data": brief.fingerprints[0],
+        "mixed": list(brief.fingerprints[1:]),
     }
     if checkpoint is None:
         return state
@@ -85,7 +86,7 @@ def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], m
     for group in engine.optimizer.param_groups:
         group["lr"] = rate
     for index in range(rank, settings.micro_batches, world):
-        batch = next(coming)
+        batch = meter.awaited(coming)
         place = (batch.step, batch.index, batch.rank)
         assert place == (number, index, rank), f"the stream is at {place}, training at {(number, index, rank)}"
         seed = np.random.SeedSequence([settings.seed, number, index])  # dropout is the same on whichever rank
@@ -94,8 +95,7 @@ def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], m
         engine.backward(loss * (batch.real * settings.micro_batches / batch.weight))
         norm = gradient_norm(engine)
         engine.step()
-        if batch.real:
-            meter.add(loss.detach(), *kind.tokens(batch.arrays), batch.digest)
+        meter.add(loss.detach(), kind, batch)
     meter.step_done(batch.weight, engine.get_global_grad_norm() if norm is None else norm)
     return rate
 

@@ -15,7 +15,7 @@ METRICS = {"decode": ("rouge1", "rouge2", "rougeL", "rougeLsum"), "train": ("val
 
 # Keys that cannot be searched, and why.
 _FIXED = {
-    **dict.fromkeys(("data", "out", "run"), "is the same for all trials of a search"),
+    **dict.fromkeys(("data", "mixed", "out", "run"), "is the same for all trials of a search"),
     **dict.fromkeys(("train.address", "train.workers", "train.threads"), "says where trials run, not what they find"),
     "train.validate_examples": "decides what trials are compared by",
     "model.vocabulary": "is that of the dataset",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysum.config.sections import SourceConfig
-from raysum.stream.kinds.base import Arrays, Kind, padded
+from raysum.stream.kinds.base import Arrays, Kind, padded, room
 
 if TYPE_CHECKING:
     from raysum.models.systems.predictor import AlignmentBatch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Alignment(Kind):
     """Cost and weight: paragraphs."""
 
-    dataset_kind = "alignment"
+    dataset_kinds = ("alignment",)
     columns = ("embeddings", "label")
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
@@ -33,6 +33,9 @@ class Alignment(Kind):
 
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
         return 0, len(arrays["label"])
+
+    def padding(self, arrays: Arrays) -> int:
+        return room(arrays["counts"])
 
     def collate(self, arrays: Arrays) -> "AlignmentBatch":
         import torch

@@ -19,7 +19,7 @@ Arrays = dict[str, np.ndarray]
 class Kind(Protocol):
     """How rows are counted, packed flat (numpy only), and made tensors (torch): the one way into a model. Hashable."""
 
-    dataset_kind: ClassVar[str] = "summarization"  # of the datasets it reads
+    dataset_kinds: ClassVar[tuple[str, ...]] = ("summarization",)  # of the datasets it reads, its own first
     draws_references: ClassVar[bool] = False  # reads one of a row's references in place of the first
 
     @classmethod
@@ -43,6 +43,10 @@ class Kind(Protocol):
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
         """Source and target tokens of one micro-batch, for the statistics; the second is its weight."""
 
+    def padding(self, arrays: Arrays) -> int:
+        """Positions without a token that the model's layers compute of one micro-batch; pairs in attention aside."""
+        return 0
+
     def collate(self, arrays: Arrays) -> Any:
         """Tensors of one micro-batch."""
 
@@ -50,11 +54,11 @@ class Kind(Protocol):
 def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
     """How the rows of ``dataset`` reach the model of ``spec``. Raises UserError where they cannot."""
     kind: Kind = systems.kind(spec)
-    if dataset.kind != kind.dataset_kind:
+    if dataset.kind not in kind.dataset_kinds:
         raise UserError(
             f"{dataset.path} is a dataset of kind {dataset.kind!r}; "
-            f"this {spec.system} reads one of kind {kind.dataset_kind!r}, made by "
-            f"`raysum prepare --kind {kind.dataset_kind}`"
+            f"this {spec.system} reads one of kind {kind.dataset_kinds[0]!r}, made by "
+            f"`raysum prepare --kind {kind.dataset_kinds[0]}`"
         )
     kind.check(dataset)
     return kind
@@ -63,6 +67,11 @@ def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
 def digest(arrays: Arrays) -> int:
     """A number that tells whether two micro-batches hold the same data (CRC-32 of all arrays)."""
     return zlib.crc32(b"".join(array.tobytes() for array in arrays.values()))
+
+
+def room(lengths: np.ndarray) -> int:
+    """Places left in rows of such ``lengths`` that are padded to the longest."""
+    return len(lengths) * int(lengths.max()) - int(lengths.sum())
 
 
 def padded(values: np.ndarray, lengths: np.ndarray, fill: int) -> np.ndarray:

@@ -25,6 +25,7 @@ class Ranking(Kind):
     reading. ``max_tokens`` does not hold, as paragraphs are read one by one.
     """
 
+    dataset_kinds = ("ranking", "summarization")
     columns = ("ids", "title_tokens", "paragraph_offsets", "text", "summary")
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.models.special_ids import EOS
 from raysum.runtime.extras import needs
-from raysum.stream.kinds.base import Arrays, Kind, long
+from raysum.stream.kinds.base import Arrays, Kind, long, room
 from raysum.stream.kinds.summarization import cut_source
 from raysum.systems import Spec
 
@@ -27,7 +27,7 @@ class Sentences(Kind):
     same length. ``max_tokens`` does not hold, as sentences are read one by one.
     """
 
-    dataset_kind = "extraction"
+    dataset_kinds = ("extraction",)
     columns: ClassVar[tuple[str, ...]] = ("ids", "paragraph_offsets", "labels")
 
     marks: ClassVar[int] = 1  # of each sentence
@@ -117,12 +117,20 @@ class Blocks(Sentences):
     def windows(self, count: int) -> np.ndarray:
         return np.diff([*range(0, count, self.window), count])
 
+    def padding(self, arrays: Arrays) -> int:
+        """Blocks are padded to the longest."""
+        ends = np.cumsum(arrays["counts"])
+        return room(np.add.reduceat(arrays["lengths"], ends - arrays["counts"]))
+
 
 @dataclass(frozen=True)
 class Documents(Sentences):
-    """To pre-train on: every row counts, and none has labels."""
+    """To pre-train on: every row counts, and none has labels.
 
-    dataset_kind = "pretraining"
+    What the decoder pads of the sentences that it predicts is drawn in training, and not in ``padding``.
+    """
+
+    dataset_kinds = ("pretraining",)
     columns = ("ids", "paragraph_offsets")
 
     def counts(self, target: np.ndarray) -> np.ndarray:

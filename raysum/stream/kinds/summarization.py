@@ -10,7 +10,7 @@ from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.models.special_ids import EOS, PAD, PARAGRAPH_END
-from raysum.stream.kinds.base import Arrays, Kind, long, padded
+from raysum.stream.kinds.base import Arrays, Kind, long, padded, room
 from raysum.systems import Spec
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ class Summarization(Kind):
 
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
         return len(arrays["ids"]), len(arrays["target"]) - len(arrays["target_lengths"])
+
+    def padding(self, arrays: Arrays) -> int:
+        """Of the targets alone: paragraphs are packed."""
+        return room(arrays["target_lengths"])
 
     def collate(self, arrays: Arrays) -> "Batch":
         import torch

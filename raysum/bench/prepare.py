@@ -1,0 +1,134 @@
+"""How fast clusters of WikiSum's shape are prepared on one core, beside the bare SentencePiece; all WikiSum."""
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from sentencepiece import SentencePieceProcessor
+
+from raysum.bench.isolate import Row, alone
+from raysum.bench.machine import measure
+from raysum.bench.result import BenchResult
+from raysum.config.sections import Section
+from raysum.data.sentences import quick_sentence_spans
+from raysum.data.vocabulary import Vocabulary
+from raysum.data.writer import DatasetWriter
+from raysum.errors import UserError
+from raysum.prepare.cluster import read_cluster
+from raysum.prepare.config import PrepareConfig
+from raysum.prepare.factbook import corpus
+from raysum.prepare.shards import write_shards
+from raysum.prepare.sources.find import find_sources
+from raysum.prepare.sources.record import Rejected
+from raysum.prepare.unfinished import begin
+from raysum.runtime.progress import bar
+
+_WIKISUM = 1_650_000  # clusters
+_DOCUMENTS, _OF_DOCUMENT, _SUMMARY = 35, 15, 85  # of a cluster: documents, paragraphs of one; words of its summary
+_WORDS = (12, 30, 45, 60)  # of paragraphs, at least: with the last sentence some 54, which are 70 pieces
+_SENTENCES = 50_000  # of real text, out of which clusters are put together
+
+
+class PrepareBench(Section):
+    data: list[str] = Field([], description="files of clusters whose sentences are used; by default invented ones")
+    vocab: str | None = Field(None, description="a SentencePiece model; without it one of `pieces` is trained")
+    pieces: int = Field(32000, gt=100)
+    clusters: int = Field(100, gt=0)
+    max_paragraphs: list[int] = Field([40, 1000], min_length=1, description="kept of the 525 of a cluster")
+
+
+def bench_prepare(settings: PrepareBench) -> BenchResult:
+    """A row for each number of kept paragraphs: read, clean, rank, encode and write, in seconds of the processor.
+
+    Raises UserError where the data have no text.
+    """
+    machine = measure(1, ["fp32"])
+    work = bar(settings.max_paragraphs, label="bench prepare", unit="row")
+    return BenchResult("prepare", machine, [alone(prepare_row, settings, most) for most in work])
+
+
+def prepare_row(settings: PrepareBench, most: int) -> Row:
+    """The figures of one number of kept paragraphs, in this process; what is remembered of words is warm."""
+    sentences = [*islice(_sentences(settings), _SENTENCES)]
+    if not sentences:
+        raise UserError(f"no cluster of {', '.join(settings.data)} has documents")
+    vocabulary = Vocabulary.load(settings.vocab) if settings.vocab else Vocabulary.train(sentences, settings.pieces)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "corpus.jsonl"
+        texts = _write(file, sentences, settings.clusters)
+        _seconds(file, Path(scratch) / "warm", vocabulary, most)
+        seconds = _seconds(file, Path(scratch) / "data", vocabulary, most)
+    bare, tokens = _timed(texts, SentencePieceProcessor(model_proto=vocabulary.model).encode)
+    ours, _ = _timed(texts, vocabulary.encode_all)
+    each = seconds / settings.clusters
+    return {
+        "max_paragraphs": most,
+        "clusters": settings.clusters,
+        "tokens_of_a_cluster": tokens / settings.clusters,
+        "clusters_per_s": 1 / each,
+        "tokens_per_s": tokens / seconds,
+        "wikisum_core_hours": _WIKISUM * each / 3600,
+        "sentencepiece_tokens_per_s": tokens / bare,
+        "tokenize_times_sentencepiece": bare / ours,
+        "all_times_sentencepiece": bare / seconds,
+        "threads": 1,
+        "seconds": seconds,
+    }
+
+
+def _seconds(file: Path, folder: Path, vocabulary: Vocabulary, most: int) -> float:
+    """Of the processor, for the whole job without Ray: a busy machine changes them less than those of a clock."""
+    config = PrepareConfig(out=str(folder), max_paragraphs=most)
+    folder.mkdir()
+    began = time.process_time()
+    writer = DatasetWriter(folder, config.kind, config.recipe(vocabulary.sha256, "none"), vocabulary)
+    begin(folder, {})
+    write_shards(find_sources([file]), writer, config, folder / "rejected", on_ray=False)
+    return time.process_time() - began
+
+
+def _timed(texts: list[str], encode: Callable[[list[str]], list[list[int]]]) -> tuple[float, int]:
+    began = time.process_time()
+    ids = encode(texts)
+    return time.process_time() - began, sum(map(len, ids))
+
+
+def _sentences(settings: PrepareBench) -> Iterator[str]:
+    if settings.data:
+        found: Iterator[dict[str, Any]] = (
+            record.raw for source in find_sources(settings.data) for record in source.records()
+        )
+    else:
+        found = corpus.generate("test", _SENTENCES)
+    for raw in found:
+        try:
+            lines = chain.from_iterable(text.splitlines() for _, text in read_cluster(raw).documents)
+        except Rejected:
+            continue
+        yield from (line[start:end] for line in lines for start, end in quick_sentence_spans(line))
+
+
+def _write(file: Path, sentences: list[str], clusters: int) -> list[str]:
+    """Write ``clusters`` of WikiSum's shape; their paragraphs."""
+    draw, texts = random.Random(0), list[str]()
+
+    def text(words: int) -> str:
+        found = ""
+        while found.count(" ") < words:
+            found += " " + draw.choice(sentences)
+        return found[1:]
+
+    with file.open("w") as rows:
+        for number in range(clusters):
+            parts = [[text(draw.choice(_WORDS)) for _ in range(_OF_DOCUMENT)] for _ in range(_DOCUMENTS)]
+            title = " ".join(draw.choice(sentences).split()[:3])
+            row = {"id": str(number), "title": title, "documents": ["\n".join(part) for part in parts]}
+            rows.write(json.dumps(row | {"summary": text(_SUMMARY)}) + "\n")
+            texts += chain.from_iterable(parts)
+    return texts

@@ -1,0 +1,99 @@
+"""How fast a dataset streams to a training: start-up, rows and tokens a second, padding, and what a model waits for."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from pydantic import Field
+
+from raysum.bench.inputs import wikisum_like
+from raysum.bench.isolate import Row, alone
+from raysum.bench.machine import Machine, measure
+from raysum.bench.result import BenchResult
+from raysum.bench.train import ENDLESS, training_step, wait_share
+from raysum.config.loading import load_config
+from raysum.config.sections import Config, Section
+from raysum.data.dataset import Dataset
+from raysum.data.vocabulary import Vocabulary
+from raysum.models.batch import move
+from raysum.runtime.placement import device
+from raysum.runtime.processes import peak_rss_mb
+from raysum.runtime.progress import bar
+from raysum.stream.kinds.base import kind_of
+from raysum.stream.loader import MicroBatch, Stream, batches, plan_of
+from raysum.stream.plan import PlanSettings
+
+
+class StreamBench(Section):
+    presets: list[str] = Field(["pht"], min_length=1, description="whose batches are made, and which wait for them")
+    data: str | None = Field(None, description="dataset, split train; None = an invented one of WikiSum's shape")
+    rows: int = Field(20_000, gt=0, description="of the invented dataset")
+    seconds: float = Field(5.0, gt=0, description="for which batches are taken as fast as they come")
+    steps: int = Field(6, ge=0, description="micro-batches trained on, to see what is waited for; 0: none")
+    threads: int = Field(2, gt=0)
+    config: list[str] = Field([], description="key=value overrides of every preset")
+
+
+def bench_stream(settings: StreamBench) -> BenchResult:
+    """A row a preset. Raises UserError for an unknown preset, or a dataset that it cannot be trained on."""
+    configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
+    machine = measure(settings.threads, ["fp32"])
+    with tempfile.TemporaryDirectory() as folder:
+        data = settings.data or str(wikisum_like(Path(folder) / "data", settings.rows))
+        work = bar([*configs.items()], label="bench stream", unit="row")
+        rows = [alone(stream_row, settings, machine, data, *preset) for preset in work]
+    return BenchResult("stream", machine, rows)
+
+
+def stream_row(settings: StreamBench, machine: Machine, data: str, preset: str, config: Config) -> Row:
+    """The figures of one preset, in this process. Waiting for the first batch is start-up, and no part of a step."""
+    torch.set_num_threads(settings.threads)
+    row: Row = {"preset": preset, "dtype": "fp32", "threads": settings.threads}
+    with _seconds(row, "open_s"):
+        dataset = Dataset.open(data)
+        dataset.check_shards()
+    given, kind = config.train, kind_of(config.model, dataset)
+    plans = PlanSettings(given.batch_tokens, given.micro_batches, given.window, given.seed)
+    stream = Stream(str(dataset.path), "train", config.source, plans, kind)
+    with _seconds(row, "plan_s"):
+        steps = plan_of(stream).epoch(0).num_steps
+    row |= {"rows": dataset.rows("train"), "steps": steps}
+    coming = batches(stream, 0, 1, 0, ENDLESS)
+    with _seconds(row, "first_batch_s"):
+        next(coming)
+    row |= _taken(stream, coming, settings.seconds) | {"peak_rss_mb": peak_rss_mb()}
+    if settings.steps:
+        if settings.data:
+            model = config.model.fitted(Vocabulary.load(dataset.vocabulary_path))
+            config = config.model_copy(update={"model": model})
+        first = stream.kind.collate(next(coming).arrays)
+        row["wait_share"] = wait_share(stream, training_step(config, move(first, device()), "fp32")[0], settings.steps)
+    return row
+
+
+def _taken(stream: Stream, coming: Iterator[MicroBatch], seconds: float) -> Row:
+    """What comes in so many seconds."""
+    rows = micro_batches = tokens = padding = 0
+    began = time.perf_counter()
+    while (spent := time.perf_counter() - began) < seconds:
+        made = next(coming)
+        micro_batches, rows = micro_batches + 1, rows + len(made.arrays["counts"])
+        tokens += sum(stream.kind.tokens(made.arrays))
+        padding += stream.kind.padding(made.arrays)
+    return {
+        "rows_per_s": rows / spent,
+        "tokens_per_s": tokens / spent,
+        "micro_batches_per_s": micro_batches / spent,
+        "padding_share": padding / (tokens + padding),
+        "seconds": spent,
+    }
+
+
+@contextmanager
+def _seconds(row: Row, name: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    row[name] = time.perf_counter() - began
