@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -73,13 +74,10 @@ def test_a_full_disk(folder, workers):
         stage = ["deepspeed.zero_optimization.stage=2"] if workers else []
         process = start(folder, "disk/run", f"train.workers={workers}", "train.steps=2000", *stage)
         until(run.checkpoints, process)
-        with (folder / "disk" / "other").open("wb") as other:
-            try:
-                while True:
-                    other.write(bytes(1 << 16))
-                    other.flush()
-            except OSError:
-                pass
+        with suppress(OSError), (folder / "disk" / "other").open("wb") as other:
+            while True:
+                other.write(bytes(1 << 16))
+                other.flush()
         refused(process, run)
     finally:
         subprocess.run(["umount", "-l", folder / "disk"], check=True)

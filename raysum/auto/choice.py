@@ -140,8 +140,13 @@ def _seconds_of_an_example(dataset: Dataset, config: Config) -> float:
     return statistics.median(per_example[1:]) / max(config.train.workers, 1)
 
 
-def timed_steps(dataset: Dataset, config: Config, share: float = _MEASURING) -> tuple[list[float], list[int]]:
-    """Seconds and examples of the first few steps of a training, by this process; its weights are thrown away."""
+def timed_steps(
+    dataset: Dataset, config: Config, share: float = _MEASURING, most: int = _MEASURED[1]
+) -> tuple[list[float], list[int]]:
+    """Seconds and examples of the first steps of a training, by this process; its weights are thrown away.
+
+    A few are taken in any case, then as many as fit in the ``share`` of the config's minutes, ``most`` at the most.
+    """
     from raysum.train.engine import build_engine
     from raysum.train.group import lone_group
     from raysum.train.report import Meter
@@ -154,8 +159,8 @@ def timed_steps(dataset: Dataset, config: Config, share: float = _MEASURING) -> 
     seconds, examples = list[float](), list[int]()
     with lone_group():
         engine = build_engine(brief, None)
-        coming, meter = batches(brief.train, 0, 1, 0, _MEASURED[1]), Meter(engine.device, {})
-        for number in range(_MEASURED[1]):
+        coming, meter = batches(brief.train, 0, 1, 0, most), Meter(engine.device, {})
+        for number in range(most):
             if number >= _MEASURED[0] and sum(seconds) > share * 60 * (config.train.minutes or 0):
                 break
             some = [next(coming) for _ in range(config.train.micro_batches)]

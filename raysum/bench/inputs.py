@@ -66,7 +66,7 @@ def full_size(
     folder: Path, config: Config, target_tokens: int, paragraphs: int | None = None
 ) -> tuple[SourceConfig, Dataset]:
     """A dataset of such rows in ``folder``, and what limits them."""
-    form, rows = systems.kind(config.model).dataset_kind, _rows(config, 2 * ROW_GROUP, target_tokens, paragraphs, 0)
+    form, rows = systems.kind(config.model).dataset_kinds[0], _rows(config, 2 * ROW_GROUP, target_tokens, paragraphs, 0)
     graph: Any = "none" if form != "summarization" else "similarity"
     return _limited(config, target_tokens, paragraphs), _written(folder, [table_of(rows, form)], form, graph=graph)
 

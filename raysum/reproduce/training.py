@@ -22,7 +22,8 @@ from raysum.train.fit import train
 
 _TUNED = 0.5  # of the time of a system that is pre-trained; the stages before share the rest
 _USED = 0.95  # of the time, by the measured speed: the rate has fallen to 0 just before it is over
-_MEASURING = 0.08  # of the time
+_MEASURING, _TIMED = 0.12, 200  # of the time, and steps
+_SLOWEST = 3  # times as long as planned, where others keep the machine busy: steps are what makes trainings equal
 _BETAS = (0.2, 0.4, 0.6, 0.8, 1.0)  # PHT paper, section 5.3
 _FOUND_BY = ["rouge1", "rouge2", "rougeL"]
 
@@ -63,21 +64,20 @@ def _paced(run: Run, preset: str, values: dict[str, Any], seconds: float | None,
         steps = run.config.train.steps
     else:
         config = load_config(preset, (), merge(values, limit))
-        spent, _ = timed_steps(Dataset.open(values["data"]), config, _MEASURING)
+        spent, _ = timed_steps(Dataset.open(values["data"]), config, _MEASURING, _TIMED)
         steps = max(1, int(_USED * seconds / _quick(spent[1:] or spent)))
     every = ceil(steps / min(max(int(seconds / 30), 1), 10))
     often = {"steps": steps, "validate_every": every, "save_every": every, "log_every": ceil(steps / 50)}
-    return {"train": limit["train"] | often, "optim": {"warmup_steps": ceil(steps / 10)}}
+    return {"train": {"minutes": _SLOWEST * seconds / 60} | often, "optim": {"warmup_steps": ceil(steps / 10)}}
 
 
 def _quick(spent: list[float]) -> float:
-    """Seconds of a step that nothing else held up: else a busy moment would make the whole training short. One that is
-    planned too long ends by its time."""
+    """Seconds of a step that nothing else held up: else a busy moment would make the whole training short."""
     return sorted(spent)[len(spent) // 4]
 
 
 def _told(run: Run) -> dict[str, Any]:
-    state = run.best().state
+    state = run.checkpoint("latest").state
     return {"seconds": state.get("seconds"), "steps": state["step"], "valid_loss": min(run.validations().values())}
 
 
