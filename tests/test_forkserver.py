@@ -125,6 +125,7 @@ def test_copies_end_with_a_killed_driver_and_leave_no_folder(request):
     assert not list(folder.glob("raysum-*/"))
 
 
+@pytest.mark.long
 def test_where_ray_runs_already_nothing_is_loaded_ahead(ray_session):
     before = forkserver._server
     forkserver._server = None
@@ -133,6 +134,7 @@ def test_where_ray_runs_already_nothing_is_loaded_ahead(ray_session):
     assert started is None
 
 
+@pytest.mark.long
 def test_forks_can_be_turned_off():
     process = started(RAYSUM_FORKS="0")
     found = told(process)

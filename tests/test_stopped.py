@@ -43,8 +43,15 @@ def stop(folder: Path, arguments: list[str], when, by: int = signal.SIGTERM) -> 
     command.wait_until_none_lives()
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("workers", "by"),
+    [
+        (0, signal.SIGTERM),
+        (0, signal.SIGHUP),
+        pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(1, signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_a_training_is_stopped_and_keeps_its_checkpoint(folder, workers, by):
     run = Run(folder / "run")
     command = ["train", "config.yaml", "data=data", "out=run", f"train.workers={workers}", "train.steps=5000"]
