@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -186,8 +187,9 @@ class Run:
 
         Raises UserError where that file does not read.
         """
+        lines = read_lines(self.metrics, f'"{name}"'.encode(), every=sys.maxsize)
         try:
-            return {int(line["step"]): float(line[name]) for line in read_lines(self.metrics) if name in line}
+            return {int(line["step"]): float(line[name]) for line in lines if name in line}
         except (KeyError, TypeError, ValueError):
             raise damaged(self.metrics, "has a validation that is no step and number") from None
 
