@@ -1,6 +1,7 @@
 """Documents as people have them: PDF, web pages, Markdown, Word, e-mail and text in any encoding."""
 
 import sys
+from pathlib import Path
 import zlib
 
 import docx
@@ -207,3 +208,18 @@ def test_a_citation_tells_the_page_or_heading(folder, capsys, monkeypatch):
     with pytest.raises(SystemExit, match="0"):
         main()
     assert "report.pdf, page 2, “It was closed" in (folder / "page.html").read_text()
+
+
+def test_files_of_one_name_are_told_apart_and_several_are_called_by_their_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/notes.txt", "a/notes.html", "b/notes.txt"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("The ferry runs twice a day.")
+
+    def given(*files: str) -> tuple[str, list[str]]:
+        (cluster,) = given_clusters(files)
+        return cluster["id"], [one["source"] for one in cluster["documents"]]
+
+    assert given("a/notes.txt") == ("notes.txt", ["notes.txt"])
+    assert given("a/notes.txt", "a/notes.html") == ("a", ["notes.txt", "notes.html"])
+    assert given("a/notes.txt", "b/notes.txt") == ("notes.txt and 1 more", ["a/notes.txt", "b/notes.txt"])
