@@ -1,8 +1,8 @@
 """Documents as people have them: PDF, web pages, Markdown, Word, e-mail and text in any encoding."""
 
 import sys
-from pathlib import Path
 import zlib
+from pathlib import Path
 
 import docx
 import pytest
