@@ -70,6 +70,8 @@ class Vocabulary:
             return cls(content, str(file))
         except OSError as error:
             told = f"cannot read the vocabulary {file}: {error.strerror}"
+            if Path(path).is_dir():
+                told += "; the folder of a bert needs that file, which save_pretrained() of its fast tokenizer writes"
             raise UserError(f"{told}; give a .model file made by SentencePiece, or put back a copy") from None
 
     @classmethod
