@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from raysum.errors import UserError
@@ -19,6 +20,7 @@ from raysum.prepare.sources.folders import cluster_folders, listed, read_folder
 from raysum.prepare.sources.formats import TOLD, format_of, named
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
+from raysum.runtime.progress import say
 from raysum.runtime.storage import converted
 
 _OF_ARROW = ("dataset_dict.json", "dataset_info.json", "state.json")  # tell of the data beside or below them
@@ -119,7 +121,12 @@ def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     """Its data files; or itself, when its folders hold documents; or else what its folders train, valid, test hold."""
     _check_raw(folder, folder)
     files = [item for item in listed(folder) if not item.is_dir() and named(item) and item.name not in _OF_ARROW]
-    files = [item for item in files if item.suffix != ".json"] or files  # beside others it tells about them
+    rows = [item for item in files if item.suffix != ".json"] or files  # beside others it tells about them
+    if beside := [item.name for item in files if item not in rows]:
+        _say_once(
+            f"{folder}: {', '.join(beside)} is not read, as there are files of rows beside; name it if it has rows"
+        )
+    files = rows
     if not files and next(cluster_folders(folder), None):
         size = sum(file.stat().st_size for file in folder.rglob("*") if is_document(file) and file.is_file())
         return [RawSource(folder, _split_in_name(folder), read_folder, size)]
@@ -127,6 +134,11 @@ def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     if not inner:
         raise UserError(f"{folder} holds neither files of clusters ({TOLD}) nor folders of documents")
     return [source for item in inner for source in _expand(item, shape)]
+
+
+@cache
+def _say_once(told: str) -> None:
+    say(told)
 
 
 def _split_of(path: Path) -> str | None:
