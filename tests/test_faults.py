@@ -290,6 +290,11 @@ COUNTED: dict[str, tuple[Make, dict[str, int], str]] = {  # also: rows that are 
     "a quote that never ends": (file("a.csv", CELLS + b'"The Elbe,x\nThe Elbe,x\n'), {FEW: 1}, ""),
     "a row of too few cells": (file("a.tsv", CELLS.replace(b",", b"\t") + b"Elbe\n"), {FEW: 1}, ""),
     "ids that come twice": (file("a.jsonl", ONCE_MORE), {}, "1 of 21 clusters have the id of another, such as 'r0'"),
+    "a list beside lines": (
+        both(file("a.jsonl", LINES), file("b.json", LIST)),
+        {},
+        "raw: b.json is not read, as there",
+    ),
     "a .src without .tgt": (
         file("a.src", PAIR * 9),
         {},
