@@ -171,8 +171,8 @@ class Run:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest first."""
-        found = (item for item in self.checkpoint_folder.glob(f"{_STEP}*") if item.is_dir())
-        return sorted((Checkpoint(item) for item in found), key=lambda checkpoint: checkpoint.step)
+        found = (Checkpoint(item) for item in self.checkpoint_folder.glob(f"{_STEP}*") if item.is_dir())
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
 
     def checkpoint_path(self, step: int) -> Path:
         return self.checkpoint_folder / f"{_STEP}{step:08d}"
@@ -183,11 +183,10 @@ class Run:
 
     def validations(self, name: str = "valid_loss") -> dict[int, float]:
         """Validation loss, or what else has that ``name``, by step: the last word of metrics.jsonl on a step counts.
-
-        Raises UserError where that file does not read.
-        """
+        Raises UserError where that file does not read."""
         try:
-            return {int(line["step"]): float(line[name]) for line in read_lines(self.metrics) if name in line}
+            found = read_lines(self.metrics, name.encode(), 0)
+            return {int(one["step"]): float(one[name]) for one in found if name in one}
         except (KeyError, TypeError, ValueError):
             raise damaged(self.metrics, "has a validation that is no step and number") from None
 

@@ -21,6 +21,7 @@ from raysum.board.pages import Pages
 from raysum.board.places import find, stamp
 from raysum.errors import UserError
 from raysum.pages.parts import duration
+from raysum.report.gather import read_training
 from raysum.run import Run
 from raysum.runtime.lock import LOCK, held, is_held
 from raysum.runtime.storage import append_line
@@ -293,6 +294,20 @@ def test_a_page_is_made_anew_when_its_files_change(folder):
     assert "1.2500" in str(pages.page("<i>rates")) and "1.2500" not in str(first)
 
 
+def test_of_a_long_training_few_lines_are_held(folder, monkeypatch):
+    run = Run(folder / "deep" / "pht")
+    lines = [{"step": step, "loss": 5.0, "seconds": 1.0} for step in range(2, 4000)]
+    lines.insert(1003, {"step": 1004, "valid_loss": 0.5})
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr("raysum.report.gather._WHOLE", run.metrics.stat().st_size // 100)
+    found = read_training(run)
+    assert len(found.lines) < 60 and found.lines[-1].step == 3999
+    assert found.validations == run.validations() == {1004: 0.5}
+    run.metrics.write_text(run.metrics.read_text() + "5\n")
+    with pytest.raises(UserError, match="line 4000 is no JSON object"):
+        read_training(run)
+
+
 def test_hundreds_are_listed_and_only_what_changed_is_read_again(folder, monkeypatch):
     for number in range(300):
         shutil.copytree(folder / "<i>rates", folder / "many" / f"search-{number:03}")
@@ -322,7 +337,7 @@ def test_the_command_serves_until_it_is_stopped(folder, how):
     command = Command("board", str(folder), f"port={port}", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert command.process.stderr is not None
-        assert command.process.stderr.readline() == f"3 runs and searches: http://127.0.0.1:{port}\n"
+        assert command.process.stderr.readline() == f"runs and searches in {folder}: http://127.0.0.1:{port}\n"
         assert command.process.stderr.readline() == "Ctrl-C stops it\n"
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:  # keeps its connection
             assert "deep/pht" in client.get("/").text

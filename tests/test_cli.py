@@ -68,6 +68,11 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
             ["config", "show", "pht", "deepspeed.communication_data_type=x"],
             "deepspeed.communication_data_type: Inv",
         ),
+        (
+            ["reproduce", "data=x", "out=y"],
+            "TABLE[,TABLE...]|all is missing: data=x is a setting, and comes after it (Tab",
+        ),
+        (["evaluate", "data=x"], "RUN|SEARCH|SYSTEM is missing: data=x"),
         (["train", "pht", f"data={'x' * 5000}", "out=run"], "too long a name"),
         (["data", "show", "x" * 300], "too long a name"),
         (["evaluate", "none", "--data", "none", "scorers=[]"], "scorers"),

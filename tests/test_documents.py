@@ -2,6 +2,7 @@
 
 import sys
 import zlib
+from pathlib import Path
 
 import docx
 import pytest
@@ -69,7 +70,7 @@ def test_the_pages_of_a_pdf(tmp_path):
     ("content", "told"),
     [
         (pdf([], []), "holds no text on its 2 pages, as scans do"),
-        (pdf([LONG])[:300], "does not read as PDF"),
+        (pdf([LONG])[:300], "does not read as PDF .*; fetch or print it again"),
         (b"%PDF-1.4 nothing", "does not read as PDF"),
         (b"", "does not read as PDF"),
     ],
@@ -207,3 +208,18 @@ def test_a_citation_tells_the_page_or_heading(folder, capsys, monkeypatch):
     with pytest.raises(SystemExit, match="0"):
         main()
     assert "report.pdf, page 2, “It was closed" in (folder / "page.html").read_text()
+
+
+def test_files_of_one_name_are_told_apart_and_several_are_called_by_their_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/notes.txt", "a/notes.html", "b/notes.txt"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("The ferry runs twice a day.")
+
+    def given(*files: str) -> tuple[str, list[str]]:
+        (cluster,) = given_clusters(files)
+        return cluster["id"], [one["source"] for one in cluster["documents"]]
+
+    assert given("a/notes.txt") == ("notes.txt", ["notes.txt"])
+    assert given("a/notes.txt", "a/notes.html") == ("a", ["notes.txt", "notes.html"])
+    assert given("a/notes.txt", "b/notes.txt") == ("notes.txt and 1 more", ["a/notes.txt", "b/notes.txt"])

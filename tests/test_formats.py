@@ -15,8 +15,10 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 from raysum.prepare.cluster import read_cluster
+from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_example, prepare_rows
 from raysum.prepare.sources.find import find_sources
+from raysum.prepare.sources.pairs import unpaired
 from raysum.prepare.sources.record import Rejected
 from raysum.prepare.sources.shape import Shape
 
@@ -171,6 +173,14 @@ def test_multi_news(tmp_path):
     (tmp_path / "val.tgt").write_text("– They met.\n")
     with pytest.raises(UserError, match=r"are not pairs: val.src.cleaned goes on at line 2"):
         clusters(tmp_path / "val.src.cleaned")
+    assert not [*unpaired([tmp_path])]
+    for name in ("val.tgt", "test.txt.src.fixed.txt"):
+        (tmp_path / name).unlink()
+    lone = "test.txt.tgt.fixed.txt is left out: it has no file of sources beside it, as test.txt.src.fixed.txt"
+    assert [*unpaired([tmp_path])] == [
+        f"{tmp_path}/val.src.cleaned has no file of summaries beside it, as val.tgt.cleaned would be",
+        f"{tmp_path}/{lone}",
+    ]
 
 
 def test_wcep(tmp_path):
@@ -318,6 +328,28 @@ def test_a_damaged_record_is_named(wikis, damage, message):
         list(find_sources([wikis])[0].records())
 
 
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: b"x" + data])
+def test_damaged_pages_are_named_and_not_the_articles(wikis, damage):
+    pages = next(wikis.parents[1].rglob("process_20/references*"))
+    pages.write_bytes(damage(pages.read_bytes()))
+    with pytest.raises(UserError, match=rf"^{pages} does not read to its end .*; fetch it again"):
+        list(find_sources([wikis])[0].records())
+
+
+@pytest.mark.parametrize("inside", ["", "wiki_content"])
+def test_pages_of_a_neighbouring_folder_are_not_taken(wikis, tmp_path, inside):
+    beside, alone = tmp_path / "beside" / inside, tmp_path / "alone"
+    for folder in (beside, alone):
+        folder.mkdir(parents=True)
+        (folder / wikis.name).write_bytes(wikis.read_bytes())
+    wikis.unlink()
+    for name in ("wiki_urls", "process_1", "process_20"):
+        (tmp_path / name).rename(tmp_path / "beside" / name)
+    assert [record.raw["id"] for record in find_sources([beside])[0].records()] == ["w/tea", "w/rain"]
+    with pytest.raises(UserError, match="alone/.* has no wiki_urls.json-00003-of-01000 under its folder or beside it"):
+        list(find_sources([alone])[0].records())
+
+
 def test_a_shard_without_its_pages_is_named(wikis):
     for file in wikis.parents[1].rglob("references*"):
         file.unlink()
@@ -419,5 +451,8 @@ def test_wrong_ids_are_rejected(tmp_path, ranked, pieces, change, reason):
 
 def test_rows_of_ids_without_their_vocabulary_say_what_they_need(tmp_path, ranked):
     (raw,) = converted(tmp_path, [ranked])
+    (tmp_path / "train.jsonl").write_text('{"documents": ["Tea is hot."]}\n' * 20)
+    with pytest.raises(UserError, match=r"WIKI.train.0.pt holds ids; they need the vocabulary .*: --vocab FILE.model"):
+        prepare(tmp_path, tmp_path / "data")
     with pytest.raises(Rejected, match=r"need the vocabulary that made them \(name it with --vocab"):
         read_cluster(raw)

@@ -203,7 +203,8 @@ def test_folders_of_splits_hold_folders_of_clusters(tmp_path):
         ("cut.jsonl.gz", gzip.compress(b'{"documents": ["x"]}\n' * 999)[:-12], "does not read to its end"),
         ("plain.jsonl.gz", b"{}", "does not read to its end"),
         ("c.csv", b"content,heading\nx,y\n", "only content, heading"),
-        ("c.parquet", b"PAR1 no", "does not read as Parquet"),
+        ("c.parquet", b"PAR1 no", "does not read as Parquet.*; make or fetch the file again"),
+        ("c.arrow", b"ARROW1 no", "does not read as Arrow.*; make or fetch the file again"),
     ],
 )
 def test_damaged_sources_are_errors_of_the_user(tmp_path, name, content, message):

@@ -13,7 +13,7 @@ from raysum.errors import UserError
 from raysum.human.spreadsheet import read_table, write_table
 from raysum.prepare.factbook import corpus
 from raysum.reproduce.config import ReproduceConfig
-from raysum.reproduce.job import _steps
+from raysum.reproduce.job import _steps, _too_short
 from raysum.reproduce.place import Place
 from raysum.reproduce.shown import Listed
 from raysum.reproduce.sizes import Scale, config_of, decoding
@@ -109,16 +109,16 @@ def test_stages_share_the_time_of_a_system():
 
 def test_what_tables_share_is_done_once():
     place = Place(ReproduceConfig(data="data", out="out"))
-    names = [step.name for step in _steps(place, chosen("vht-2,pht-1,vht-1"))]
+    names = [step.name for step in _steps(place, chosen("vht-2,pht-1,vht-1"), 1 << 20)]
     assert names.count("train pht") == 1 and "train graphsum" in names and "data unranked" not in names
     assert not [name for name in names if name.startswith("align")]
-    names = [step.name for step in _steps(place, chosen("pht-2"))]
+    names = [step.name for step in _steps(place, chosen("pht-2"), 1 << 20)]
     assert names.index("train pht") < names.index("align pht") < names.index("beta pht")
     assert "train ranker" in names
-    assert not [*_steps(place, chosen("vht-4"))]  # of fresh weights
+    assert not [*_steps(place, chosen("vht-4"), 1 << 20)]  # of fresh weights
     for size in ("small", "paper"):  # where published weights are not given
         place = Place(ReproduceConfig(data="data", out="out", size=size))
-        assert ("train bert" in [step.name for step in _steps(place, chosen("hibert-1"))]) is (size == "small")
+        assert ("train bert" in [step.name for step in _steps(place, chosen("hibert-1"), 1 << 20)]) is (size == "small")
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +166,21 @@ def test_data_without_a_split_is_refused(raw, tmp_path):
         (bare / f"{name}.jsonl.gz").write_bytes((raw / f"{name}.jsonl.gz").read_bytes())
     with pytest.raises(UserError, match="no clusters with summaries of the split test; name its files"):
         raysum.reproduce("ht-2", bare, tmp_path / "out", **TINY)
+    assert not (tmp_path / "out").exists()  # it is told at once
+
+
+def test_figures_of_nothing_are_remarked_on():
+    rows = [
+        {"row": name, "seconds": seconds, "ours": [{"value": 5.82}, cell]}
+        for name, seconds, cell in (
+            ("HT", 1.0, {"value": 0.004}),
+            ("PHT", 9.0, {"value": 0.02}),
+            ("Lead", None, {"value": 0.0}),
+            ("FT", 1.0, {"told": "judges"}),
+        )
+    ]
+    assert [*_too_short(rows)] == ["HT: figures of 0 say only that the training was too short; give more minutes=."]
+    assert not [*_too_short(rows[1:])]
 
 
 @pytest.mark.slow

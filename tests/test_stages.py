@@ -20,6 +20,16 @@ def test_what_is_left_follows_from_what_was_expected_and_what_it_took():
     assert stages.left("three", 0) == pytest.approx(70) and stages.left("three", 100) == 0
 
 
+def test_what_has_a_fixed_time_takes_it_on_a_slow_machine_too():
+    stages = Stages({"prepare": 40, "train": 36, "score": 6}, fixed={"train": 30})
+    assert stages.left("prepare", 0) == 82
+    assert stages.left("prepare", 80) == pytest.approx(2 * 6 + 30 + 2 * 6)  # twice as slow
+    stages.seconds["prepare"] = 80
+    assert stages.left("train", 30) == pytest.approx(80 / 46 * 12)
+    stages.seconds["train"] = 36
+    assert stages.left("score", 0) == pytest.approx(6 * 86 / 52)
+
+
 def test_a_stage_is_announced_and_is_not_silent(capsys):
     stages = Stages({"one": 100, "two": 50}, beat=0.05)
     with stages.stage("one", "the first"):

@@ -461,7 +461,7 @@ def test_a_separator_parts_texts_and_paths_are_not_for_them(tmp_path, monkeypatc
     files = [str(tmp_path / name) for name in ("one.txt", "two.txt")]
     (cluster,) = given_clusters(files, shape=Shape.of([], "---"))
     assert cluster == {
-        "id": "one.txt",
+        "id": tmp_path.name,
         "title": "",
         "documents": [
             {"source": "one.txt, part 1", "text": "first text"},

@@ -36,11 +36,10 @@ def board(folder: str, **settings: Any) -> None:
     with listening(config.host, config.port) as listener:
         import uvicorn
 
-        from raysum.board.places import find
         from raysum.serve.guard import LOCAL
 
-        api, found = build_api(path, config.host in LOCAL), find(path)  # once, so that the first look is not slow
-        say(f"{len(found)} runs and searches: {url_of(config.host, listener.getsockname()[1])}")
+        api = build_api(path, config.host in LOCAL)
+        say(f"runs and searches in {folder}: {url_of(config.host, listener.getsockname()[1])}")
         if config.host not in LOCAL:
             say(f"warning: whoever reaches {config.host} can see them; 127.0.0.1 keeps it to this machine")
         say("Ctrl-C stops it")

@@ -44,16 +44,30 @@ def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()
         elif named(Path(file)) or shape.format or place(Path(file)).is_dir():
             clusters += [_cluster(record) for source in find_sources([file], shape) for record in source.records()]
         else:
-            texts.append((Path(file).name, read_document(Path(file))))
+            texts.append((file, read_document(Path(file))))
     if texts:
-        documents = [document for name, text in texts for document in _documents(name, text, shape)]
+        names = [Path(file).name for file, _ in texts]
+        own = [name if names.count(name) == 1 else file for name, (file, _) in zip(names, texts, strict=True)]
+        found = zip(own, (text for _, text in texts), strict=True)
+        documents = [document for name, text in found for document in _documents(name, text, shape)]
         title = title or (texts[0][1].title if len(texts) == 1 else "")
-        clusters.append({"id": title or texts[0][0], "title": title, "documents": documents})
+        clusters.append(
+            {"id": title or _name([Path(file) for file, _ in texts]), "title": title, "documents": documents}
+        )
     elif title:
         raise UserError("--title is for files of text; clusters in data files have their own titles")
     for told in shape.idle():
         say(told)
     return clusters
+
+
+def _name(files: list[Path]) -> str:
+    """Of one file its own, of several that of the folder that they are all in, if there is one."""
+    first, *others = files
+    if not others:
+        return first.name
+    folders = {file.absolute().parent for file in files}
+    return folders.pop().name if len(folders) == 1 else f"{first.name} and {len(others)} more"
 
 
 def _documents(name: str, text: Text, shape: Shape) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 from pydantic.fields import FieldInfo
+from typer.models import ArgumentInfo
 
 from raysum.config.loading import section_of
 from raysum.config.sections import DECODE_ALIASES, DecodeConfig, ExtractConfig, Section
@@ -55,6 +56,7 @@ def verb(
 
         def command(*, as_json: bool, **given: Any) -> None:
             if section is not None:
+                _check_arguments(parameters, given)
                 pairs = given.get("pairs") or []
                 if items is not None:
                     pairs = [item for item in given[items] or [] if _is_pair(item)]
@@ -74,6 +76,16 @@ def verb(
         return function
 
     return register
+
+
+def _check_arguments(parameters: list[inspect.Parameter], given: dict[str, Any]) -> None:
+    """Raises UserError where a setting stands in the place of an argument."""
+    for one in parameters:
+        told = next(iter(getattr(one.annotation, "__metadata__", ())), None)
+        value = given.get(one.name)
+        if isinstance(told, ArgumentInfo) and isinstance(value, str) and _is_pair(value):
+            name = told.metavar or one.name.upper()
+            raise UserError(f"{name} is missing: {value} is a setting, and comes after it ({told.help or name})")
 
 
 def print_result(result: Any, as_json: bool) -> None:

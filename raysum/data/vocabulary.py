@@ -5,7 +5,7 @@ import heapq
 import io
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from raysum.data.sentences import sentence_spans
 from raysum.data.wordwise import Wordwise
 from raysum.errors import UserError
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, SPECIAL_PIECES, TITLE_END, UNK
+from raysum.runtime.processes import interruptible
 
 _MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids that stand for no text
 _CAPITAL_SHARE, _COMMON_PIECES = 0.01, 100  # of the pieces; ids
@@ -69,6 +70,8 @@ class Vocabulary:
             return cls(content, str(file))
         except OSError as error:
             told = f"cannot read the vocabulary {file}: {error.strerror}"
+            if Path(path).is_dir():
+                told += "; the folder of a bert needs that file, which save_pretrained() of its fast tokenizer writes"
             raise UserError(f"{told}; give a .model file made by SentencePiece, or put back a copy") from None
 
     @classmethod
@@ -80,7 +83,8 @@ class Vocabulary:
         """
         buffer = io.BytesIO()
         try:
-            sentencepiece.SentencePieceTrainer.train(
+            train = partial(
+                sentencepiece.SentencePieceTrainer.train,
                 sentence_iterator=(_EDGE.sub(_EDGE_MARK, text) for text in texts),
                 pretokenization_delimiter=_EDGE_MARK,
                 model_writer=buffer,
@@ -94,6 +98,7 @@ class Vocabulary:
                 control_symbols=list(SPECIAL_PIECES[TITLE_END:]),  # control: no text ever encodes to them
                 minloglevel=2,
             )
+            interruptible(train)
         except RuntimeError as error:
             told = str(error)
             cause = next((cause for part, cause in _CAUSES.items() if part in told), told.splitlines()[0])

@@ -19,8 +19,10 @@ from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.config import PrepareConfig
+from raysum.prepare.encoded import IDS
 from raysum.prepare.shards import size_of, write_shards
 from raysum.prepare.sources.find import RawSource, find_sources
+from raysum.prepare.sources.pairs import unpaired
 from raysum.prepare.sources.record import Rejected
 from raysum.prepare.sources.shape import Shape
 from raysum.prepare.unfinished import begin, goes_on, is_begun, job_of
@@ -78,8 +80,11 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     if given and given.pieces != Vocabulary.pieces and config.kind != "extraction":
         raise UserError(f"{config.vocab} is a bert's, which labels sentences: give --kind extraction, too")
     shape = config.shape
-    found = find_sources([sources] if isinstance(sources, str | Path) else list(sources), shape)
+    named = [sources] if isinstance(sources, str | Path) else list(sources)
+    found = find_sources(named, shape)
     _say_idle(found, shape)
+    for told in unpaired(Path(name).expanduser() for name in named):
+        say(told)
     path = Path(config.out).expanduser().absolute()
     job = job_of(found, config, __version__, " ".join(_given(given, ranker)) or "trained")
     with new_folder(path, partial(goes_on, job=job)) as folder:
@@ -139,6 +144,8 @@ def _train_texts(
         end = shown.n + source.size
         for record in source.records():
             shown.update(min(record.size or size_of(record.raw), end - shown.n))
+            if isinstance(record.raw, dict) and IDS in record.raw:
+                raise UserError(f"{source.path} holds ids; they need the vocabulary that made them: --vocab FILE.model")
             try:
                 cluster = read_cluster(record.cluster())
             except Rejected as reason:

@@ -49,7 +49,7 @@ def _losses(runs: Sequence[Trained], place: Callable[[Trained], dict[int, float]
         at = place(run)
         trained = {line.step: line.loss for line in run.lines if line.loss is not None}
         names = ("training", "validation") if one else ("", run.name)
-        shown = _points(run.name, at, _thinned(trained)), _points(run.name, at, run.validations)
+        shown = _points(run.name, at, _thinned(trained)), _points(run.name, at, _thinned(run.validations))
         drawn.append(charts.Line(names[0], shown[0], number, faint=True))
         drawn.append(charts.Line(names[1], shown[1], number + one))
     return drawn

@@ -1,13 +1,15 @@
 """The datasets of a reproduction, all in one vocabulary."""
 
 import shutil
+from itertools import chain, islice
 from typing import Any
 
 from raysum.data.dataset import VOCABULARY, Dataset
 from raysum.errors import UserError
-from raysum.prepare.config import SPLITS
+from raysum.prepare.config import SPLITS, PrepareConfig
 from raysum.prepare.factbook import corpus as factbook
 from raysum.prepare.job import prepare
+from raysum.prepare.sources.find import RawSource
 from raysum.reproduce.bert import word_pieces
 from raysum.reproduce.place import BASE, Place
 
@@ -60,12 +62,28 @@ def _open_sources(place: Place) -> list[str]:
     return ["samples", str(folder)]
 
 
+def check_splits(place: Place, sources: list[RawSource]) -> None:
+    """Raises UserError where no row of the raw data is of one of the splits, which its first rows tell of most data."""
+    config, lacking = PrepareConfig(out=str(place.out)), {*SPLITS}
+    firsts = ((source, islice(source.records(), 1)) for source in sources)
+    for source, records in chain(firsts, ((source, source.records()) for source in sources)):
+        for record in records:
+            lacking.discard(config.choose_split(record, source.split) or "")
+            if not lacking:
+                return
+    raise _lacks(place, min(lacking, key=SPLITS.index))
+
+
 def _check_splits(place: Place, dataset: Dataset) -> None:
     missing = [split for split in SPLITS if split not in dataset.splits or not dataset.references(split)]
     if missing:
         shutil.rmtree(dataset.path)
         (place.out / "settings.json").unlink()
-        raise UserError(
-            f"{place.config.data} has no clusters with summaries of the split {missing[0]}; name its files "
-            f"{', '.join(SPLITS)}, as in {missing[0]}.jsonl"
-        )
+        raise _lacks(place, missing[0])
+
+
+def _lacks(place: Place, split: str) -> UserError:
+    return UserError(
+        f"{place.config.data} has no clusters with summaries of the split {split}; name its files "
+        f"{', '.join(SPLITS)}, as in {split}.jsonl"
+    )

@@ -12,7 +12,7 @@ from raysum.errors import UserError
 from raysum.prepare.sources.find import find_sources
 from raysum.reproduce.bert import UNPUBLISHED
 from raysum.reproduce.config import ReproduceConfig
-from raysum.reproduce.corpora import OPEN, OPEN_TOLD, prepare_dataset
+from raysum.reproduce.corpora import OPEN, OPEN_TOLD, check_splits, prepare_dataset
 from raysum.reproduce.measures import fill, row_of
 from raysum.reproduce.place import BASE, Place
 from raysum.reproduce.scoring import evaluate_system, folder_of
@@ -24,6 +24,9 @@ from raysum.runtime.lock import LOCK, held
 from raysum.runtime.stages import Stages, span
 from raysum.runtime.storage import write_json, write_text, writing
 
+_NOTHING = 0.005  # is shown as 0.00
+_FACTBOOK = 19 << 20  # bytes of the quickstart's, as they are estimated, of which PREPARE is
+
 
 @dataclass(frozen=True)
 class Step:
@@ -34,6 +37,7 @@ class Step:
     seconds: float
     done: Path
     act: Callable[[], Any]
+    fixed: float = 0.0  # of the seconds, those that it has on every machine
 
 
 def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -> Reproduction:
@@ -48,13 +52,16 @@ def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -
     began, asked = time.monotonic(), chosen(tables)
     place = Place(section_of(ReproduceConfig, {**settings, "data": str(data), "out": str(out)}))
     _check_given(place.config)
-    for raw in (place.config.data, place.config.open):
-        if raw is not None:
-            find_sources([raw])
+    sources = find_sources([place.config.data])
+    if place.config.open is not None:
+        find_sources([place.config.open])
+    check_splits(place, sources)
+    size = sum(source.size for source in sources)
     with held(place.out, place.out / LOCK):
         place.claim()
         with writing(place.out):
-            _work([step for step in {one.name: one for one in _steps(place, asked)}.values() if not step.done.exists()])
+            steps = {one.name: one for one in _steps(place, asked, size)}
+            _work([step for step in steps.values() if not step.done.exists()])
             made = [_made(place, table) for table in asked]
     return Reproduction(str(place.out), time.monotonic() - began, made)
 
@@ -68,7 +75,7 @@ def _check_given(config: ReproduceConfig) -> None:
 
 
 def _work(steps: list[Step]) -> None:
-    stages = Stages({step.name: step.seconds for step in steps})
+    stages = Stages({step.name: step.seconds for step in steps}, fixed={step.name: step.fixed for step in steps})
     trained = [step.name for step in steps if step.name.startswith("train ")]
     for step in steps:
         left = f"; left to train: {len(trained)}" if trained else ""
@@ -77,8 +84,9 @@ def _work(steps: list[Step]) -> None:
         trained = [name for name in trained if name != step.name]
 
 
-def _steps(place: Place, tables: list[Table]) -> Iterator[Step]:
-    """What the tables need, each thing once, before what needs it."""
+def _steps(place: Place, tables: list[Table], size: int) -> Iterator[Step]:
+    """What the tables need, each thing once, before what needs it; ``size`` are bytes of raw text."""
+    prepared = START + PREPARE * size / _FACTBOOK
     used = [one for table in tables for one in needed(table) if not place.lacks(one)]
     runs = {run.name: run for one in used for run in one.trained}
     datasets = dict.fromkeys([*([BASE] if used else []), *(name for one in used for name in datasets_of(one))])
@@ -86,13 +94,13 @@ def _steps(place: Place, tables: list[Table]) -> Iterator[Step]:
         datasets["many"] = None
     for name in datasets:
         told = f"prepare the data for {name} input"
-        yield Step(f"data {name}", told, PREPARE, place.data(name), partial(prepare_dataset, place, name))
+        yield Step(f"data {name}", told, prepared, place.data(name), partial(prepare_dataset, place, name))
     seconds = place.config.seconds or 3600.0
     length = span(seconds) if place.config.seconds else "as long as its paper did"
     for name, run in runs.items():
         whole = seconds + START * (1 + len(run.pretrained))
         told = f"train {name}, {length}"
-        yield Step(f"train {name}", told, whole, place.trained(name), partial(train_system, place, run))
+        yield Step(f"train {name}", told, whole, place.trained(name), partial(train_system, place, run), seconds)
     for name in dict.fromkeys(one.run for one in used if one.strategy):
         run = systems()[name]
         yield Step(
@@ -130,6 +138,8 @@ def _made(place: Place, table: Table) -> Filled:
     found = fill(place, table)
     rows = [_row(place, table, name, cells) for name, cells in found["rows"].items()]
     notes = [*table.notes, *found.get("notes", [])]
+    if table.measure == "rouge":
+        notes += _too_short(rows)
     if place.config.open is None and any(OPEN in one.pretrained for one in needed(table)):
         notes.append(OPEN_TOLD)
     lacking = {one.name: lacks for one in needed(table) if (lacks := place.lacks(one))}
@@ -148,6 +158,14 @@ def _made(place: Place, table: Table) -> Filled:
     write_json(file, made.to_dict())
     write_text(file.with_suffix(".html"), made.page())
     return made
+
+
+def _too_short(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A remark on the rows that were trained and have a figure that is shown as 0.00."""
+    trained = (row for row in rows if row["seconds"])
+    lost = [row["row"] for row in trained if any(cell.get("value", 1) < _NOTHING for cell in row["ours"])]
+    if lost:
+        yield f"{', '.join(lost)}: figures of 0 say only that the training was too short; give more minutes=."
 
 
 def _row(place: Place, table: Table, name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,8 +17,15 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.private import loopback_only, same_modules, session_folder, stop_half_started
+from raysum.runtime.private import (
+    loopback_only,
+    no_sigterm_handler,
+    same_modules,
+    session_folder,
+    stop_half_started,
+)
 from raysum.runtime.processes import cores, environment
+from raysum.runtime.progress import say
 from raysum.runtime.silence import muted
 
 NO_DASHBOARD = "RAYSUM_NO_DASHBOARD"  # set in the environment: Ray is started without its dashboard
@@ -138,24 +145,31 @@ def signals_held() -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP wait for the end of the block, and what starts in the block never sees Ctrl-C.
 
     Ray interrupted while it starts leaves processes behind, or waits without end for one that Ctrl-C has ended. It also
-    puts a handler of SIGTERM of its own, which would end this process before it has cleaned up. What is started
-    inherits this thread's mask; another thread, which has none, may take the signal, so handlers keep what came.
+    puts a handler of SIGTERM of its own, which would end this process before it has cleaned up; it is put at the end
+    where there was none. What is started inherits this thread's mask; another thread, which has none, may take the
+    signal, so handlers keep what came, and say so.
     """
     came: list[int] = []
     ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     held = ending if threading.current_thread() is threading.main_thread() else ()
 
     def hold(number: int, frame: Any) -> None:
+        if not came:
+            say("stopping, as soon as Ray has started")
         came.append(number)
+
+    def leave(number: int, frame: Any) -> None:
+        sys.exit(number)
 
     handlers = {number: signal.signal(number, hold) for number in held}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        yield
+        with no_sigterm_handler():
+            yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number, handler in handlers.items():
-            if handler != signal.SIG_DFL or signal.getsignal(number) == hold:  # else Ray's is the better one
-                signal.signal(number, handler)
+            bare = number == signal.SIGTERM and handler == signal.SIG_DFL
+            signal.signal(number, leave if bare else handler)  # as Ray's does: at the exit Ray is ended
         for which in dict.fromkeys(came):
             signal.raise_signal(which)

@@ -114,6 +114,15 @@ def loopback_only() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def no_sigterm_handler() -> Iterator[None]:
+    """A Ray started or joined in the block puts no handler of SIGTERM."""
+    import ray
+
+    with mock.patch.object(ray._private.utils, "set_sigterm_handler", lambda handler: None):
+        yield
+
+
 def stop_half_started(error: Exception) -> str | None:
     """End the processes of a Ray whose start ended in ``error``; the folder of its session, where it has one.
 

@@ -5,12 +5,16 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from raysum.runtime.silence import quiet_training
 
+_Result = TypeVar("_Result")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _LARGEST = 64 << 20  # bytes: larger blocks still go back at once, as keeping them costs too much memory
 _KEPT = 256 << 20  # bytes that may stay free at the end of the heap
@@ -32,6 +36,21 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
         for name in values:
             os.environ.pop(name, None)
         os.environ.update(before)
+
+
+def interruptible(work: Callable[..., _Result], *given: Any) -> _Result:
+    """What ``work`` returns or raises, in a thread of its own: Ctrl-C does not wait for the end of code in C, which is
+    then left behind."""
+    future: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work(*given))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future.result()
 
 
 def cores() -> int:

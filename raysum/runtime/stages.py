@@ -12,10 +12,13 @@ _TRUST = 20.0  # seconds of stages before what they took counts for more than wh
 
 
 class Stages:
-    """``expected`` are the seconds that each stage takes elsewhere; the first ones tell how this machine compares."""
+    """``expected`` are the seconds that each stage takes elsewhere; the first ones tell how this machine compares.
 
-    def __init__(self, expected: Mapping[str, float], beat: float = BEAT):
-        self.expected, self.beat = dict(expected), beat
+    ``fixed`` are those of them that are the same on every machine, as of a training that has so much time.
+    """
+
+    def __init__(self, expected: Mapping[str, float], beat: float = BEAT, fixed: Mapping[str, float] | None = None):
+        self.expected, self.beat, self.fixed = dict(expected), beat, dict(fixed or {})
         self.seconds: dict[str, float] = {}  # of the stages that have ended
 
     @contextmanager
@@ -41,11 +44,15 @@ class Stages:
 
     def left(self, name: str, spent: float) -> float:
         """Seconds until all stages have ended, ``spent`` seconds after ``name`` has begun."""
-        done = sum(self.expected[other] for other in self.seconds)
-        took = sum(self.seconds.values())
-        pace = max((_TRUST + took) / (_TRUST + done), (took + spent) / (done + self.expected[name]))
-        coming = sum(seconds for other, seconds in self.expected.items() if other not in {name, *self.seconds})
-        return pace * coming + max(pace * self.expected[name] - spent, 0.0)
+        same = {other: self.fixed.get(other, 0.0) for other in self.expected}
+        varies = {other: seconds - same[other] for other, seconds in self.expected.items()}
+        done = sum(varies[other] for other in self.seconds)
+        took = sum(max(seconds - same[other], 0.0) for other, seconds in self.seconds.items())
+        now = took + max(spent - same[name], 0.0)
+        pace = max((_TRUST + took) / (_TRUST + done), now / max(done + varies[name], 1.0))
+        coming = (other for other in self.expected if other not in {name, *self.seconds})
+        left = sum(same[other] + pace * varies[other] for other in coming)
+        return left + max(same[name] + pace * varies[name] - spent, 0.0)
 
 
 def span(seconds: float) -> str:

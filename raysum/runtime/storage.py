@@ -113,7 +113,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the folder is incomplete") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} does not read as JSON: {error}") from None
+        raise UserError(f"{path} does not read as JSON ({error}); put back a copy, or make it again") from None
 
 
 def converted(head: bytes, name: str | Path) -> str:
@@ -143,14 +143,19 @@ def drop_torn(path: Path) -> None:
         write_text(path, b"".join(whole).decode())
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path, wanted: bytes = b"", every: int = 1) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file; nothing where it does not exist. A torn line (of a killed writer) is left out.
 
+    With ``wanted`` those whose lines hold it, each ``every``-th of the others (0: none), and the last.
     Raises UserError where a line is something else.
     """
     if path.is_file():
+        end = path.stat().st_size
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
+                end -= len(line)
+                if (not every or number % every) and end > 0 and wanted not in line and line.startswith(b"{"):
+                    continue
                 found = next(parsed([line]), None)
                 if found is None and not line.startswith((b"{", b"\0")):  # zeros are what a crashed disk leaves
                     raise UserError(f"{path}, line {number} is no JSON object; put back a copy, or remove that line")

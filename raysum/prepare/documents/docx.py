@@ -19,7 +19,7 @@ def read(content: bytes, name: str) -> Text:
         document = docx.Document(io.BytesIO(content)) if size <= LONGEST else None
     except Exception as error:  # of zip, XML and the library itself
         told = str(error)[:100] or type(error).__name__
-        raise UserError(f"{name} does not read as a Word document ({told})") from None
+        raise UserError(f"{name} does not read as a Word document ({told}); save it again, or leave it out") from None
     if document is None:
         raise UserError(f"{name} unpacks to something {TOO_LONG}; save it in parts")
     blocks = (

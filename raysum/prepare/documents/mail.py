@@ -4,15 +4,19 @@ import email
 import email.policy
 from email.message import EmailMessage
 
+from raysum.errors import UserError
 from raysum.prepare.documents import html
 from raysum.prepare.documents.text import Text, decoded
 
 
 def read(content: bytes, name: str) -> Text:
-    """The body, without lines quoted of other messages; the subject is the title."""
-    message = email.message_from_bytes(content, policy=email.policy.default)
-    assert isinstance(message, EmailMessage)
-    body = message.get_body(("plain", "html"))
+    """The body, without lines quoted of other messages; the subject is the title. Raises UserError."""
+    try:
+        message = email.message_from_bytes(content, policy=email.policy.default)
+        assert isinstance(message, EmailMessage)
+        body = message.get_body(("plain", "html"))
+    except RecursionError:
+        raise UserError(f"{name} does not read as e-mail: its parts are nested too deep; leave it out") from None
     subject = str(message.get("subject") or "")
     if body is None:
         return Text("", subject)

@@ -28,7 +28,8 @@ def read(content: bytes, name: str) -> Text:
     except UserError:
         raise
     except Exception as error:  # pypdf raises errors of many kinds on damaged files
-        raise UserError(f"{name} does not read as PDF ({type(error).__name__}: {str(error)[:100]})") from None
+        told = f"{name} does not read as PDF ({type(error).__name__}: {str(error)[:100]})"
+        raise UserError(f"{told}; fetch or print it again, or leave it out") from None
     paragraphs = [(number, first, block) for number, page in enumerate(pages, 1) for first, block in _opened(page)]
     if not paragraphs:
         told = f"{name} holds no text on its {len(pages)} pages, as scans do"

@@ -32,11 +32,12 @@ def read_document(path: Path) -> Text:
     Raises UserError where it does not read, holds no text, or is too long.
     """
     try:
-        if path.stat().st_size > LONGEST:
-            raise UserError(f"{path} is {TOO_LONG}; summarize parts of it")
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(LONGEST + 1)  # no more, also of a device
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if len(content) > LONGEST:
+        raise UserError(f"{path} is {TOO_LONG}; summarize parts of it")
     return parsed(content, path.name, str(path))
 
 

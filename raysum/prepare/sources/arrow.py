@@ -23,4 +23,4 @@ def read_arrow(path: Path) -> Iterator[Record]:
                 reader, batches = file, (file.get_batch(number) for number in range(file.num_record_batches))
             yield from records_of(path, reader.schema.names, batches)
     except pa.ArrowException as error:
-        raise UserError(f"{path} does not read as Arrow: {error}") from None
+        raise UserError(f"{path} does not read as Arrow ({error}); make or fetch the file again") from None

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from raysum.errors import UserError
@@ -19,9 +20,16 @@ from raysum.prepare.sources.folders import cluster_folders, listed, read_folder
 from raysum.prepare.sources.formats import TOLD, format_of, named
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
+from raysum.runtime.progress import say
 from raysum.runtime.storage import converted
 
 _OF_ARROW = ("dataset_dict.json", "dataset_info.json", "state.json")  # tell of the data beside or below them
+_NO_TEXT = {  # what files begin with that have the name of a text
+    b"\x1f\x8b": "gzipped; let its name end in .gz",
+    b"PK\x03\x04": "a zip archive; unpack it (what torch has saved is called .pt)",
+    b"PAR1": "Parquet; let its name end in .parquet",
+    b"ARROW1": "Arrow; let its name end in .arrow",
+}
 _SAMPLES = Path(__file__).parents[2] / "samples"
 
 
@@ -80,35 +88,57 @@ def _expand(path: Path, shape: Shape) -> list[RawSource]:
             return _expand_folder(path, shape)
         if not path.exists():
             raise UserError(f"no such file or folder: {path}")
+        if not path.is_file():
+            raise UserError(f"{path} is neither a file nor a folder; copy what it gives into a file")
         if path.stat().st_size == 0:
             raise UserError(f"{path} is empty: it holds no cluster")
+        if path.suffix == ".parquet":
+            _check_raw(path.parent, path)
         found = format_of(path, shape.format)
         if found.is_text(path):
-            with path.open("rb") as file:
-                _check_encoding(file.read(4), path)
+            _check_text(path)
         return [RawSource(path, _split_of(path), found.read, found.size_of_text(path), found.table)]
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _check_encoding(head: bytes, path: Path) -> None:
+def _check_raw(folder: Path, given: Path) -> None:
+    if (folder / "manifest.json").is_file() and any(folder.glob("*.lengths.npy")):
+        what = "a dataset" if given == folder else "a shard of a dataset"
+        raise UserError(f"{given} is {what} that `raysum prepare` has made; name the raw clusters it was made of")
+
+
+def _check_text(path: Path) -> None:
+    with path.open("rb") as file:
+        head = file.read(8)
+    if what := next((told for begin, told in _NO_TEXT.items() if head.startswith(begin)), None):
+        raise UserError(f"{path} is not text, but {what}")
     if (told := converted(head, path)).startswith("it is"):
         raise UserError(f"{path} is not UTF-8 text; {told}")
 
 
 def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     """Its data files; or itself, when its folders hold documents; or else what its folders train, valid, test hold."""
-    if (folder / "manifest.json").is_file() and any(folder.glob("*.lengths.npy")):
-        raise UserError(f"{folder} is a dataset that `raysum prepare` has made; name the raw clusters it was made of")
-    files = [item for item in listed(folder) if item.is_file() and named(item) and item.name not in _OF_ARROW]
-    files = [item for item in files if item.suffix != ".json"] or files  # beside others it tells about them
+    _check_raw(folder, folder)
+    files = [item for item in listed(folder) if not item.is_dir() and named(item) and item.name not in _OF_ARROW]
+    rows = [item for item in files if item.suffix != ".json"] or files  # beside others it tells about them
+    if beside := [item.name for item in files if item not in rows]:
+        _say_once(
+            f"{folder}: {', '.join(beside)} is not read, as there are files of rows beside; name it if it has rows"
+        )
+    files = rows
     if not files and next(cluster_folders(folder), None):
-        size = sum(file.stat().st_size for file in folder.rglob("*") if is_document(file))
+        size = sum(file.stat().st_size for file in folder.rglob("*") if is_document(file) and file.is_file())
         return [RawSource(folder, _split_in_name(folder), read_folder, size)]
     inner = files or [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
     if not inner:
         raise UserError(f"{folder} holds neither files of clusters ({TOLD}) nor folders of documents")
     return [source for item in inner for source in _expand(item, shape)]
+
+
+@cache
+def _say_once(told: str) -> None:
+    say(told)
 
 
 def _split_of(path: Path) -> str | None:

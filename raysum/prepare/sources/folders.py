@@ -19,7 +19,10 @@ def read_folder(folder: Path) -> Iterator[Record]:
     No documents are ``title.txt``, ``summary.txt``, and other references in ``summary.1.txt`` and so on.
     """
     for cluster in cluster_folders(folder):
-        files = [file for file in listed(cluster) if file.is_file() and is_document(file)]
+        files = [file for file in listed(cluster) if is_document(file) and not file.is_dir()]
+        if odd := next((file for file in files if not file.is_file()), None):
+            yield Record(str(cluster), cluster.name, "a document does not read", f"{odd} is no file to read, or gone")
+            continue
         if sum(file.stat().st_size for file in files) > LONGEST:
             yield Record(str(cluster), cluster.name, TOO_LONG)
             continue

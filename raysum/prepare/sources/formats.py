@@ -10,7 +10,7 @@ from raysum.errors import UserError
 from raysum.prepare.sources.arrow import read_arrow
 from raysum.prepare.sources.csv import read_csv, read_tsv
 from raysum.prepare.sources.jsonl import read_json, read_jsonl
-from raysum.prepare.sources.pairs import read_pairs
+from raysum.prepare.sources.pairs import SOURCES, read_pairs
 from raysum.prepare.sources.parquet import read_parquet
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.stories import read_story
@@ -57,7 +57,7 @@ FORMATS = {
         Format("arrow", ".arrow", r"\.arrow$", read_arrow, (b"ARROW1", b"\xff\xff\xff\xff"), table=True, plain=False),
         Format("torch", ".pt", r"\.pt$", read_list, (b"PK\x03\x04",), plain=False),
         Format("story", ".story", r"\.story$", read_story),
-        Format("pairs", ".src", r"(^|\.)src(\.cleaned|\..*\.txt)?$", read_pairs),
+        Format("pairs", ".src", SOURCES.pattern, read_pairs),
         Format("tensor2tensor", "wiki_content.tfrecords-*", r"^wiki_content\.tfrecords-", read_wikis, plain=False),
     )
 }

@@ -22,7 +22,7 @@ def read_json(path: Path) -> Iterator[Record]:
     """A list of objects, or one object, in a file of at most a GiB, plain or gzipped; or else JSON lines under this
     name.
 
-    Raises UserError where it is larger.
+    Raises UserError where it is larger, or begins as a list that does not read.
     """
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         content = file.read(_LARGEST + 1) if path.stat().st_size <= _LARGEST else None
@@ -33,7 +33,9 @@ def read_json(path: Path) -> Iterator[Record]:
     content = content.removeprefix(codecs.BOM_UTF8)
     try:
         value = parse_json(content.decode())
-    except (ValueError, Rejected):  # a UnicodeDecodeError is a ValueError
+    except (ValueError, Rejected) as error:  # a UnicodeDecodeError is a ValueError
+        if content.lstrip().startswith(b"["):
+            raise UserError(f"{path} is no JSON list ({error}); make or fetch the file again, in UTF-8") from None
         yield from read_jsonl(path)
         return
     for number, raw in enumerate(value if isinstance(value, list) else [value], 1):
@@ -56,7 +58,8 @@ def _parsed(where: str, text: bytes) -> Record:
     except UnicodeDecodeError as error:
         return not_utf8(where, text, error)
     except ValueError as error:
-        reason, detail = "not JSON", str(error)
+        hint = "; a list of clusters in one file is called .json" if text.startswith(b"[") else ""
+        reason, detail = "not JSON", f"{error}{hint}"
     except Rejected as error:
         reason, detail = error.reason, error.detail
     return Record(where, text.decode("utf-8", "replace"), reason, detail)

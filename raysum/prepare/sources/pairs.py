@@ -2,13 +2,15 @@
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.prepare.sources.known import multi_news
 from raysum.prepare.sources.record import TOO_LONG, Record, bounded_lines, not_utf8
+
+SOURCES = re.compile(r"(^|\.)src(\.cleaned|\..*\.txt)?$")  # names of files
 
 
 def read_pairs(path: Path) -> Iterator[Record]:
@@ -33,6 +35,19 @@ def targets_of(path: Path) -> Path | None:
     name = re.sub(r"(?<=\.)src(?=\.|$)", "tgt", path.name)
     found = (path.with_name(one) for one in (name, name.removesuffix(".cleaned")) if one != path.name)
     return next((one for one in found if one.is_file()), None)
+
+
+def unpaired(folders: Iterable[Path]) -> Iterator[str]:
+    """A line for each file of sources or summaries in ``folders``, or given itself, that has none of the other."""
+    for given in folders:
+        files = [given] if given.is_file() else [*given.glob("*src*"), *given.glob("*tgt*")]
+        pairs = {file: targets_of(file) for file in files if SOURCES.search(file.name)}
+        for file, targets in sorted(pairs.items()):
+            if targets is None:
+                yield f"{file} has no file of summaries beside it, as {file.name.replace('src', 'tgt')} would be"
+        for file in sorted({*files} - {*pairs} - {*pairs.values()}):
+            if given.is_dir() and SOURCES.search(file.name.replace("tgt", "src")):
+                yield f"{file} is left out: it has no file of sources beside it, as {file.name.replace('tgt', 'src')}"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:

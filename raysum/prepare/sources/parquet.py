@@ -23,7 +23,7 @@ def read_parquet(path: Path) -> Iterator[Record]:
         with pq.ParquetFile(path) as file:
             yield from records_of(path, file.schema_arrow.names, file.iter_batches(_ROWS))
     except pa.ArrowException as error:
-        raise UserError(f"{path} does not read as Parquet: {error}") from None
+        raise UserError(f"{path} does not read as Parquet ({error}); make or fetch the file again") from None
 
 
 def records_of(path: Path, columns: Sequence[str], batches: "Iterable[RecordBatch]") -> Iterator[Record]:

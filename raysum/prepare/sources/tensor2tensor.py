@@ -41,9 +41,11 @@ def read_wikis(path: Path) -> Iterator[Record]:
 
 
 def _found(path: Path, name: str) -> list[Path]:
-    """The files of that name under the shard's folder, or the one above."""
+    """The files of that name under the shard's folder, or the one above without other folders of shards in it."""
     for folder in (path.parent, path.parent.parent):
-        if files := sorted(folder.rglob(name)):
+        others = {file.parent for file in folder.rglob(f"{CONTENT}*")} - {path.parent}
+        others |= {other.parent for other in others} - {folder, *folder.parents}
+        if files := [file for file in sorted(folder.rglob(name)) if others.isdisjoint(file.parents)]:
             return files
     raise UserError(f"{path} has no {name} under its folder or beside it; its clusters need it: fetch it, too")
 

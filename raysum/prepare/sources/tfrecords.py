@@ -2,13 +2,16 @@
 
 import gzip
 import struct
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
 
+_MEND = "fetch it again"
 _LARGEST = 1 << 30  # bytes of a record: a length beyond is a damaged one
 _MASK = 0xA282EAD8  # the format's: checksums of data that hold checksums are weak
 
@@ -16,18 +19,26 @@ _MASK = 0xA282EAD8  # the format's: checksums of data that hold checksums are we
 def read_examples(path: Path) -> Iterator[dict[str, list[bytes]]]:
     """The fields of each record that hold bytes, by name. Raises UserError where a checksum differs or bytes lack."""
     parsed = _message("Example")
-    with gzip.open(path) if ".gz" in path.name else path.open("rb") as file:
+    with _reading(path), gzip.open(path) if ".gz" in path.name else path.open("rb") as file:
         number = 0
         while head := file.read(12):
             number += 1
             length, checksum = struct.unpack("<QI", head) if len(head) == 12 else (_LARGEST + 1, 0)
             if length > _LARGEST or _masked(head[:8]) != checksum:
-                raise UserError(f"{path} is damaged at record {number}: its length is not what was written")
+                raise UserError(f"{path} is damaged at record {number}: its length is not what was written; {_MEND}")
             body = file.read(length + 4)
             if len(body) < length + 4 or _masked(body[:-4]) != struct.unpack("<I", body[-4:])[0]:
-                raise UserError(f"{path} is damaged at record {number}: its bytes are not what was written")
+                raise UserError(f"{path} is damaged at record {number}: its bytes are not what was written; {_MEND}")
             features = parsed.FromString(body[:-4]).features.feature
             yield {one.key: list(one.value.bytes_list.value) for one in features}
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} does not read to its end ({error}); {_MEND}") from None
 
 
 def _masked(data: bytes) -> int:

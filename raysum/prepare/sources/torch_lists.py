@@ -28,9 +28,10 @@ def read_list(path: Path) -> Iterator[Record]:
         raise UserError(
             f"{path} {told}, and is not loaded, since that could run code; save it as lists, or as JSON lines"
         ) from None
-    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise UserError(f"{path} does not read as a saved list ({str(error)[:200]}); fetch the file again") from None
+    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError):
+        told = "cut, damaged or no list that torch has saved"
+        raise UserError(f"{path} does not read as a saved list: it is {told}; fetch the file again") from None
     if not isinstance(rows, list):
-        raise UserError(f"{path} holds no list of clusters, but one {type(rows).__name__}")
+        raise UserError(f"{path} holds no list of clusters, but one {type(rows).__name__}; save a list of dictionaries")
     for number, row in enumerate(rows, 1):
         yield Record(f"{path}:{number}", row)

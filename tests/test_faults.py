@@ -1,0 +1,320 @@
+"""Kinds of bad input, through the command line: each is one message that names the thing, soon, and nothing is lost.
+
+More of them: rows in test_hostile_rows.py, formats in test_formats.py, documents in test_documents.py, datasets in
+test_damage.py, disks in test_full_disk.py, kills in test_prepare_kills.py.
+"""
+
+import gzip
+import json
+import os
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from raysum.cli.app import main
+from raysum.data.vocabulary import Vocabulary
+
+pytestmark = pytest.mark.timeout(60)
+TEXT = "The Elbe has {} bridges and rises in valley 3 near the old town."
+ROWS = [
+    {"id": f"r{i}", "title": "Elbe", "documents": [TEXT.format(i)], "summary": "It has bridges."} for i in range(20)
+]
+LINES = "".join(f"{json.dumps(row)}\n" for row in ROWS).encode()
+LIST = json.dumps(ROWS).encode()
+LATIN = json.dumps([*ROWS, ROWS[0] | {"title": "Straße"}], ensure_ascii=False).encode("latin-1")
+CELLS = b"documents,summary\n" + b"The Elbe has bridges,It has.\n" * 20
+PAIR = b"The Elbe has bridges ||||| and more of it\n"
+IDS = b'[{"src": [[9, 4000]], "tgt": [1, 9, 2]}]'
+MAIL = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (i, i) for i in range(2000))
+PREPARE = "prepare raw --out data --vocab {vocabulary}"
+TRAIN = "train pht data=set out=run train.workers=0 train.steps=1"
+Make = Callable[[Path], object]
+
+
+def file(name: str, content: bytes) -> Make:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def table(name: str, rows: pa.Table, harm: Make = lambda path: None) -> Make:
+    def make(folder: Path) -> None:
+        pq.write_table(rows, folder / name, compression="none", use_dictionary=False)
+        harm(folder / name)
+
+    return make
+
+
+def arrow(folder: Path) -> None:
+    rows = pa.Table.from_pylist(ROWS)
+    with pa.OSFile(str(folder / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    cut(900)(folder / "a.arrow")
+
+
+def saved(value: object) -> Make:
+    return lambda folder: torch.save(value, folder / "a.pt")
+
+
+def zipped(name: str) -> Make:
+    def make(folder: Path) -> None:
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr("rows", LINES)
+
+    return make
+
+
+def cut(size: int) -> Make:
+    return lambda path: os.truncate(path, size)
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[300:900] = b"\xff" * 600
+    path.write_bytes(content)
+
+
+def both(*makes: Make) -> Make:
+    return lambda folder: [make(folder) for make in makes]
+
+
+def link(name: str, to: str) -> Make:
+    return lambda folder: (folder / name).symlink_to(to)
+
+
+def pipe(name: str) -> Make:
+    return lambda folder: os.mkfifo(folder / name)
+
+
+def cluster(make: Make) -> Make:
+    """Of two clusters of documents one is so."""
+
+    def made(folder: Path) -> None:
+        for name in ("good", "bad"):
+            (folder / name).mkdir()
+            (folder / name / "a.txt").write_text(TEXT)
+        make(folder / "bad")
+
+    return made
+
+
+ROW_TABLE = pa.Table.from_pylist(ROWS)
+SOURCES: dict[str, tuple[Make, str]] = {  # what lies in the folder `raw`, and what is said of it
+    "JSON lines in UTF-16": (
+        file("a.jsonl", LINES.decode().encode("utf-16")),
+        "is not UTF-8 text; it is UTF-16: iconv",
+    ),
+    "JSON lines with the line ends of old": (file("a.jsonl", LINES.replace(b"\n", b"\r")), "1 not JSON (first: raw/a"),
+    "a JSON list that is cut": (file("a.json", LIST[:-40]), "raw/a.json is no JSON list (Unterminated string"),
+    "a JSON list in Latin-1": (file("a.json", LATIN), "raw/a.json is no JSON list ('utf-8' codec can't"),
+    "a JSON list under another name": (
+        file("a.jsonl", json.dumps(ROWS, indent=1).encode()),
+        "one file is called .json",
+    ),
+    "a number as JSON": (file("a.json", b"5"), "1 not an object with title and documents (first: raw/a.json:1"),
+    "a list inside of an object": (file("a.json", b'{"data": %b}' % LIST), "found data, id; name them with --map"),
+    "CSV as JSON lines": (file("a.jsonl", CELLS), "not JSON (first: raw/a.jsonl:1"),
+    "gzip without its suffix": (file("a.jsonl", gzip.compress(LINES)), "but gzipped; let its name end in .gz"),
+    "a zip archive as JSON lines": (zipped("a.jsonl"), "but a zip archive; unpack it"),
+    "a zip archive as a saved list": (zipped("a.pt"), "does not read as a saved list: it is cut, damaged or"),
+    "Parquet as JSON lines": (table("a.jsonl", ROW_TABLE), "but Parquet; let its name end in .parquet"),
+    "semicolons": (file("a.csv", CELLS.replace(b",", b";")), "only documents;summary; name one with --map documents"),
+    "JSON lines as CSV": (file("a.csv", LINES), "raw/a.csv has no column `documents`"),
+    "a header alone": (file("a.csv", CELLS[:18]), "raw/a.csv is empty: it holds no cluster"),
+    "CSV that is cut": (file("a.csv.gz", gzip.compress(CELLS)[:-9]), "a.csv.gz does not read to its end"),
+    "a gzip file with more behind": (file("a.jsonl.gz", gzip.compress(LINES) + b"more"), "a.jsonl.gz does not read to"),
+    "Parquet that is cut": (table("a.parquet", ROW_TABLE, cut(600)), "a.parquet does not read as Parquet"),
+    "Parquet with damaged pages": (table("a.parquet", ROW_TABLE, flipped), "a.parquet does not read as Parquet"),
+    "Parquet of numbers": (
+        table("a.parquet", pa.table({"documents": [1, 2]})),
+        "2 documents is not a list (first: raw",
+    ),
+    "Parquet without rows": (table("a.parquet", ROW_TABLE.slice(0, 0)), "a.parquet is empty: it holds no cluster"),
+    "Arrow that is cut": (arrow, "a.arrow does not read to its end"),
+    "a saved dictionary": (saved({"a": 1}), "holds no list of clusters, but one dict; save a list of dictionaries"),
+    "PRIMERA of wrong types": (saved([{"text": 5, "tgt": "a"}]), "1 paragraphs is not a list (first: raw/a.pt:1"),
+    "ids of another vocabulary": (file("a.json", IDS), "1 an id is not of the vocabulary (first: raw/a.json:1, 9 to"),
+    "an empty .tgt": (both(file("a.src", PAIR * 9), file("a.tgt", b"")), "a.src and raw/a.tgt are not pairs"),
+    "a .src of empty lines": (both(file("a.src", b"\n" * 9), file("a.tgt", PAIR * 9)), "9 no documents (first: raw/a"),
+    "a story in Latin-1": (file("a.story", "Straße\n\n@highlight\n\nx".encode("latin-1")), "1 not UTF-8 (first: raw/a"),
+    "e-mail that is nested deep": (cluster(file("a.eml", MAIL)), "raw/bad/a.eml does not read as e-mail: its parts"),
+    "a document that is gone": (cluster(link("b.txt", "gone.txt")), "raw/bad/b.txt is no file to read, or gone"),
+    "a pipe among documents": (cluster(pipe("b.txt")), "raw/bad/b.txt is no file to read, or gone"),
+    "a link to itself": (
+        both(file("a.jsonl", LINES), link("b.jsonl", "b.jsonl")),
+        "no such file or folder: raw/b.jsonl",
+    ),
+    "a link to nothing": (both(file("a.jsonl", LINES), link("b.jsonl", "gone")), "no such file or folder: raw/b.jsonl"),
+    "a pipe": (both(file("a.jsonl", LINES), pipe("b.jsonl")), "raw/b.jsonl is neither a file nor a folder"),
+    "a device": (link("a.jsonl", "/dev/zero"), "raw/a.jsonl is neither a file nor a folder"),
+    "one bad file of two": (both(file("a.jsonl", LINES), file("b.parquet", b"PAR1")), "raw/b.parquet does not read"),
+    "one empty file of two": (both(file("a.jsonl", LINES), file("b.jsonl", b"")), "raw/b.jsonl is empty"),
+}
+VERBS: dict[str, tuple[str, str]] = {  # commands beside good clusters in `raw`, and what is said
+    "ids without their vocabulary": (
+        "prepare ids.json --out data",
+        "ids.json holds ids; they need the vocabulary that",
+    ),
+    "a vocabulary that is cut": ("prepare raw --out data --vocab cut.model", "cut.model is not a SentencePiece model"),
+    "a folder without a tokenizer": (
+        "prepare raw --out data --vocab raw",
+        "raw/tokenizer.json: No such file or direct",
+    ),
+    "a file in the way of the folder": (
+        "prepare raw --out cut.model/data --vocab {vocabulary}",
+        "cut.model/data: File",
+    ),
+    "a place that takes nothing": (
+        "prepare raw --out /proc/data --vocab {vocabulary}",
+        "cannot write /proc/data: No such",
+    ),
+    "a dataset as raw clusters": ("prepare good --out data", "good is a dataset that `raysum prepare` has made; name"),
+    "a shard as raw clusters": ("prepare good/train-00000.parquet --out data", "is a shard of a dataset that `raysum"),
+    "a device as a text": ("summarize lead /dev/zero", "/dev/zero is longer than 64 MiB; summarize parts of it"),
+    "raw clusters as a dataset": (TRAIN.replace("set", "raw"), "raw is not a dataset: it has no manifest.json"),
+    "a dataset of another kind": (TRAIN.replace("set", "labelled"), "labelled is a dataset of kind 'extraction'"),
+    "datasets of two vocabularies": (TRAIN.replace("set", "[good,other]"), "other cannot be mixed with"),
+}
+UNSEEN = "a shard of other data"
+DATASETS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a manifest that is cut": (lambda path: cut(200)(path / "manifest.json"), "manifest.json does not read as JSON"),
+    "an empty manifest": (
+        lambda path: cut(0)(path / "manifest.json"),
+        "manifest.json does not read as JSON (Expecting",
+    ),
+    "a pipe as a shard": (
+        lambda path: ((path / "train-00000.parquet").unlink(), os.mkfifo(path / "train-00000.parquet")),
+        "set is incomplete: it lacks train-00000.parquet",
+    ),
+    UNSEEN: (
+        lambda path: shutil.copyfile(path.parent / "other/train-00000.parquet", path / "train-00000.parquet"),
+        "train-00000.parquet is damaged: it has",
+    ),
+    "the vocabulary of another": (
+        lambda path: shutil.copyfile(path.parent / "other/vocabulary.model", path / "vocabulary.model"),
+        "vocabulary.model is not the vocabulary of the dataset",
+    ),
+    "what a killed prepare left": (lambda path: path.rename(path.with_name(".set.unfinished")), "no dataset set; make"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Clusters in ``raw``, and datasets of them: ``good``, ``labelled``, and ``other``, of another vocabulary."""
+    from raysum.prepare.job import prepare
+
+    place = tmp_path_factory.mktemp("faults")
+    (place / "raw").mkdir()
+    (place / "raw" / "a.jsonl").write_bytes(LINES)
+    texts = [row["documents"][0] for row in ROWS] * 3
+    for name, more in (("good", []), ("other", ["harbour ships sail"] * 9)):
+        Vocabulary.train([*texts, *more], 75, place / f"{name}.model")
+        prepare(place / "raw", place / name, vocab=str(place / f"{name}.model"))
+    prepare(place / "raw", place / "labelled", vocab=str(place / "good.model"), kind="extraction")
+    (place / "cut.model").write_bytes((place / "good.model").read_bytes()[:300])
+    (place / "ids.json").write_bytes(IDS)
+    return place
+
+
+@pytest.fixture
+def ask(place, tmp_path, monkeypatch, capsys) -> Callable[[str], tuple[int, str, str]]:
+    """A command in ``tmp_path``: its exit code, its messages, and what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: str) -> tuple[int, str, str]:
+        arguments = command.format(vocabulary=place / "good.model").split()
+        monkeypatch.setattr(sys, "argv", ["raysum", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        told = capsys.readouterr()
+        return int(end.value.code or 0), told.err, told.out
+
+    return run
+
+
+def held(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def refused(ask: Callable[[str], tuple[int, str, str]], command: str, words: str) -> None:
+    """One message with the ``words``, and nothing is changed or left but a file of rejected rows."""
+    before = held(Path())
+    code, told, _ = ask(command)
+    assert code == 2 and told.count("raysum: ") == 1 and "Traceback" not in told, told
+    assert words in told, told
+    left = held(Path())
+    left.pop("data.rejected.jsonl", None)
+    assert left == before
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_bad_sources_are_refused(ask, tmp_path, kind):
+    make, words = SOURCES[kind]
+    (tmp_path / "raw").mkdir()
+    make(tmp_path / "raw")
+    refused(ask, PREPARE, words)
+
+
+@pytest.mark.parametrize("kind", VERBS)
+def test_bad_commands_are_refused(ask, place, tmp_path, kind):
+    command, words = VERBS[kind]
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    refused(ask, command, words)
+
+
+SHOW = "data show set"  # it reads no shard
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [(kind, verb) for kind in DATASETS for verb in (TRAIN, "data check set", SHOW) if (kind, verb) != (UNSEEN, SHOW)],
+)
+def test_bad_datasets_are_refused(ask, place, tmp_path, kind, command):
+    harm, words = DATASETS[kind]
+    shutil.copytree(place / "good", tmp_path / "set")
+    shutil.copytree(place / "other", tmp_path / "other")
+    harm(tmp_path / "set")
+    refused(ask, command, words)
+
+
+FEW = "not as many fields as the header"
+ONCE_MORE = LINES + LINES[: LINES.index(b"\n") + 1]
+COUNTED: dict[str, tuple[Make, dict[str, int], str]] = {  # also: rows that are rejected, and what is said
+    "one row in Latin-1": (file("a.jsonl", LINES + b'{"title": "Stra\xdfe"}'), {"not UTF-8": 1}, ""),
+    "mixed line ends and a mark": (file("a.jsonl", b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n", 3)), {}, ""),
+    "a quote that never ends": (file("a.csv", CELLS + b'"The Elbe,x\nThe Elbe,x\n'), {FEW: 1}, ""),
+    "a row of too few cells": (file("a.tsv", CELLS.replace(b",", b"\t") + b"Elbe\n"), {FEW: 1}, ""),
+    "ids that come twice": (file("a.jsonl", ONCE_MORE), {}, "1 of 21 clusters have the id of another, such as 'r0'"),
+    "a list beside lines": (
+        both(file("a.jsonl", LINES), file("b.json", LIST)),
+        {},
+        "raw: b.json is not read, as there",
+    ),
+    "a .src without .tgt": (
+        file("a.src", PAIR * 9),
+        {},
+        "raw/a.src has no file of summaries beside it, as a.tgt would",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_what_can_be_read_is_and_the_others_are_counted(ask, tmp_path, kind):
+    make, rejected, words = COUNTED[kind]
+    (tmp_path / "raw").mkdir()
+    make(tmp_path / "raw")
+    code, told, printed = ask(f"{PREPARE} --json")
+    found = json.loads(printed.splitlines()[-1])
+    assert code == 0 and found["rejected"] == rejected, (told, found)
+    assert found["rows"] + sum(rejected.values()) == found["rows_in"] and words in told
+
+
+def test_the_same_file_named_twice_is_said(ask, place, tmp_path):
+    shutil.copytree(place / "raw", tmp_path / "raw")
+    code, told, _ = ask(f"{PREPARE} raw/a.jsonl")
+    assert code == 0 and "20 of 40 clusters have the id of another" in told
