@@ -9,7 +9,7 @@ import statistics
 import time
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -135,40 +135,48 @@ def _timed(
 
 def _seconds_of_an_example(dataset: Dataset, config: Config) -> float:
     """By a few steps of the training itself, by one process; as many workers as the config has share the work."""
-    seconds, examples = timed_steps(dataset, config)
-    per_example = [spent / count for spent, count in zip(seconds, examples, strict=True)]
+    per_example = [step.seconds / step.examples for step in timed_steps(dataset, config)]
     return statistics.median(per_example[1:]) / max(config.train.workers, 1)
+
+
+class TimedStep(NamedTuple):
+    seconds: float
+    cpu_seconds: float  # of all threads
+    examples: int
 
 
 def timed_steps(
     dataset: Dataset, config: Config, share: float = _MEASURING, most: int = _MEASURED[1]
-) -> tuple[list[float], list[int]]:
-    """Seconds and examples of the first steps of a training, by this process; its weights are thrown away.
+) -> list[TimedStep]:
+    """The first steps of a training, by this process; its weights are thrown away.
 
     A few are taken in any case, then as many as fit in the ``share`` of the config's minutes, ``most`` at the most.
     """
     from raysum.train.engine import build_engine
     from raysum.train.group import lone_group
     from raysum.train.report import Meter
-    from raysum.train.worker import step
+    from raysum.train.worker import step as train_step
 
     settle(config.train.threads, neighbours=max(config.train.workers, 1))
     model = config.model.fitted(Vocabulary.load(dataset.vocabulary_path))
     brief = brief_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
     brief = replace(brief, start=None)
-    seconds, examples = list[float](), list[int]()
+    steps = list[TimedStep]()
     with lone_group():
         engine = build_engine(brief, None)
         coming, meter = batches(brief.train, 0, 1, 0, most), Meter(engine.device, {})
         for number in range(most):
-            if number >= _MEASURED[0] and sum(seconds) > share * 60 * (config.train.minutes or 0):
+            if number >= _MEASURED[0] and sum(step.seconds for step in steps) > share * 60 * (
+                config.train.minutes or 0
+            ):
                 break
             some = [next(coming) for _ in range(config.train.micro_batches)]
-            began = time.monotonic()
-            step(engine, brief, number, iter(some), meter)
-            seconds.append(time.monotonic() - began)
-            examples.append(sum(len(batch.arrays["counts"]) for batch in some if batch.real))
-    return seconds, examples
+            began, of_cpu = time.monotonic(), time.process_time()
+            train_step(engine, brief, number, iter(some), meter)
+            seconds, cpu_seconds = time.monotonic() - began, time.process_time() - of_cpu
+            examples = sum(len(batch.arrays["counts"]) for batch in some if batch.real)
+            steps.append(TimedStep(seconds, cpu_seconds, examples))
+    return steps
 
 
 def _expectation(rows: int, visits: int) -> str:

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from itertools import islice
 from math import ceil
+from statistics import fmean, quantiles
 from typing import Any
 
-from raysum.auto.choice import timed_steps
+from raysum.auto.choice import TimedStep, timed_steps
 from raysum.config.loading import load_config, merge
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
@@ -64,16 +65,18 @@ def _paced(run: Run, preset: str, values: dict[str, Any], seconds: float | None,
         steps = run.config.train.steps
     else:
         config = load_config(preset, (), merge(values, limit))
-        spent, _ = timed_steps(Dataset.open(values["data"]), config, _MEASURING, _TIMED)
-        steps = max(1, int(_USED * seconds / _quick(spent[1:] or spent)))
+        timed = timed_steps(Dataset.open(values["data"]), config, _MEASURING, _TIMED)
+        steps = max(1, int(_USED * seconds / _undisturbed(timed[1:] or timed)))
     every = ceil(steps / min(max(int(seconds / 30), 1), 10))
     often = {"steps": steps, "validate_every": every, "save_every": every, "log_every": ceil(steps / 50)}
     return {"train": {"minutes": _SLOWEST * seconds / 60} | often, "optim": {"warmup_steps": ceil(steps / 10)}}
 
 
-def _quick(spent: list[float]) -> float:
-    """Seconds of a step that nothing else held up: else a busy moment would make the whole training short."""
-    return sorted(spent)[len(spent) // 4]
+def _undisturbed(timed: list[TimedStep]) -> float:
+    """Seconds of a step where nothing else keeps the machine busy, as when all systems are to be trained alike: its
+    CPU time, which does not grow while it waits, over the CPUs that a step uses at best."""
+    at_once = quantiles((step.cpu_seconds / step.seconds for step in timed), n=10)[-1] if len(timed) > 1 else 1.0
+    return fmean(step.cpu_seconds for step in timed) / max(at_once, 1.0)
 
 
 def _told(run: Run) -> dict[str, Any]:
