@@ -20,6 +20,7 @@ from raysum.metrics.tfidf import words
 from raysum.models.special_ids import TITLE_END
 from raysum.prepare.cluster import Cluster, columns_of, read_cluster
 from raysum.prepare.encoded import IDS, decoded, encoded_row
+from raysum.prepare.figures import bigram_counts, language_counts
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.long_paragraphs import cut_at_spaces, split_spans
 from raysum.prepare.ranking import best_first, rank_scores
@@ -121,6 +122,9 @@ def prepare_counted(
         without_summary=int(not len(row["target_ids"])),
         without_title=int(not cluster.title),
     )
+    if whole:
+        counts += bigram_counts(row, tokens.tolist(), [p.words for p in cleaned], recipe, vocabulary)
+        counts += language_counts(cluster)
     return row, counts
 
 
