@@ -73,7 +73,7 @@ class Card(Shown):
         card = self.figures
         lines = [f"{card['data']} ({card['kind']})", _rows(card)]
         lines += [f"rejected: {count} {reason}" for reason, count in card["rejected"].items()]
-        lines += [f"{key}: {value}" for key, value in card["recipe"].items()]
+        lines += [f"{key}: {_brief(value)}" for key, value in card["recipe"].items()]
         if card["repeated_ids"]:
             lines.append(f"repeated ids: {card['repeated_ids']}")
         lines += [f"vocabulary: {card['pieces']} pieces", f"fingerprint: {card['fingerprint']}"]
@@ -99,6 +99,10 @@ def _example(dataset: Dataset) -> dict[str, Any]:
 def _opening(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _WIDTH else f"{line[:_WIDTH].rstrip()} ..."
+
+
+def _brief(value: Any) -> str:
+    return f"{len(value)}, such as {value[0]}" if isinstance(value, list) and len(value) > _SHOWN else str(value)
 
 
 def _rows(card: dict[str, Any]) -> str:

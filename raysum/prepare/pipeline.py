@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raysum.data.clean import bigrams, is_clone, normalize, on_one_line, paragraph_spans, pieces
+from raysum.data.clean import Parting, bigrams, is_clone, normalize, on_one_line, paragraph_spans, pieces
 from raysum.data.recipe import Recipe
 from raysum.data.sentences import quick_sentence_spans
 from raysum.metrics.tfidf import words
@@ -24,6 +24,7 @@ from raysum.prepare.figures import bigram_counts, language_counts
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.long_paragraphs import cut_at_spaces, split_spans
 from raysum.prepare.ranking import best_first, rank_scores
+from raysum.prepare.repeated import mark, near_duplicates
 from raysum.prepare.sentences import extraction_row, pretraining_rows
 from raysum.prepare.sources.record import Rejected
 
@@ -97,14 +98,10 @@ def prepare_counted(
     cluster = read_cluster(_texts(raw, vocabulary))
     if recipe.kind == "extraction":
         return extraction_row(cluster, recipe, vocabulary)
-    found = list(_paragraphs(cluster, recipe))
+    found = list(paragraphs_of(cluster, recipe.parted_by))
     if not found:
         raise Rejected("no text in the documents")
-    summaries = [bigrams(words(summary)) for summary in cluster.summaries]
-    own = [p for p in found if not any(is_clone(p.words, one, recipe.clone_recall) for one in summaries)]
-    cleaned = [p for p in own if len(p.words) >= recipe.min_words] or own  # a cluster of single facts is still one
-    if not cleaned:
-        raise Rejected("every paragraph is a clone of the summary")
+    cleaned, repeated = _cleaned(cluster, found, recipe)
     ranked, scores = _ranked(cluster, cleaned, recipe, vocabulary, ranker)
     kept = ranked[: None if recipe.kind == "ranking" else recipe.max_paragraphs]
     row, tokens = _encode(cluster, kept, scores[: len(kept)], recipe, vocabulary, whole)
@@ -122,6 +119,7 @@ def prepare_counted(
         without_summary=int(not len(row["target_ids"])),
         without_title=int(not cluster.title),
     )
+    counts += repeated
     if whole:
         counts += bigram_counts(row, tokens.tolist(), [p.words for p in cleaned], recipe, vocabulary)
         counts += language_counts(cluster)
@@ -132,15 +130,31 @@ def _texts(raw: Mapping[str, Any], vocabulary: Vocabulary) -> Mapping[str, Any]:
     return decoded(raw, vocabulary) if IDS in raw else raw
 
 
-def _paragraphs(cluster: Cluster, recipe: Recipe) -> Iterator[Paragraph]:
+def paragraphs_of(cluster: Cluster, parted_by: Parting) -> Iterator[Paragraph]:
+    """All of them, in the documents' order."""
     seen: dict[str, str] | None = {} if sum(len(text) for _, text in cluster.documents) > _LARGE else None
     for number, (_, text) in enumerate(cluster.documents):
-        spans = paragraph_spans(text, recipe.parted_by)
+        spans = paragraph_spans(text, parted_by)
         if cluster.cut_into_paragraphs and spans:
             spans = [(spans[0][0], spans[-1][1])]
         for place, (start, end) in enumerate(spans):
-            piece = text[start:end] if recipe.parted_by == "lines" else on_one_line(text[start:end])
+            piece = text[start:end] if parted_by == "lines" else on_one_line(text[start:end])
             yield Paragraph(number, place, place, start, end, piece, words(piece, seen))
+
+
+def _cleaned(cluster: Cluster, found: list[Paragraph], recipe: Recipe) -> tuple[list[Paragraph], Counter[str]]:
+    """The paragraphs to rank, and how many are left out as boilerplate and near duplicates. What would leave nothing of
+    a cluster is not done: one of single facts is still one."""
+    summaries = [bigrams(words(summary)) for summary in cluster.summaries]
+    own = [p for p in found if not any(is_clone(p.words, one, recipe.clone_recall) for one in summaries)]
+    long = [p for p in own if len(p.words) >= recipe.min_words] or own
+    if not long:
+        raise Rejected("every paragraph is a clone of the summary")
+    marks = frozenset(recipe.boilerplate_marks or ())
+    own = [p for p in long if mark(p.words) not in marks] or long if marks else long
+    again = near_duplicates([p.words for p in own], recipe.near_duplicates) if recipe.near_duplicates else ()
+    left = [p for p, is_again in zip_longest(own, again) if not is_again]
+    return left, Counter(paragraphs_boilerplate=len(long) - len(own), paragraphs_near_duplicates=len(own) - len(left))
 
 
 def _ranked(

@@ -120,7 +120,7 @@ def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
     unit, ranked_out, cleaned_away = "sentence", f"beyond the first {MOST_SENTENCES} sentences", "no sentence"
     if config.kind in ("summarization", "ranking"):
         unit, ranked_out = "paragraph", f"in paragraphs that rank below --max-paragraphs {config.max_paragraphs}"
-        cleaned_away = "clones of the summary and paragraphs of few words"
+        cleaned_away = "clones of the summary, and short or repeated paragraphs"
     lost = {
         ranked_out: counts["words_ranked_out"],
         f"beyond --paragraph-tokens {config.paragraph_tokens} of a {unit}": cut,
