@@ -63,7 +63,8 @@ def _shingles(paragraphs: Sequence[Words]) -> tuple[list[np.ndarray], int]:
     ranks = np.empty(len(values), np.int64)
     ranks[order] = np.arange(len(values))
     owner = np.searchsorted(ends, starts, "right")
-    owner, own = np.divmod(np.unique(owner * len(values) + ranks[places]), len(values))
+    cells = np.sort(owner * len(values) + ranks[places])  # np.unique takes five times as long
+    owner, own = np.divmod(cells[np.diff(cells, prepend=-1) > 0], len(values))
     parts = np.split(own, np.cumsum(np.bincount(owner, minlength=len(paragraphs)))[:-1])
     return parts, int(np.searchsorted(counts[order], 2))
 
