@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +38,7 @@ _LARGE = 1 << 20  # characters of a cluster from which on it is worth the time t
 _READ, _READ_OF_TOKEN = 1 << 16, 64
 
 
-@dataclass(frozen=True)
-class Paragraph:
+class Paragraph(NamedTuple):
     """A paragraph, or a piece of a long one."""
 
     document: int
@@ -196,12 +194,11 @@ def _split(
         spans = [] if known else split_spans(whole, most, count)
         if len(spans) < 2:
             shift = more[paragraph.document]
-            yield replace(paragraph, place=paragraph.place + shift) if shift else paragraph
+            yield paragraph._replace(place=paragraph.place + shift) if shift else paragraph
             continue
         for piece, (start, end) in enumerate(spans):
             text = whole[start:end] if recipe.parted_by == "lines" else on_one_line(whole[start:end])
-            yield replace(
-                paragraph,
+            yield paragraph._replace(
                 place=paragraph.place + more[paragraph.document] + piece,
                 start=paragraph.start + start,
                 end=paragraph.start + end,
