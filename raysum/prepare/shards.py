@@ -189,7 +189,7 @@ def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: Prepare
     dataset.context.target_max_block_size = 1  # byte: every chunk is a block of its own, and so a task of its own
     most = max(1, int(ray.cluster_resources()["CPU"]))
     # At the beginning, when nothing is to be written, tasks of a tenth of a CPU would be ten processes for each.
-    chunks = dataset.flat_map(read, num_cpus=_READING, compute=ray.data.TaskPoolStrategy(most))
+    chunks = dataset.flat_map(read, num_cpus=_READING, compute=ray.data.TaskPoolStrategy(min(most, len(sources))))
     pool: dict[str, Any] = {"fn": partial(_written, writer=writer)}
     if writer.recipe.ranker == "learned":
         gpus = share("labeller", most).gpus
