@@ -93,8 +93,8 @@ def encoded_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) 
         without_summary=int(not len(target)),
     )
     everything = [words(text) for _, text in cluster.documents]
-    sizes = [len(paragraphs[number]) for number in kept]
-    return row, counts + bigram_counts(row, sizes, everything, recipe, vocabulary) + language_counts(cluster)
+    sizes, held = [len(paragraphs[number]) for number in kept], [everything[number] for number in kept]
+    return row, counts + bigram_counts(row, sizes, held, everything, recipe, vocabulary) + language_counts(cluster)
 
 
 def _paragraphs(raw: Mapping[str, Any], vocabulary: Vocabulary) -> list[np.ndarray]:

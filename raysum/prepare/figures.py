@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from raysum.data.clean import held_bigrams
@@ -29,20 +29,26 @@ def language_counts(cluster: Cluster) -> Counter[str]:
 
 
 def bigram_counts(
-    row: Row, tokens: Sequence[int], everything: Sequence[Sequence[str]], recipe: Recipe, vocabulary: Vocabulary
+    row: Row,
+    tokens: Sequence[int],
+    kept: Iterable[Sequence[str]],
+    everything: Iterable[Sequence[str]],
+    recipe: Recipe,
+    vocabulary: Vocabulary,
 ) -> Counter[str]:
     """How many different bigrams of the reference stand in ``everything``, the words of all paragraphs, and how many
-    of these in what the row holds of them; ``tokens`` [M] are those that its paragraphs had before they were cut."""
+    of these in what the row holds of those that are ``kept``, which had so many ``tokens`` [M] before they were cut."""
     wanted = {*zip(reference := words(row["summary"]), reference[1:], strict=False)}
     found = held_bigrams(wanted, everything) if wanted else set()
-    kept = held_bigrams(found, _held(row, tokens, recipe, vocabulary))
-    return Counter(reference_bigrams=len(found), reference_bigrams_kept=len(kept))
+    left = held_bigrams(found, _held(row, tokens, kept, recipe, vocabulary)) if found else found
+    return Counter(reference_bigrams=len(found), reference_bigrams_kept=len(left))
 
 
-def _held(row: Row, tokens: Sequence[int], recipe: Recipe, vocabulary: Vocabulary) -> Iterator[list[str]]:
+def _held(
+    row: Row, tokens: Sequence[int], kept: Iterable[Sequence[str]], recipe: Recipe, vocabulary: Vocabulary
+) -> Iterator[Sequence[str]]:
     """The words of each paragraph of a row, of one that was cut those of the ids that are left."""
     starts = [row["title_tokens"], *row["paragraph_offsets"][1:]]
-    for number, (text, own) in enumerate(zip(row["text"], tokens, strict=True)):
-        if own > recipe.paragraph_tokens:
-            text = vocabulary.decode(row["ids"][starts[number] : starts[number + 1]].tolist())
-        yield words(text)
+    for number, (own, size) in enumerate(zip(kept, tokens, strict=True)):
+        cut = row["ids"][starts[number] : starts[number + 1]] if size > recipe.paragraph_tokens else None
+        yield own if cut is None else words(vocabulary.decode(cut.tolist()))

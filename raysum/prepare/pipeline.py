@@ -102,7 +102,7 @@ def prepare_counted(
     cleaned, repeated = _cleaned(cluster, found, recipe)
     ranked, scores = _ranked(cluster, cleaned, recipe, vocabulary, ranker)
     kept = ranked[: None if recipe.kind == "ranking" else recipe.max_paragraphs]
-    row, tokens = _encode(cluster, kept, scores[: len(kept)], recipe, vocabulary, whole)
+    row, tokens, read = _encode(cluster, kept, scores[: len(kept)], recipe, vocabulary, whole)
     num_words = sum(len(p.words) for p in ranked)
     counts = Counter(
         paragraphs_found=len(found),
@@ -119,7 +119,8 @@ def prepare_counted(
     )
     counts += repeated
     if whole:
-        counts += bigram_counts(row, tokens.tolist(), [p.words for p in cleaned], recipe, vocabulary)
+        held, everything = ([p.words for p in some] for some in (read, cleaned))
+        counts += bigram_counts(row, tokens.tolist(), held, everything, recipe, vocabulary)
         counts += language_counts(cluster)
     return row, counts
 
@@ -225,8 +226,8 @@ def _encode(
     recipe: Recipe,
     vocabulary: Vocabulary,
     whole: bool,
-) -> tuple[Row, np.ndarray]:
-    """The row, and [M] the tokens that each paragraph had before it was cut, as far as they were encoded."""
+) -> tuple[Row, np.ndarray, list[Paragraph]]:
+    """The row; [M] the tokens that each paragraph had before it was cut, as far as they were encoded; and these."""
     most = _most_read(recipe)
     heads = [next(pieces(p.text, most)) for p in paragraphs]
     sentences = [[head[start:end] for start, end in quick_sentence_spans(head)] for head in heads]
@@ -262,7 +263,8 @@ def _encode(
     }
     beyond = (islice(pieces(p.text, most), 1, None if whole else 1) for p in paragraphs)
     unread = [sum(len(vocabulary.encode(normalize(text, recipe.normalize))) for text in texts) for texts in beyond]
-    return row, np.array([sum(map(len, group)) + more for group, more in zip(tokenized, unread, strict=True)])
+    sizes = np.array([sum(map(len, group)) + more for group, more in zip(tokenized, unread, strict=True)])
+    return row, sizes, paragraphs
 
 
 def _flatten(paragraphs: list[list[list[int]]], most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
