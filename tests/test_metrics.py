@@ -16,6 +16,7 @@ from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
 from raysum.metrics.statistics import paired_difference, ratio_interval
 from raysum.metrics.stemming import stem
+from raysum.metrics.word_rouge import rouge2_recalls
 from raysum.metrics.wording import fragments, wording
 
 REFERENCE = "The rivers joined the sea.\nBoats were sailing slowly."
@@ -87,6 +88,25 @@ def test_google_protocol_is_the_library_on_any_text():
     one_line = score(texts, texts[::-1], "ht-paper")
     flat = [text.replace("\n", " ") for text in texts]
     assert one_line.equals(score(flat, flat[::-1], "google"))
+
+
+def any_text(draw: random.Random) -> str:
+    """Few words in many forms, with signs from all over Unicode, and halves of surrogate pairs."""
+    known = ["the", "The", "run", "runs", "running", "\u212aing", "İx", "é", "Größe", "a_b", "2,000", "\ud800", "\x00|"]
+    gaps = [" ", " ", " ", "\n", "\r\n", "\x85", "-", "\u2028", "|"]
+    words = [*draw.choices(known, k=draw.randrange(30)), *(chr(draw.randrange(0x110000)) for _ in range(3))]
+    return "".join(word + draw.choice(gaps) for word in draw.sample(words, len(words)))
+
+
+def test_recalls_of_many_texts_are_those_of_the_library_on_any_text():
+    draw, library, above = random.Random(7), RougeScorer(["rouge2"], use_stemmer=True), 0
+    for _ in range(300):
+        reference, *texts = [any_text(draw) for _ in range(draw.randrange(1, 12))]
+        expected = [library.score(reference, text)["rouge2"].recall for text in texts]
+        assert rouge2_recalls(texts, reference).tolist() == expected
+        above += sum(0.1 < value < 0.9 for value in expected)
+    assert above > 300
+    assert rouge2_recalls(["the river runs", "the", ""], "").tolist() == [0, 0, 0]
 
 
 def scisummnet_pairs(shared, split: str) -> list[tuple[str, str]]:

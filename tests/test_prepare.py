@@ -22,7 +22,7 @@ from raysum.config.loading import section_of
 from raysum.data.clean import bigram_recall, bigrams, is_clone, normalize, on_one_line, paragraph_spans
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import references, with_reference
-from raysum.data.sentences import quick_sentence_spans, sentence_spans
+from raysum.data.sentences import _ASCII_CANDIDATE, _CANDIDATE, quick_sentence_spans, sentence_spans
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.metrics import tfidf
@@ -406,6 +406,16 @@ def test_sentences_of_a_summary_are_those_of_syntok():
         "Nobody knows why!",
     ]
     assert sentence_spans("   ") == []
+
+
+def test_candidates_of_plain_texts_are_those_of_all_texts():
+    draw, found = random.Random(1), 0
+    for _ in range(300):
+        text = "".join(draw.choices("aB1.!?\"')]{} \n\t\x1c", k=40))
+        spans = [candidate.span() for candidate in _ASCII_CANDIDATE.finditer(text)]
+        assert spans == [candidate.span() for candidate in _CANDIDATE.finditer(text)]
+        found += len(spans)
+    assert found > 300
 
 
 def test_quick_sentences_keep_abbreviations_and_initials_together():

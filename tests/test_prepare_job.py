@@ -195,8 +195,9 @@ def test_the_dataset_is_the_same_in_this_process_and_on_ray(ray_session, tmp_pat
 def test_prepare_leaves_no_ray_running(tmp_path, vocabulary):
     """Small work does not even load Ray; what starts it ends it, also on errors, and a session that was there stays."""
     write_lines(tmp_path / "small.jsonl", clusters(300))
-    write_lines(tmp_path / "large.jsonl", iter([{"documents": ["word " * 200_000]}] * 30))
-    write_lines(tmp_path / "wrong.jsonl", iter([{"documents": [5, "word " * 6_000_000]}]))
+    large = {"documents": ["word " * 200], "unread": "x" * 400_000}  # it is the size of the files that asks for Ray
+    write_lines(tmp_path / "large.jsonl", iter([large] * 30))
+    write_lines(tmp_path / "wrong.jsonl", iter([{"documents": [5], "unread": "x" * 10_000_000}]))
     script = f"""
 import sys, psutil, raysum, raysum.errors
 from raysum.runtime import forkserver
@@ -211,6 +212,7 @@ def left():
 prepare("small")
 assert not psutil.Process().children() and "ray" not in sys.modules
 prepare("large")
+assert "ray" in sys.modules
 assert left() == (False, None, []), left()
 prepare("wrong")
 assert left() == (False, None, []), left()

@@ -91,7 +91,8 @@ def test_other_libraries_private_names_are_touched_in_one_place():
             hidden = [part for part in name.split(".") if part.startswith("_") and not part.startswith("__")]
             assert name.startswith("raysum") or not hidden, f"{file} imports {name}"
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            named = isinstance(node, ast.Attribute) and node.attr != "_replace"  # which is that of every named tuple
+            if named and node.attr.startswith("_") and not node.attr.startswith("__"):
                 said = ast.unparse(node)
                 assert OWN.match(said) or OPERATORS.match(said) or said in PUBLIC, f"{file}:{node.lineno}: {said}"
 

@@ -20,6 +20,7 @@ from raysum.data.sentences import quick_sentence_spans
 from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
+from raysum.metrics.word_rouge import rouge2_recalls
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.factbook import corpus
@@ -33,6 +34,9 @@ _WIKISUM = 1_650_000  # clusters
 _DOCUMENTS, _OF_DOCUMENT, _SUMMARY = 35, 15, 85  # of a cluster: documents, paragraphs of one; words of its summary
 _WORDS = (12, 30, 45, 60)  # of paragraphs, at least: with the last sentence some 54, which are 70 pieces
 _SENTENCES = 50_000  # of real text, out of which clusters are put together
+
+
+_COMPARED, _REPEATED = 525, 20  # paragraphs whose ROUGE-2 recall is counted, and how often by us
 
 
 class PrepareBench(Section):
@@ -64,6 +68,8 @@ def prepare_row(settings: PrepareBench, most: int) -> Row:
         texts = _write(file, sentences, settings.clusters)
         _seconds(file, Path(scratch) / "warm", vocabulary, most)
         seconds = _seconds(file, Path(scratch) / "data", vocabulary, most)
+        summary = json.loads(file.read_text().partition("\n")[0])["summary"]
+    recall, theirs = _recall_seconds(texts[:_COMPARED], summary)
     bare, tokens = _timed(texts, SentencePieceProcessor(model_proto=vocabulary.model).encode)
     ours, _ = _timed(texts, vocabulary.encode_all)
     each = seconds / settings.clusters
@@ -77,6 +83,8 @@ def prepare_row(settings: PrepareBench, most: int) -> Row:
         "sentencepiece_tokens_per_s": tokens / bare,
         "tokenize_times_sentencepiece": bare / ours,
         "all_times_sentencepiece": bare / seconds,
+        "rouge2_recalls_per_s": len(texts[:_COMPARED]) / recall,
+        "rouge2_recalls_times_rouge_score": theirs / recall,
         "threads": 1,
         "seconds": seconds,
     }
@@ -97,6 +105,23 @@ def _timed(texts: list[str], encode: Callable[[list[str]], list[list[int]]]) -> 
     began = time.process_time()
     ids = encode(texts)
     return time.process_time() - began, sum(map(len, ids))
+
+
+def _recall_seconds(texts: list[str], summary: str) -> tuple[float, float]:
+    """Of the processor, for the ROUGE-2 recall of ``summary`` by each of ``texts``: ours, once the stems are known, and
+    that of rouge-score, which gives the same figures."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    rouge2_recalls(texts, summary)
+    began = time.process_time()
+    for _ in range(_REPEATED):
+        found = rouge2_recalls(texts, summary)
+    ours, scorer = (time.process_time() - began) / _REPEATED, RougeScorer(["rouge2"], use_stemmer=True)
+    began = time.process_time()
+    wanted = [scorer.score(summary, text)["rouge2"].recall for text in texts]
+    theirs = time.process_time() - began
+    assert found.tolist() == wanted
+    return ours, theirs
 
 
 def _sentences(settings: PrepareBench) -> Iterator[str]:

@@ -10,11 +10,19 @@ data_app = typer.Typer(help="Look into datasets.", no_args_is_help=True)
 
 
 @verb(data_app, name="show")
-def data_show(data: Annotated[str, typer.Argument(help="Dataset folder.")]) -> Any:
-    """What a dataset holds: rows, lengths, what was cut or rejected, the recipe."""
+def data_show(
+    data: Annotated[str, typer.Argument(help="Dataset folder.")],
+    plot: Annotated[str | None, typer.Option(help="Draw the lengths into this file, a PNG or SVG.")] = None,
+) -> Any:
+    """What a dataset holds: rows, lengths, languages, what was cut or rejected, the recipe, an example."""
     from raysum.data.card import Card
 
-    return Card.of(data)
+    card = Card.of(data)
+    if plot:
+        from raysum.data.plots import plot_lengths
+
+        plot_lengths(data, plot)
+    return card
 
 
 @verb(data_app, name="check")

@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from raysum.data.dataset import Dataset
+from raysum.metrics.languages import LANGUAGE
 from raysum.runtime.shown import Shown
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Card(Shown):
         card = self.figures
         lines = [f"{card['data']} ({card['kind']})", _rows(card)]
         lines += [f"rejected: {count} {reason}" for reason, count in card["rejected"].items()]
-        lines += [f"{key}: {value}" for key, value in card["recipe"].items()]
+        lines += [f"{key}: {_brief(value)}" for key, value in card["recipe"].items()]
         if card["repeated_ids"]:
             lines.append(f"repeated ids: {card['repeated_ids']}")
         lines += [f"vocabulary: {card['pieces']} pieces", f"fingerprint: {card['fingerprint']}"]
@@ -100,6 +101,10 @@ def _opening(text: str) -> str:
     return line if len(line) <= _WIDTH else f"{line[:_WIDTH].rstrip()} ..."
 
 
+def _brief(value: Any) -> str:
+    return f"{len(value)}, such as {value[0]}" if isinstance(value, list) and len(value) > _SHOWN else str(value)
+
+
 def _rows(card: dict[str, Any]) -> str:
     if card["kind"] == "pretraining":
         return f"rows: {card['rows']} of {card['rows_in']} clusters"
@@ -119,8 +124,20 @@ def _split(dataset: Dataset, split: str) -> dict[str, Any]:
         "lengths": dict(zip(_LENGTHS, percentiles.tolist(), strict=True)),
         "source_ranked_out": ranked_out,
         "source_cut": round(1 - (1 - ranked_out) * (1 - cut), 4),
-        "counts": dict(counts),
+        "reference_bigrams_kept": _share(counts, "reference_bigrams_kept", "reference_bigrams"),
+        "languages": _languages(counts),
+        "counts": {name: count for name, count in counts.items() if not name.startswith(LANGUAGE)},
     }
+
+
+def _share(counts: Counter[str], part: str, whole: str) -> float | None:
+    return round(counts[part] / counts[whole], 4) if counts[whole] else None
+
+
+def _languages(counts: Counter[str]) -> dict[str, float]:
+    """The share of each language, the commonest first, in the documents that were looked at."""
+    found = Counter({name.removeprefix(LANGUAGE): n for name, n in counts.items() if name.startswith(LANGUAGE)})
+    return {name: round(count / found.total(), 4) for name, count in found.most_common()}
 
 
 def _column(split: dict[str, Any]) -> dict[str, Any]:
@@ -130,4 +147,7 @@ def _column(split: dict[str, Any]) -> dict[str, Any]:
         for name, value in zip(_PERCENTILES, values, strict=True)
     }
     sizes = {name: split[name] for name in ("rows", "shards", "megabytes")}
-    return {**sizes, "source lost": f"{100 * split['source_cut']:.1f} %", **lengths, **split["counts"]}
+    shares = {"source lost": split["source_cut"], "of the reference's bigrams kept": split["reference_bigrams_kept"]}
+    shares |= {LANGUAGE + name: share for name, share in split["languages"].items()}
+    told = {name: f"{100 * share:.1f} %" for name, share in shares.items() if share is not None}
+    return {**sizes, **told, **lengths, **split["counts"]}

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -74,6 +74,11 @@ def bigram_recall(paragraph: Sequence[str], summary: Counter[tuple[str, str]]) -
         return 0.0
     own = Counter(filter(summary.__contains__, pairwise(paragraph)))
     return sum(min(count, summary[pair]) for pair, count in own.items()) / total
+
+
+def held_bigrams(wanted: set[tuple[str, str]], paragraphs: Iterable[Sequence[str]]) -> set[tuple[str, str]]:
+    """Those of the bigrams ``wanted`` that stand in any of the ``paragraphs``, each given as its words."""
+    return set().union(*(wanted.intersection(pairwise(one)) for one in paragraphs))
 
 
 def is_clone(paragraph: Sequence[str], summary: Counter[tuple[str, str]], limit: float) -> bool:

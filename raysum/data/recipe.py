@@ -39,6 +39,12 @@ class Choices(Section):
     min_words: int = Field(
         6, ge=1, le=1_000_000, description="words of a paragraph, at least (tensor2tensor's WikiSum filter)"
     )
+    near_duplicates: float | None = Field(
+        None, gt=0, le=1, description="Jaccard similarity of three-word shingles from which on a later paragraph goes"
+    )
+    boilerplate: float | None = Field(
+        None, gt=0, le=1, description="share of the clusters from which on a paragraph that stands in them goes"
+    )
     graph: Graph = Field(
         "none", description="edges between paragraphs: tf-idf 'similarity', or 'discourse' by entities and markers"
     )
@@ -46,7 +52,10 @@ class Choices(Section):
 
 
 # Those that hold of paragraphs alone: sentences are all kept, in the documents' order.
-OF_PARAGRAPHS = ("max_paragraphs", "parted_by", "long_paragraphs", "ranker", "clone_recall", "min_words", "graph")
+OF_PARAGRAPHS = (
+    "max_paragraphs", "parted_by", "long_paragraphs", "ranker", "clone_recall", "min_words", "near_duplicates",
+    "boilerplate", "graph",
+)  # fmt: skip
 
 
 class Recipe(Choices):
@@ -60,6 +69,7 @@ class Recipe(Choices):
     ranker: Ranker = "tfidf"
     normalize: Normalization = Field("none", description="what is done to text before the vocabulary sees it")
     vocabulary_sha256: str = Field(description="hash of the vocabulary file")
+    boilerplate_marks: list[str] | None = Field(None, description="hashes of the paragraphs that are boilerplate")
     ranker_sha256: str | None = Field(None, description="hash of the learned ranker's file beside it")
 
 

@@ -9,6 +9,7 @@ from raysum.metrics.names import FUNCTION_WORDS
 # Chinese and Japanese have none.
 _CLOSING = r"""["'”’»)\]」』）】]*"""
 _CANDIDATE = re.compile(rf"[.!?…؟۔।॥։።]“?{_CLOSING}\s+(?=\S)|[。！？｡]+{_CLOSING}\s*(?=\S)")
+_ASCII_CANDIDATE = re.compile(r"""[.!?]["')\]]*\s+(?=\S)""")  # the same of such a text, in a third of the time
 _FOREIGN = re.compile("[؟۔।॥։።。！？｡\u0400-\u04ff]")  # marks and letters that syntok does not know
 _END = re.compile(rf"[.!?…؟۔।॥։።。！？｡]“?{_CLOSING}\Z")
 # What makes a text hard: boundaries without a candidate ("it.The", "; The"), brackets, and candidates that may be none.
@@ -56,7 +57,8 @@ def quick_sentence_spans(text: str) -> list[tuple[int, int]]:
 
     On the same papers, 95 % of its boundaries are syntok's, and 94 % of syntok's are among them.
     """
-    return _spans(text, [found.end() for found in _CANDIDATE.finditer(text) if _ends_sentence(text, found)])
+    candidates = (_ASCII_CANDIDATE if text.isascii() else _CANDIDATE).finditer(text)
+    return _spans(text, [found.end() for found in candidates if _ends_sentence(text, found)])
 
 
 def ends_as_sentence(text: str) -> bool:

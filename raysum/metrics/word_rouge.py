@@ -40,6 +40,19 @@ class _Numbers(dict[str, int]):
 _numbers = _Numbers()
 
 
+def _known_numbers() -> _Numbers:
+    """Those of the words met so far, unless they are too many to keep."""
+    global _numbers
+    if len(_numbers) > _MOST:
+        _numbers = _Numbers()
+    return _numbers
+
+
+def _plain(text: str) -> str:
+    """Its words and line ends, and spaces for all else."""
+    return text.lower().encode("ascii", "replace").translate(_PLAIN).decode()
+
+
 class _Counts(NamedTuple):
     """How often n-grams occur in texts: ``keys``, a text's number times ``scale`` and the n-gram's, ascending."""
 
@@ -65,8 +78,7 @@ class _Texts:
     """T texts: the ``lines`` of each that have words, all their ``words``, how many each text has (``sizes`` [T])."""
 
     def __init__(self, texts: Sequence[str], numbers: _Numbers):
-        plain = "\n".join(texts).lower().encode("ascii", "replace").translate(_PLAIN).decode()
-        flat = [*map(numbers.__getitem__, plain.replace("\n", f" {_END} ").split())]
+        flat = [*map(numbers.__getitem__, _plain("\n".join(texts)).replace("\n", f" {_END} ").split())]
         values = np.array(flat, np.int64)
         ends = np.flatnonzero(values == 0)
         line_text = np.repeat(np.arange(len(texts)), [text.count("\n") + 1 for text in texts])
@@ -96,12 +108,30 @@ def scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> n
     return np.concatenate([np.empty((0, 3, 4)), *found])
 
 
+def rouge2_recalls(texts: Sequence[str], reference: str) -> np.ndarray:
+    """[T] ROUGE-2 recall, from 0 to 1, of the ``reference`` by each of ``texts``, as in :func:`scores`, where these are
+    many: the reference is read once, and of the texts nothing is counted but what it has."""
+    numbers = _known_numbers()
+    lines = _plain("\n".join(text.replace("\n", " ") for text in (reference, *texts)))
+    values = np.array([*map(numbers.__getitem__, lines.replace("\n", f" {_END} ").split())], np.int64)
+    ends = values == 0
+    text = np.cumsum(ends)
+    starts = np.flatnonzero(~(ends[:-1] | ends[1:]))
+    keys = values[starts] * len(numbers) + values[starts + 1]
+    size = np.searchsorted(starts, text.searchsorted(1))  # of the reference
+    wanted, counts = np.unique(keys[:size], return_counts=True)
+    if not size:
+        return np.zeros(len(texts))
+    place = wanted.searchsorted(keys[size:]).clip(max=len(wanted) - 1)
+    found = np.flatnonzero(wanted[place] == keys[size:])
+    cells, often = np.unique((text[starts[size:][found]] - 1) * len(wanted) + place[found], return_counts=True)
+    owner, pair = np.divmod(cells, len(wanted))
+    return np.bincount(owner, np.minimum(often, counts[pair]), minlength=len(texts)) / size
+
+
 def _scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-    global _numbers
-    if len(_numbers) > _MOST:
-        _numbers = _Numbers()
     owner = np.repeat(np.arange(len(predictions)), [*map(len, references)])
-    numbers = _numbers
+    numbers = _known_numbers()
     found, wanted = _Texts(predictions, numbers), _Texts([*chain.from_iterable(references)], numbers)
     scale = 1 + max(found.words.max(initial=0), wanted.words.max(initial=0))
     (words, pairs), (wanted_words, wanted_pairs) = found.counts(scale), wanted.counts(scale)

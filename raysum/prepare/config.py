@@ -93,9 +93,21 @@ class PrepareConfig(Choices, Shaped):
     def ranker_is_run(self) -> bool:
         return self.ranker not in get_args(Ranker)
 
-    def recipe(self, vocabulary_sha256: str, normalize: Normalization, ranker_sha256: str | None = None) -> Recipe:
+    def recipe(
+        self,
+        vocabulary_sha256: str,
+        normalize: Normalization,
+        ranker_sha256: str | None = None,
+        boilerplate_marks: list[str] | None = None,
+    ) -> Recipe:
         choices = self.model_dump(include={*Choices.model_fields}) | ({"ranker": "learned"} if ranker_sha256 else {})
-        return Recipe(**choices, normalize=normalize, vocabulary_sha256=vocabulary_sha256, ranker_sha256=ranker_sha256)
+        return Recipe(
+            **choices,
+            normalize=normalize,
+            vocabulary_sha256=vocabulary_sha256,
+            ranker_sha256=ranker_sha256,
+            boilerplate_marks=boilerplate_marks,
+        )
 
     def choose_split(self, record: Record, by_file: str | None) -> str | None:
         """The split asked for, else the row's own field, else the file's name, else a held-out share, else train.

@@ -10,8 +10,10 @@ import numpy as np
 
 from raysum.data.recipe import Recipe
 from raysum.data.rows import title_tokens
+from raysum.metrics.tfidf import words
 from raysum.models.special_ids import BOS, EOS
 from raysum.prepare.cluster import columns_of, read_cluster
+from raysum.prepare.figures import bigram_counts, language_counts
 from raysum.prepare.graphs import NO_EDGES, Edges
 from raysum.prepare.sources.record import Rejected
 
@@ -79,18 +81,20 @@ def encoded_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) 
     }
     row["target_ids"] = target.astype(np.int32)
     tokens = sum(len(paragraphs[number]) for number in kept)
-    words = [len(text.split()) for _, text in cluster.documents]
+    lengths = [len(text.split()) for _, text in cluster.documents]
     counts = Counter(
         paragraphs_found=len(real),
         paragraphs_ranked_out=len(real) - len(kept),
         paragraphs_cut=sum(len(paragraphs[number]) > recipe.paragraph_tokens for number in kept),
-        words=sum(words),
-        words_ranked_out=sum(words) - sum(words[number] for number in kept),
+        words=sum(lengths),
+        words_ranked_out=sum(lengths) - sum(lengths[number] for number in kept),
         tokens=tokens,
         tokens_cut=tokens - len(row["ids"]),
         without_summary=int(not len(target)),
     )
-    return row, counts
+    everything = [words(text) for _, text in cluster.documents]
+    sizes, held = [len(paragraphs[number]) for number in kept], [everything[number] for number in kept]
+    return row, counts + bigram_counts(row, sizes, held, everything, recipe, vocabulary) + language_counts(cluster)
 
 
 def _paragraphs(raw: Mapping[str, Any], vocabulary: Vocabulary) -> list[np.ndarray]:

@@ -1,5 +1,6 @@
 """`raysum prepare`: sources and choices in, a complete dataset folder out, or nothing."""
 
+import reprlib
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -17,13 +18,15 @@ from raysum.data.recipe import read_recipe
 from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
-from raysum.prepare.cluster import read_cluster
+from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.encoded import IDS
+from raysum.prepare.pipeline import Paragraph, paragraphs_of
+from raysum.prepare.repeated import boilerplate, mark
 from raysum.prepare.shards import size_of, write_shards
 from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.prepare.sources.pairs import unpaired
-from raysum.prepare.sources.record import Rejected
+from raysum.prepare.sources.record import Record, Rejected
 from raysum.prepare.sources.shape import Shape
 from raysum.prepare.unfinished import begin, goes_on, is_begun, job_of
 from raysum.run import Run
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 _LOOKED = 1000  # rows, for what a user says of their shape
+_COUNTED = 5000  # clusters of which boilerplate is learned: with 525 paragraphs each it takes half a minute and 50 MB
 _SMALL = 8 << 20  # bytes of text: one core prepares them in some 8 s, which Ray would take to start
 
 
@@ -97,7 +101,7 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
             ranker_sha256 = keep_ranker(ranker, given, folder)
         former = folder / VOCABULARY if is_begun(folder) else None
         vocabulary = given or (Vocabulary.load(former) if former else _train_vocabulary(found, config, how))
-        recipe = config.recipe(vocabulary.sha256, how, ranker_sha256)
+        recipe = config.recipe(vocabulary.sha256, how, ranker_sha256, _boilerplate(found, config))
         writer = DatasetWriter(folder, config.kind, recipe, vocabulary)
         begin(folder, job)
         on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
@@ -142,18 +146,47 @@ def _train_texts(
     readable, first = False, ""
     for source in sources:
         end = shown.n + source.size
-        for record in source.records():
+        for record, cluster in _train_clusters(source, config):
             shown.update(min(record.size or size_of(record.raw), end - shown.n))
             if isinstance(record.raw, dict) and IDS in record.raw:
                 raise UserError(f"{source.path} holds ids; they need the vocabulary that made them: --vocab FILE.model")
-            try:
-                cluster = read_cluster(record.cluster())
-            except Rejected as reason:
-                first = first or f"{record.where}: {reason}"
-                continue
-            if config.choose_split(record, source.split) == "train":
+            if isinstance(cluster, Rejected):
+                first = first or f"{record.where}: {cluster}"
+            elif cluster:
                 readable = True
                 yield cluster.id, [cluster.title, *cluster.summaries, *(text for _, text in cluster.documents)]
         shown.update(end - shown.n)
     if first and not readable:
         raise UserError(f"no cluster of the train split can be read; the first that cannot is {first}")
+
+
+def _train_clusters(source: RawSource, config: PrepareConfig) -> Iterator[tuple[Record, Cluster | Rejected | None]]:
+    """Each record's cluster, or why it cannot be read; None where it is of another split."""
+    for record in source.records():
+        try:
+            cluster = read_cluster(record.cluster())
+        except Rejected as reason:
+            yield record, reason
+            continue
+        yield record, cluster if config.choose_split(record, source.split) == "train" else None
+
+
+def _boilerplate(sources: list[RawSource], config: PrepareConfig) -> list[str] | None:
+    """The marks of the paragraphs that stand in too many clusters, as the config has it; how many is said."""
+    if config.boilerplate is None:
+        return None
+    marks = boilerplate(([p.words for p in found] for found in _counted(sources, config)), config.boilerplate)
+    told = f"{len(marks)} paragraphs are boilerplate: they stand in {config.boilerplate:.2%} of the clusters or more"
+    if marks:
+        one = next(p.text for found in _counted(sources, config) for p in found if mark(p.words) == marks[0])
+        told += f", most of all {reprlib.repr(one)}"
+    say(told)
+    return marks
+
+
+def _counted(sources: list[RawSource], config: PrepareConfig) -> Iterator[list[Paragraph]]:
+    """The paragraphs of each of the first clusters of the train split, as many of each source."""
+    for source in sources:
+        found = (cluster for _, cluster in _train_clusters(source, config) if isinstance(cluster, Cluster))
+        for cluster in islice(found, -(-_COUNTED // len(sources))):
+            yield [*paragraphs_of(cluster, config.parted_by)]

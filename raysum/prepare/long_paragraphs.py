@@ -57,21 +57,22 @@ def _halves(text: str, start: int, end: int, most: int, count: Count) -> Iterato
 
 def _counted(text: str, spans: Iterable[tuple[int, int]], most: int, count: Count) -> Iterator[Unit]:
     """Units of ``spans``, a few held at once; of those that are surely too long the tokens are not counted."""
-    left = iter(spans)
+    left, longest = iter(spans), _LONG * most
     while some := list(islice(left, _AT_ONCE)):
-        for (start, end), tokens in zip(
-            some, count([text[start : min(end, start + _LONG * most)] for start, end in some]), strict=True
-        ):
-            yield start, end, tokens if end - start <= _LONG * most else most + 1
+        counts = count([text[start:end] if end - start <= longest else "" for start, end in some])
+        for (start, end), tokens in zip(some, counts, strict=True):
+            yield start, end, tokens if end - start <= longest else most + 1
 
 
 def _merged(units: Iterable[Unit], most: int, enough: float | None = None) -> list[Unit]:
     """Neighbours joined to units of at most ``most`` tokens, which take no more once they have ``enough``."""
     found: list[Unit] = []
+    first, last, held, full = 0, 0, most, enough or most
     for start, end, tokens in units:
-        held = found[-1][2] if found else most
-        if held + tokens <= most and held < (enough or most):
-            found[-1] = (found[-1][0], end, held + tokens)
+        if held + tokens <= most and held < full:
+            held += tokens
         else:
-            found.append((start, end, tokens))
-    return found
+            found.append((first, last, held))
+            first, held = start, tokens
+        last = end
+    return [*found[1:], (first, last, held)] if found else []

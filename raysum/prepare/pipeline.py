@@ -7,22 +7,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from raysum.data.clean import bigrams, is_clone, normalize, on_one_line, paragraph_spans, pieces
+from raysum.data.clean import Parting, bigrams, is_clone, normalize, on_one_line, paragraph_spans, pieces
 from raysum.data.recipe import Recipe
 from raysum.data.sentences import quick_sentence_spans
 from raysum.metrics.tfidf import words
 from raysum.models.special_ids import TITLE_END
 from raysum.prepare.cluster import Cluster, columns_of, read_cluster
 from raysum.prepare.encoded import IDS, decoded, encoded_row
+from raysum.prepare.figures import bigram_counts, language_counts
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.long_paragraphs import cut_at_spaces, split_spans
 from raysum.prepare.ranking import best_first, rank_scores
+from raysum.prepare.repeated import mark, near_duplicates
 from raysum.prepare.sentences import extraction_row, pretraining_rows
 from raysum.prepare.sources.record import Rejected
 
@@ -37,8 +38,7 @@ _LARGE = 1 << 20  # characters of a cluster from which on it is worth the time t
 _READ, _READ_OF_TOKEN = 1 << 16, 64
 
 
-@dataclass(frozen=True)
-class Paragraph:
+class Paragraph(NamedTuple):
     """A paragraph, or a piece of a long one."""
 
     document: int
@@ -96,17 +96,13 @@ def prepare_counted(
     cluster = read_cluster(_texts(raw, vocabulary))
     if recipe.kind == "extraction":
         return extraction_row(cluster, recipe, vocabulary)
-    found = list(_paragraphs(cluster, recipe))
+    found = list(paragraphs_of(cluster, recipe.parted_by))
     if not found:
         raise Rejected("no text in the documents")
-    summaries = [bigrams(words(summary)) for summary in cluster.summaries]
-    own = [p for p in found if not any(is_clone(p.words, one, recipe.clone_recall) for one in summaries)]
-    cleaned = [p for p in own if len(p.words) >= recipe.min_words] or own  # a cluster of single facts is still one
-    if not cleaned:
-        raise Rejected("every paragraph is a clone of the summary")
+    cleaned, repeated = _cleaned(cluster, found, recipe)
     ranked, scores = _ranked(cluster, cleaned, recipe, vocabulary, ranker)
     kept = ranked[: None if recipe.kind == "ranking" else recipe.max_paragraphs]
-    row, tokens = _encode(cluster, kept, scores[: len(kept)], recipe, vocabulary, whole)
+    row, tokens, read = _encode(cluster, kept, scores[: len(kept)], recipe, vocabulary, whole)
     num_words = sum(len(p.words) for p in ranked)
     counts = Counter(
         paragraphs_found=len(found),
@@ -121,6 +117,11 @@ def prepare_counted(
         without_summary=int(not len(row["target_ids"])),
         without_title=int(not cluster.title),
     )
+    counts += repeated
+    if whole:
+        held, everything = ([p.words for p in some] for some in (read, cleaned))
+        counts += bigram_counts(row, tokens.tolist(), held, everything, recipe, vocabulary)
+        counts += language_counts(cluster)
     return row, counts
 
 
@@ -128,15 +129,31 @@ def _texts(raw: Mapping[str, Any], vocabulary: Vocabulary) -> Mapping[str, Any]:
     return decoded(raw, vocabulary) if IDS in raw else raw
 
 
-def _paragraphs(cluster: Cluster, recipe: Recipe) -> Iterator[Paragraph]:
+def paragraphs_of(cluster: Cluster, parted_by: Parting) -> Iterator[Paragraph]:
+    """All of them, in the documents' order."""
     seen: dict[str, str] | None = {} if sum(len(text) for _, text in cluster.documents) > _LARGE else None
     for number, (_, text) in enumerate(cluster.documents):
-        spans = paragraph_spans(text, recipe.parted_by)
+        spans = paragraph_spans(text, parted_by)
         if cluster.cut_into_paragraphs and spans:
             spans = [(spans[0][0], spans[-1][1])]
         for place, (start, end) in enumerate(spans):
-            piece = text[start:end] if recipe.parted_by == "lines" else on_one_line(text[start:end])
+            piece = text[start:end] if parted_by == "lines" else on_one_line(text[start:end])
             yield Paragraph(number, place, place, start, end, piece, words(piece, seen))
+
+
+def _cleaned(cluster: Cluster, found: list[Paragraph], recipe: Recipe) -> tuple[list[Paragraph], Counter[str]]:
+    """The paragraphs to rank, and how many are left out as boilerplate and near duplicates. What would leave nothing of
+    a cluster is not done: one of single facts is still one."""
+    summaries = [bigrams(words(summary)) for summary in cluster.summaries]
+    own = [p for p in found if not any(is_clone(p.words, one, recipe.clone_recall) for one in summaries)]
+    long = [p for p in own if len(p.words) >= recipe.min_words] or own
+    if not long:
+        raise Rejected("every paragraph is a clone of the summary")
+    marks = frozenset(recipe.boilerplate_marks or ())
+    own = [p for p in long if mark(p.words) not in marks] or long if marks else long
+    again = near_duplicates([p.words for p in own], recipe.near_duplicates) if recipe.near_duplicates else ()
+    left = [p for p, is_again in zip_longest(own, again) if not is_again]
+    return left, Counter(paragraphs_boilerplate=len(long) - len(own), paragraphs_near_duplicates=len(own) - len(left))
 
 
 def _ranked(
@@ -178,12 +195,11 @@ def _split(
         spans = [] if known else split_spans(whole, most, count)
         if len(spans) < 2:
             shift = more[paragraph.document]
-            yield replace(paragraph, place=paragraph.place + shift) if shift else paragraph
+            yield paragraph._replace(place=paragraph.place + shift) if shift else paragraph
             continue
         for piece, (start, end) in enumerate(spans):
             text = whole[start:end] if recipe.parted_by == "lines" else on_one_line(whole[start:end])
-            yield replace(
-                paragraph,
+            yield paragraph._replace(
                 place=paragraph.place + more[paragraph.document] + piece,
                 start=paragraph.start + start,
                 end=paragraph.start + end,
@@ -210,8 +226,8 @@ def _encode(
     recipe: Recipe,
     vocabulary: Vocabulary,
     whole: bool,
-) -> tuple[Row, np.ndarray]:
-    """The row, and [M] the tokens that each paragraph had before it was cut, as far as they were encoded."""
+) -> tuple[Row, np.ndarray, list[Paragraph]]:
+    """The row; [M] the tokens that each paragraph had before it was cut, as far as they were encoded; and these."""
     most = _most_read(recipe)
     heads = [next(pieces(p.text, most)) for p in paragraphs]
     sentences = [[head[start:end] for start, end in quick_sentence_spans(head)] for head in heads]
@@ -247,7 +263,8 @@ def _encode(
     }
     beyond = (islice(pieces(p.text, most), 1, None if whole else 1) for p in paragraphs)
     unread = [sum(len(vocabulary.encode(normalize(text, recipe.normalize))) for text in texts) for texts in beyond]
-    return row, np.array([sum(map(len, group)) + more for group, more in zip(tokenized, unread, strict=True)])
+    sizes = np.array([sum(map(len, group)) + more for group, more in zip(tokenized, unread, strict=True)])
+    return row, sizes, paragraphs
 
 
 def _flatten(paragraphs: list[list[list[int]]], most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -16,6 +16,7 @@ from raysum.data.clean import normalize, pieces
 from raysum.metrics.labels import greedy_labels
 from raysum.metrics.tfidf import count_words, words
 from raysum.prepare.cluster import Cluster, columns_of
+from raysum.prepare.figures import language_counts
 from raysum.prepare.passages import Passage, passages
 from raysum.prepare.sources.record import Rejected
 
@@ -119,7 +120,7 @@ def _columns(found: Sequence[Passage], encoded: Sequence[list[int]], recipe: Rec
 def _counts(cluster: Cluster, found: Sequence[Passage], encoded: Sequence[list[int]], recipe: Recipe) -> Counter[str]:
     tokens = np.array([*map(len, encoded)])
     held = sum(count_words(passage.quote) for passage in found)
-    return Counter(
+    return language_counts(cluster) + Counter(
         words_cleaned_away=max(sum(count_words(text) for _, text in cluster.documents) - held, 0),
         sentences_cut=int((tokens > recipe.paragraph_tokens).sum()),
         words=held,

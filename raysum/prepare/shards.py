@@ -120,7 +120,7 @@ def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
     unit, ranked_out, cleaned_away = "sentence", f"beyond the first {MOST_SENTENCES} sentences", "no sentence"
     if config.kind in ("summarization", "ranking"):
         unit, ranked_out = "paragraph", f"in paragraphs that rank below --max-paragraphs {config.max_paragraphs}"
-        cleaned_away = "clones of the summary and paragraphs of few words"
+        cleaned_away = "clones of the summary, and short or repeated paragraphs"
     lost = {
         ranked_out: counts["words_ranked_out"],
         f"beyond --paragraph-tokens {config.paragraph_tokens} of a {unit}": cut,
@@ -187,10 +187,11 @@ def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: Prepare
     numbers = range(len(sources))
     dataset = ray.data.from_items([{"source": number} for number in numbers], override_num_blocks=len(numbers))
     dataset.context.target_max_block_size = 1  # byte: every chunk is a block of its own, and so a task of its own
-    chunks, writing = dataset.flat_map(read, num_cpus=_READING), partial(_written, writer=writer)
-    pool: dict[str, Any] = {"fn": writing}
+    most = max(1, int(ray.cluster_resources()["CPU"]))
+    # At the beginning, when nothing is to be written, tasks of a tenth of a CPU would be ten processes for each.
+    chunks = dataset.flat_map(read, num_cpus=_READING, compute=ray.data.TaskPoolStrategy(min(most, len(sources))))
+    pool: dict[str, Any] = {"fn": partial(_written, writer=writer)}
     if writer.recipe.ranker == "learned":
-        most = max(1, int(ray.cluster_resources()["CPU"]))
         gpus = share("labeller", most).gpus
         pool = {"fn": _Writing, "fn_constructor_args": (writer,), "concurrency": (1, most), "num_gpus": gpus}
     for row in chunks.map(num_cpus=_WRITING, **pool).iter_rows():

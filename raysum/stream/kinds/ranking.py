@@ -8,7 +8,9 @@ import numpy as np
 from raysum.config.sections import SourceConfig
 from raysum.data.clean import bigram_recall, bigrams
 from raysum.data.rows import Row
+from raysum.metrics.rouge import unread
 from raysum.metrics.tfidf import words
+from raysum.metrics.word_rouge import rouge2_recalls
 from raysum.models.special_ids import TITLE_END
 from raysum.stream.kinds.base import Arrays, Kind, long
 from raysum.stream.kinds.summarization import cut_source
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 class Ranking(Kind):
     """Cost: source tokens; weight: paragraphs of an example with a summary.
 
-    What the ranker learns, the ROUGE-2 recall of paragraphs (HT, section 3.1), is counted here: that costs less than
-    reading. ``max_tokens`` does not hold, as paragraphs are read one by one.
+    What the ranker learns, the ROUGE-2 recall of paragraphs (HT, section 3.1), is counted here as rouge-score does with
+    its stemmer: that costs less than reading. ``max_tokens`` does not hold, as paragraphs are read one by one.
     """
 
     dataset_kinds = ("ranking", "summarization")
@@ -48,8 +50,7 @@ class Ranking(Kind):
             titles.append(first[:end] if end else mark)
             paragraphs += [first[end:] if end < len(first) else mark, *rest]
             counts.append(len(lengths))
-            summary = bigrams(words(row["summary"]))
-            recall += [bigram_recall(words(text), summary) for text in row["text"][: len(lengths)]]
+            recall += _recalls(row["text"][: len(lengths)], row["summary"])
         return {
             "title": np.concatenate(titles, dtype=np.int32),
             "title_lengths": np.array([len(title) for title in titles], np.int32),
@@ -71,3 +72,11 @@ class Ranking(Kind):
         source = Source(long(arrays["ids"]), long(arrays["lengths"]), long(arrays["counts"]))
         titles = Titles(long(arrays["title"]), long(arrays["title_lengths"]))
         return RankingBatch(titles, source, torch.from_numpy(arrays["recall"]))
+
+
+def _recalls(texts: list[str], summary: str) -> list[float]:
+    """Of a summary in a script that rouge-score does not read: by the words that it is ranked by."""
+    if unread([summary]) is None:
+        return rouge2_recalls(texts, summary).tolist()
+    wanted = bigrams(words(summary))
+    return [bigram_recall(words(text), wanted) for text in texts]
