@@ -7,6 +7,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.prepare.documents.text import Text
+from raysum.prepare.sources.fetched import present
 from raysum.prepare.sources.record import LONGEST, TOO_LONG
 
 _READERS = {  # what reads files of these suffixes: a module of this room, imported when it is needed
@@ -34,7 +35,8 @@ def read_document(path: Path) -> Text:
     try:
         if path.stat().st_size > LONGEST:
             raise UserError(f"{path} is {TOO_LONG}; summarize parts of it")
-        content = path.read_bytes()
+        with present(path):
+            content = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     return parsed(content, path.name, str(path))

@@ -15,10 +15,12 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.prepare.config import split_of
 from raysum.prepare.documents.read import is_document
+from raysum.prepare.sources.fetched import as_asked, head, origin, placed, present, stand_in
 from raysum.prepare.sources.folders import cluster_folders, listed, read_folder
-from raysum.prepare.sources.formats import TOLD, format_of, named
+from raysum.prepare.sources.formats import FORMATS, TOLD, format_of, named
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
+from raysum.runtime.remote import is_url
 from raysum.runtime.storage import converted
 
 _OF_ARROW = ("dataset_dict.json", "dataset_info.json", "state.json")  # tell of the data beside or below them
@@ -35,20 +37,33 @@ class RawSource:
     size: int  # bytes of text, about
     table: bool = False
     shape: Shape = Shape()
+    url: str = ""  # of a source on a store, for which ``path`` stands in the process that found it
+    asked: tuple[str, bool] = ("", False)  # what it was found by there
+
+    @property
+    def name(self) -> str:
+        """As people know it, on any machine."""
+        return self.url or str(self.path)
 
     def records(self) -> Iterator[Record]:
         """Raises UserError where the whole source is empty or damaged."""
-        empty = True
+        empty, path = True, self.path
+        if self.url and not path.exists():  # in another process than the one that found it
+            placed(*self.asked)
+            path = stand_in(self.url)
         try:
-            for record in self.reader(self.path):
-                if empty and self.table and isinstance(record.raw, dict):
-                    self.shape.check_columns(self.path, record.raw)
-                empty = False
-                yield from self.shape.applied(record)
+            with present(path):
+                for record in self.reader(path):
+                    if empty and self.table and isinstance(record.raw, dict):
+                        self.shape.check_columns(path, record.raw)
+                    empty = False
+                    yield from self.shape.applied(replace(record, where=as_asked(record.where)))
         except (OSError, EOFError, zlib.error, csv.Error) as error:
-            raise UserError(f"{self.path} does not read to its end ({error}); make or fetch the file again") from None
+            raise UserError(f"{self.name} does not read to its end ({error}); make or fetch the file again") from None
+        except UserError as error:
+            raise UserError(as_asked(str(error))) from None
         if empty:
-            raise UserError(f"{self.path} is empty: it holds no cluster")
+            raise UserError(f"{self.name} is empty: it holds no cluster")
 
 
 def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[RawSource]:  # noqa: B008 - it is frozen
@@ -58,13 +73,26 @@ def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[Ra
 
     Raises UserError where a path is missing, unreadable, empty or of no known format, or ``shape`` has paths for texts.
     """
-    sources = [source for path in paths for source in _expand(place(Path(path).expanduser()), shape)]
-    for source in sources:
-        if source.reader is read_folder:
-            shape.check_texts(source.path)
+    try:
+        sources = [source for path in paths for source in _found(path, shape)]
+        for source in sources:
+            if source.reader is read_folder:
+                shape.check_texts(source.path)
+    except UserError as error:
+        raise UserError(as_asked(str(error))) from None
     if not sources:
         raise UserError(f"no source given; name files ({TOLD}) or folders of documents")
     return [replace(source, shape=shape) for source in sources]
+
+
+def _found(path: str | Path, shape: Shape) -> Iterator[RawSource]:
+    if not is_url(path):
+        yield from _expand(place(Path(path).expanduser()), shape)
+        return
+    form = FORMATS.get(shape.format or "") or named(Path(path))
+    asked = str(path), bool(form and form.beside)
+    for here in placed(*asked):
+        yield from (replace(one, url=origin(one.path), asked=asked) for one in _expand(here, shape))
 
 
 def place(path: Path) -> Path:
@@ -84,8 +112,7 @@ def _expand(path: Path, shape: Shape) -> list[RawSource]:
             raise UserError(f"{path} is empty: it holds no cluster")
         found = format_of(path, shape.format)
         if found.is_text(path):
-            with path.open("rb") as file:
-                _check_encoding(file.read(4), path)
+            _check_encoding(head(path, 4), path)
         return [RawSource(path, _split_of(path), found.read, found.size_of_text(path), found.table)]
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None

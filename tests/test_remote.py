@@ -1,0 +1,160 @@
+"""Paths on a store: sources, datasets and runs on S3, served by moto on this machine (``ThreadedMotoServer``, which
+needs ``moto[server]`` and ``s3fs``), whose requests are real ones over HTTP; fsspec's memory:// where that is enough.
+"""
+
+import gzip
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raysum.errors import UserError
+from raysum.prepare.sources.find import find_sources
+from raysum.runtime import remote
+
+BUCKET = "raysum-tests"
+SECRET = "wJalrXUtnFEMI-secret"
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Where a server of S3 listens that knows any credentials, with an empty bucket."""
+    pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server")
+    found = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    found.start()
+    yield "http://{}:{}".format(*found.get_host_and_port())
+    found.stop()
+
+
+@pytest.fixture
+def store(server, tmp_path, monkeypatch):
+    """The file system of the server, in whose bucket nothing is, and a cache of the test's own."""
+    import fsspec
+
+    given = {"AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": SECRET}
+    given |= {"AWS_DEFAULT_REGION": "us-east-1", "RAYSUM_CACHE": str(tmp_path / "cache")}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    files = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False)
+    if files.exists(BUCKET):
+        files.rm(BUCKET, recursive=True)
+    files.mkdir(BUCKET)
+    return files
+
+
+def cluster(number: int, words: int = 12) -> dict[str, object]:
+    text = " ".join(f"word{(number * 7 + k) % 50}" for k in range(words))
+    return {
+        "id": f"c{number}",
+        "title": f"town {number}",
+        "documents": [f"{text} lies on a river.", f"The {text} has walls."],
+        "summary": f"{text} is a town.",
+    }
+
+
+def lines(numbers) -> bytes:
+    return "".join(json.dumps(cluster(number)) + "\n" for number in numbers).encode()
+
+
+def spent(folder: Path) -> int:
+    """Bytes that the files in a folder take of the disk."""
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(
+    ("url", "inside"),
+    [
+        ("s3://b/runs/pht/", "s3/b/runs/pht"),
+        ("hdfs://host:8020/data", "hdfs/host:8020/data"),
+        ("hdfs:///x", "hdfs/@/x"),
+    ],
+)
+def test_what_is_kept_of_a_url_tells_the_url(url, inside, monkeypatch, tmp_path):
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path))
+    kept = remote.local(url)
+    assert kept == tmp_path / "kept" / inside and remote.url_of(kept) == remote.address(kept) == url.rstrip("/")
+    assert remote.local(Path(url)) == kept or ":///" in url  # pathlib joins slashes
+    state = remote.version(kept, b"manifest")
+    assert remote.url_of(state / "a.parquet") == f"{url.rstrip('/')}/a.parquet"
+    assert remote.local(remote.address(state)) == state
+    assert remote.local("data") == Path("data").absolute() and remote.url_of(Path("data").absolute()) is None
+
+
+@pytest.mark.parametrize("url", ["s3://b/../../etc", "s3://"])
+def test_a_url_does_not_lead_out_of_the_cache(url):
+    with pytest.raises(UserError, match="is no place on a store"):
+        remote.local(url)
+
+
+def test_a_password_in_a_url_is_refused_without_saying_it():
+    with pytest.raises(UserError, match="must not hold a password") as refused:
+        remote.local("s3://key:hunter2@bucket/x")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_sources_are_listed_as_local_ones_and_take_no_room_but_while_they_are_read(store, tmp_path):
+    content = {"train.part-10.jsonl": lines(range(20, 30)), "train.part-2.jsonl": lines(range(20))}
+    content |= {"valid.jsonl.gz": gzip.compress(lines(range(30, 40))), ".hidden.jsonl": b"no json"}
+    for name, data in content.items():
+        store.pipe_file(f"{BUCKET}/raw/{name}", data)
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        (tmp_path / "raw" / name).write_bytes(data)
+    here, there = find_sources([tmp_path / "raw"]), find_sources([f"s3://{BUCKET}/raw"])
+    assert [(one.path.name, one.split, one.size) for one in there] == [(s.path.name, s.split, s.size) for s in here]
+    assert [one.name for one in there] == [f"s3://{BUCKET}/raw/{one.path.name}" for one in here]
+    for one, other in zip(there, here, strict=True):
+        reading = one.records()
+        first = next(reading)
+        assert first.where == f"{one.name}:1" and spent(tmp_path / "cache" / "sources") >= len(content[one.path.name])
+        assert [first, *reading] == [
+            record.__class__(**{**vars(record), "where": record.where.replace(str(other.path), one.name)})
+            for record in other.records()
+        ]
+        assert spent(tmp_path / "cache" / "sources") == 0
+    matched = find_sources([f"s3://{BUCKET}/raw/train.*.jsonl"])
+    assert [one.name for one in matched] == [one.name for one in there[:2]]
+    with pytest.raises(UserError, match=f"no file on the store matches s3://{BUCKET}/raw/"):
+        find_sources([f"s3://{BUCKET}/raw/*.csv"])
+    with pytest.raises(UserError, match=f"no such file or folder: s3://{BUCKET}/none.jsonl"):
+        find_sources([f"s3://{BUCKET}/none.jsonl"])
+
+
+def test_what_is_wrong_in_a_source_is_told_by_its_url(store):
+    store.pipe_file(f"{BUCKET}/wide.jsonl", lines(range(2)).decode().encode("utf-16"))
+    with pytest.raises(UserError, match=f"s3://{BUCKET}/wide.jsonl is not UTF-8 text; it is UTF-16"):
+        find_sources([f"s3://{BUCKET}/wide.jsonl"])
+    store.pipe_file(f"{BUCKET}/torn.jsonl.gz", gzip.compress(lines(range(99)))[:200])
+    (torn,) = find_sources([f"s3://{BUCKET}/torn.jsonl.gz"])
+    with pytest.raises(UserError, match=f"s3://{BUCKET}/torn.jsonl.gz does not read to its end"):
+        list(torn.records())
+
+
+def test_files_beside_a_source_and_folders_of_documents_are_read(store):
+    store.pipe_file(f"{BUCKET}/news/a.src", b"one ||||| two\nthree\n")
+    store.pipe_file(f"{BUCKET}/news/a.tgt", b"first\nsecond\n")
+    (pairs,) = find_sources([f"s3://{BUCKET}/news/a.src"])
+    assert [record.raw["summary"] for record in pairs.records()] == ["first", "second"]
+    for number in range(3):
+        store.pipe_file(f"{BUCKET}/towns/town_{number}/history.txt", f"Town {number} is old.".encode())
+        store.pipe_file(f"{BUCKET}/towns/town_{number}/summary.txt", b"An old town.")
+    (towns,) = find_sources([f"s3://{BUCKET}/towns"])
+    assert [record.raw["documents"][0]["text"] for record in towns.records()] == [f"Town {n} is old." for n in range(3)]
+
+
+def test_another_process_finds_a_source_by_its_url(store, tmp_path):
+    """As a Ray worker on another machine does, whose cache is elsewhere."""
+    store.pipe_file(f"{BUCKET}/raw/a.jsonl", lines(range(3)))
+    (tmp_path / "source").write_bytes(pickle.dumps(find_sources([f"s3://{BUCKET}/raw"])))
+    shutil.rmtree(tmp_path / "cache")
+    code = f"import pickle; [one] = pickle.load(open({str(tmp_path / 'source')!r}, 'rb'))"
+    code += "; print(one.path.exists(), [record.where for record in one.records()][-1])"
+    environment = os.environ | {"RAYSUM_CACHE": str(tmp_path / "other")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"False s3://{BUCKET}/raw/a.jsonl:3\n"
+    assert not [*(tmp_path / "other" / "sources").iterdir()]  # it leaves nothing
