@@ -11,9 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from small_datasets import write_dataset
 
+import raysum
+from raysum.data.card import Card
+from raysum.data.checking import check
+from raysum.data.dataset import MANIFEST, Dataset
 from raysum.errors import UserError
+from raysum.prepare import job
 from raysum.prepare.sources.find import find_sources
 from raysum.runtime import remote
 
@@ -158,3 +165,113 @@ def test_another_process_finds_a_source_by_its_url(store, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == f"False s3://{BUCKET}/raw/a.jsonl:3\n"
     assert not [*(tmp_path / "other" / "sources").iterdir()]  # it leaves nothing
+
+
+def keys(store, folder: str = "") -> list[str]:
+    """What is in the bucket, without locks."""
+    root = f"{BUCKET}/{folder}".rstrip("/")
+    return sorted(name.removeprefix(f"{root}/") for name in store.find(root) if not name.endswith(".lock"))
+
+
+@pytest.fixture
+def dataset(store, tmp_path) -> str:
+    """The URL of a dataset of 40 training rows in four shards, and 8 to validate by."""
+    local = write_dataset(tmp_path / "local", {"train": 40, "valid": 8}, shards=4)
+    store.put(f"{local}/", f"{BUCKET}/data/", recursive=True)
+    return f"s3://{BUCKET}/data"
+
+
+def test_prepare_reads_and_writes_a_store_and_makes_what_it_makes_here(store, tmp_path):
+    store.pipe_file(f"{BUCKET}/raw/train.jsonl", lines(range(30)))
+    store.pipe_file(f"{BUCKET}/raw/valid.jsonl", lines(range(30, 36)))
+    for name in ("train", "valid"):
+        store.get_file(f"{BUCKET}/raw/{name}.jsonl", str(tmp_path / f"{name}.jsonl"))
+    url = f"s3://{BUCKET}/made/data"
+    made = raysum.prepare(f"s3://{BUCKET}/raw", url, pieces=100)
+    here = raysum.prepare([tmp_path / "train.jsonl", tmp_path / "valid.jsonl"], tmp_path / "here", pieces=100)
+    assert made.to_dict()["data"] == url and made.dataset.fingerprint == here.dataset.fingerprint
+    assert made.dataset.manifest["sources"] == [f"s3://{BUCKET}/raw/{name}.jsonl" for name in ("train", "valid")]
+    assert keys(store, "made/data") == sorted(path.name for path in here.dataset.path.iterdir())
+    assert not store.exists(f"{BUCKET}/made/data/.lock")
+    for name in set(keys(store, "made/data")) - {MANIFEST, "rejected.jsonl"}:
+        assert store.cat_file(f"{BUCKET}/made/data/{name}") == (here.dataset.path / name).read_bytes()
+    with pytest.raises(UserError, match=f"{url} exists already; remove it or choose another folder"):
+        raysum.prepare(tmp_path / "train.jsonl", url, pieces=100)
+    store.rm_file(f"{BUCKET}/made/data/{MANIFEST}")
+    with pytest.raises(UserError, match=f"{url} has files but no {MANIFEST}: it was not finished"):
+        raysum.prepare(tmp_path / "train.jsonl", url, pieces=100)
+    with pytest.raises(UserError, match=rf"no dataset {url} \(what is there was not finished\)"):
+        Dataset.open(url)
+
+
+def test_an_upload_that_failed_is_begun_again_by_the_same_command(store, tmp_path, monkeypatch):
+    store.pipe_file(f"{BUCKET}/raw/train.jsonl", lines(range(30)))
+    url, put = f"s3://{BUCKET}/data", type(store)._put_file
+
+    async def failing(self, here, there, **options):
+        if there.endswith(".npy"):
+            raise ConnectionResetError(f"the connection with {SECRET} was reset")
+        return await put(self, here, there, **options)
+
+    monkeypatch.setattr(type(store), "_put_file", failing)
+    type(store).clear_instance_cache()  # of those that have it bound
+    with pytest.raises(UserError, match=rf"{url} cannot be reached \(ConnectionResetError: the connection with \*\*\*"):
+        raysum.prepare(f"s3://{BUCKET}/raw", url, pieces=100)
+    assert MANIFEST not in keys(store, "data")
+    monkeypatch.setattr(type(store), "_put_file", put)
+    type(store).clear_instance_cache()
+    monkeypatch.setattr(job, "write_shards", None)  # it is not made again
+    assert raysum.prepare(f"s3://{BUCKET}/raw", url, pieces=100).dataset.rows("train") == 30
+    assert MANIFEST in keys(store, "data")
+
+
+def test_shards_are_fetched_when_they_are_read_and_the_same_as_here(store, dataset, tmp_path):
+    opened, here = Dataset.open(dataset), Dataset.open(tmp_path / "local")
+    assert opened.place == dataset and not [*opened.path.glob("*.parquet")]
+    np.testing.assert_array_equal(opened.lengths("train"), here.lengths("train"))
+    first = opened.files("train")[0]
+    opened.check(first)
+    assert [file.name for file in opened.path.glob("*.parquet")] == [first.name]
+    ids = [[row["id"] for row in one.read("train")] for one in (opened, here)]
+    assert ids[0] == ids[1] and len([*opened.path.glob("*.parquet")]) == 4
+    assert check(dataset).to_dict() | {"seconds": 0, "data": ""} == check(tmp_path / "local").to_dict() | {
+        "seconds": 0,
+        "data": "",
+    }
+    assert Card.of(dataset).to_dict()["splits"] == Card.of(str(tmp_path / "local")).to_dict()["splits"]
+
+
+def test_what_travels_to_a_worker_opens_the_same_state_on_another_machine(dataset, tmp_path, monkeypatch):
+    opened = Dataset.open(dataset)
+    travels = opened.address
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "another machine"))
+    there = Dataset.open(travels)
+    assert there.path.is_relative_to(tmp_path / "another machine") and there.fingerprint == opened.fingerprint
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert Dataset.open(travels).manifest == there.manifest  # nothing is asked twice
+
+
+def test_a_dataset_that_is_replaced_is_read_anew_and_never_mixed(store, dataset, tmp_path):
+    opened = Dataset.open(dataset)
+    opened.check(opened.files("train")[0])
+    other = write_dataset(tmp_path / "other", {"train": 40}, shards=4, seed=1)
+    store.put(f"{other}/", f"{BUCKET}/data/", recursive=True)
+    assert Dataset.open(dataset).fingerprint == Dataset.open(other).fingerprint != opened.fingerprint
+    opened.check(opened.files("train")[0])  # which is still here
+    with pytest.raises(UserError, match=f"{dataset}/train-00001.parquet is damaged"):
+        opened.check(opened.files("train")[1])
+    assert not opened.files("train")[1].exists()
+    shutil.rmtree(opened.path)
+    with pytest.raises(UserError, match=f"{dataset} was replaced while it was read"):
+        Dataset.open(opened.address)
+
+
+def test_a_dataset_on_a_store_that_lacks_shards_is_refused_before_it_is_trained_on(store, dataset):
+    Dataset.open(dataset).check_shards()
+    store.rm_file(f"{BUCKET}/data/train-00002.parquet")
+    store.pipe_file(f"{BUCKET}/data/train-00003.parquet", b"short")
+    named = "not as written are train-00002.parquet, train-00003.parquet"
+    with pytest.raises(UserError, match=f"{dataset} is incomplete: {named}"):
+        Dataset.open(dataset).check_shards()
+    with pytest.raises(UserError, match=f"{dataset}/train-00002.parquet is missing on the store"):
+        check(dataset)

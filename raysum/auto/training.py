@@ -25,7 +25,7 @@ def train(*overrides: str, **values: Any) -> AutoResult:
     dataset = Dataset.open(asked.data)
     if dataset.kind != "summarization" or "valid" not in dataset.splits or not dataset.references("valid"):
         raise UserError(
-            f"{dataset.path} has no valid split with summaries, by which systems are compared; "
+            f"{dataset.place} has no valid split with summaries, by which systems are compared; "
             "prepare it with --valid 0.1"
         )
     run = Run(asked.out)

@@ -120,7 +120,7 @@ def _each(run: Run, checkpoints: Sequence[Checkpoint], config: EvaluateConfig, n
 
 def results_folder(run: Run, dataset: Dataset, split: str) -> Path:
     """RUN/evaluation/DATA-FINGERPRINT/SPLIT: a dataset's results are not written over another's."""
-    return run.evaluation / f"{dataset.path.name}-{dataset.fingerprint[:8]}" / split
+    return run.evaluation / f"{dataset.place.rpartition('/')[2]}-{dataset.fingerprint[:8]}" / split
 
 
 def compare_systems(

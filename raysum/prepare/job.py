@@ -19,13 +19,16 @@ from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.config import PrepareConfig
+from raysum.prepare.published import is_made, making, publish
 from raysum.prepare.shards import size_of, write_shards
 from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.prepare.sources.record import Rejected
 from raysum.prepare.sources.shape import Shape
 from raysum.prepare.unfinished import begin, goes_on, is_begun, job_of
 from raysum.run import Run
+from raysum.runtime.lease import leased
 from raysum.runtime.progress import bar, say
+from raysum.runtime.remote import local
 from raysum.runtime.session import ray_session
 from raysum.runtime.shown import Shown
 from raysum.runtime.storage import new_folder
@@ -49,7 +52,7 @@ class PrepareResult(Shown):
         ``words_kept``, a share of the sources' words."""
         manifest = self.dataset.manifest
         return {
-            "data": str(self.dataset.path),
+            "data": self.dataset.place,
             "seconds": round(self.seconds, 2),
             **{name: manifest[name] for name in ("rows_in", "rows", "rejected", "words_kept")},
             "splits": {split: self.dataset.rows(split) for split in self.dataset.splits},
@@ -80,25 +83,35 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     shape = config.shape
     found = find_sources([sources] if isinstance(sources, str | Path) else list(sources), shape)
     _say_idle(found, shape)
-    path = Path(config.out).expanduser().absolute()
-    job = job_of(found, config, __version__, " ".join(_given(given, ranker)) or "trained")
-    with new_folder(path, partial(goes_on, job=job)) as folder:
-        how = config.normalize or (given.suggested_normalization() if given else "none")
-        ranker_sha256 = None
-        if ranker and given:
-            from raysum.prepare.learned import keep_ranker  # loads torch
+    path = local(config.out)
+    place, job = making(path), job_of(found, config, __version__, " ".join(_given(given, ranker)) or "trained")
+    with leased(path):
+        if not is_made(place, job):
+            with new_folder(place, partial(goes_on, job=job)) as folder:
+                writer = _writer(folder, found, config, given, ranker)
+                begin(folder, job)
+                on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
+                with ray_session(config.address) if on_ray else nullcontext():
+                    write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
+        publish(place, job)
+    return PrepareResult(Dataset.open(config.out), time.monotonic() - began)
 
-            how = config.normalize or read_recipe(ranker.recipe, str(ranker.path)).normalize
-            ranker_sha256 = keep_ranker(ranker, given, folder)
-        former = folder / VOCABULARY if is_begun(folder) else None
-        vocabulary = given or (Vocabulary.load(former) if former else _train_vocabulary(found, config, how))
-        recipe = config.recipe(vocabulary.sha256, how, ranker_sha256)
-        writer = DatasetWriter(folder, config.kind, recipe, vocabulary)
-        begin(folder, job)
-        on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
-        with ray_session(config.address) if on_ray else nullcontext():
-            write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
-    return PrepareResult(Dataset.open(path), time.monotonic() - began)
+
+def _writer(
+    folder: Path, found: list[RawSource], config: PrepareConfig, given: Vocabulary | None, ranker: Run | None
+) -> DatasetWriter:
+    """What makes the dataset in ``folder``, once the vocabulary is trained that was not ``given``."""
+    how = config.normalize or (given.suggested_normalization() if given else "none")
+    ranker_sha256 = None
+    if ranker and given:
+        from raysum.prepare.learned import keep_ranker  # loads torch
+
+        how = config.normalize or read_recipe(ranker.recipe, str(ranker.path)).normalize
+        ranker_sha256 = keep_ranker(ranker, given, folder)
+    former = folder / VOCABULARY if is_begun(folder) else None
+    vocabulary = given or (Vocabulary.load(former) if former else _train_vocabulary(found, config, how))
+    recipe = config.recipe(vocabulary.sha256, how, ranker_sha256)
+    return DatasetWriter(folder, config.kind, recipe, vocabulary)
 
 
 def _say_idle(sources: list[RawSource], shape: Shape) -> None:

@@ -80,9 +80,9 @@ def shown(path: Path) -> str:
     return url_of(path) or str(path)
 
 
-def version(folder: Path, content: bytes) -> Path:
-    """Where one state of what ``folder`` keeps is, which ``content`` tells from others."""
-    return folder / f"{_VERSION}{hashlib.sha256(content).hexdigest()[:16]}"
+def version(folder: Path, content: bytes | None = None) -> Path:
+    """Where one state of what ``folder`` keeps is, which ``content`` tells from others; or a state to come."""
+    return folder / f"{_VERSION}{hashlib.sha256(content).hexdigest()[:16] if content else 'new'}"
 
 
 def is_version(path: Path) -> bool:

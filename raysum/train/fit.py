@@ -190,7 +190,7 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
         return
     run.check()
     if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
-        raise UserError(f"{run.path} was trained with another vocabulary than {dataset.path} has; choose another out=")
+        raise UserError(f"{run.path} was trained with another vocabulary than {dataset.place} has; choose another out=")
     before, now = (list(pairs(each.model_dump(exclude=_CHANGEABLE))) for each in (run.config, config))
     changed = dict.fromkeys(pair.partition("=")[0] for pair in (*before, *now) if (pair in before) != (pair in now))
     if changed:
@@ -205,7 +205,7 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
             f"{run.path} holds weights alone; begin a new training with them: train.start={run.path} and another out="
         )
     if newest and newest.state["data"] != dataset.fingerprint:
-        raise UserError(f"{run.path} was trained on another dataset than {dataset.path}; choose another out=")
+        raise UserError(f"{run.path} was trained on another dataset than {dataset.place}; choose another out=")
 
 
 def _train_here(brief: Brief) -> None:

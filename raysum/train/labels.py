@@ -123,7 +123,7 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
         return labels
     trained, most = run.config, {"train": config.train.label_examples, "valid": config.train.validate_examples}
     batching = PlanSettings(trained.train.batch_tokens, trained.train.micro_batches)
-    stream = Stream(str(dataset.path), "train", trained.source, batching, kind_of(trained.model, dataset))
+    stream = Stream(dataset.address, "train", trained.source, batching, kind_of(trained.model, dataset))
     streams = [replace(stream, split=split, examples=most[split]) for split in most if split in dataset.splits]
     for split in (each.split for each in streams):  # what actors find damaged is no message
         for file in dataset.files(split):

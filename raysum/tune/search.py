@@ -91,7 +91,7 @@ def _check(space: Space) -> Job:
         side_by_side = space.config.scheduler == "pbt"
         at_once = space.num_trials if side_by_side else trainings_at_once(max(1, config.train.workers))
     at_once = max(1, min(at_once, space.num_trials))
-    return Job(space, dataset.path, out, run, length, at_once, threads=max(1, cores() // at_once))
+    return Job(space, dataset.address, out, run, length, at_once, threads=max(1, cores() // at_once))
 
 
 def _check_training(space: Space, dataset: Dataset) -> Space:
@@ -168,7 +168,7 @@ def _follow(job: Job, run: Run, then: Space) -> SearchResult:
     """Train the attention predictor of the best ``run``, then search its decoding: each goes on where it was."""
     from raysum.train.fit import fit
 
-    given, out = {"data": str(job.data), "run": str(run.path)}, str(job.out / then.name)
+    given, out = {"data": job.data, "run": str(run.path)}, str(job.out / then.name)
     say(f"the best run is {run.path}; its attention predictor is trained next")
     fit(job.space.predictor.model_copy(update=given))
     say(f"{then.name} is searched next, into {out}")
