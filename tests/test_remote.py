@@ -9,10 +9,13 @@ import pickle
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from small_datasets import write_dataset
 
 import raysum
@@ -22,7 +25,10 @@ from raysum.data.dataset import MANIFEST, Dataset
 from raysum.errors import UserError
 from raysum.prepare import job
 from raysum.prepare.sources.find import find_sources
-from raysum.runtime import remote
+from raysum.run import Run
+from raysum.runtime import lease, remote
+from raysum.runtime.mirror import push
+from raysum.runtime.storage import read_lines
 
 BUCKET = "raysum-tests"
 SECRET = "wJalrXUtnFEMI-secret"
@@ -275,3 +281,147 @@ def test_a_dataset_on_a_store_that_lacks_shards_is_refused_before_it_is_trained_
         Dataset.open(dataset).check_shards()
     with pytest.raises(UserError, match=f"{dataset}/train-00002.parquet is missing on the store"):
         check(dataset)
+
+
+SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
+TRAIN = {"batch_tokens": 200, "micro_batches": 4, "workers": 0, "save_every": 2, "validate_every": 4, "keep": 2}
+
+
+def train(data: str | Path, out: str | Path, steps: int):
+    settings = TRAIN | {"steps": steps}
+    decode = {"num_beams": 1, "min_length": 2, "max_length": 6}
+    optim = {"schedule": "constant", "lr": 0.01, "warmup_steps": 0}
+    return raysum.train(None, data=str(data), out=str(out), model=SMALL, train=settings, optim=optim, decode=decode)
+
+
+def weights(run: Run, step: int) -> dict:
+    return load_file(run.checkpoint(str(step)).weights)
+
+
+def test_a_training_on_a_store_goes_on_elsewhere_and_ends_with_the_same_weights(store, dataset, tmp_path, monkeypatch):
+    url = f"s3://{BUCKET}/runs/pht"
+    here = train(tmp_path / "local", tmp_path / "here", 12)
+    train(dataset, url, 5)
+    found = keys(store, "runs/pht")
+    assert {"config.yaml", "recipe.json", "vocabulary.model", "metrics.jsonl"} <= set(found)
+    steps = {name.split("/")[1] for name in found if name.startswith("checkpoints/")}
+    assert steps == {path.name for path in remote.local(url).glob("checkpoints/step-*")}
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "another machine"))
+    result = train(dataset, url, 12)
+    assert result.to_dict() == here.to_dict() | {"run": url}
+    ours, theirs = weights(result.run, 12), weights(here.run, 12)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    found = keys(store, "runs/pht")
+    kept = {
+        f"checkpoints/{path.relative_to(here.run.checkpoint_folder)}" for path in here.run.checkpoint_folder.rglob("*")
+    }
+    assert {name for name in found if name.startswith("checkpoints/")} == {
+        name for name in kept if (here.run.path / name).is_file()
+    }
+
+
+@pytest.fixture
+def run_url(store, dataset) -> str:
+    url = f"s3://{BUCKET}/run"
+    train(dataset, url, 4)
+    return url
+
+
+def test_a_run_is_read_by_its_url_and_only_what_is_needed_is_fetched(store, run_url, dataset, tmp_path, monkeypatch):
+    documents = ["The river runs through the town.", "The town has old walls."]
+    before = raysum.load(run_url).summarize("Town", documents).summary
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "another machine"))
+    assert raysum.load(run_url).summarize("Town", documents).summary == before
+    kept = remote.local(run_url)
+    assert [path.parent.name for path in kept.rglob("weights.safetensors")] == [Run.open(run_url).best().path.name]
+    assert not [path for path in kept.rglob("engine/*") if path.is_file()]
+    told = raysum.evaluate(run_url, dataset, split="valid", scorers=["rouge"])
+    place = f"run/evaluation/data-{Dataset.open(dataset).fingerprint[:8]}/valid"
+    assert json.loads(store.cat_file(f"{BUCKET}/{place}/table.json")) == told.to_dict()
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "third"))
+    assert (Run.open(run_url).path / place.removeprefix("run/") / "outputs.jsonl").is_file()
+    raysum.report([run_url], tmp_path / "report.html")
+    assert "run" in (tmp_path / "report.html").read_text()
+
+
+def test_an_unfinished_upload_of_a_checkpoint_does_not_count(store, run_url, dataset, tmp_path, monkeypatch):
+    (newest,) = [name for name in keys(store, "run") if name.endswith("00000004/checksums.json")]
+    store.rm_file(f"{BUCKET}/run/{newest}")
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "another machine"))
+    assert [one.step for one in Run.open(run_url).checkpoints()] == [2]
+    train(dataset, run_url, 6)
+    assert [one.step for one in Run.open(run_url).checkpoints()][-1] == 6
+
+
+def test_what_a_store_has_counts_also_where_it_has_nothing_any_more(store, run_url, dataset):
+    first = weights(Run.open(run_url), 4)
+    store.rm(f"{BUCKET}/run", recursive=True)
+    with pytest.raises(UserError, match=f"no run folder {run_url}"):
+        Run.open(run_url)
+    again = train(dataset, run_url, 4)
+    assert [line["step"] for line in read_lines(again.run.metrics) if "valid_loss" in line] == [4]
+    assert all(torch.equal(value, first[name]) for name, value in weights(again.run, 4).items())
+
+
+def test_a_run_is_not_written_where_something_else_is(dataset):
+    with pytest.raises(UserError, match=f"{dataset} exists already; remove it or choose another folder"):
+        train(dataset, dataset, 2)
+
+
+def test_a_training_outlives_a_store_that_is_away_for_a_while(store, dataset, monkeypatch, capsys):
+    url, put, failed = f"s3://{BUCKET}/run", type(store)._put_file, []
+
+    async def failing(self, here, there, **options):
+        if not failed:
+            failed.append(there)
+            raise ConnectionResetError("reset")
+        return await put(self, here, there, **options)
+
+    monkeypatch.setattr(type(store), "_put_file", failing)
+    type(store).clear_instance_cache()
+    train(dataset, url, 4)
+    assert f"Not uploaded yet: {url} cannot be reached (ConnectionResetError: reset)" in capsys.readouterr().err
+    assert "run/checkpoints/step-00000004/checksums.json" in keys(store)
+
+
+@pytest.fixture
+def patience(monkeypatch):
+    monkeypatch.setattr(lease, "_RENEWED", 0.1)
+    monkeypatch.setattr(lease, "_GONE", 1.5)
+
+
+def test_of_two_writers_on_a_store_the_later_is_refused(store, patience, tmp_path, monkeypatch):
+    url = f"s3://{BUCKET}/run"
+    with lease.leased(remote.local(url)):
+        monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "another machine"))
+        with (
+            pytest.raises(UserError, match=f"{url} is being written by process {os.getpid()} on .*; wait for its end"),
+            lease.leased(remote.local(url)),
+        ):
+            pytest.fail("both have it")
+    assert not store.exists(f"{BUCKET}/run/.lock")
+
+
+def test_the_lease_of_a_writer_that_is_gone_is_taken_over(store, patience, tmp_path, monkeypatch):
+    left = {"token": "old", "machine": "another", "host": "far", "process": 1, "since": "2026-01-01 00:00:00"}
+    store.pipe_file(f"{BUCKET}/run/.lock", json.dumps(left).encode())
+    began = time.monotonic()
+    with lease.leased(remote.local(f"s3://{BUCKET}/run")):
+        assert time.monotonic() - began > 1.5
+        assert json.loads(store.cat_file(f"{BUCKET}/run/.lock"))["token"] != "old"
+    died = left | {"machine": lease._machine(), "process": 2**22 - 1}
+    store.pipe_file(f"{BUCKET}/run/.lock", json.dumps(died).encode())
+    began = time.monotonic()
+    with lease.leased(remote.local(f"s3://{BUCKET}/run")):
+        assert time.monotonic() - began < 1.5  # it is known to be gone
+
+
+def test_a_writer_that_lost_its_lease_uploads_nothing_more(store, run_url):
+    folder = remote.local(run_url)
+    with lease.leased(folder):
+        (folder / "decode.yaml").write_text("beta: 0.4\n")
+        taken = {"token": "other", "machine": "another", "host": "far", "process": 1, "since": "now"}
+        store.pipe_file(f"{BUCKET}/run/.lock", json.dumps(taken).encode())
+        with pytest.raises(UserError, match=f"{run_url} was taken over by another command"):
+            push(folder)
+    assert "decode.yaml" not in keys(store, "run") and store.exists(f"{BUCKET}/run/.lock")

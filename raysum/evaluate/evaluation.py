@@ -24,7 +24,9 @@ from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
 from raysum.metrics.statistics import difference_of
 from raysum.run import Checkpoint, Run
+from raysum.runtime.mirror import added_to
 from raysum.runtime.progress import bar, say
+from raysum.runtime.remote import local
 from raysum.runtime.storage import write_json, writing
 from raysum.systems import extractive
 
@@ -51,6 +53,11 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         return compare_systems([_extracted(extractor, dataset)], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
+    with added_to(run.path), added_to(local(config.out or "")):
+        return _evaluate_run(run, dataset, split, config)
+
+
+def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:
     if config.reference_length and (not run.config.model.extracts or {"words", "sentences"} & config.decode.keys()):
         told = "reference_length is of runs that take sentences, in place of words and sentences"
         raise UserError(f"{told}; leave one of them out")
@@ -58,12 +65,12 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         from raysum.evaluate.ranking import evaluate_ranker
 
         result, outputs = evaluate_ranker(run, dataset, split, config)
-        _save(Path(config.out or results_folder(run, dataset, split)), result, outputs)
+        _save(local(config.out or results_folder(run, dataset, split)), result, outputs)
         return result
     if run.config.model.extracts:
         if config.terms or config.swapped or config.checkpoints > 1:
             told = "terms, swapped and checkpoints are of runs that write"
-            raise UserError(f"{told}; {run.path} takes sentences as they are")
+            raise UserError(f"{told}; {run.place} takes sentences as they are")
         place = results_folder(run, dataset, f"{split}-reference-length" if config.reference_length else split)
         return compare_systems(_extractors(run, config, dataset), dataset, split, config, out=config.out or place)
     from raysum.decode.summarizer import Summarizer
@@ -183,7 +190,7 @@ def compare_systems(
         weights={one.name: dict(one.weights) for one in systems if isinstance(one, Trained) and one.weights},
     )
     if out is not None:
-        _save(Path(out), result, written)
+        _save(local(out), result, written)
     return result
 
 

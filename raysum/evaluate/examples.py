@@ -16,7 +16,7 @@ def check_readable(run: Run, dataset: Dataset) -> None:
         return  # it reads texts, whatever they are encoded in
     if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
         raise UserError(
-            f"{dataset.place} is written in another vocabulary than {run.path} was trained with; "
+            f"{dataset.place} is written in another vocabulary than {run.place} was trained with; "
             f"prepare it with --vocab {run.vocabulary}"
         )
     kind_of(run.config.model, dataset)

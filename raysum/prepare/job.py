@@ -127,7 +127,7 @@ def _given(vocabulary: Vocabulary | None, ranker: Run | None) -> Iterator[str]:
     if vocabulary:
         yield vocabulary.sha256
     if ranker:
-        told = ranker.best().weights.stat()
+        told = ranker.checkpoint().weights.stat()
         yield f"{told.st_size} {told.st_mtime_ns}"
 
 

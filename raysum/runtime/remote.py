@@ -162,14 +162,22 @@ def read(url: str) -> bytes | None:
             return None
 
 
-def fetch(path: Path, told: Mapping[str, Any] | None = None, url: str | None = None) -> Path:
-    """``path``, fetched from the store if it is a file that is kept of one (or of ``url``) and is not here yet.
+def exists(url: str) -> bool:
+    files, name = store(url)
+    with asked(url):
+        files.invalidate_cache()
+        return files.exists(name)
+
+
+def fetch(path: Path, told: Mapping[str, Any] | None = None, url: str | None = None, anew: bool = False) -> Path:
+    """``path``, fetched from the store if it is a file that is kept of one (or of ``url``) and is not here yet; or
+    ``anew``.
 
     It has its name once it is whole, by the checksums that are ``told``; of processes that want it at once one fetches
     it. Raises UserError where the store does not give it whole.
     """
     url = url or url_of(path)
-    if url is None or path.is_file():
+    if url is None or (path.is_file() and not anew):
         return path
     files, name = store(url)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +185,7 @@ def fetch(path: Path, told: Mapping[str, Any] | None = None, url: str | None = N
     with partial.open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            if not path.is_file():
+            if anew or not path.is_file():
                 with asked(url):
                     files.get_file(name, str(partial))
                 check_file(partial, told or {"bytes": files.size(name)})

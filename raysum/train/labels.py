@@ -54,7 +54,7 @@ def labelled(config: Config) -> tuple[Dataset, Config]:
     run, dataset = Run.open(config.run), Dataset.open(config.data)
     trained = run.config.model
     if not trained.attends_to_paragraphs:
-        raise UserError(f"{run.path} is no summarizing model, so there is no attention to predict")
+        raise UserError(f"{run.place} is no summarizing model, so there is no attention to predict")
     if dataset.vocabulary_hash != run.recipe.get("vocabulary_sha256"):
         raise UserError(
             f"{config.data} has another vocabulary than {run.path}; prepare it with --vocab {run.vocabulary}"

@@ -3,7 +3,6 @@
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,10 +14,12 @@ from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.run import Run
 from raysum.runtime.lock import LOCK, held
+from raysum.runtime.mirror import added_to, written
 from raysum.runtime.placement import trainings_at_once
 from raysum.runtime.private import dashboard
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
+from raysum.runtime.remote import local
 from raysum.runtime.session import make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tune.live import paged
@@ -44,7 +45,8 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     """
     started = time.monotonic()
     job = _check(load_space(name, [*pairs(values), *overrides]))
-    with held(job.out, job.out / LOCK), writing(job.out):
+    read = job.run.path if job.run else job.out
+    with held(job.out, job.out / LOCK), writing(job.out), written(job.out), added_to(read):
         return _search(job, started)
 
 
@@ -80,7 +82,7 @@ def _check(space: Space) -> Job:
     config, run = space.first, None
     if not config.data or not config.out:
         raise UserError(f"a search needs a dataset and a folder: `raysum tune {space.name} data=DATA out=SEARCH`")
-    dataset, out = Dataset.open(config.data), Path(config.out).expanduser().absolute()
+    dataset, out = Dataset.open(config.data), local(config.out)
     if space.config.kind == "decode":
         run = _check_run(space, dataset)
         references = dataset.references(space.config.split)
