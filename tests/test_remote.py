@@ -425,3 +425,74 @@ def test_a_writer_that_lost_its_lease_uploads_nothing_more(store, run_url):
         with pytest.raises(UserError, match=f"{run_url} was taken over by another command"):
             push(folder)
     assert "decode.yaml" not in keys(store, "run") and store.exists(f"{BUCKET}/run/.lock")
+
+
+def refused(*arguments: str, **environment: str) -> str:
+    """What a command says that ends with 2, in bounded time."""
+    command = [sys.executable, "-m", "raysum", *arguments]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2, done.stderr
+    told = done.stderr.strip().splitlines()
+    assert told[-1].startswith("raysum: ") and "Traceback" not in done.stderr and SECRET not in done.stderr
+    return told[-1]
+
+
+@pytest.fixture
+def denying(server, store):
+    """The server denies whatever it is asked for."""
+    import httpx
+
+    httpx.post(f"{server}/moto-api/reset-auth", content="0")
+    yield
+    httpx.post(f"{server}/moto-api/reset-auth", content="1000000000")
+
+
+def test_what_a_store_refuses_is_one_message(store, denying):
+    assert refused("data", "show", f"s3://{BUCKET}/data").startswith(
+        f"raysum: s3://{BUCKET}/data/manifest.json is denied"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["data", "show", "s3://no-such-bucket/data"], "no dataset s3://no-such-bucket/data; make one with"),
+        (["prepare", "s3://no-such-bucket/raw", "--out", "x"], "no such file or folder: s3://no-such-bucket/raw"),
+        (["prepare", "samples", "--out", "s3://no-such-bucket/data"], "there is no such bucket; make it first"),
+        (["serve", "s3://no-such-bucket/run"], "no run folder s3://no-such-bucket/run"),
+        (["data", "show", "s4://bucket/data"], "s4:// is no protocol known here; s3://, gs://, hf:// and hdfs:// are"),
+        (["data", "show", f"s3://{SECRET}:{SECRET}@bucket/data"], "must not hold a password"),
+    ],
+)
+def test_a_wrong_place_is_one_message(arguments, message, store):
+    assert message in refused(*arguments)
+
+
+def test_a_store_that_does_not_answer_is_one_message_soon(store):
+    began = time.monotonic()
+    told = refused("data", "show", "s3://bucket/data", AWS_ENDPOINT_URL="http://127.0.0.1:9")
+    assert "s3://bucket/data/manifest.json cannot be reached (EndpointConnectionError: Could not connect" in told
+    assert time.monotonic() - began < 60
+
+
+def test_a_library_that_is_not_installed_is_named_with_its_command(tmp_path):
+    (tmp_path / "s3fs.py").write_text("raise ImportError")
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    told = refused("data", "show", "s3://bucket/data", PYTHONPATH=path)
+    assert 's3:// needs the s3fs library, which is not installed: pip install "raysum[remote]"' in told
+
+
+def test_any_protocol_of_fsspec_will_do(tmp_path, monkeypatch):
+    """memory:// is a file system, too, though of this process alone."""
+    import fsspec
+
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "cache"))
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/raw/train.jsonl", lines(range(30)))
+    files.pipe_file("/raw/valid.jsonl", lines(range(30, 36)))
+    made = raysum.prepare("memory://raw/*.jsonl", "memory://data", pieces=100)
+    assert made.to_dict()["splits"] == {"train": 30, "valid": 6} and files.exists("/data/manifest.json")
+    run = train("memory://data", "memory://run", 2).run
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "other"))
+    assert Run.open("memory://run").checkpoint().step == 2 and Run.open("memory://run").path != run.path
+    files.rm("/", recursive=True)

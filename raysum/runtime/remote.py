@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _URL = re.compile(r"(?s)([a-z][a-z0-9+.-]+):/{1,2}(.*)")  # with one slash, too: pathlib joins two
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": "huggingface_hub"}
+_TRIES = 2  # of s3fs, and in each of botocore: a server that says nothing is left after a minute, not after seven
+_PATIENCE: dict[str, Any] = dict.fromkeys(("s3", "s3a"), {"config_kwargs": {"retries": {"total_max_attempts": _TRIES}}})
 _ROOT = "@"  # in the cache: that a path begins at the root of a store without hosts
 _VERSION = ".version-"  # a folder of the cache that is one state of the URL above it
 _TOLD_BY = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "modified", "created", "LastModified")
@@ -99,7 +101,10 @@ def store(url: str) -> "tuple[AbstractFileSystem, str]":
     if protocol not in fsspec.available_protocols():
         raise UserError(f"{protocol}:// is no protocol known here; s3://, gs://, hf:// and hdfs:// are")
     with asked(url):
-        return fsspec.url_to_fs(url)
+        files, path = fsspec.url_to_fs(url, **_PATIENCE.get(protocol, {}))
+    if protocol in _PATIENCE:
+        files.retries = _TRIES
+    return files, path
 
 
 @contextmanager
