@@ -17,6 +17,7 @@ from processes import Command
 from safetensors.torch import load_file
 from test_remote import BUCKET, keys, lines, server, store  # noqa: F401 - fixtures
 
+from raysum.data.dataset import Dataset
 from raysum.run import Run
 from raysum.runtime import remote
 
@@ -110,3 +111,16 @@ def test_workers_read_and_write_a_store(store, prepared, tmp_path):  # noqa: F81
     here = load_file(Run(tmp_path / "here").checkpoint("6").weights)
     there = load_file(Run.open(url).checkpoint("6").weights)
     assert all(torch.equal(here[name], there[name]) for name in here)
+
+
+def test_tasks_of_ray_read_sources_by_their_urls(store, tmp_path):  # noqa: F811
+    for number in range(3):
+        content = lines(range(20 * number, 20 * number + 20))
+        store.pipe_file(f"{BUCKET}/raw/part-{number}.jsonl", content)
+        (tmp_path / f"part-{number}.jsonl").write_bytes(content)
+    here, url = [tmp_path / f"part-{number}.jsonl" for number in range(3)], f"s3://{BUCKET}/data"
+    raysum("prepare", *here, "--out", tmp_path / "here", "--pieces", "150")
+    raysum("prepare", f"s3://{BUCKET}/raw", "--out", url, "--pieces", "150", "--address", "local")
+    assert Dataset.open(url).fingerprint == Dataset.open(tmp_path / "here").fingerprint
+    left = [file for file in (tmp_path / "cache" / "sources").rglob("*") if file.is_file()]
+    assert sum(file.stat().st_blocks for file in left) == 0

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from raysum.errors import UserError
 from raysum.run import RANKER
 from raysum.runtime.checksums import check_file, check_sealed, damaged
 from raysum.runtime.remote import address, fetch, is_version, listed, local, read, shown, url_of, version
-from raysum.runtime.storage import read_json, write_text
+from raysum.runtime.storage import read_json
 
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.model"
@@ -247,7 +248,7 @@ def located(path: str | Path) -> Path:
         manifest = _checked(_parsed(content, url), Path(MANIFEST))
         for name in (VOCABULARY, *([RANKER] if manifest["recipe"].get("ranker_sha256") else [])):
             fetch(state / name)
-        write_text(state / MANIFEST, content.decode())
+        fetch(state / MANIFEST, {"bytes": len(content), "crc32": zlib.crc32(content)})
     return state
 
 

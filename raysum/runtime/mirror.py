@@ -4,6 +4,7 @@ What is large (weights, the state of the engine) is fetched when it is asked for
 does here: its checksums are put there last, and taken away first.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -34,7 +35,8 @@ def pulled(path: str | os.PathLike[str]) -> Path:
     """
     folder = local(path)
     if url_of(folder) and not _is_written(folder):
-        _pull(folder)
+        with _alone(folder):
+            _pull(folder)
     return folder
 
 
@@ -47,7 +49,8 @@ def written(folder: Path) -> Iterator[None]:
     """
     with leased(folder):
         if url := url_of(folder):
-            _pull(folder)
+            with _alone(folder):
+                _pull(folder)
             if not any((folder / mark).is_file() for mark in _MARKS) and listed(url).keys() - {LOCK}:
                 raise UserError(f"{url} exists already; remove it or choose another folder")
         yield
@@ -80,6 +83,11 @@ def push(folder: Path, pruned: bool = False) -> None:
     if (url := url_of(folder)) is None:
         return
     check_lease(folder)
+    with _alone(folder):
+        _push(folder, url, pruned)
+
+
+def _push(folder: Path, url: str, pruned: bool) -> None:
     there, here = _record(folder)
     found = {str(path.relative_to(folder)): _state(path) for path in folder.rglob("*") if path.is_file()}
     found = {name: state for name, state in found.items() if not _OWN.search(name)}
@@ -162,6 +170,16 @@ def _is_written(folder: Path) -> bool:
     """Whether a command on this machine writes ``folder``, a part of it, or what it is a part of."""
     around = (place for place in (folder, *folder.parents) if place.is_relative_to(kept()))
     return any(map(is_held, [*folder.rglob(LOCK), *(place / LOCK for place in around)]))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Other processes of this machine that compare ``folder`` with the store wait for the end of the block."""
+    file = folder.with_name(f".{folder.name}.store.lock")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _record(folder: Path) -> tuple[dict[str, str], dict[str, list[int]]]:

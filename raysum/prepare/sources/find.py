@@ -47,10 +47,9 @@ class RawSource:
 
     def records(self) -> Iterator[Record]:
         """Raises UserError where the whole source is empty or damaged."""
-        empty, path = True, self.path
+        empty, path = True, stand_in(self.url) if self.url else self.path
         if self.url and not path.exists():  # in another process than the one that found it
             placed(*self.asked)
-            path = stand_in(self.url)
         try:
             with present(path):
                 for record in self.reader(path):
