@@ -19,7 +19,7 @@ from raysum.errors import UserError
 from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, seal
 from raysum.runtime.mirror import bring, pulled
 from raysum.runtime.progress import say
-from raysum.runtime.remote import local, shown
+from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.shown import Shown
 from raysum.runtime.storage import read_json, read_lines, write_json, write_text
 from raysum.systems import extractive_names
@@ -113,7 +113,7 @@ class Run:
                 found = None
             if not isinstance(found, str):
                 raise damaged(best, "does not say which run is best", "repeat the `raysum tune` command")
-            return cls.open(folder / found)
+            return cls.open(found if is_url(found) else folder / found)
         return cls.open(path)
 
     @property

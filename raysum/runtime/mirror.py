@@ -5,6 +5,7 @@ does here: its checksums are put there last, and taken away first.
 """
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -18,11 +19,11 @@ from raysum.runtime.checksums import SEAL
 from raysum.runtime.lease import check_lease, leased
 from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.progress import say
-from raysum.runtime.remote import exists, fetch, kept, listed, local, remove, upload, url_of
+from raysum.runtime.remote import exists, fetch, kept, listed, local, read, remove, upload, url_of
 from raysum.runtime.storage import read_json, write_json
 
 _MARKS = ("config.yaml", "search.yaml", "table.json")  # of a run, a search, an evaluation; uploaded first
-_SMALL = ("state.json", SEAL)  # of a checkpoint
+_STATE = "state.json"  # of a checkpoint
 _STEP = re.compile(r"(?:^|.*/)(step-\d+)(?=/)")  # how names of its files begin
 _OWN = re.compile(r"(^|/)(\.|damaged-)|(^|/)(ray|tune)/")  # never uploaded: unfinished, damaged, Ray's
 _LATER = re.compile(r"(^|/)(tensorboard|labels)/")  # not fetched with the rest
@@ -109,8 +110,10 @@ def _push(folder: Path, url: str, pruned: bool) -> None:
 
 def bring(folder: Path, *parts: str) -> None:
     """Fetch the ``parts``, files or folders, of a checkpoint that are not here yet, if it is kept of a store."""
-    if url_of(folder) and (folder / SEAL).is_file():
-        for name, told in read_json(folder / SEAL)["files"].items():
+    if url := url_of(folder):
+        is_sealed = (folder / SEAL).is_file()
+        files = read_json(folder / SEAL)["files"] if is_sealed else dict.fromkeys(listed(url))  # as of former versions
+        for name, told in files.items():
             if any(name == part or name.startswith(f"{part}/") for part in parts):
                 fetch(folder / name, told)
 
@@ -125,6 +128,7 @@ def _pull(folder: Path) -> None:
     if not there:
         _clear(folder)
     whole = {_step(name) for name in there if Path(name).name == SEAL} | {""}
+    whole |= {_step(name) for name in there if Path(name).name == _STATE and _is_former(f"{url}/{name}")}
     for name in before.keys() - there.keys():
         (folder / name).unlink(missing_ok=True)
     for path in folder.rglob("step-*"):
@@ -136,12 +140,20 @@ def _pull(folder: Path) -> None:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = there[name] != before.get(name)
-        if path.name in _SMALL if step else not _LATER.search(name):
+        if path.name in (_STATE, SEAL) if step else not _LATER.search(name):
             if is_new or not path.is_file():
                 here[name] = _state(fetch(path, anew=True))
         elif is_new:
             path.unlink(missing_ok=True)
     _remember(folder, there, here)
+
+
+def _is_former(url: str) -> bool:
+    """Whether that state of a checkpoint tells of no checksums, as those of former versions do."""
+    try:
+        return "sealed" not in json.loads(read(url) or b"0")
+    except (ValueError, TypeError):
+        return False
 
 
 def _clear(folder: Path) -> None:

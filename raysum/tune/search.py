@@ -185,5 +185,5 @@ def _adopt(job: Job, best: Trial, run: Run) -> None:
         trained_with, before = (each.model_dump(mode="json") for each in (run.config.decode, run.decode))
         kept = {key: value for key, value in before.items() if value != trained_with[key]}
         run.set_decode(kept | {key: found[key] for key in found if key in searched})
-    path = str(run.path) if job.run else os.path.relpath(run.path, job.out)
+    path = run.place if job.run else os.path.relpath(run.path, job.out)
     write_json(job.out / "best.json", {"config": best.config, "metrics": best.metrics, "run": path})
