@@ -28,7 +28,7 @@ from raysum.prepare.sources.find import find_sources
 from raysum.run import Run
 from raysum.runtime import lease, remote
 from raysum.runtime.mirror import push
-from raysum.runtime.storage import read_lines
+from raysum.runtime.storage import new_folder, read_lines, write_page
 
 BUCKET = "raysum-tests"
 SECRET = "wJalrXUtnFEMI-secret"
@@ -497,3 +497,18 @@ def test_any_protocol_of_fsspec_will_do(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "other"))
     assert Run.open("memory://run").checkpoint().step == 2 and Run.open("memory://run").path != run.path
     files.rm("/", recursive=True)
+
+
+def test_what_is_written_on_this_machine_alone_says_so():
+    assert "s3:/bucket/quick is on a store, where this cannot" in refused("quickstart", "--out", "s3://bucket/quick")
+    with pytest.raises(UserError, match="s3:/bucket/page.html is on a store, .* choose another --html"):
+        write_page(Path("s3://bucket/page.html"), "<!doctype html>", "--html")
+    with pytest.raises(UserError, match="s3:/bucket/run is on a store"), new_folder(Path("s3://bucket/run").absolute()):
+        pytest.fail("it is made")
+
+
+def test_names_on_a_store_lead_nowhere_else(store, tmp_path):
+    store.pipe_file(f"{BUCKET}/escaped", b"evil")
+    with pytest.raises(UserError, match="leads out of its folder; it is not fetched"):
+        remote.fetch(remote.local(f"s3://{BUCKET}/run") / "../escaped")
+    assert not [*tmp_path.rglob("escaped")]

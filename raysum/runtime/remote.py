@@ -141,7 +141,7 @@ def listed(url: str) -> dict[str, tuple[int, str]]:
     found, root = {}, store(url)[1].rstrip("/")
     for name, told in _find(url).items():
         inside = name.strip("/").removeprefix(root.strip("/")).strip("/")
-        if told.get("type") == "file" and not name.endswith("/"):
+        if told.get("type") == "file" and not name.endswith("/") and ".." not in inside.split("/"):
             size = int(told.get("size") or 0)
             found[inside] = size, f"{size} {next((told[key] for key in _TOLD_BY if told.get(key)), '')}"
     return found
@@ -184,6 +184,8 @@ def fetch(path: Path, told: Mapping[str, Any] | None = None, url: str | None = N
     url = url or url_of(path)
     if url is None or (path.is_file() and not anew):
         return path
+    if ".." in path.parts:  # a store may hold any names
+        raise UserError(f"{url} leads out of its folder; it is not fetched")
     files, name = store(url)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
@@ -193,7 +195,7 @@ def fetch(path: Path, told: Mapping[str, Any] | None = None, url: str | None = N
             if anew or not path.is_file():
                 with asked(url):
                     files.get_file(name, str(partial))
-                check_file(partial, told or {"bytes": files.size(name)})
+                check_file(partial, told or {})
                 partial.replace(path)
         except FileNotFoundError:
             raise UserError(f"{url} is missing on the store; put back a copy, or make it again") from None
