@@ -26,7 +26,7 @@ from raysum.metrics.statistics import difference_of
 from raysum.run import Checkpoint, Run
 from raysum.runtime.mirror import added_to
 from raysum.runtime.progress import bar, say
-from raysum.runtime.remote import local
+from raysum.runtime.remote import is_url, local
 from raysum.runtime.storage import write_json, writing
 from raysum.systems import extractive
 
@@ -65,7 +65,7 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
         from raysum.evaluate.ranking import evaluate_ranker
 
         result, outputs = evaluate_ranker(run, dataset, split, config)
-        _save(local(config.out or results_folder(run, dataset, split)), result, outputs)
+        _save(config.out or results_folder(run, dataset, split), result, outputs)
         return result
     if run.config.model.extracts:
         if config.terms or config.swapped or config.checkpoints > 1:
@@ -190,7 +190,7 @@ def compare_systems(
         weights={one.name: dict(one.weights) for one in systems if isinstance(one, Trained) and one.weights},
     )
     if out is not None:
-        _save(local(out), result, written)
+        _save(out, result, written)
     return result
 
 
@@ -212,8 +212,9 @@ def _references(row: Row) -> dict[str, Any]:
     return {"reference": first, **({"other_references": others} if others else {})}
 
 
-def _save(folder: Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> None:
+def _save(out: str | Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> None:
     """Write all three files, or none: what was there before stays where the disk is full."""
+    folder = local(out) if is_url(out) else Path(out)
     unfinished = folder / ".unfinished"
     try:
         with writing(folder):
