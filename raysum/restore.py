@@ -40,14 +40,14 @@ def restore_generator(run: Run, checkpoint: str, device: "torch.device") -> Any:
     """:func:`restore`; raises UserError where the model of ``run`` writes no summaries, too."""
     spec = run.config.model
     if not spec.summarizes:
-        raise UserError(f"{run.path} writes no summaries: its model is a {spec.system}; name a summarizing run")
+        raise UserError(f"{run.place} writes no summaries: its model is a {spec.system}; name a summarizing run")
     return restore(run, checkpoint, device)
 
 
 def restore_extractor(run: Run, checkpoint: str, device: "torch.device") -> Any:
     """:func:`restore`; raises UserError where the model of ``run`` scores no sentences."""
     if not run.config.model.extracts:
-        raise UserError(f"{run.path} extracts no sentences; name a run of such a model, trained on labelled sentences")
+        raise UserError(f"{run.place} extracts no sentences; name a run of such a model, trained on labelled sentences")
     return restore(run, checkpoint, device)
 
 

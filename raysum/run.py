@@ -17,7 +17,9 @@ from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config, DecodeConfig, ExtractConfig
 from raysum.errors import UserError
 from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, seal
+from raysum.runtime.mirror import bring, pulled
 from raysum.runtime.progress import say
+from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.shown import Shown
 from raysum.runtime.storage import read_json, read_lines, write_json, write_text
 from raysum.systems import extractive_names
@@ -67,6 +69,7 @@ class Checkpoint:
         if not (self.path / SEAL).exists() and (self.path / "state.json").exists() and self.state.get("sealed"):
             mend = f'put back a copy, or remove "sealed" from {self.path / "state.json"}, to have nothing checked'
             raise damaged(self.path / SEAL, "is missing", mend)
+        bring(self.path, *parts)
         check(self.path, *parts)
 
     @property
@@ -79,17 +82,15 @@ class Run:
     """The folder of one training: config, recipe, vocabulary, metrics, checkpoints, alignment, evaluation."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path).expanduser().absolute()
+        self.path, self.place = local(path), shown(local(path))  # the place is for people
         self.vocabulary = self.path / "vocabulary.model"
-        self.metrics = self.path / "metrics.jsonl"
-        self.tensorboard = self.path / "tensorboard"
-        self.evaluation = self.path / "evaluation"
-        self.checkpoint_folder = self.path / "checkpoints"
+        self.metrics, self.tensorboard = self.path / "metrics.jsonl", self.path / "tensorboard"
+        self.evaluation, self.checkpoint_folder = self.path / "evaluation", self.path / "checkpoints"
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
         """An existing run. Raises UserError where ``path`` is not one, or its config does not read."""
-        run = cls(path)
+        run = cls(pulled(path))
         if not run.path.exists():
             near = did_you_mean(str(path), extractive_names())
             raise UserError(f"no run folder {path}; {near}train one with `raysum train PRESET data=DATA out={path}`")
@@ -101,7 +102,7 @@ class Run:
     @classmethod
     def resolve(cls, path: str | os.PathLike[str]) -> "Run":
         """The run at ``path``, or the best of the search there. Raises UserError as ``open``, or if none is there."""
-        folder = Path(path).expanduser()
+        folder = pulled(path)
         if (folder / "search.yaml").is_file():
             best = folder / "best.json"
             if not best.is_file():
@@ -112,7 +113,7 @@ class Run:
                 found = None
             if not isinstance(found, str):
                 raise damaged(best, "does not say which run is best", "repeat the `raysum tune` command")
-            return cls.open(folder / found)
+            return cls.open(found if is_url(found) else folder / found)
         return cls.open(path)
 
     @property
@@ -212,7 +213,7 @@ class Run:
     def _ranked(self) -> list[Checkpoint]:
         """The checkpoints, best first: by their validations, then, newest first, those without one."""
         if not (newest_first := self.checkpoints()[::-1]):
-            raise UserError(f"{self.path} has no complete checkpoint yet; train it further with `raysum train`")
+            raise UserError(f"{self.place} has no complete checkpoint yet; train it further with `raysum train`")
         worths = self.worths()
         return sorted(newest_first, key=lambda c: -worths.get(c.step, -math.inf))
 
@@ -225,7 +226,7 @@ class Run:
             return [self.checkpoint(which)]
         found = self._ranked()[: int(asked[1])]
         if len(found) < int(asked[1]):
-            raise UserError(f"{self.path} has {len(found)} of {asked[1]} checkpoints; train.keep says how many stay")
+            raise UserError(f"{self.place} has {len(found)} of {asked[1]} checkpoints; train.keep says how many stay")
         for checkpoint in found:
             checkpoint.check(checkpoint.weights.name)
         return found
@@ -238,7 +239,7 @@ class Run:
         ranked, found = self._ranked(), {str(c.step): c for c in self.checkpoints()}
         if which not in ("best", "latest", *found):
             there = f"best, latest, average:COUNT and the steps {', '.join(found)}"
-            raise UserError(f"{self.path} has no checkpoint {which!r}; it has {there}")
+            raise UserError(f"{self.place} has no checkpoint {which!r}; it has {there}")
         candidates = [found[which]] if which in found else ranked if which == "best" else [*found.values()][::-1]
         damages: list[str] = []
         for candidate in candidates:
@@ -273,7 +274,6 @@ class Run:
         write_text(self.path / "decode.yaml", yaml.safe_dump(settings, sort_keys=False))
 
     def set_extract(self, settings: dict[str, Any]) -> None:
-        """Likewise of a run that extracts."""
         write_text(self.path / "extract.yaml", yaml.safe_dump(settings, sort_keys=False))
 
 
@@ -287,7 +287,7 @@ class RunResult(Shown):
         """``run`` (the path), and ``step`` and ``valid_loss`` of its best checkpoint, and what that is best by."""
         best = self.run.best()
         found = {name: self.run.validations(name).get(best.step) for name in ("valid_loss", self.run.judged_by)}
-        return {"run": str(self.run.path), "step": best.step, **found}
+        return {"run": self.run.place, "step": best.step, **found}
 
     def to_pandas(self) -> "DataFrame":
         """The lines of metrics.jsonl."""

@@ -46,9 +46,7 @@ def compression(
     settings = {"keep 0": summarizer.choose({"keep_paragraphs": None}), **settings}
     systems = [Trained(name, summarizer, chosen) for name, chosen in settings.items()]
     chosen_split = dataset.split(split)
-    config = EvaluateConfig(
-        data=str(dataset.path), split=chosen_split, protocol=protocol, limit=limit, scorers=["rouge"]
-    )
+    config = EvaluateConfig(data=dataset.address, split=chosen_split, protocol=protocol, limit=limit, scorers=["rouge"])
     result = compare_systems(systems, dataset, chosen_split, config)
     scores = {int(str(name).split()[1]): part for name, part in result.scores.groupby("system", sort=False)}
     lines = [_line(scores, most, metric, part) for most, metric, part in product(scores, METRICS, PARTS)]

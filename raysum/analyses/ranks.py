@@ -55,9 +55,9 @@ def _drawn(dataset: Dataset, split: str, columns: tuple[str, ...], limit: int, s
     """Rows with a reference, in file order."""
     known = np.flatnonzero(dataset.lengths(split)[:, 2])
     if not len(known):
-        raise UserError(f"split {split!r} of {dataset.path} has no example with a reference summary to compare with")
+        raise UserError(f"split {split!r} of {dataset.place} has no example with a reference summary to compare with")
     chosen = np.sort(np.random.default_rng(seed).permutation(known)[:limit])
-    return [*read_rows(str(dataset.path), split, chosen, columns).values()]
+    return [*read_rows(dataset.address, split, chosen, columns).values()]
 
 
 def _attention(run: Run, kind: Kind, rows: Sequence[Any]) -> list[np.ndarray]:

@@ -91,7 +91,7 @@ class AutoResult(RunResult):
 def _extractor(run: Run, dataset: Dataset) -> Iterator[TrainedExtractive]:
     """The one that learns in a minute, trained inside ``run``; none where there is too little to learn from."""
     if dataset.references("train") >= FEWEST:
-        config = load_config("extractor", (), {"data": str(dataset.path), "out": str(run.path / EXTRACTOR)})
+        config = load_config("extractor", (), {"data": dataset.address, "out": str(run.path / EXTRACTOR)})
         yield TrainedExtractive(fit.fit(config), LoadConfig())
 
 
@@ -104,7 +104,7 @@ def compared(run: Run, dataset: Dataset) -> AutoResult:
     settings = extract_settings({"words": words})
     mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
     limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
-    config = EvaluateConfig(data=str(dataset.path), split="valid", limit=limit)
+    config = EvaluateConfig(data=dataset.address, split="valid", limit=limit)
     own = Watched(run.path.name, summarizer, summarizer.settings)
     systems: list[System] = [own, *(Sentences(one, settings) for one in (*_extractor(run, dataset), *free))]
     evaluation = compare_systems(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))

@@ -8,6 +8,7 @@ from raysum.config.loading import load_config, merge
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.run import Run
+from raysum.runtime.mirror import added_to, pulled
 from raysum.train import fit
 
 
@@ -25,12 +26,14 @@ def train(*overrides: str, **values: Any) -> AutoResult:
     dataset = Dataset.open(asked.data)
     if dataset.kind != "summarization" or "valid" not in dataset.splits or not dataset.references("valid"):
         raise UserError(
-            f"{dataset.path} has no valid split with summaries, by which systems are compared; "
+            f"{dataset.place} has no valid split with summaries, by which systems are compared; "
             "prepare it with --valid 0.1"
         )
-    run = Run(asked.out)
+    run = Run(pulled(asked.out))
     if run.exists:
         config = load_config(None, overrides, merge(run.config.model_dump(), values))
     else:
         config = chosen(dataset, overrides, values)
-    return compared(fit.train(None, **config.model_dump()).run, dataset)
+    trained = fit.train(None, **config.model_dump()).run
+    with added_to(trained.path):
+        return compared(trained, dataset)

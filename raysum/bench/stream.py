@@ -57,7 +57,7 @@ def stream_row(settings: StreamBench, machine: Machine, data: str, preset: str, 
         dataset.check_shards()
     given, kind = config.train, kind_of(config.model, dataset)
     plans = PlanSettings(given.batch_tokens, given.micro_batches, given.window, given.seed)
-    stream = Stream(str(dataset.path), "train", config.source, plans, kind)
+    stream = Stream(dataset.address, "train", config.source, plans, kind)
     with _seconds(row, "plan_s"):
         steps = plan_of(stream).epoch(0).num_steps
     row |= {"rows": dataset.rows("train"), "steps": steps}

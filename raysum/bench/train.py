@@ -120,7 +120,7 @@ def _waiting(settings: TrainBench, config: Config, paragraphs: int | None, step:
         limits, dataset = full_size(Path(folder), config, settings.target_tokens, paragraphs)
         kind: Any = kind_of(config.model, dataset)
         budget = settings.examples * int(kind.costs(dataset.lengths("train"), limits)[0].max())
-        stream = Stream(str(dataset.path), "train", limits, PlanSettings(budget, 1), kind)
+        stream = Stream(dataset.address, "train", limits, PlanSettings(budget, 1), kind)
         return wait_share(stream, step, settings.steps)
 
 

@@ -110,7 +110,9 @@ def quickstart(
 
 @verb(app, PrepareConfig)
 def prepare(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="JSONL[.gz], CSV, Parquet, or folders.")],
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE...", help="JSONL[.gz], CSV, Parquet, folders, or URLs of such.")
+    ],
     settings: PrepareConfig,
 ) -> Any:
     """Raw clusters to a dataset: paragraphs, ranking, tokens, shards."""

@@ -3,6 +3,7 @@
 import codecs
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ from raysum.decode.summary import NoSummary
 from raysum.errors import UserError
 from raysum.prepare.documents.read import as_raw, parsed, read_document
 from raysum.prepare.documents.text import Text
+from raysum.prepare.sources.fetched import placed
 from raysum.prepare.sources.find import find_sources, place
 from raysum.prepare.sources.formats import named
 from raysum.prepare.sources.jsonl import json_records
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.prepare.sources.shape import Shape
 from raysum.runtime.progress import say
+from raysum.runtime.remote import is_url
 
 Given = dict[str, Any] | NoSummary
 
@@ -30,7 +33,7 @@ def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()
     """
     clusters: list[Given] = []
     texts: list[tuple[str, Text]] = []  # with their names
-    for file in files:
+    for file in chain.from_iterable(map(str, placed(file, True)) if is_url(file) else [file] for file in files):
         if file == "-":
             given = sys.stdin.buffer.read(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
             if given.lstrip().startswith(b"{"):

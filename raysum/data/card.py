@@ -120,7 +120,7 @@ def _split(dataset: Dataset, split: str) -> dict[str, Any]:
     return {
         "rows": dataset.rows(split),
         "shards": len(dataset.files(split)),
-        "megabytes": round(sum(file.stat().st_size for file in dataset.files(split)) / 1e6, 2),
+        "megabytes": round(sum(dataset.size(file) for file in dataset.files(split)) / 1e6, 2),
         "lengths": dict(zip(_LENGTHS, percentiles.tolist(), strict=True)),
         "source_ranked_out": ranked_out,
         "source_cut": round(1 - (1 - ranked_out) * (1 - cut), 4),

@@ -45,7 +45,7 @@ def check(path: str) -> Checked:
         except UserError as error:
             wrong.append(str(error))
     for file in bar(files, total=len(files), label="check", unit="file"):
-        read += file.stat().st_size
+        read += dataset.size(file)
         try:
             with dataset.shard(file) as shard:
                 for group in range(shard.num_row_groups):

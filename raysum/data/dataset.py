@@ -1,6 +1,8 @@
 """A dataset: the folder that `prepare` writes and everything else reads. pyarrow and numpy only."""
 
 import hashlib
+import json
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from raysum.data.rows import read_group, table_rows
 from raysum.errors import UserError
 from raysum.run import RANKER
 from raysum.runtime.checksums import check_file, check_sealed, damaged
+from raysum.runtime.remote import address, fetch, is_version, listed, local, read, shown, url_of, version
 from raysum.runtime.storage import read_json
 
 MANIFEST = "manifest.json"
@@ -45,15 +48,18 @@ class Dataset:
 
     @classmethod
     def open(cls, path: str | Path) -> "Dataset":
-        """Raises UserError where ``path`` is missing, is no dataset, or lacks files that its manifest names."""
-        folder = Path(path).expanduser().absolute()
+        """Of a URL what is kept here of it: all but lengths and shards, which are fetched when they are first read.
+
+        Raises UserError where ``path`` is missing, is no dataset, or lacks files that its manifest names.
+        """
+        folder = located(path)
         if not folder.exists():
             raise UserError(f"no dataset {path}; make one with `raysum prepare SOURCE --out {path}`")
         if not (folder / MANIFEST).is_file():
             raise UserError(f"{path} is not a dataset: it has no {MANIFEST}; make one with `raysum prepare`")
         manifest = _checked(read_json(folder / MANIFEST), folder / MANIFEST)
         named = [VOCABULARY, *([RANKER] if manifest["recipe"].get("ranker_sha256") else []), *_files(manifest)]
-        missing = [name for name in named if not (folder / name).is_file()]
+        missing = [name for name in named if not (folder / name).is_file()] if url_of(folder) is None else []
         if missing:
             raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:_NAMED])}; {_MEND}")
         dataset = cls(folder, manifest)
@@ -61,6 +67,16 @@ class Dataset:
             if told and hashlib.sha256((folder / name).read_bytes()).hexdigest() != told:
                 raise damaged(folder / name, f"is not the {Path(name).stem} of the dataset", _MEND)
         return dataset
+
+    @property
+    def address(self) -> str:
+        """What opens this state of it on any machine: a path, or a URL."""
+        return address(self.path)
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return shown(self.path)
 
     @property
     def kind(self) -> str:
@@ -96,7 +112,7 @@ class Dataset:
             again = "`raysum prepare` the sources again with"
             mend = f"{again} --split=train" if name == "train" else "name one by --split"
             mend += f", or {again} --{name}=0.1" if name in ("valid", "test") else ""
-            raise UserError(f"{self.path} has {asked}: {', '.join(self.splits)}; {mend}")
+            raise UserError(f"{self.place} has {asked}: {', '.join(self.splits)}; {mend}")
         return name
 
     def files(self, split: str) -> list[Path]:
@@ -120,7 +136,7 @@ class Dataset:
     def _lengths(self, split: str) -> np.ndarray:
         file = self.path / lengths_file(self.split(split))
         with self._reading(file):
-            check_file(file, self._told[file.name])
+            check_file(self._fetched(file), self._told[file.name])
             lengths = np.load(file)
             if lengths.ndim != 2 or len(lengths) != self.rows(split) or lengths.shape[1] < 3:
                 raise ValueError(f"it is of shape {lengths.shape}")
@@ -146,6 +162,12 @@ class Dataset:
 
         Raises UserError naming each that is not what was written.
         """
+        if url := url_of(self.path):
+            there, told = listed(url), self._told
+            sound = {name for name in there.keys() & told.keys() if told[name].get("bytes") in (None, there[name][0])}
+            if lost := sorted(told.keys() - sound):
+                raise UserError(f"{url} is incomplete: not as written are {', '.join(lost[:_NAMED])}; {_MEND}")
+            return
         written, wrong = (self.path / MANIFEST).stat().st_mtime_ns, []
         for file in (self.path / name for name in self._told):
             told = dict(self._told[file.name])
@@ -172,7 +194,7 @@ class Dataset:
         Raises UserError where it is damaged, also for what is found out in the block.
         """
         with self._reading(file):
-            found, told = file.stat(), self._told[file.name]
+            found, told = self._fetched(file).stat(), self._told[file.name]
             state = file, found.st_size, found.st_mtime_ns
             _check_once(*state, tuple((name, told[name]) for name in ("bytes", "crc32") if name in told))
             metadata = _metadata(*state)
@@ -180,6 +202,14 @@ class Dataset:
                 raise ValueError(f"it has {metadata.num_rows} rows of {told['rows']}")
             with pq.ParquetFile(file, metadata=metadata, memory_map=True) as shard:
                 yield shard
+
+    def size(self, file: Path) -> int:
+        """Bytes of one of ``files``."""
+        return self._told[file.name].get("bytes") or self._fetched(file).stat().st_size
+
+    def _fetched(self, file: Path) -> Path:
+        told = self._told[file.name]
+        return fetch(file, {name: told[name] for name in ("bytes", "crc32") if name in told})
 
     @cached_property
     def _told(self) -> dict[str, dict[str, Any]]:
@@ -196,6 +226,37 @@ class Dataset:
 
     def _shards(self, split: str) -> list[dict[str, Any]]:
         return self.manifest["splits"][self.split(split)]["shards"]
+
+
+def located(path: str | Path) -> Path:
+    """Where the dataset is on this machine. Of a URL that is the place of the state that is on the store now, or that
+    an ``address`` tells, with its manifest and what else all readers need.
+
+    Raises UserError where there is none on the store, or no longer in that state.
+    """
+    folder = local(path)
+    if (url := url_of(folder)) is None or (folder / MANIFEST).is_file():
+        return folder
+    content = read(f"{url}/{MANIFEST}")
+    if content is None:
+        unfinished = " (what is there was not finished)" if listed(url) else ""
+        raise UserError(f"no dataset {url}{unfinished}; make one with `raysum prepare SOURCE --out {url}`")
+    state = version(folder.parent if is_version(folder) else folder, content)
+    if is_version(folder) and state != folder:
+        raise UserError(f"{url} was replaced while it was read; start again")
+    if not (state / MANIFEST).is_file():
+        manifest = _checked(_parsed(content, url), Path(MANIFEST))
+        for name in (VOCABULARY, *([RANKER] if manifest["recipe"].get("ranker_sha256") else [])):
+            fetch(state / name)
+        fetch(state / MANIFEST, {"bytes": len(content), "crc32": zlib.crc32(content)})
+    return state
+
+
+def _parsed(content: bytes, url: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise UserError(f"{url}/{MANIFEST} does not read as JSON: {error}") from None
 
 
 def _checked(manifest: Any, path: Path) -> dict[str, Any]:

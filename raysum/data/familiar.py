@@ -132,7 +132,7 @@ class Familiar:
         file = _file(run)
         if not file.is_file():
             return None
-        mend = f"remove it, and `raysum evaluate {run.path} --data DATA --split {SPLIT}` writes it again"
+        mend = f"remove it, and `raysum evaluate {run.place} --data DATA --split {SPLIT}` writes it again"
         try:
             told = check_sealed(read_json(file), file)
         except UserError as error:

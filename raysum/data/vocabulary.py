@@ -18,6 +18,7 @@ from raysum.data.wordwise import Wordwise
 from raysum.errors import UserError
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, SPECIAL_PIECES, TITLE_END, UNK
 from raysum.runtime.processes import interruptible
+from raysum.runtime.remote import is_url, read
 
 _MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids that stand for no text
 _CAPITAL_SHARE, _COMMON_PIECES = 0.01, 100  # of the pieces; ids
@@ -62,7 +63,9 @@ class Vocabulary:
         """
         file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
         try:
-            content = file.read_bytes()
+            content = read(str(path)) if is_url(path) else file.read_bytes()
+            if content is None:
+                raise UserError(f"there is no vocabulary {path}; name a file made by SentencePiece")
             if content.lstrip()[:1] == b"{":
                 from raysum.data.wordpieces import WordPieces
 

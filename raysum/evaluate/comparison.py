@@ -15,6 +15,8 @@ from raysum.errors import UserError
 from raysum.evaluate.scorers import FIGURES
 from raysum.metrics.statistics import difference_of
 from raysum.run import Run
+from raysum.runtime.mirror import pulled
+from raysum.runtime.remote import is_url, shown
 from raysum.runtime.storage import read_json
 from raysum.systems import extractive_names
 
@@ -113,7 +115,7 @@ def compare(*evaluations: str | os.PathLike[str], metrics: Sequence[str] | None 
     if wrong:
         near = did_you_mean(wrong[0], _COMPARED)
         raise UserError(f"no metric {wrong[0]!r} to compare; {near}there are {', '.join(_COMPARED)}")
-    found = _open([Path(one).expanduser() for one in evaluations])
+    found = _open([pulled(one) if is_url(one) else Path(one).expanduser() for one in evaluations])
     for other in found[1:]:
         _check_alike(found[0], other)
     systems = _systems(found)
@@ -142,7 +144,7 @@ def _open(places: Sequence[Path]) -> list[_Evaluated]:
     if choices and len(common) != 1:
         told = "; ".join(f"{place} has {', '.join(sorted(names))}" for place, names in choices.items())
         raise UserError(f"which evaluation is meant? {told}. Name one of each run: RUN/evaluation/DATA/SPLIT")
-    return [_Evaluated(Run(p).evaluation / common[0] if p in choices else p, str(p)) for p in places]
+    return [_Evaluated(Run(p).evaluation / common[0] if p in choices else p, shown(p)) for p in places]
 
 
 def _check_alike(one: _Evaluated, other: _Evaluated) -> None:

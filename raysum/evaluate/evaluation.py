@@ -24,7 +24,9 @@ from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
 from raysum.metrics.statistics import difference_of
 from raysum.run import Checkpoint, Run
+from raysum.runtime.mirror import added_to
 from raysum.runtime.progress import bar, say
+from raysum.runtime.remote import is_url, local
 from raysum.runtime.storage import write_json, writing
 from raysum.systems import extractive
 
@@ -51,6 +53,11 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         return compare_systems([_extracted(extractor, dataset)], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
+    with added_to(run.path), added_to(local(config.out or "")):
+        return _evaluate_run(run, dataset, split, config)
+
+
+def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:
     if config.reference_length and (not run.config.model.extracts or {"words", "sentences"} & config.decode.keys()):
         told = "reference_length is of runs that take sentences, in place of words and sentences"
         raise UserError(f"{told}; leave one of them out")
@@ -58,12 +65,12 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         from raysum.evaluate.ranking import evaluate_ranker
 
         result, outputs = evaluate_ranker(run, dataset, split, config)
-        _save(Path(config.out or results_folder(run, dataset, split)), result, outputs)
+        _save(config.out or results_folder(run, dataset, split), result, outputs)
         return result
     if run.config.model.extracts:
         if config.terms or config.swapped or config.checkpoints > 1:
             told = "terms, swapped and checkpoints are of runs that write"
-            raise UserError(f"{told}; {run.path} takes sentences as they are")
+            raise UserError(f"{told}; {run.place} takes sentences as they are")
         place = results_folder(run, dataset, f"{split}-reference-length" if config.reference_length else split)
         return compare_systems(_extractors(run, config, dataset), dataset, split, config, out=config.out or place)
     from raysum.decode.summarizer import Summarizer
@@ -120,7 +127,7 @@ def _each(run: Run, checkpoints: Sequence[Checkpoint], config: EvaluateConfig, n
 
 def results_folder(run: Run, dataset: Dataset, split: str) -> Path:
     """RUN/evaluation/DATA-FINGERPRINT/SPLIT: a dataset's results are not written over another's."""
-    return run.evaluation / f"{dataset.path.name}-{dataset.fingerprint[:8]}" / split
+    return run.evaluation / f"{dataset.place.rpartition('/')[2]}-{dataset.fingerprint[:8]}" / split
 
 
 def compare_systems(
@@ -183,7 +190,7 @@ def compare_systems(
         weights={one.name: dict(one.weights) for one in systems if isinstance(one, Trained) and one.weights},
     )
     if out is not None:
-        _save(Path(out), result, written)
+        _save(out, result, written)
     return result
 
 
@@ -205,8 +212,9 @@ def _references(row: Row) -> dict[str, Any]:
     return {"reference": first, **({"other_references": others} if others else {})}
 
 
-def _save(folder: Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> None:
+def _save(out: str | Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> None:
     """Write all three files, or none: what was there before stays where the disk is full."""
+    folder = local(out) if is_url(out) else Path(out)
     unfinished = folder / ".unfinished"
     try:
         with writing(folder):

@@ -16,7 +16,7 @@ def check_readable(run: Run, dataset: Dataset) -> None:
         return  # it reads texts, whatever they are encoded in
     if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
         raise UserError(
-            f"{dataset.path} is written in another vocabulary than {run.path} was trained with; "
+            f"{dataset.place} is written in another vocabulary than {run.place} was trained with; "
             f"prepare it with --vocab {run.vocabulary}"
         )
     kind_of(run.config.model, dataset)
@@ -28,10 +28,10 @@ def read_examples(dataset: Dataset, split: str, limit: int | None = None) -> Ite
     Raises UserError where there is none.
     """
     if dataset.kind not in ("summarization", "ranking", "extraction"):
-        raise UserError(f"{dataset.path} is a {dataset.kind} dataset, without summaries to compare with")
+        raise UserError(f"{dataset.place} is a {dataset.kind} dataset, without summaries to compare with")
     rows = islice((row for row in dataset.read(split) if row["summary"].strip()), limit)
     first = next(rows, None)
     if first is None:
-        raise UserError(f"split {split!r} of {dataset.path} has no example with a reference summary to compare with")
+        raise UserError(f"split {split!r} of {dataset.place} has no example with a reference summary to compare with")
     yield first
     yield from rows

@@ -65,7 +65,7 @@ def train(config: Config) -> Run:
     began = time.monotonic()
     known = _examples(dataset, "train", spec)
     if len(known) < FEWEST:
-        raise UserError(f"{dataset.path} has {len(known)} clusters with a summary to learn from; {FEWEST} are needed")
+        raise UserError(f"{dataset.place} has {len(known)} clusters with a summary to learn from; {FEWEST} are needed")
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     trees, tables = _learned(known, spec)
     arrays = {**trees, **dict(zip(TABLES, tables, strict=True))}

@@ -12,6 +12,7 @@ from raysum.data.recipe import OF_PARAGRAPHS, Choices, Ranker, Recipe
 from raysum.models.special_ids import SPECIAL_PIECES
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
+from raysum.runtime.remote import is_url
 
 SPLITS = ("train", "valid", "test")
 _NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
@@ -67,7 +68,8 @@ class PrepareConfig(Choices, Shaped):
     def _check(self) -> "PrepareConfig":
         if self.split is not None and self.split not in SPLITS:
             raise ValueError(f"no split {self.split!r}; the splits are {', '.join(SPLITS)}")
-        if self.ranker == "learned" or (self.ranker_is_run and not os.path.isdir(os.path.expanduser(self.ranker))):
+        is_there = not self.ranker_is_run or is_url(self.ranker) or os.path.isdir(os.path.expanduser(self.ranker))
+        if self.ranker == "learned" or not is_there:
             raise ValueError(
                 f"no ranker {self.ranker!r:.100}: give tfidf, lexrank, none, or the folder of one that "
                 "`raysum train ranker data=DATA out=RUN` trained"

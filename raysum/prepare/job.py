@@ -22,6 +22,7 @@ from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.encoded import IDS
 from raysum.prepare.pipeline import Paragraph, paragraphs_of
+from raysum.prepare.published import is_made, making, publish
 from raysum.prepare.repeated import boilerplate, mark
 from raysum.prepare.shards import size_of, write_shards
 from raysum.prepare.sources.find import RawSource, find_sources
@@ -30,7 +31,9 @@ from raysum.prepare.sources.record import Record, Rejected
 from raysum.prepare.sources.shape import Shape
 from raysum.prepare.unfinished import begin, goes_on, is_begun, job_of
 from raysum.run import Run
+from raysum.runtime.lease import leased
 from raysum.runtime.progress import bar, say
+from raysum.runtime.remote import local
 from raysum.runtime.session import ray_session
 from raysum.runtime.shown import Shown
 from raysum.runtime.storage import new_folder
@@ -55,7 +58,7 @@ class PrepareResult(Shown):
         ``words_kept``, a share of the sources' words."""
         manifest = self.dataset.manifest
         return {
-            "data": str(self.dataset.path),
+            "data": self.dataset.place,
             "seconds": round(self.seconds, 2),
             **{name: manifest[name] for name in ("rows_in", "rows", "rejected", "words_kept")},
             "splits": {split: self.dataset.rows(split) for split in self.dataset.splits},
@@ -89,25 +92,35 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     _say_idle(found, shape)
     for told in unpaired(Path(name).expanduser() for name in named):
         say(told)
-    path = Path(config.out).expanduser().absolute()
-    job = job_of(found, config, __version__, " ".join(_given(given, ranker)) or "trained")
-    with new_folder(path, partial(goes_on, job=job)) as folder:
-        how = config.normalize or (given.suggested_normalization() if given else "none")
-        ranker_sha256 = None
-        if ranker and given:
-            from raysum.prepare.learned import keep_ranker  # loads torch
+    path = local(config.out)
+    place, job = making(path), job_of(found, config, __version__, " ".join(_given(given, ranker)) or "trained")
+    with leased(path):
+        if not is_made(place, job):
+            with new_folder(place, partial(goes_on, job=job)) as folder:
+                writer = _writer(folder, found, config, given, ranker)
+                begin(folder, job)
+                on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
+                with ray_session(config.address) if on_ray else nullcontext():
+                    write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
+        publish(place, job)
+    return PrepareResult(Dataset.open(config.out), time.monotonic() - began)
 
-            how = config.normalize or read_recipe(ranker.recipe, str(ranker.path)).normalize
-            ranker_sha256 = keep_ranker(ranker, given, folder)
-        former = folder / VOCABULARY if is_begun(folder) else None
-        vocabulary = given or (Vocabulary.load(former) if former else _train_vocabulary(found, config, how))
-        recipe = config.recipe(vocabulary.sha256, how, ranker_sha256, _boilerplate(found, config))
-        writer = DatasetWriter(folder, config.kind, recipe, vocabulary)
-        begin(folder, job)
-        on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
-        with ray_session(config.address) if on_ray else nullcontext():
-            write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
-    return PrepareResult(Dataset.open(path), time.monotonic() - began)
+
+def _writer(
+    folder: Path, found: list[RawSource], config: PrepareConfig, given: Vocabulary | None, ranker: Run | None
+) -> DatasetWriter:
+    """What makes the dataset in ``folder``, once the vocabulary is trained that was not ``given``."""
+    how = config.normalize or (given.suggested_normalization() if given else "none")
+    ranker_sha256 = None
+    if ranker and given:
+        from raysum.prepare.learned import keep_ranker  # loads torch
+
+        how = config.normalize or read_recipe(ranker.recipe, str(ranker.path)).normalize
+        ranker_sha256 = keep_ranker(ranker, given, folder)
+    former = folder / VOCABULARY if is_begun(folder) else None
+    vocabulary = given or (Vocabulary.load(former) if former else _train_vocabulary(found, config, how))
+    recipe = config.recipe(vocabulary.sha256, how, ranker_sha256, _boilerplate(found, config))
+    return DatasetWriter(folder, config.kind, recipe, vocabulary)
 
 
 def _say_idle(sources: list[RawSource], shape: Shape) -> None:
@@ -123,7 +136,7 @@ def _given(vocabulary: Vocabulary | None, ranker: Run | None) -> Iterator[str]:
     if vocabulary:
         yield vocabulary.sha256
     if ranker:
-        told = ranker.best().weights.stat()
+        told = ranker.checkpoint().weights.stat()
         yield f"{told.st_size} {told.st_mtime_ns}"
 
 
@@ -149,7 +162,7 @@ def _train_texts(
         for record, cluster in _train_clusters(source, config):
             shown.update(min(record.size or size_of(record.raw), end - shown.n))
             if isinstance(record.raw, dict) and IDS in record.raw:
-                raise UserError(f"{source.path} holds ids; they need the vocabulary that made them: --vocab FILE.model")
+                raise UserError(f"{source.name} holds ids; they need the vocabulary that made them: --vocab FILE.model")
             if isinstance(cluster, Rejected):
                 first = first or f"{record.where}: {cluster}"
             elif cluster:

@@ -91,7 +91,7 @@ def write_shards(
         say(f"{without} of {rows_in} clusters have no `title`: LexRank orders their paragraphs, unless --ranker none")
     shards = [part.shard for part in parts]
     kept_words = _kept_words(sum((shard.counts for shard in shards), Counter[str]()), config)
-    paths = [str(source.path).encode(errors="backslashreplace").decode() for source in sources]
+    paths = [source.name.encode(errors="backslashreplace").decode() for source in sources]
     told = {"rows_in": rows_in, "rejected": dict(rejected.most_common()), "words_kept": kept_words}
     if config.kind != "pretraining":  # there a cluster may have several rows
         told["repeated_ids"] = _repeated_ids(writer, shards)

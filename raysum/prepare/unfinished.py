@@ -15,6 +15,7 @@ from typing import Any
 from raysum.data.writer import Shard
 from raysum.errors import UserError
 from raysum.prepare.config import PrepareConfig
+from raysum.prepare.sources.fetched import as_asked
 from raysum.prepare.sources.find import RawSource
 from raysum.runtime.checksums import check_file, checksum
 from raysum.runtime.progress import say
@@ -45,7 +46,7 @@ class Part:
 
 def job_of(sources: list[RawSource], config: PrepareConfig, version: str, vocabulary: str) -> dict[str, Any]:
     """What the rows of a dataset follow from: files with sizes and times, settings, ``version`` and ``vocabulary``."""
-    files = [(str(file), file.stat()) for source in sources for file in _files(source.path)]
+    files = [(as_asked(str(file)), file.stat()) for source in sources for file in _files(source.path)]
     told = json.dumps([(name, found.st_size, found.st_mtime_ns) for name, found in files])
     settings = config.model_dump(mode="json", exclude=_IDLE)
     sources_hash = hashlib.sha256(told.encode(errors="backslashreplace")).hexdigest()

@@ -14,6 +14,7 @@ from raysum.data.dataset import MANIFEST, Dataset
 from raysum.decode.summary import Sentence
 from raysum.errors import UserError
 from raysum.run import Run
+from raysum.runtime.mirror import pulled
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, read_lines
 from raysum.systems import count_parameters
@@ -128,7 +129,7 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Gathered:
     searches: dict[Path, Searched] = {}
     evaluations: dict[Path, Evaluated] = {}
     for given in paths:
-        path = Path(given).expanduser().absolute()
+        path = pulled(given)
         if (path / "search.yaml").is_file():
             searches[path] = read_search(path)
             if found := _best_run(path):

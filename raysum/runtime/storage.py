@@ -3,6 +3,7 @@
 import codecs
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from raysum.errors import UserError
 from raysum.runtime.lock import LOCK, held
 
 _TRUST = "RAYSUM_TRUST_OTHERS"  # set to 1 in the environment: files of other users are unpickled
+_URL = re.compile(r"(?<![^/])[a-z][a-z0-9+.-]+:/.*")  # as pathlib writes it
 # What safetensors, torch and Ray's workers say where the disk or its quota is full, as errors of their own.
 _UNWRITTEN = ("(os error ", "inline_container", "PytorchStreamWriter", "[Errno 27]", "[Errno 28]", "[Errno 122]")
 
@@ -70,8 +72,15 @@ def writing(folder: Path) -> Iterator[None]:
         raise
 
 
+def check_here(path: Path, option: str = "folder") -> None:
+    """Raises UserError where ``path`` is made of a URL, for what is written on this machine alone."""
+    if found := _URL.search(str(path)):
+        raise UserError(f"{found[0]} is on a store, where this cannot be written; choose another {option}")
+
+
 def check_vacant(out: Path) -> None:
     """Raises UserError where ``out`` is a file, or a folder that holds something other than a lock."""
+    check_here(out)
     try:
         if out.exists() and (not out.is_dir() or any(item.name != LOCK for item in out.iterdir())):
             raise UserError(f"{out} exists already; remove it or choose another folder")
@@ -92,6 +101,7 @@ def write_text(path: Path, text: str) -> None:
 def write_page(path: Path, page: str, option: str) -> None:
     """Write an HTML page, as ``write_text`` does. Raises UserError naming ``option`` where that cannot be, or would
     replace something other than a page."""
+    check_here(path, option)
     try:
         if path.exists():
             with path.open("rb") as file:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysum.config.sections import SourceConfig
-from raysum.data.dataset import MANIFEST, Dataset
+from raysum.data.dataset import MANIFEST, Dataset, located
 from raysum.data.rows import OTHER_TARGETS, read_group, table_rows, with_reference
 from raysum.errors import UserError
 from raysum.stream.kinds.base import Arrays, Kind, digest
@@ -30,7 +30,7 @@ _FIRST_CHUNK, _CHUNK = 4, 32  # steps read at once: few at first, so that traini
 
 def _open(path: str) -> Dataset:
     """The dataset that is at ``path`` now: one object as long as its manifest is the same file."""
-    manifest = Path(path) / MANIFEST
+    manifest = located(path) / MANIFEST
     state = manifest.stat() if manifest.exists() else None
     return _opened(path, (state.st_ino, state.st_size, state.st_mtime_ns) if state else None)
 

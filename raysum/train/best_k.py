@@ -24,18 +24,18 @@ def choose_length(run: Run, dataset: Dataset) -> None:
     rows = dataset.read(_SPLIT) if _SPLIT in dataset.splits else iter(())
     found = [*islice((row for row in rows if row["summary"].strip()), _MOST_ROWS)]
     if not found:
-        say(f"{run.path}: summaries have 100 words, as there is no valid split to find their length on")
+        say(f"{run.place}: summaries have 100 words, as there is no valid split to find their length on")
         return
     scorer = SentenceScorer(run, LoadConfig())
     orders = [best_first(scorer.scores(row)) for row in found]
     wanted = [references(row) for row in found]
     if told := rouge.unread(chain.from_iterable(wanted)):
-        say(f"{run.path}: {told}")
+        say(f"{run.place}: {told}")
     best, value = best_length(
         lambda count: float(rouge.score(taken(found, orders, count), wanted)[[*_MEASURED]].mean(axis=None))
     )
     run.set_extract({"sentences": best})
-    say(f"{run.path} takes {best} sentences: mean ROUGE F1 {value:.2f} on {len(found)} clusters of {_SPLIT}")
+    say(f"{run.place} takes {best} sentences: mean ROUGE F1 {value:.2f} on {len(found)} clusters of {_SPLIT}")
 
 
 def best_length(value: Callable[[int], float]) -> tuple[int, float]:

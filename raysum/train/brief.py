@@ -62,21 +62,21 @@ def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
     others = mixed(config, dataset)
     for other in others:
         kind.check(other)
-    train = Stream(str(dataset.path), dataset.split("train"), config.source, batching, kind)
+    train = Stream(dataset.address, dataset.split("train"), config.source, batching, kind)
     valid = replace(train, split="valid", examples=settings.validate_examples)
-    train = replace(train, mixed=tuple(str(other.path) for other in others))
+    train = replace(train, mixed=tuple(other.address for other in others))
     rows = [_used(part, each) for part, each in zip(train.parts, (dataset, *others), strict=True)]
     if others:
         train = replace(train, shares=shares(config.data_weights, rows))
     has_valid = "valid" in dataset.splits and len(rows_with_targets(valid)) > 0
     if settings.patience and not has_valid:
-        raise UserError(f"train.patience needs summaries to validate by; prepare {dataset.path} with --valid 0.1")
+        raise UserError(f"train.patience needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
     measure = None
     if settings.best_by != "loss":
         _check_measure(config, dataset, has_valid)
         from raysum.train.measure import Measure  # loads torch
 
-        measure = Measure(settings.best_by, dataset.path, settings.validate_examples)
+        measure = Measure(settings.best_by, dataset.address, settings.validate_examples)
     epoch, place = plan_of(train).locate(done)
     return Brief(
         run,
@@ -93,9 +93,9 @@ def _used(train: Stream, dataset: Dataset) -> int:
     """Rows that are trained on. Raises UserError where there is none."""
     rows, used = dataset.rows(train.split), len(rows_with_targets(train))
     if not used:
-        raise UserError(f"no row of {dataset.path}, split train, has a summary; prepare a dataset with summaries")
+        raise UserError(f"no row of {dataset.place}, split train, has a summary; prepare a dataset with summaries")
     if used < rows:
-        say(f"{rows - used} of {rows} rows of {dataset.path} have no summary and are not trained on")
+        say(f"{rows - used} of {rows} rows of {dataset.place} have no summary and are not trained on")
     return used
 
 
@@ -105,6 +105,6 @@ def _check_measure(config: Config, dataset: Dataset, has_valid: bool) -> None:
     if not spec.summarizes and not (spec.extracts and dataset.kind == "extraction"):
         raise UserError(f"{wanted} is of summaries, and this {spec.system} makes none of such rows: leave it out")
     if not has_valid:
-        raise UserError(f"{wanted} needs summaries to validate by; prepare {dataset.path} with --valid 0.1")
+        raise UserError(f"{wanted} needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
     if config.train.best_by == FACTS and (spec.extracts or KEPT not in dataset.recipe.keep):
         raise UserError(f"{wanted} is of what runs write of the factbook, prepared with --keep {KEPT}; name a ROUGE")

@@ -82,7 +82,7 @@ def newest_sound(run: Run) -> Checkpoint | None:
 def _way_out(run: Run) -> str:
     """What can be done with a run that nothing can be gone on from."""
     try:
-        return f"begin anew with the weights of step {run.checkpoint().step}: train.start={run.path} and another out="
+        return f"begin anew with the weights of step {run.checkpoint().step}: train.start={run.place} and another out="
     except UserError:
         return "choose another out="
 

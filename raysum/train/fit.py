@@ -13,6 +13,7 @@ from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.run import Checkpoint, Run, RunResult
 from raysum.runtime.lock import LOCK, held
+from raysum.runtime.mirror import written
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready
@@ -54,7 +55,7 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     run = _place(config)
     if run is None:
         return RunResult(fit(config))  # which says what is missing
-    with held(run.path, run.path / LOCK):
+    with held(run.path, run.path / LOCK), written(run.path):
         if not run.exists and not config.model.predicts_attention:
             check_vacant(run.path)  # what another put there is not trained over
         run = fit(config)
@@ -93,9 +94,9 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     done = newest.step if newest else 0
     brief = brief_of(dataset, config, run, done)
     if newest and newest.state.get("mixed", []) != [*brief.fingerprints[1:]]:
-        raise UserError(f"{run.path} was trained on {_mixture(newest)}; name the same in data, or choose another out=")
+        raise UserError(f"{run.place} was trained on {_mixture(newest)}; name the same in data, or choose another out=")
     if (limit := _reached(brief, newest)) and (brief.valid is None or done in run.validations()):
-        say(f"{run.path} is trained: {done} steps are done; raise train.{limit} to go on")
+        say(f"{run.place} is trained: {done} steps are done; raise train.{limit} to go on")
         return _learned(run, config, dataset)
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it
@@ -106,7 +107,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     if brief.start:
         say(str(brief.start))
     if newest:
-        say(f"{run.path} goes on from step {done}")
+        say(f"{run.place} goes on from step {done}")
         if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):
             checkpoints.convert(newest)
     try:
@@ -190,22 +191,24 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
         return
     run.check()
     if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
-        raise UserError(f"{run.path} was trained with another vocabulary than {dataset.path} has; choose another out=")
+        raise UserError(
+            f"{run.place} was trained with another vocabulary than {dataset.place} has; choose another out="
+        )
     before, now = (list(pairs(each.model_dump(exclude=_CHANGEABLE))) for each in (run.config, config))
     changed = dict.fromkeys(pair.partition("=")[0] for pair in (*before, *now) if (pair in before) != (pair in now))
     if changed:
         had = " ".join(pair for pair in before if pair not in now)
         raise UserError(
-            f"{run.path} was trained with other values of {', '.join(changed)}; keep them ({had}), or choose "
+            f"{run.place} was trained with other values of {', '.join(changed)}; keep them ({had}), or choose "
             "another out="
         )
     newest = run.latest()
     if newest is None and run.checkpoints():
         raise UserError(
-            f"{run.path} holds weights alone; begin a new training with them: train.start={run.path} and another out="
+            f"{run.place} holds weights alone; begin a new training with them: train.start={run.place} and another out="
         )
     if newest and newest.state["data"] != dataset.fingerprint:
-        raise UserError(f"{run.path} was trained on another dataset than {dataset.path}; choose another out=")
+        raise UserError(f"{run.place} was trained on another dataset than {dataset.place}; choose another out=")
 
 
 def _train_here(brief: Brief) -> None:

@@ -54,7 +54,7 @@ def labelled(config: Config) -> tuple[Dataset, Config]:
     run, dataset = Run.open(config.run), Dataset.open(config.data)
     trained = run.config.model
     if not trained.attends_to_paragraphs:
-        raise UserError(f"{run.path} is no summarizing model, so there is no attention to predict")
+        raise UserError(f"{run.place} is no summarizing model, so there is no attention to predict")
     if dataset.vocabulary_hash != run.recipe.get("vocabulary_sha256"):
         raise UserError(
             f"{config.data} has another vocabulary than {run.path}; prepare it with --vocab {run.vocabulary}"
@@ -123,7 +123,7 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
         return labels
     trained, most = run.config, {"train": config.train.label_examples, "valid": config.train.validate_examples}
     batching = PlanSettings(trained.train.batch_tokens, trained.train.micro_batches)
-    stream = Stream(str(dataset.path), "train", trained.source, batching, kind_of(trained.model, dataset))
+    stream = Stream(dataset.address, "train", trained.source, batching, kind_of(trained.model, dataset))
     streams = [replace(stream, split=split, examples=most[split]) for split in most if split in dataset.splits]
     for split in (each.split for each in streams):  # what actors find damaged is no message
         for file in dataset.files(split):

@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import torch
 from torch import distributed
@@ -32,7 +31,7 @@ class Measure:
     """``name`` of ROUGE, or the factbook's F1 of facts, 0 to 100, of the first ``examples`` (None: all)."""
 
     name: str
-    data: Path
+    data: str
     examples: int | None
 
     def figures(self, run: Run, step: int) -> dict[str, float]:

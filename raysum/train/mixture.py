@@ -14,19 +14,19 @@ def mixed(config: Config, dataset: Dataset) -> list[Dataset]:
     found = [Dataset.open(path) for path in config.mixed]
     for number, other in enumerate(found):
         if other.path in [one.path for one in (dataset, *found[:number])]:
-            raise UserError(f"{other.path} is named twice; data_weights tells how often its rows come")
+            raise UserError(f"{other.place} is named twice; data_weights tells how often its rows come")
         differs = [name for name, own, its in _needed(dataset, other) if own != its]
         if differs:
             raise UserError(
-                f"{other.path} cannot be mixed with {dataset.path}: they differ in {' and '.join(differs)}; prepare it "
-                f"again with --kind {dataset.kind} --vocab {dataset.vocabulary_path}"
+                f"{other.place} cannot be mixed with {dataset.place}: they differ in {' and '.join(differs)}; prepare "
+                f"it again with --kind {dataset.kind} --vocab {dataset.vocabulary_path}"
             )
         other.split("train")
         other.check_shards()
         told = dataset.recipe.model_dump().items()
         if changed := [name for name, value in told if value != getattr(other.recipe, name)]:
             say(
-                f"{other.path} was prepared with other values of {', '.join(changed)} than {dataset.path}, "
+                f"{other.place} was prepared with other values of {', '.join(changed)} than {dataset.place}, "
                 "whose recipe holds for new texts"
             )
     return found

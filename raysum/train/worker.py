@@ -9,6 +9,7 @@ from torch import distributed
 
 from raysum.models.batch import move
 from raysum.run import Checkpoint
+from raysum.runtime.mirror import push_so_far
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
 from raysum.train.brief import Brief
@@ -54,6 +55,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
                 reporter.hand_on(reporter.latest)
                 if distributed.get_rank() == 0:
                     checkpoints.prune(run, settings.keep)
+                    push_so_far(run.path)
         if last:
             break
 

@@ -3,7 +3,6 @@
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,10 +14,12 @@ from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.run import Run
 from raysum.runtime.lock import LOCK, held
+from raysum.runtime.mirror import added_to, written
 from raysum.runtime.placement import trainings_at_once
 from raysum.runtime.private import dashboard
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
+from raysum.runtime.remote import local
 from raysum.runtime.session import make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tune.live import paged
@@ -44,7 +45,8 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     """
     started = time.monotonic()
     job = _check(load_space(name, [*pairs(values), *overrides]))
-    with held(job.out, job.out / LOCK), writing(job.out):
+    read = job.run.path if job.run else job.out
+    with held(job.out, job.out / LOCK), writing(job.out), written(job.out), added_to(read):
         return _search(job, started)
 
 
@@ -80,7 +82,7 @@ def _check(space: Space) -> Job:
     config, run = space.first, None
     if not config.data or not config.out:
         raise UserError(f"a search needs a dataset and a folder: `raysum tune {space.name} data=DATA out=SEARCH`")
-    dataset, out = Dataset.open(config.data), Path(config.out).expanduser().absolute()
+    dataset, out = Dataset.open(config.data), local(config.out)
     if space.config.kind == "decode":
         run = _check_run(space, dataset)
         references = dataset.references(space.config.split)
@@ -91,7 +93,7 @@ def _check(space: Space) -> Job:
         side_by_side = space.config.scheduler == "pbt"
         at_once = space.num_trials if side_by_side else trainings_at_once(max(1, config.train.workers))
     at_once = max(1, min(at_once, space.num_trials))
-    return Job(space, dataset.path, out, run, length, at_once, threads=max(1, cores() // at_once))
+    return Job(space, dataset.address, out, run, length, at_once, threads=max(1, cores() // at_once))
 
 
 def _check_training(space: Space, dataset: Dataset) -> Space:
@@ -168,7 +170,7 @@ def _follow(job: Job, run: Run, then: Space) -> SearchResult:
     """Train the attention predictor of the best ``run``, then search its decoding: each goes on where it was."""
     from raysum.train.fit import fit
 
-    given, out = {"data": str(job.data), "run": str(run.path)}, str(job.out / then.name)
+    given, out = {"data": job.data, "run": str(run.path)}, str(job.out / then.name)
     say(f"the best run is {run.path}; its attention predictor is trained next")
     fit(job.space.predictor.model_copy(update=given))
     say(f"{then.name} is searched next, into {out}")
@@ -183,5 +185,5 @@ def _adopt(job: Job, best: Trial, run: Run) -> None:
         trained_with, before = (each.model_dump(mode="json") for each in (run.config.decode, run.decode))
         kept = {key: value for key, value in before.items() if value != trained_with[key]}
         run.set_decode(kept | {key: found[key] for key in found if key in searched})
-    path = str(run.path) if job.run else os.path.relpath(run.path, job.out)
+    path = run.place if job.run else os.path.relpath(run.path, job.out)
     write_json(job.out / "best.json", {"config": best.config, "metrics": best.metrics, "run": path})

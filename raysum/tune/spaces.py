@@ -123,7 +123,7 @@ class Job:
     """Paths are absolute: Tune runs each trial in a folder of its own."""
 
     space: Space
-    data: Path
+    data: str  # as Dataset.address
     out: Path  # the search folder; a trial's own files go to out/trials/NAME
     run: Run | None  # whose decoding is searched; None where trials train their own
     length: int  # examples scored, or steps trained, in a whole trial

@@ -33,7 +33,7 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     config = job.space.resolve(values)
     threads = config.train.threads or max(1, job.threads // max(1, config.train.workers))
     shared = config.train.model_copy(update={"threads": threads})
-    config = config.model_copy(update={"data": str(job.data), "out": str(run.path), "train": shared})
+    config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
     if job.space.config.scheduler == "pbt":
         inherit(run)
         for steps in _parts(run, shared.steps, shared.validate_every):

@@ -7,6 +7,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.prepare.documents.text import Text
+from raysum.prepare.sources.fetched import present
 from raysum.prepare.sources.record import LONGEST, TOO_LONG
 
 _READERS = {  # what reads files of these suffixes: a module of this room, imported when it is needed
@@ -32,7 +33,7 @@ def read_document(path: Path) -> Text:
     Raises UserError where it does not read, holds no text, or is too long.
     """
     try:
-        with path.open("rb") as file:
+        with present(path), path.open("rb") as file:
             content = file.read(LONGEST + 1)  # no more, also of a device
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None

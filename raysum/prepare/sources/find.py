@@ -16,11 +16,13 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.prepare.config import split_of
 from raysum.prepare.documents.read import is_document
+from raysum.prepare.sources.fetched import as_asked, head, origin, placed, present, stand_in
 from raysum.prepare.sources.folders import cluster_folders, listed, read_folder
-from raysum.prepare.sources.formats import TOLD, format_of, named
+from raysum.prepare.sources.formats import FORMATS, TOLD, format_of, named
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
 from raysum.runtime.progress import say
+from raysum.runtime.remote import is_url
 from raysum.runtime.storage import converted
 
 _OF_ARROW = ("dataset_dict.json", "dataset_info.json", "state.json")  # tell of the data beside or below them
@@ -43,20 +45,32 @@ class RawSource:
     size: int  # bytes of text, about
     table: bool = False
     shape: Shape = Shape()
+    url: str = ""  # of a source on a store, for which ``path`` stands in the process that found it
+    asked: tuple[str, bool] = ("", False)  # what it was found by there
+
+    @property
+    def name(self) -> str:
+        """As people know it, on any machine."""
+        return self.url or str(self.path)
 
     def records(self) -> Iterator[Record]:
         """Raises UserError where the whole source is empty or damaged."""
-        empty = True
+        empty, path = True, stand_in(self.url) if self.url else self.path
+        if self.url and not path.exists():  # in another process than the one that found it
+            placed(*self.asked)
         try:
-            for record in self.reader(self.path):
-                if empty and self.table and isinstance(record.raw, dict):
-                    self.shape.check_columns(self.path, record.raw)
-                empty = False
-                yield from self.shape.applied(record)
+            with present(path):
+                for record in self.reader(path):
+                    if empty and self.table and isinstance(record.raw, dict):
+                        self.shape.check_columns(path, record.raw)
+                    empty = False
+                    yield from self.shape.applied(replace(record, where=as_asked(record.where)))
         except (OSError, EOFError, zlib.error, csv.Error) as error:
-            raise UserError(f"{self.path} does not read to its end ({error}); make or fetch the file again") from None
+            raise UserError(f"{self.name} does not read to its end ({error}); make or fetch the file again") from None
+        except UserError as error:
+            raise UserError(as_asked(str(error))) from None
         if empty:
-            raise UserError(f"{self.path} is empty: it holds no cluster")
+            raise UserError(f"{self.name} is empty: it holds no cluster")
 
 
 def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[RawSource]:  # noqa: B008 - it is frozen
@@ -66,13 +80,26 @@ def find_sources(paths: Iterable[str | Path], shape: Shape = Shape()) -> list[Ra
 
     Raises UserError where a path is missing, unreadable, empty or of no known format, or ``shape`` has paths for texts.
     """
-    sources = [source for path in paths for source in _expand(place(Path(path).expanduser()), shape)]
-    for source in sources:
-        if source.reader is read_folder:
-            shape.check_texts(source.path)
+    try:
+        sources = [source for path in paths for source in _found(path, shape)]
+        for source in sources:
+            if source.reader is read_folder:
+                shape.check_texts(source.path)
+    except UserError as error:
+        raise UserError(as_asked(str(error))) from None
     if not sources:
         raise UserError(f"no source given; name files ({TOLD}) or folders of documents")
     return [replace(source, shape=shape) for source in sources]
+
+
+def _found(path: str | Path, shape: Shape) -> Iterator[RawSource]:
+    if not is_url(path):
+        yield from _expand(place(Path(path).expanduser()), shape)
+        return
+    form = FORMATS.get(shape.format or "") or named(Path(path))
+    asked = str(path), bool(form and form.beside)
+    for here in placed(*asked):
+        yield from (replace(one, url=origin(one.path), asked=asked) for one in _expand(here, shape))
 
 
 def place(path: Path) -> Path:
@@ -96,7 +123,7 @@ def _expand(path: Path, shape: Shape) -> list[RawSource]:
             _check_raw(path.parent, path)
         found = format_of(path, shape.format)
         if found.is_text(path):
-            _check_text(path)
+            _check_text(head(path, 8), path)
         return [RawSource(path, _split_of(path), found.read, found.size_of_text(path), found.table)]
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
@@ -108,12 +135,10 @@ def _check_raw(folder: Path, given: Path) -> None:
         raise UserError(f"{given} is {what} that `raysum prepare` has made; name the raw clusters it was made of")
 
 
-def _check_text(path: Path) -> None:
-    with path.open("rb") as file:
-        head = file.read(8)
-    if what := next((told for begin, told in _NO_TEXT.items() if head.startswith(begin)), None):
+def _check_text(begin: bytes, path: Path) -> None:
+    if what := next((told for known, told in _NO_TEXT.items() if begin.startswith(known)), None):
         raise UserError(f"{path} is not text, but {what}")
-    if (told := converted(head, path)).startswith("it is"):
+    if (told := converted(begin, path)).startswith("it is"):
         raise UserError(f"{path} is not UTF-8 text; {told}")
 
 
@@ -123,9 +148,8 @@ def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     files = [item for item in listed(folder) if not item.is_dir() and named(item) and item.name not in _OF_ARROW]
     rows = [item for item in files if item.suffix != ".json"] or files  # beside others it tells about them
     if beside := [item.name for item in files if item not in rows]:
-        _say_once(
-            f"{folder}: {', '.join(beside)} is not read, as there are files of rows beside; name it if it has rows"
-        )
+        told = f"{folder}: {', '.join(beside)} is not read, as there are files of rows beside; name it if it has rows"
+        _say_once(as_asked(told))
     files = rows
     if not files and next(cluster_folders(folder), None):
         size = sum(file.stat().st_size for file in folder.rglob("*") if is_document(file) and file.is_file())

@@ -7,6 +7,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.prepare.documents.read import as_raw, is_document, read_document
+from raysum.prepare.sources.fetched import natural
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record
 
 _TOLD = "title"
@@ -55,9 +56,6 @@ def cluster_folders(folder: Path) -> Iterator[Path]:
 
 
 def listed(folder: Path) -> list[Path]:
-    """Natural sort: part 2 before part 10."""
-    parts = re.compile(r"(\d+)")
+    """What is visible in ``folder``, in natural order."""
     visible = (item for item in folder.iterdir() if not item.name.startswith("."))
-    return sorted(
-        visible, key=lambda item: [(int(p), "") if p.isdecimal() else (-1, p) for p in parts.split(item.name)]
-    )
+    return sorted(visible, key=lambda item: natural(item.name))

@@ -9,12 +9,13 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.prepare.sources.arrow import read_arrow
 from raysum.prepare.sources.csv import read_csv, read_tsv
+from raysum.prepare.sources.fetched import head
 from raysum.prepare.sources.jsonl import read_json, read_jsonl
 from raysum.prepare.sources.pairs import SOURCES, read_pairs
 from raysum.prepare.sources.parquet import read_parquet
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.stories import read_story
-from raysum.prepare.sources.tensor2tensor import read_wikis
+from raysum.prepare.sources.tensor2tensor import CONTENT, read_wikis
 from raysum.prepare.sources.torch_lists import read_list
 
 _HEAD = 4096  # bytes that are looked at
@@ -26,7 +27,7 @@ class Format:
     """A format, what names its files have, and what reads one of them.
 
     ``told``: these names, for people. ``begins``: how its files begin, for those of other names. A ``table`` has
-    columns. What is ``plain`` is text as it lies there, where it is not gzipped.
+    columns. What is ``plain`` is text as it lies there, where it is not gzipped. Some read files ``beside``.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Format:
     begins: tuple[bytes, ...] = ()
     table: bool = False
     plain: bool = True
+    beside: bool = False
 
     def size_of_text(self, path: Path) -> int:
         """Bytes of text in a file, about."""
@@ -57,8 +59,8 @@ FORMATS = {
         Format("arrow", ".arrow", r"\.arrow$", read_arrow, (b"ARROW1", b"\xff\xff\xff\xff"), table=True, plain=False),
         Format("torch", ".pt", r"\.pt$", read_list, (b"PK\x03\x04",), plain=False),
         Format("story", ".story", r"\.story$", read_story),
-        Format("pairs", ".src", SOURCES.pattern, read_pairs),
-        Format("tensor2tensor", "wiki_content.tfrecords-*", r"^wiki_content\.tfrecords-", read_wikis, plain=False),
+        Format("pairs", ".src", SOURCES.pattern, read_pairs, beside=True),
+        Format("tensor2tensor", f"{CONTENT}*", rf"^{re.escape(CONTENT)}", read_wikis, plain=False, beside=True),
     )
 }
 TOLD = ", ".join(one.told for one in FORMATS.values())
@@ -74,9 +76,9 @@ def format_of(path: Path, asked: str | None = None) -> Format:
     found = FORMATS.get(asked or "") or named(path)
     if found is not None:
         return found
-    head = beginning(path)
+    begun = beginning(path)
     for one in FORMATS.values():
-        if one.begins and head.startswith(one.begins):
+        if one.begins and begun.startswith(one.begins):
             return one
     raise UserError(
         f"{path}: format not known; raysum reads {TOLD} and folders of documents. What it is under another name, "
@@ -86,6 +88,5 @@ def format_of(path: Path, asked: str | None = None) -> Format:
 
 def beginning(path: Path) -> bytes:
     """The first bytes of a file, without those of blanks and a byte-order mark before a text."""
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
-    return head.removeprefix(codecs.BOM_UTF8).lstrip() or head
+    found = head(path, _HEAD)
+    return found.removeprefix(codecs.BOM_UTF8).lstrip() or found

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from raysum.errors import UserError
+from raysum.prepare.sources.fetched import present
 from raysum.prepare.sources.known import multi_news
 from raysum.prepare.sources.record import TOO_LONG, Record, bounded_lines, not_utf8
 
@@ -51,7 +52,7 @@ def unpaired(folders: Iterable[Path]) -> Iterator[str]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    with path.open("rb") as file:
+    with present(path), path.open("rb") as file:
         for number, line in enumerate(bounded_lines(file.readline), 1):
             yield number, line and (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.prepare.sources.fetched import present
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.tfrecords import read_examples
 
@@ -52,7 +53,8 @@ def _found(path: Path, name: str) -> list[Path]:
 
 def _references(path: Path) -> dict[str, list[str]]:
     try:
-        articles = json.loads(path.read_bytes())
+        with present(path):
+            articles = json.loads(path.read_bytes())
         return {url: list(map(str, article["refs"])) for url, article in articles.items()}
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not hold URLs of references by article ({error!r}); fetch it again") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.prepare.sources.fetched import present
 
 _MEND = "fetch it again"
 _LARGEST = 1 << 30  # bytes of a record: a length beyond is a damaged one
@@ -19,7 +20,7 @@ _MASK = 0xA282EAD8  # the format's: checksums of data that hold checksums are we
 def read_examples(path: Path) -> Iterator[dict[str, list[bytes]]]:
     """The fields of each record that hold bytes, by name. Raises UserError where a checksum differs or bytes lack."""
     parsed = _message("Example")
-    with _reading(path), gzip.open(path) if ".gz" in path.name else path.open("rb") as file:
+    with _reading(path), present(path), gzip.open(path) if ".gz" in path.name else path.open("rb") as file:
         number = 0
         while head := file.read(12):
             number += 1

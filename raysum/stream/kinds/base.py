@@ -56,7 +56,7 @@ def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
     kind: Kind = systems.kind(spec)
     if dataset.kind not in kind.dataset_kinds:
         raise UserError(
-            f"{dataset.path} is a dataset of kind {dataset.kind!r}; "
+            f"{dataset.place} is a dataset of kind {dataset.kind!r}; "
             f"this {spec.system} reads one of kind {kind.dataset_kinds[0]!r}, made by "
             f"`raysum prepare --kind {kind.dataset_kinds[0]}`"
         )

@@ -43,7 +43,7 @@ class Summarization(Kind):
     def check(self, dataset: Dataset) -> None:
         if self.graph and dataset.recipe.graph == "none":
             raise UserError(
-                f"{dataset.path} holds no graph between paragraphs, which this model needs; "
+                f"{dataset.place} holds no graph between paragraphs, which this model needs; "
                 "prepare it with --graph similarity or --graph discourse"
             )
 
