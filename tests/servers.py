@@ -20,7 +20,7 @@ class Server:
     def __init__(self, run: Path | str, *arguments: str):
         self.port = free_port()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
-        pipes: dict = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        pipes: dict = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
         self.command = Command("serve", str(run), f"--port={self.port}", *arguments, env=environment, **pipes)
         self.process = self.command.process
         self.client = self.another_client(retries=8)
@@ -44,9 +44,9 @@ class Server:
         found = Path(f"/proc/{pid}/environ").read_text().split("\0")
         return dict(item.split("=", 1) for item in found if "=" in item)
 
-    def stop(self, how: signal.Signals) -> tuple[int, str, str]:
-        """Send the signal, then `ended`."""
-        self.process.send_signal(how)
+    def stop(self, how: signal.Signals, group: bool = False) -> tuple[int, str, str]:
+        """Send the signal, also to the process's ``group`` as `timeout` does, then `ended`."""
+        (os.killpg if group else os.kill)(self.process.pid, how)
         return self.ended(timeout=60)
 
     def ended(self, timeout: float) -> tuple[int, str, str]:

@@ -39,7 +39,7 @@ def test_a_system_that_needs_no_training_is_served_alike():
         with ThreadPoolExecutor(10) as threads:
             answers = list(threads.map(lambda _: server.client.summarize("Florence", TEXTS, id="x"), range(40)))
         assert answers == [answer] * 40
-        code, out, err = server.stop(signal.SIGTERM)
+        code, out, err = server.stop(signal.SIGTERM, group=True)
         assert (code, out, err.strip()) == (0, "", "stopping") and server.processes() == []
 
 

@@ -20,6 +20,7 @@ from raysum.runtime import forkserver
 from raysum.runtime.private import (
     loopback_only,
     no_sigterm_handler,
+    own_groups,
     same_modules,
     session_folder,
     stop_half_started,
@@ -65,6 +66,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
                 signals_held(),
                 muted("ray._private.services"),
                 loopback_only(),
+                own_groups(),
                 forkserver.forked_python(),
             ):
                 port = _free_port(port)

@@ -123,6 +123,25 @@ def no_sigterm_handler() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def own_groups() -> Iterator[None]:
+    """What a Ray started in the block consists of is not in this process's group: who ends that by a signal, as
+    `timeout` and closed terminals do, leaves it to this process to end Ray in order, for which Ray must live."""
+    import ray
+
+    real = ray._private.services.ConsolePopen
+
+    def started(command: Any, preexec_fn: Callable[[], None], **how: Any) -> Any:
+        def prepare() -> None:
+            os.setpgid(0, 0)
+            preexec_fn()
+
+        return real(command, preexec_fn=prepare, **how)
+
+    with mock.patch.object(ray._private.services, "ConsolePopen", started):
+        yield
+
+
 def stop_half_started(error: Exception) -> str | None:
     """End the processes of a Ray whose start ended in ``error``; the folder of its session, where it has one.
 
