@@ -1,0 +1,31 @@
+"""The ids by which a model is told where texts begin and end: data of its tokenizer, carried by its specification.
+
+No torch here, as preparing processes need them too.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+Id = Annotated[int, Field(ge=0, le=100_000_000)]
+
+
+class Marks(BaseModel, extra="forbid", frozen=True):
+    """Ids of what stands for no text. By default those of the published WikiSum vocabulary, which vocabularies trained
+    by raysum have too; there ``mask``, ``<s>``, stands for nothing else, and hides a word in pre-training.
+
+    A target is ``start``, ``target_prefix``, its pieces, ``end``. What an encoder reads as one sequence, a paragraph or
+    joined paragraphs, stands between ``prefix`` and ``suffix``.
+    """
+
+    pad: Id = 6
+    start: Id = 4
+    end: Id = 5
+    unknown: Id | None = 0
+    mask: Id | None = 1
+    title_end: tuple[Id, ...] = Field((3,), description="behind the title, which opens the first paragraph")
+    paragraph_end: tuple[Id, ...] = Field((7,), description="between paragraphs that are joined")
+    sentence_end: Id | None = Field(8, description="between sentences of a target; None where nothing marks them")
+    prefix: tuple[Id, ...] = ()
+    suffix: tuple[Id, ...] = ()
+    target_prefix: tuple[Id, ...] = ()
