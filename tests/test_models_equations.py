@@ -175,7 +175,7 @@ def test_post_norm_decoder_layer_has_its_norms_after_the_sums(source):
     """PHT eq. 10."""
     model = model_of("L/P", norm="post", **DRY).eval()
     layer, memory = model.decoder[0], model.encode(source)
-    x = model._embed(targets(1), torch.arange(6))
+    x = model._embed(targets(1), torch.arange(6), 6)
     first = norm(x + layer.attention(x), layer.around_attention.norm)
     read, _, _ = layer.cross(first, layer.cross.read(memory), attention=False)
     second = norm(first + read, layer.around_cross.norm)

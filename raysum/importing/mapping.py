@@ -49,7 +49,7 @@ def read(arrays: Arrays, code: str, parts: Iterable[Part], spare: Iterable[str] 
     for section, ours, theirs in parts:
         for name, published in _entries(table[section]):
             endings = table["norms" if "norm." in name else "layers"]
-            for ending, published_ending in zip(("weight", "bias"), endings, strict=True):
+            for ending, published_ending in zip(("weight", "bias"), endings, strict=False):  # T5 has no bias
                 found = [theirs + one.replace("*", published_ending) for one in published.split()]
                 turned = [arrays[one].T if one.endswith("/kernel") else arrays[one] for one in found]
                 state[ours + name.replace("*", ending)] = torch.from_numpy(np.concatenate(turned))

@@ -40,6 +40,15 @@ def read_checkpoint(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str
         return {name: _array(name, value, path) for name, value in found.items()}, dict(options)
 
 
+def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    """All tensors of a file that maps names to them, in float32. Raises UserError as :func:`read_checkpoint` does."""
+    with _unpacked(path) as plain:
+        found = _load(plain, path)
+        if not isinstance(found, Mapping):
+            raise UserError(f"{path} holds no mapping of names to tensors")
+        return {str(name): _array(name, value, path) for name, value in found.items()}
+
+
 def _array(name: Any, value: Any, path: Path) -> np.ndarray:
     """A copy in float32: the file may go. Raises UserError where ``value`` is no dense tensor of real numbers."""
     kind: Any = type(value).__name__

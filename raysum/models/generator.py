@@ -19,7 +19,7 @@ from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import EPSILON, Attended, DecoderLayer, sinusoids, xavier_linear
+from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, sinusoids, xavier_linear
 from raysum.models.special_ids import BOS, PAD
 from raysum.models.specs.family import TransformerSpec
 from raysum.runtime.private import packed_linear
@@ -38,8 +38,10 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
+        made = backbone_of(spec)
         self.weight = nn.Parameter(torch.empty(spec.vocabulary, spec.width))
-        self.bias = nn.Parameter(torch.zeros(spec.vocabulary)) if spec.tied_output else None
+        self.bias = output_bias(spec) if spec.tied_output else None
+        self.scale = math.sqrt(spec.width) if made.embedding_scaled else 1.0
         if spec.embedding_start == "xavier":
             nn.init.xavier_uniform_(self.weight)
         else:
@@ -49,7 +51,7 @@ class TokenEmbedding(nn.Module):
         """Token ids [...] -> [..., D] times sqrt(D), or with ``output`` hidden states [..., D] -> logits [..., V]."""
         if output:
             return F.linear(x, self.weight, self.bias)
-        return F.embedding(x, self.weight) * math.sqrt(self.weight.shape[1])
+        return F.embedding(x, self.weight) * self.scale
 
 
 @dataclass
@@ -108,7 +110,8 @@ class Generator(nn.Module):
     def decode_and_point(self, tokens: Tensor, memory: Memory, attention: Asked = False) -> Attended:
         """:meth:`decode`, and how the last layer points at source tokens where there is a copy gate."""
         keys, places = self._keys(memory), torch.arange(tokens.shape[1], device=tokens.device)
-        return self._through(self.dropout(self._embed(tokens, self._begin(keys) + places)), keys, attention)
+        x = self._embed(tokens, self._begin(keys) + places, tokens.shape[1])
+        return self._through(self.dropout(x), keys, attention, bias=self._distances(places, places))
 
     def start(self, memory: Memory, beams: int) -> State:
         """Begin decoding ``beams`` hypotheses of each example; they share what is kept of its source."""
@@ -119,9 +122,10 @@ class Generator(nn.Module):
         """Feed the newest token of every beam [B * R]; returns logits of the next [B * R, V], and this step's attention
         to the source [B * R, ...] if asked for."""
         state.cache.advance()
-        tokens = tokens.view(-1, state.beams)
-        x = self._embed(tokens, self._begin(state.keys) + state.cache.place[0, -1])
-        x, total, pointer = self._through(x, state.keys, attention, state.cache)
+        tokens, places = tokens.view(-1, state.beams), state.cache.place
+        x = self._embed(tokens, self._begin(state.keys) + places[0, -1], state.cache.length)
+        bias = self._distances(places[:, -1:], places)
+        x, total, pointer = self._through(x, state.keys, attention, state.cache, bias)
         logits = self._scored(state.logits(x.flatten(0, 1)), x, pointer, tokens)
         return logits, None if total is None else total.flatten(0, 1)
 
@@ -141,15 +145,28 @@ class Generator(nn.Module):
         """The place of BOS."""
         return 0
 
-    def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
+    def _embed(self, tokens: Tensor, places: Tensor, length: int) -> Tensor:
+        """Tokens [B, K] at ``places``, which are below ``length`` -> [B, K, D]."""
         x = self.embedding(tokens)
         return x + sinusoids(places, x.shape[-1], self.spec.sinusoid).to(x.dtype)
 
-    def _through(self, x: Tensor, keys: Iterable[SourceKeys], attention: Asked, cache: Cache | None = None) -> Attended:
+    def _distances(self, queries: Tensor, keys: Tensor) -> Tensor | None:
+        """What the scores of target positions [..., Q] are raised by at others [..., T]: [..., H, Q, T], or nothing."""
+        return None
+
+    def _through(
+        self,
+        x: Tensor,
+        keys: Iterable[SourceKeys],
+        attention: Asked,
+        cache: Cache | None = None,
+        bias: Tensor | None = None,
+    ) -> Attended:
         layers, norm = self._stack()
         total = pointer = None
         for number, (layer, kept) in enumerate(zip(layers, keys, strict=True)):
-            x, share, pointer = layer(x, kept, attention, None if cache is None else Turn(cache, number))
+            turn = None if cache is None else Turn(cache, number)
+            x, share, pointer = layer(x, kept, attention, turn, **({} if bias is None else {"bias": bias}))
             total = share if total is None else total + share
         return norm(x), total, pointer
 
@@ -246,11 +263,36 @@ def following(source: Source) -> Tensor:
     return source.ids.roll(-1).index_fill(0, last, BOS)
 
 
-def final_norm(spec: TransformerSpec) -> nn.Module:
-    """After the last layer: pre-norm layers leave their sum as it is."""
-    return nn.LayerNorm(spec.width, EPSILON) if spec.norm == "pre" else nn.Identity()
+def final_norm(spec: TransformerSpec, last: bool = False) -> nn.Module:
+    """After the last layer of the encoder, or ``last`` of the decoder: pre-norm layers leave their sum as it is."""
+    made = backbone_of(spec)
+    norm = norm_layer(spec) if spec.norm == "pre" else nn.Identity()
+    more: list[nn.Module] = [Dropout(spec.dropout)] if made.final_dropout else []
+    more += [Scaled(spec.width**-0.5)] if last and made.output_scaled else []
+    return nn.Sequential(norm, *more) if more else norm
+
+
+class Scaled(nn.Module):
+    """A constant factor."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+def output_bias(spec: TransformerSpec) -> nn.Parameter | None:
+    """Of the logits [V]."""
+    how = backbone_of(spec).output_bias
+    return None if how == "none" else nn.Parameter(torch.zeros(spec.vocabulary), requires_grad=how == "trained")
 
 
 def output_layer(spec: TransformerSpec) -> nn.Linear | None:
     """None where the embedding serves."""
-    return None if spec.tied_output else xavier_linear(spec.width, spec.vocabulary)
+    if spec.tied_output:
+        return None
+    layer = xavier_linear(spec.width, spec.vocabulary)
+    layer.register_parameter("bias", output_bias(spec))
+    return layer

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysum.models.batch import Asked, Layout, SourceKeys
@@ -13,6 +15,7 @@ from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
+from raysum.models.specs.backbone import PLAIN, Backbone
 from raysum.models.specs.family import TransformerSpec
 from raysum.models.specs.predictor import PredictorSpec
 
@@ -42,14 +45,31 @@ def positions_2d(layout: Layout, width: int, form: str) -> tuple[Tensor, Tensor]
     return token, position_codes(ranks[layout.token_paragraph], most, width // 2, form)
 
 
-class Projection(nn.Linear):
-    """Several square matrices side by side, computed in one product; each starts as its own Xavier-uniform matrix."""
+def backbone_of(spec: Any) -> Backbone:
+    """How the layers of ``spec`` are made."""
+    return getattr(spec, "backbone", None) or PLAIN
 
-    def __init__(self, width: int, parts: int = 1, bias: bool = True):
-        super().__init__(width, parts * width, bias)
+
+def head_width(spec: Any) -> int:
+    """dh."""
+    return backbone_of(spec).head_width or spec.width // spec.heads
+
+
+def norm_layer(spec: Any) -> nn.Module:
+    made = backbone_of(spec)
+    return (nn.RMSNorm if made.norm == "rms" else nn.LayerNorm)(spec.width, made.eps)
+
+
+class Projection(nn.Linear):
+    """Several matrices side by side, computed in one product; each starts as its own Xavier-uniform matrix."""
+
+    def __init__(self, width: int, parts: int = 1, bias: bool = True, outputs: int | None = None):
+        """Each matrix is [outputs, width], square by default."""
+        self.parts = parts
+        super().__init__(width, parts * (outputs or width), bias)
 
     def reset_parameters(self) -> None:
-        for part in self.weight.split(self.in_features):
+        for part in self.weight.chunk(self.parts):
             nn.init.xavier_uniform_(part)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -65,17 +85,34 @@ class Matrix(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
 class FeedForward(nn.Module):
-    """Two linear layers around a ReLU."""
+    """Two linear layers around a ReLU, or around what a backbone has there."""
 
     def __init__(self, spec: TransformerSpec | PredictorSpec):
         super().__init__()
-        self.inner = xavier_linear(spec.width, spec.ffn)
-        self.outer = xavier_linear(spec.ffn, spec.width)
+        made = backbone_of(spec)
+        self.activation, self.gated = made.activation, made.gated
+        self.inner = xavier_linear(spec.width, spec.ffn * (1 + made.gated), made.bias)
+        self.outer = xavier_linear(spec.ffn, spec.width, made.bias)
         self.dropout = Dropout(spec.ffn_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(drop(self.inner(x), self.dropout.active, relu=True))
+        hidden = self.inner(x)
+        if self.activation == "relu" and not self.gated:
+            return self.outer(drop(hidden, self.dropout.active, relu=True))
+        hidden, *others = hidden.chunk(1 + self.gated, -1)
+        hidden = ACTIVATIONS[self.activation](hidden)
+        for other in others:
+            hidden = hidden * other
+        return self.outer(self.dropout(hidden))
 
 
 class Residual(nn.Module):
@@ -83,7 +120,7 @@ class Residual(nn.Module):
 
     def __init__(self, spec: TransformerSpec | PredictorSpec, norm: str | None = None):
         super().__init__()
-        self.norm = nn.LayerNorm(spec.width, EPSILON)
+        self.norm = norm_layer(spec)
         self.dropout = Dropout(spec.dropout)
         self.pre = (norm or spec.norm) == "pre"
 
@@ -110,7 +147,8 @@ class TransformerBlock(nn.Module):
     ) -> Tensor:
         """x [S, D]; token s stands at flat place ``index[s]`` of rows that attend within themselves, mask [rows, T].
 
-        ``bias`` [rows, T, T] is added to the scores. Where only some tokens are ``wanted``, the result is of these.
+        ``bias`` [rows or 1, H or 1, T, T] is added to the scores. Where only some tokens are ``wanted``, the result is
+        of these.
         """
         y = self.attention(self.around_attention.enter(x), index, mask, bias, wanted)
         x = self.around_attention.leave(x if wanted is None else x.index_select(0, wanted), y)
@@ -122,10 +160,22 @@ class SelfAttention(nn.Module):
 
     def __init__(self, spec: TransformerSpec | PredictorSpec):
         super().__init__()
+        made, inner = backbone_of(spec), spec.heads * head_width(spec)
         self.heads = spec.heads
-        self.qkv = Projection(spec.width, 3)
-        self.out = Projection(spec.width)
+        self.qkv = Projection(spec.width, 3, made.bias, inner)
+        self.out = Projection(inner, 1, made.bias, spec.width)
         self.dropout = Dropout(spec.attention_dropout)
+        self.scaled = made.scaled_scores
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[B, T, 3 dh H] -> query, key and value, [B, H, T, dh] each."""
+        query, key, value = split_heads(x, self.heads, 3)
+        return _unscaled(query, self.scaled), key, value
+
+
+def _unscaled(query: Tensor, scaled: bool) -> Tensor:
+    """So that scores divided by dh^0.5 are as if they were not, where they are not ``scaled``."""
+    return query if scaled else query * query.shape[-1] ** 0.5
 
 
 class PackedSelfAttention(SelfAttention):
@@ -134,14 +184,8 @@ class PackedSelfAttention(SelfAttention):
     def forward(
         self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None, wanted: Tensor | None = None
     ) -> Tensor:
-        qkv = scatter_padded(self.qkv(x), index, *mask.shape)
-        query, key, value = split_heads(qkv, self.heads, 3)
-        mask = mask[:, None, None, :]
-        if bias is None:
-            context = attend(query, key, value, mask, dropout=self.dropout.active)
-        else:
-            scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias[:, None]
-            context = self.dropout(masked_softmax(scores, mask)).to(value.dtype) @ value
+        query, key, value = self.split(scatter_padded(self.qkv(x), index, *mask.shape))
+        context = attend(query, key, value, mask[:, None, None, :], dropout=self.dropout.active, bias=bias)
         places = index if wanted is None else index.index_select(0, wanted)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, places))
 
@@ -151,14 +195,15 @@ class Attention(nn.Module):
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
-        self.heads = spec.heads
-        self.query = Projection(spec.width)
-        self.source = Projection(spec.width, 2)
-        self.out = Projection(spec.width)
+        made, inner = backbone_of(spec), spec.heads * head_width(spec)
+        self.heads, self.scaled = spec.heads, made.scaled_scores
+        self.query = Projection(spec.width, 1, made.bias, inner)
+        self.source = Projection(spec.width, 2, made.bias, inner)
+        self.out = Projection(inner, 1, made.bias, spec.width)
 
     def queries(self, x: Tensor) -> Tensor:
         """[B, Q, D] -> [B, H, Q, dh]."""
-        return split_heads(self.query(x), self.heads, 1)[0]
+        return _unscaled(split_heads(self.query(x), self.heads, 1)[0], self.scaled)
 
     def merged(self, context: Tensor) -> Tensor:
         """[B, H, Q, dh] -> [B, Q, D]."""
@@ -178,12 +223,15 @@ class DecoderLayer(nn.Module):
         self.ffn = FeedForward(spec)
         self.around_ffn = Residual(spec)
 
-    def forward(self, x: Tensor, keys: SourceKeys, attention: Asked, turn: Turn | None = None) -> Attended:
-        """x [B, K, D] all target positions, or with ``turn`` the newest token of each beam, [B, R, D].
+    def forward(
+        self, x: Tensor, keys: SourceKeys, attention: Asked, turn: Turn | None = None, bias: Tensor | None = None
+    ) -> Attended:
+        """x [B, K, D] all target positions, or with ``turn`` the newest token of each beam, [B, R, D]; ``bias`` of the
+        self-attention's scores.
 
         Returns the new x and, if asked for, the attention to paragraphs [B, K or R, M] or tokens [B, K or R, M, N].
         """
-        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), turn))
+        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), turn, bias))
         read, share, pointer = self.cross(self.around_cross.enter(x), keys, attention)
         x = self.around_cross.leave(x, read)
         return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x))), share, pointer
@@ -192,12 +240,13 @@ class DecoderLayer(nn.Module):
 class CausalSelfAttention(SelfAttention):
     """Each target position attends to itself and those before it."""
 
-    def forward(self, x: Tensor, turn: Turn | None = None) -> Tensor:
-        query, key, value = split_heads(self.qkv(x), self.heads, 3)
+    def forward(self, x: Tensor, turn: Turn | None = None, bias: Tensor | None = None) -> Tensor:
+        query, key, value = self.split(self.qkv(x))
         if turn is None:
-            context = attend(query, key, value, causal=True, dropout=self.dropout.active)
+            context = attend(query, key, value, causal=True, dropout=self.dropout.active, bias=bias)
         else:
-            context = attend(query, *turn.cache.append(turn.layer, key, value), dropout=self.dropout.active)
+            kept = turn.cache.append(turn.layer, key, value)
+            context = attend(query, *kept, dropout=self.dropout.active, bias=bias)
         return self.out(merge_heads(context))
 
 

@@ -18,19 +18,20 @@ from raysum.models.specs.family import FamilySpec
 class GlobalLayer(nn.Module):
     """HT eq. 13-23.
 
-    The code goes on from x + context; the paper's residual skips the context (eq. 22-23).
+    The code goes on from x + context; the paper's residual skips the context (eq. 22-23). Between layers of a backbone
+    its norms stand before sub-layers always, so that it can begin as if it were not there.
     """
 
     def __init__(self, spec: FamilySpec):
         super().__init__()
-        self.paper, self.pre = spec.form == "paper", spec.norm == "pre"
+        self.paper, self.pre = spec.form == "paper", spec.norm == "pre" or spec.backbone is not None
         self.norm = nn.Identity() if self.paper and not self.pre else nn.LayerNorm(spec.width, EPSILON)
         self.pooling = MultiHeadPooling(spec)
         self.attention = InterParagraphAttention(spec)
         self.ffn = FeedForward(spec)
-        self.around_ffn = Residual(spec)
+        self.around_ffn = Residual(spec, norm="pre" if self.pre else "post")
 
-    def forward(self, x: Tensor, source: Source) -> Tensor:
+    def forward(self, x: Tensor, source: Source, bias: Tensor | None = None) -> Tensor:
         heads = self.pooling(self.norm(x) if self.pre else x, source.layout)
         context = self.attention(heads, source).index_select(0, source.layout.token_paragraph)
         informed = x + context

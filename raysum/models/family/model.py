@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from raysum.models.batch import Asked, Memory, Source, SourceKeys
 from raysum.models.copying import CopyGate
+from raysum.models.family.entry import Entry
 from raysum.models.family.interparagraph import GlobalLayer
 from raysum.models.family.parallel import ParagraphPooling, ParallelAttention
 from raysum.models.family.vertical import VerticalAttention
@@ -39,9 +40,10 @@ class Family(EncoderDecoder):
         self.encoder = nn.ModuleList(ENCODER_LETTERS[letter](spec) for letter in spec.encoder)
         self.decoder = nn.ModuleList(DecoderLayer(spec, DECODER_LETTERS[letter]) for letter in spec.decoder)
         self.encoder_norm = final_norm(spec)
-        self.decoder_norm = final_norm(spec)
+        self.decoder_norm = final_norm(spec, last=True)
         self.pooling = ParagraphPooling(spec) if "P" in spec.decoder else None
         self.output = output_layer(spec)
+        self.entry = Entry(spec, spec.backbone) if spec.backbone else None
         self.gate: CopyGate | None = CopyGate(spec) if spec.copy_heads else None
 
     def forward(self, source: Source, tokens: Tensor) -> Tensor:
@@ -61,13 +63,34 @@ class Family(EncoderDecoder):
             yield replace(keys, ids=self.gate.words(memory.source)) if self.gate is not None and last else keys
 
     def read(self, source: Source) -> Memory:
-        """Raises UserError when ``graph_heads`` are set and the source has no graph."""
+        """Raises UserError when ``graph_heads`` are set and the source has no graph, or is too long for the model."""
         x = self.embedding(source.ids)
-        x = self.dropout(x + self._source_positions(source).to(x.dtype))
-        for layer in self.encoder:
-            x = layer(x, source)
+        if self.entry is None:
+            x = x + self._source_positions(source).to(x.dtype)
+        else:
+            x = self.entry.source(x, source.layout)
+        x = self.dropout(x)
+        biases = self._source_biases(source)
+        for letter, layer in zip(self.spec.encoder, self.encoder, strict=True):
+            x = layer(x, source, biases.get(letter))
         x = self.encoder_norm(x)
         return Memory(source, x, None if self.pooling is None else self.pooling(x, source))
+
+    def _source_biases(self, source: Source) -> dict[str, Tensor | None]:
+        """Of the scores of each encoder letter that has some, [1, H, T, T]."""
+        if self.entry is None:
+            return {}
+        lengths = {"L": source.layout.token_mask.shape[1], "S": source.layout.source_mask.shape[1]}
+        return {letter: self.entry.source_bias(lengths[letter]) for letter in {*self.spec.encoder} & {*lengths}}
+
+    def _embed(self, tokens: Tensor, places: Tensor, length: int) -> Tensor:
+        if self.entry is None:
+            return super()._embed(tokens, places, length)
+        return self.entry.target(self.embedding(tokens), places, length)
+
+    def _distances(self, queries: Tensor, keys: Tensor) -> Tensor | None:
+        distances = None if self.entry is None else self.entry.target_distances
+        return None if distances is None else distances(queries, keys)
 
     def _source_positions(self, source: Source) -> Tensor:
         """[S, D]: the position of each token (HT eq. 7-9)."""
@@ -87,15 +110,15 @@ class FlatLayer(nn.Module):
         super().__init__()
         self.block = TransformerBlock(spec)
 
-    def forward(self, x: Tensor, source: Source) -> Tensor:
-        return self.block(x, source.layout.in_source, source.layout.source_mask)
+    def forward(self, x: Tensor, source: Source, bias: Tensor | None = None) -> Tensor:
+        return self.block(x, source.layout.in_source, source.layout.source_mask, bias)
 
 
 class LocalLayer(FlatLayer):
     """L: self-attention inside each paragraph (HT eq. 11-12, PHT eq. 1)."""
 
-    def forward(self, x: Tensor, source: Source) -> Tensor:
-        return self.block(x, source.layout.in_paragraphs, source.layout.token_mask)
+    def forward(self, x: Tensor, source: Source, bias: Tensor | None = None) -> Tensor:
+        return self.block(x, source.layout.in_paragraphs, source.layout.token_mask, bias)
 
 
 @dataclass(frozen=True)

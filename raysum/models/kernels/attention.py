@@ -12,26 +12,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raysum.models.kernels.dropout import draw_keep, draw_seed, rounded
+from raysum.models.kernels.dropout import draw_keep, draw_seed, drop, rounded
 from raysum.models.kernels.pieces import largest
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Scaled dot-product attention, [B, H, Q, dh] over [B, H, T, dh]; a row without keys gives zeros.
 
-    ``mask`` broadcasts to [B, 1, Q, T]: all heads of an example have one.
+    ``mask`` broadcasts to [B, 1, Q, T]: all heads of an example have one. ``bias``, which broadcasts to [B, H, Q, T],
+    is added to the scores.
     """
-    if not dropout or query.device.type != "cpu":
+    if bias is None and (not dropout or query.device.type != "cpu"):
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
-    seed = draw_seed()
+    seed = draw_seed() if bias is None else 0
     if causal:
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if bias is not None:
+        return _biased(query, key, value, mask, bias, dropout)
     if mask is not None:
         mask = mask[(None,) * (4 - mask.dim())]
         assert mask.shape[1] == 1, "all heads of an example have one mask"
     return _Dropped.apply(query, key, value, mask, dropout, seed)
+
+
+def _biased(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor, dropout: float) -> Tensor:
+    bias = bias.float()
+    if mask is None:
+        mask = torch.ones((), dtype=torch.bool, device=query.device)
+    if torch.is_grad_enabled():
+        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias
+        return drop(masked_softmax(scores, mask), dropout).to(value.dtype) @ value
+    added = torch.where(mask, bias, torch.finfo(torch.float32).min / 2).to(query.dtype)
+    return F.scaled_dot_product_attention(query, key, value, added)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:

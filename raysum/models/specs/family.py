@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from raysum.models.specs.backbone import Backbone
 from raysum.systems import Size, Spec
 
 
@@ -33,7 +34,8 @@ class TransformerSpec(Spec):
 
     @model_validator(mode="after")
     def _check_width(self) -> "TransformerSpec":
-        if self.width % self.heads:
+        made = getattr(self, "backbone", None)
+        if self.width % self.heads and not (made and made.head_width):
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if self.width % 4:
             raise ValueError(f"width {self.width} must be a multiple of 4 (two sinusoids side by side)")
@@ -67,6 +69,7 @@ class FamilySpec(TransformerSpec):
     form: Literal["code", "paper"] = Field(
         "code", description="where a paper and its published code differ (fusion of G and P layers): which one"
     )
+    backbone: Backbone | None = Field(None, description="how layers of pretrained weights are made; None = the papers'")
 
     @property
     def needs_graph(self) -> bool:

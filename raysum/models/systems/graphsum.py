@@ -60,7 +60,7 @@ class GraphSum(EncoderDecoder):
             x = layer(x, layout.in_paragraphs, layout.token_mask)
         vectors = self.pooling(x, source)
         for layer in self.graph:
-            vectors = layer(vectors, layout.in_examples, layout.paragraph_mask, bias)
+            vectors = layer(vectors, layout.in_examples, layout.paragraph_mask, bias[:, None])
         phi = scatter_padded(self.graph_norm(vectors), layout.in_examples, *layout.paragraph_mask.shape)
         return Memory(source, self.encoder_norm(x), phi)
 

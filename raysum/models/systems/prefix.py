@@ -116,9 +116,11 @@ class PrefixModel(Generator):
         self.output = output_layer(spec)
 
     def encode(self, source: Source) -> PrefixMemory:
-        x, kept = self.dropout(self._embed(source.ids, source.layout.token_offset)), []
+        layout = source.layout
+        x = self.dropout(self._embed(source.ids, layout.token_offset, layout.source_mask.shape[1]))
+        kept = []
         for layer in self.layers:
-            x, keys = cast(PrefixLayer, layer).read(x, source.layout)
+            x, keys = cast(PrefixLayer, layer).read(x, layout)
             kept.append(keys)
         return PrefixMemory(source, self.norm(x), None, tuple(kept))
 

@@ -1,0 +1,121 @@
+"""What the config.json of BART, mBART, PEGASUS and T5 tells of a model: its specification."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from raysum.importing.mapping import Arrays
+from raysum.models.specs.backbone import Backbone
+from raysum.models.specs.family import FamilySpec
+
+Config = Mapping[str, Any]
+
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+_OLD = {"normalize_before", "add_final_layer_norm", "normalize_embedding"}  # switches that families now settle
+
+
+def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec:
+    """That of a BART, mBART or PEGASUS with these mixes. Raises KeyError and ValueError for what it cannot express."""
+    kind = config["model_type"]
+    pre = kind != "bart"
+    for name in _OLD & config.keys():
+        if bool(config[name]) != (kind != "pegasus" if name == "normalize_embedding" else pre):
+            raise ValueError(f"its {name} is {config[name]}, and a {kind} is read where that is {not config[name]}")
+    if config.get("static_position_embeddings") and kind != "pegasus":
+        raise ValueError("its positions are waves (static_position_embeddings), and tables are read")
+    source, target = (arrays.get(f"{side}.embed_positions.weight") for side in ("encoder", "decoder"))
+    rows = config["max_position_embeddings"] + (0 if kind == "pegasus" else 2)
+    return FamilySpec(
+        **_sides(config, "attention_heads", "ffn_dim"),
+        **_mixes(encoder, decoder),
+        vocabulary=arrays["shared.weight"].shape[0],
+        width=config["d_model"],
+        norm="pre" if pre else "post",
+        sinusoid="halves",
+        tied_output=_is_tied(arrays),
+        dropout=config.get("dropout", 0.1),
+        attention_dropout=config.get("attention_dropout", 0.0),
+        ffn_dropout=config.get("activation_dropout", 0.0),
+        backbone=Backbone(
+            eps=1e-5,
+            activation=_activation(config.get("activation_function", "gelu")),
+            places="learned",
+            source_places=rows if source is None else len(source),
+            target_places=rows if target is None else len(target),
+            place_offset=0 if kind == "pegasus" else 2,
+            places_trained=kind != "pegasus",
+            embedding_norm=kind != "pegasus",
+            embedding_scaled=bool(config.get("scale_embedding", False)),
+            output_bias="fixed",
+        ),
+    )
+
+
+def t5(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec:
+    """That of a T5 (v1.0, v1.1, FLAN) with these mixes. Raises KeyError and ValueError for what it cannot express."""
+    *gated, activation = str(config.get("feed_forward_proj", "relu")).split("-")
+    if gated not in ([], ["gated"]):
+        raise ValueError(f"its feed_forward_proj is {config['feed_forward_proj']}, which is none of T5's")
+    tied = _is_tied(arrays)
+    dropout = config.get("dropout_rate", 0.1)
+    return FamilySpec(
+        **_mixes(encoder, decoder),
+        vocabulary=arrays["shared.weight"].shape[0],
+        width=config["d_model"],
+        ffn=config["d_ff"],
+        heads=config["num_heads"],
+        pooling_heads=config["num_heads"],
+        norm="pre",
+        tied_output=tied,
+        dropout=dropout,
+        attention_dropout=dropout,
+        ffn_dropout=dropout,
+        backbone=Backbone(
+            norm="rms",
+            eps=config.get("layer_norm_epsilon", 1e-6),
+            bias=False,
+            activation=_activation("gelu_new" if gated and activation == "gelu" else activation),
+            gated=bool(gated),
+            head_width=config["d_kv"],
+            scaled_scores=False,
+            places="relative",
+            buckets=config.get("relative_attention_num_buckets", 32),
+            farthest=config.get("relative_attention_max_distance", 128),
+            embedding_scaled=False,
+            output_bias="none",
+            output_scaled=bool(config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))),
+            final_dropout=True,
+        ),
+    )
+
+
+def _sides(config: Config, heads: str, ffn: str) -> dict[str, int]:
+    """Sizes that both sides must have in common."""
+    for name in (heads, ffn):
+        if config[f"encoder_{name}"] != config[f"decoder_{name}"]:
+            raise ValueError(f"its encoder_{name} and decoder_{name} differ, and here both sides have the same")
+    count = config[f"encoder_{heads}"]
+    return {"heads": count, "pooling_heads": count, "ffn": config[f"encoder_{ffn}"]}
+
+
+def _mixes(encoder: str, decoder: str) -> dict[str, Any]:
+    flat = set(encoder) == {"S"}
+    return {"encoder": encoder, "decoder": decoder, "positions": "flat" if flat else "paragraph", "form": "code"}
+
+
+def _is_tied(arrays: Arrays) -> bool:
+    """Whether the output layer is the embedding: by the tensors, as versions of transformers differ about the word."""
+    head = arrays.get("lm_head.weight")
+    return head is None or (head.shape == arrays["shared.weight"].shape and (head == arrays["shared.weight"]).all())
+
+
+def _activation(name: str) -> Any:
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"its activation is {name}; read are {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]

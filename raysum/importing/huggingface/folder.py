@@ -1,0 +1,61 @@
+"""A folder of published weights as transformers saves it: its JSON files and its tensors. Nothing in it is run."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysum.errors import UserError
+from raysum.importing.torch_file import read_tensors
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def read_json(folder: Path, name: str, needed: bool = True) -> dict[str, Any]:
+    """The object in a file of the folder; empty where it may be missing and is. Raises UserError."""
+    path = folder / name
+    if not needed and not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{folder} has no {name}; name a folder that save_pretrained() wrote") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} does not read ({error}); copy it again") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds no JSON object; copy it again")
+    return found
+
+
+def read_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """The tensors of the folder in float32. Raises UserError where there are none, or they are damaged."""
+    name = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
+    if name is None:
+        raise UserError(f"{folder} has no weights that are read, which are {', '.join(_WEIGHTS)}")
+    parts = [folder / name]
+    if name.endswith(".json"):
+        places = read_json(folder, name).get("weight_map")
+        if not isinstance(places, Mapping) or not all(_plain(part) for part in places.values()):
+            raise UserError(f"{folder / name} tells no files of its tensors; copy it again")
+        parts = [folder / part for part in dict.fromkeys(places.values())]
+    return {tensor: array for part in parts for tensor, array in _read(part)}
+
+
+def _plain(name: Any) -> bool:
+    return isinstance(name, str) and Path(name).name == name
+
+
+def _read(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    if path.suffix != ".safetensors":
+        yield from read_tensors(path).items()
+        return
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), "pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                yield name, file.get_tensor(name).float().numpy()
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} does not read ({error}); copy it again") from None

@@ -1,0 +1,127 @@
+"""A folder of a published pretrained encoder-decoder as a specification of the family and its weights."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysum import systems
+from raysum.errors import UserError
+from raysum.importing.huggingface.families import Config, bart_like, t5
+from raysum.importing.huggingface.folder import read_arrays, read_json
+from raysum.importing.mapping import Arrays, Part, Published, misfit, read
+from raysum.models.specs.family import FamilySpec
+
+_BART, _T5 = ("bart.yaml", bart_like), ("t5.yaml", t5)
+FAMILIES: dict[str, tuple[str, Callable[..., FamilySpec]]] = {
+    "bart": _BART,
+    "mbart": _BART,
+    "pegasus": _BART,
+    "t5": _T5,
+}
+_LAYERS = {"bart.yaml": ("encoder.layers.", "decoder.layers."), "t5.yaml": ("encoder.block.", "decoder.block.")}
+_COUNTS = {"bart.yaml": ("encoder_layers", "decoder_layers"), "t5.yaml": ("num_layers", "num_decoder_layers")}
+# Tied or fixed, so of no use of their own; T5's first releases have a bias of distances in a cross-attention, unused.
+_SPARE = (
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+    "lm_head.weight",
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+    "encoder.version",
+    "decoder.version",
+)
+
+
+def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -> Published:
+    """The model of ``folder`` with these mixes; by default each paragraph is read alone, and all are attended to.
+
+    ``L`` or ``S`` and ``F`` are its own layers in their order, ``G`` is new between them: it begins as if it were not
+    there. Raises UserError where the folder does not read, or is of a model that the family cannot express.
+    """
+    config = read_json(folder, "config.json")
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise UserError(f"{folder} is a {kind}; read are {', '.join(FAMILIES)}")
+    table, spec_of = FAMILIES[kind]
+    arrays = {name.removeprefix("model."): array for name, array in read_arrays(folder).items()}
+    try:
+        layers = _layer_counts(config, table)
+        mixes = encoder or "L" * layers[0], decoder or "F" * layers[1]
+        _check_mixes(mixes, layers)
+        spec = spec_of(config, arrays, *mixes)
+        weights = placed(_completed(arrays, spec), spec, table)
+    except (KeyError, ValueError, TypeError) as error:
+        raise misfit(folder, f"a {kind}", error) from None
+    return Published(spec, weights | _new(spec, weights), 0, {})
+
+
+def placed(arrays: Arrays, spec: FamilySpec, table: str) -> dict[str, Tensor]:
+    """Arrays by transformers' names under ours."""
+    return read(arrays, f"huggingface/{table[:-5]}", _parts(spec, table), _SPARE)
+
+
+def _layer_counts(config: Config, table: str) -> tuple[int, int]:
+    first, second = _COUNTS[table]
+    return config[first], config.get(second) or config[first]
+
+
+def _check_mixes(mixes: tuple[str, str], layers: tuple[int, int]) -> None:
+    for side, mix, count in zip(("encoder", "decoder"), mixes, layers, strict=True):
+        own = mix.replace("G", "") if side == "encoder" else mix
+        if len(own) != count:
+            raise ValueError(
+                f"model.{side}={mix} has {len(own)} layers of the {count} of its weights; give all, in order"
+            )
+
+
+def _parts(spec: FamilySpec, table: str) -> Iterable[Part]:
+    made = spec.backbone
+    assert made is not None
+    yield "model", "", ""
+    yield ("tied" if spec.tied_output else "untied"), "", ""
+    if table == "bart.yaml":
+        yield "places", "", ""
+        if made.embedding_norm:
+            yield "embedding_norm", "", ""
+        if spec.norm == "pre":
+            yield "final_norm", "", ""
+    for ours, mix, theirs in zip(("encoder", "decoder"), (spec.encoder, spec.decoder), _LAYERS[table], strict=True):
+        own = (place for place, letter in enumerate(mix) if letter != "G")
+        for number, place in enumerate(own):
+            names = f"{ours}.{place}.", f"{theirs}{number}."
+            yield mix[place], *names
+            if table == "t5.yaml":
+                yield f"{mix[place]}.{'gated' if made.gated else 'plain'}", *names
+
+
+def _completed(arrays: Arrays, spec: FamilySpec) -> Arrays:
+    """With what files may leave out: a bias of zeros, and the tables of waves."""
+    made = spec.backbone
+    assert made is not None
+    found = dict(arrays)
+    if made.output_bias == "fixed":
+        found["final_logits_bias"] = found.get("final_logits_bias", np.zeros(spec.vocabulary, np.float32)).reshape(-1)
+    if made.places == "learned" and not made.places_trained:
+        for side, rows in (("encoder", made.source_places), ("decoder", made.target_places)):
+            found.setdefault(f"{side}.embed_positions.weight", waves(rows, spec.width))
+    return found
+
+
+def waves(rows: int, width: int) -> np.ndarray:
+    """PEGASUS's table [rows, width]: sines, then cosines, in float64 before it is rounded."""
+    angles = np.arange(rows)[:, None] / 10000.0 ** (np.arange(0, width, 2) / width)
+    return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
+
+
+def _new(spec: FamilySpec, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters that the weights lack, as they begin: what would change the model's states is zero."""
+    torch.manual_seed(0)
+    fresh = {name: value.detach() for name, value in systems.build(spec).named_parameters() if name not in weights}
+    return {name: torch.zeros_like(value) if _silent(name) else value for name, value in fresh.items()}
+
+
+def _silent(name: str) -> bool:
+    _, _, within = name.partition(".")[2].partition(".")
+    return name.startswith("encoder.") and within.startswith(("attention.out.", "ffn.outer."))

@@ -1,0 +1,36 @@
+"""How the layers of published pretrained encoder-decoders are made, where they differ from the papers'."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from raysum.systems import Checked, Size
+
+
+class Backbone(Checked):
+    """The defaults are the papers' layers."""
+
+    norm: Literal["layer", "rms"] = Field("layer", description="LayerNorm, or T5's: no mean, no bias")
+    eps: float = Field(1e-6, gt=0, le=1)
+    bias: bool = Field(True, description="whether linear layers have one")
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = "relu"
+    gated: bool = Field(False, description="the activation multiplies a second linear layer")
+    head_width: Size | None = Field(None, description="dh; None = width / heads")
+    scaled_scores: bool = Field(True, description="whether products of queries and keys are divided by dh^0.5")
+    places: Literal["sinusoid", "learned", "relative"] = Field(
+        "sinusoid", description="positions by waves, by tables, or by a bias of the scores (T5)"
+    )
+    source_places: int = Field(0, ge=0, le=10**6, description="rows of the encoder's table of positions")
+    target_places: int = Field(0, ge=0, le=10**6, description="rows of the decoder's")
+    place_offset: int = Field(0, ge=0, le=10**6, description="row of the first position")
+    places_trained: bool = True
+    buckets: int = Field(32, ge=4, le=10**6, description="of relative distances; half of the encoder's look ahead")
+    farthest: Size = Field(128, description="distance from which on all share a bucket")
+    embedding_norm: bool = Field(False, description="a norm over embedding and position")
+    embedding_scaled: bool = Field(True, description="whether embeddings are multiplied by D^0.5")
+    output_bias: Literal["trained", "fixed", "none"] = "trained"
+    output_scaled: bool = Field(False, description="whether the last states are divided by D^0.5 (T5 v1.0)")
+    final_dropout: bool = Field(False, description="dropout behind the last norms")
+
+
+PLAIN = Backbone()

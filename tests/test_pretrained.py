@@ -1,0 +1,122 @@
+"""Models of published pretrained weights against transformers', tiny and of drawn weights. Named parity."""
+
+import pytest
+import torch
+from pretrained import FAMILIES, VOCABULARY, published, sequences
+
+from raysum import systems
+from raysum.errors import UserError
+from raysum.importing.huggingface.loading import load, placed
+from raysum.models.batch import Batch, Source
+from raysum.restore import fill
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def theirs(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    return folder, published(request.param, folder)
+
+
+def ours(folder, **mix):
+    found = load(folder, **mix)
+    return fill(systems.build(found.spec), found.weights, str(folder))
+
+
+def source_of(paragraphs, counts):
+    lengths = torch.tensor([len(ids) for ids in paragraphs])
+    return Source(torch.cat(paragraphs), lengths, torch.tensor(counts))
+
+
+def padded(rows):
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    lengths = torch.tensor([len(row) for row in rows])
+    return ids, (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+
+
+def relative(found, expected):
+    return float((found - expected).norm() / expected.norm())
+
+
+def test_parity_of_a_checkpoint_as_published(theirs):
+    folder, model = theirs
+    lengths = (300, 7, 1000)
+    rows, target = sequences(lengths), torch.stack(sequences((40, 40, 40), seed=2))
+    ids, mask = padded(rows)
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target)
+        own = ours(folder, encoder="SS").eval()
+        memory = own.encode(source_of(rows, [1, 1, 1]))
+        logits = own(memory.source, target)
+    states = torch.cat([row[:size] for row, size in zip(expected.encoder_last_hidden_state, lengths, strict=True)])
+    assert relative(memory.tokens, states) < 1e-5
+    assert relative(logits, expected.logits) < 1e-5
+    assert logits.shape[-1] == VOCABULARY
+
+
+def test_parity_of_paragraphs_read_alone(theirs):
+    """Fusion-in-Decoder: transformers' encoder, run once a paragraph, and its decoder over all their states."""
+    from transformers.modeling_outputs import BaseModelOutput
+
+    folder, model = theirs
+    rows, counts = sequences((50, 3, 21, 130, 1)), [3, 2]
+    target = torch.stack(sequences((12, 12), seed=2))
+    with torch.no_grad():
+        states = [model.get_encoder()(input_ids=row[None]).last_hidden_state[0] for row in rows]
+        whole, mask = padded([torch.cat(states[:3]), torch.cat(states[3:])])
+        expected = model(encoder_outputs=BaseModelOutput(whole), attention_mask=mask, decoder_input_ids=target).logits
+        own = ours(folder).eval()
+        memory = own.encode(source_of(rows, counts))
+        logits = own(memory.source, target)
+    assert relative(memory.tokens, torch.cat(states)) < 1e-5
+    assert relative(logits, expected) < 1e-5
+
+
+def test_parity_of_gradients(theirs):
+    folder, model = theirs
+    rows, target = sequences((60, 9)), torch.stack(sequences((15, 15), seed=2))
+    ids, mask = padded(rows)
+    model.zero_grad()
+    logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target[:, :-1]).logits
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), reduction="sum").backward()
+    own = ours(folder, encoder="SS")
+    objective = systems.objective(own.spec, own, 0.0).train()
+    objective(Batch(source_of(rows, [1, 1]), target)).backward()
+    gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+    state = {name: gradients.get(name, torch.zeros_like(value)) for name, value in model.state_dict().items()}
+    arrays = {name.removeprefix("model."): value.numpy() for name, value in state.items()}
+    arrays["final_logits_bias"] = arrays.get("final_logits_bias", arrays["shared.weight"][:, 0]).reshape(-1)
+    if own.entry.source_places is None:
+        del arrays["final_logits_bias"]
+    expected = placed(arrays, own.spec, "bart.yaml" if own.entry.source_places else "t5.yaml")
+    found = {name: value.grad for name, value in own.named_parameters() if value.grad is not None}
+    assert {name for name, value in expected.items() if value.any()} == found.keys()
+    for name, grad in found.items():
+        assert relative(grad, expected[name]) < 2e-5, name
+
+
+def test_steps_with_a_cache_give_the_logits_of_teacher_forcing(theirs):
+    own = ours(theirs[0]).eval()
+    source, target = source_of(sequences((30, 8, 140)), [2, 1]), torch.stack(sequences((150, 150), seed=2))
+    with torch.no_grad():
+        whole = own(source, target)
+        state = own.start(own.encode(source), 1)
+        for place in range(target.shape[1]):
+            logits, _ = own.step(target[:, place], state)
+            assert relative(logits, whole[:, place]) < 1e-5
+
+
+def test_inserted_global_layers_change_no_bit(theirs):
+    source, target = source_of(sequences((30, 8, 14)), [2, 1]), torch.stack(sequences((9, 9), seed=2))
+    with torch.no_grad():
+        plain, informed = (ours(theirs[0], encoder=mix).eval()(source, target) for mix in ("LL", "GLGLG"))
+    assert torch.equal(plain, informed)
+
+
+def test_too_long_a_sequence_is_told(theirs):
+    own = ours(theirs[0]).eval()
+    if own.entry.source_places is None:
+        return
+    with pytest.raises(UserError, match=r"places for 1024 tokens, and here are 1025.*source.paragraph_tokens"):
+        own.encode(source_of(sequences((1025,)), [1]))
