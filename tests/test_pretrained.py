@@ -8,6 +8,7 @@ from raysum import systems
 from raysum.errors import UserError
 from raysum.importing.huggingface.loading import load, placed
 from raysum.models.batch import Batch, Source
+from raysum.models.family.parallel import ParallelAttention
 from raysum.restore import fill
 
 pytest.importorskip("transformers")
@@ -120,3 +121,46 @@ def test_too_long_a_sequence_is_told(theirs):
         return
     with pytest.raises(UserError, match=r"places for 1024 tokens, and here are 1025.*source.paragraph_tokens"):
         own.encode(source_of(sequences((1025,)), [1]))
+
+
+@pytest.mark.parametrize("letter", ["P", "V"])
+def test_other_decoder_letters_begin_as_the_pretrained_one(theirs, letter):
+    source, target = source_of(sequences((30, 8, 14, 1)), [3, 1]), torch.stack(sequences((9, 9), seed=2))
+    plain, other = (ours(theirs[0], decoder=mix).eval() for mix in ("FF", letter * 2))
+    with torch.no_grad():
+        assert relative(other(source, target), plain(source, target)) < 2e-6
+        found, expected = (model.decode(target, model.encode(source), attention=True)[1] for model in (other, plain))
+        torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("mix", ["P", "V", "G"])
+def test_what_is_new_has_a_gradient_by_the_second_step(theirs, mix):
+    own = ours(theirs[0], **({"encoder": "LGL"} if mix == "G" else {"decoder": mix * 2})).train()
+    objective = systems.objective(own.spec, own, 0.0)
+    batch = Batch(source_of(sequences((30, 8, 14, 3)), [3, 1]), torch.stack(sequences((9, 9), seed=2)))
+    optimizer = torch.optim.Adam((p for p in own.parameters() if p.requires_grad), 1e-3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        objective(batch).backward()
+        optimizer.step()
+    dead = [name for name, value in own.named_parameters() if value.requires_grad and not value.grad.any()]
+    assert not dead
+
+
+def test_a_gate_of_one_is_the_fusion_of_the_papers(theirs):
+    """PHT eq. 9: words inside paragraphs, weighted by the mean over heads of the attention to paragraphs."""
+    own = ours(theirs[0], decoder="PP").eval()
+    cross = own.decoder[0].cross
+    source = source_of(sequences((30, 8, 14, 3)), [3, 1])
+    with torch.no_grad():
+        for value in cross.parameters():
+            value.normal_(std=0.2)
+        cross.gate.fill_(1.0)
+        keys = cross.read(own.encode(source))
+        x = torch.randn(2, 5, own.spec.width)
+        plain = ParallelAttention.__new__(ParallelAttention)
+        torch.nn.Module.__init__(plain)
+        plain.paragraphs, plain.words, plain.dropout = cross.paragraphs, cross.words, cross.dropout
+        (found, share, _), (expected, expected_share, _) = cross(x, keys, True), plain(x, keys, True)
+    assert relative(found, expected) < 1e-5
+    torch.testing.assert_close(share, expected_share, atol=1e-6, rtol=0)

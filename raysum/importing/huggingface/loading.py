@@ -123,5 +123,8 @@ def _new(spec: FamilySpec, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _silent(name: str) -> bool:
-    _, _, within = name.partition(".")[2].partition(".")
-    return name.startswith("encoder.") and within.startswith(("attention.out.", "ffn.outer."))
+    """Whether it is the last projection of what is new: of a global layer, or beside the words of P and V."""
+    side, _, within = name.split(".", 2)
+    if side == "encoder":
+        return within.startswith(("attention.out.", "ffn.outer."))
+    return side == "decoder" and within.startswith(("cross.paragraphs.out.", "cross.contexts.out."))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from raysum.models.batch import Asked, Memory, Source, SourceKeys
 from raysum.models.copying import CopyGate
 from raysum.models.family.entry import Entry
+from raysum.models.family.gated import GatedParallel, GatedVertical
 from raysum.models.family.interparagraph import GlobalLayer
 from raysum.models.family.parallel import ParagraphPooling, ParallelAttention
 from raysum.models.family.vertical import VerticalAttention
@@ -38,7 +39,8 @@ class Family(EncoderDecoder):
     def __init__(self, spec: FamilySpec):
         super().__init__(spec)
         self.encoder = nn.ModuleList(ENCODER_LETTERS[letter](spec) for letter in spec.encoder)
-        self.decoder = nn.ModuleList(DecoderLayer(spec, DECODER_LETTERS[letter]) for letter in spec.decoder)
+        letters = DECODER_LETTERS if spec.backbone is None else DECODER_LETTERS | GATED_LETTERS
+        self.decoder = nn.ModuleList(DecoderLayer(spec, letters[letter]) for letter in spec.decoder)
         self.encoder_norm = final_norm(spec)
         self.decoder_norm = final_norm(spec, last=True)
         self.pooling = ParagraphPooling(spec) if "P" in spec.decoder else None
@@ -174,3 +176,4 @@ def _share(query: Tensor, keys: FlatKeys, by_token: bool) -> Tensor:
 
 ENCODER_LETTERS = {"S": FlatLayer, "L": LocalLayer, "G": GlobalLayer}
 DECODER_LETTERS: dict[str, Any] = {"F": FlatAttention, "P": ParallelAttention, "V": VerticalAttention}
+GATED_LETTERS: dict[str, Any] = {"P": GatedParallel, "V": GatedVertical}

@@ -24,7 +24,7 @@ class Pointer:
 
     query: Tensor  # [B, H, Q, dh]
     key: Tensor  # [B, H, T, dh]
-    share: Tensor  # [B, 1, Q, M]
+    share: Tensor  # [B, H or 1, Q, M]
     mask: Tensor  # [B, M, N]
     ids: Tensor  # [B, T] of the words
     tokens: Tensor | None = None  # [B, Q] written last
@@ -34,7 +34,8 @@ class Pointer:
         """That of the first h heads, which go ``onward`` [B, Q, h] from ``tokens`` [B, Q]."""
         onward = onward.transpose(1, 2)
         query, key = self.query[:, : onward.shape[1]], self.key[:, : onward.shape[1]]
-        return replace(self, query=query, key=key, tokens=tokens, onward=onward)
+        share = self.share[:, : onward.shape[1]]
+        return replace(self, query=query, key=key, share=share, tokens=tokens, onward=onward)
 
     def weights(self) -> Tensor:
         """[B, Q, T], before dropout, mean over heads."""
