@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-FAMILIES = ("bart", "mbart", "pegasus", "t5", "t5-gated")
+FAMILIES = ("bart", "mbart", "pegasus", "led", "t5", "t5-gated")
 WIDTH, HEADS, LAYERS, VOCABULARY = 32, 4, 2, 90
 
 
@@ -26,6 +26,7 @@ _CLASSES = {
     "bart": "BartForConditionalGeneration",
     "mbart": "MBartForConditionalGeneration",
     "pegasus": "PegasusForConditionalGeneration",
+    "led": "LEDForConditionalGeneration",
     "t5": "T5ForConditionalGeneration",
     "t5-gated": "T5ForConditionalGeneration",
 }
@@ -40,14 +41,18 @@ def config_of(name: str, **changes):
         own |= {"decoder_start_token_id": 0, "dropout_rate": 0.0}
         return transformers.T5Config(vocab_size=VOCABULARY, **(own | changes))
     own = {f"{side}_{part}": size for side in ("encoder", "decoder") for part, size in _SIDES.items()}
-    own |= {"d_model": WIDTH, "max_position_embeddings": 1024, "dropout": 0.0, "attention_dropout": 0.0}
-    own |= {"activation_dropout": 0.0, "scale_embedding": name != "bart", "vocab_size": VOCABULARY}
+    if name == "led":
+        own |= {"max_encoder_position_embeddings": 2048, "max_decoder_position_embeddings": 1024, "attention_window": 8}
+    else:
+        own |= {"max_position_embeddings": 1024, "scale_embedding": name != "bart"}
+    own |= {"d_model": WIDTH, "dropout": 0.0, "attention_dropout": 0.0}
+    own |= {"activation_dropout": 0.0, "vocab_size": VOCABULARY}
     own |= {"activation_function": "relu" if name == "pegasus" else "gelu"}
     return getattr(transformers, _CONFIGS[name])(**(own | changes))
 
 
 _SIDES = {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": 48}
-_CONFIGS = {"bart": "BartConfig", "mbart": "MBartConfig", "pegasus": "PegasusConfig"}
+_CONFIGS = {"bart": "BartConfig", "mbart": "MBartConfig", "pegasus": "PegasusConfig", "led": "LEDConfig"}
 
 
 def sequences(lengths, seed: int = 1) -> list[torch.Tensor]:

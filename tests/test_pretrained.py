@@ -6,7 +6,7 @@ from pretrained import FAMILIES, VOCABULARY, published, sequences
 
 from raysum import systems
 from raysum.errors import UserError
-from raysum.importing.huggingface.loading import load, placed
+from raysum.importing.huggingface.loading import KINDS, load, placed
 from raysum.models.batch import Batch, Source
 from raysum.models.family.parallel import ParallelAttention
 from raysum.restore import fill
@@ -23,6 +23,16 @@ def theirs(request, tmp_path_factory):
 def ours(folder, **mix):
     found = load(folder, **mix)
     return fill(systems.build(found.spec), found.weights, str(folder))
+
+
+def flat(model):
+    return "WW" if model.config.model_type == "led" else "SS"
+
+
+def told(model, ids):
+    """What LED is told beside the ids: that its first token is global."""
+    first = torch.zeros_like(ids).index_fill(1, torch.tensor([0]), 1)
+    return {"global_attention_mask": first} if model.config.model_type == "led" else {}
 
 
 def source_of(paragraphs, counts):
@@ -46,8 +56,8 @@ def test_parity_of_a_checkpoint_as_published(theirs):
     rows, target = sequences(lengths), torch.stack(sequences((40, 40, 40), seed=2))
     ids, mask = padded(rows)
     with torch.no_grad():
-        expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target)
-        own = ours(folder, encoder="SS").eval()
+        expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target, **told(model, ids))
+        own = ours(folder, encoder=flat(model)).eval()
         memory = own.encode(source_of(rows, [1, 1, 1]))
         logits = own(memory.source, target)
     states = torch.cat([row[:size] for row, size in zip(expected.encoder_last_hidden_state, lengths, strict=True)])
@@ -61,6 +71,8 @@ def test_parity_of_paragraphs_read_alone(theirs):
     from transformers.modeling_outputs import BaseModelOutput
 
     folder, model = theirs
+    if model.config.model_type == "led":
+        return  # reads the flat sequence
     rows, counts = sequences((50, 3, 21, 130, 1)), [3, 2]
     target = torch.stack(sequences((12, 12), seed=2))
     with torch.no_grad():
@@ -79,18 +91,18 @@ def test_parity_of_gradients(theirs):
     rows, target = sequences((60, 9)), torch.stack(sequences((15, 15), seed=2))
     ids, mask = padded(rows)
     model.zero_grad()
-    logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target[:, :-1]).logits
+    logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target[:, :-1], **told(model, ids)).logits
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), reduction="sum").backward()
-    own = ours(folder, encoder="SS")
+    own = ours(folder, encoder=flat(model))
     objective = systems.objective(own.spec, own, 0.0).train()
     objective(Batch(source_of(rows, [1, 1]), target)).backward()
     gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
     state = {name: gradients.get(name, torch.zeros_like(value)) for name, value in model.state_dict().items()}
-    arrays = {name.removeprefix("model."): value.numpy() for name, value in state.items()}
+    arrays = {name.removeprefix("model.").removeprefix("led."): value.numpy() for name, value in state.items()}
     arrays["final_logits_bias"] = arrays.get("final_logits_bias", arrays["shared.weight"][:, 0]).reshape(-1)
     if own.entry.source_places is None:
         del arrays["final_logits_bias"]
-    expected = placed(arrays, own.spec, "bart.yaml" if own.entry.source_places else "t5.yaml")
+    expected = placed(arrays, own.spec, KINDS[model.config.model_type])
     found = {name: value.grad for name, value in own.named_parameters() if value.grad is not None}
     assert {name for name, value in expected.items() if value.any()} == found.keys()
     for name, grad in found.items():
@@ -119,8 +131,9 @@ def test_too_long_a_sequence_is_told(theirs):
     own = ours(theirs[0]).eval()
     if own.entry.source_places is None:
         return
-    with pytest.raises(UserError, match=r"places for 1024 tokens, and here are 1025.*source.paragraph_tokens"):
-        own.encode(source_of(sequences((1025,)), [1]))
+    most = len(own.entry.source_places.weight) - own.entry.source_places.offset
+    with pytest.raises(UserError, match=rf"places for {most} tokens, and here are {most + 1}: .*paragraph_tokens"):
+        own.encode(source_of(sequences((most + 1,)), [1]))
 
 
 @pytest.mark.parametrize("letter", ["P", "V"])
@@ -164,3 +177,21 @@ def test_a_gate_of_one_is_the_fusion_of_the_papers(theirs):
         (found, share, _), (expected, expected_share, _) = cross(x, keys, True), plain(x, keys, True)
     assert relative(found, expected) < 1e-5
     torch.testing.assert_close(share, expected_share, atol=1e-6, rtol=0)
+
+
+def test_parity_of_several_global_tokens(tmp_path):
+    """PRIMERA: the first token and the marks between documents are global."""
+    model = published("led", tmp_path)
+    rows = sequences((100, 41))
+    for row in rows:
+        row[17::20] = 3
+    ids, mask = padded(rows)
+    everywhere = (ids == 3).long().index_fill(1, torch.tensor([0]), 1)
+    with torch.no_grad():
+        expected = model.get_encoder()(ids, attention_mask=mask, global_attention_mask=everywhere).last_hidden_state
+        found = load(tmp_path)
+        made = found.spec.backbone.model_copy(update={"global_ids": (3,)})
+        spec = found.spec.model_copy(update={"backbone": made})
+        own = fill(systems.build(spec), found.weights, "").eval()
+        states = own.encode(source_of(rows, [1, 1])).tokens
+    assert relative(states, torch.cat([expected[0, :100], expected[1, :41]])) < 1e-5

@@ -1,4 +1,4 @@
-"""What the config.json of BART, mBART, PEGASUS and T5 tells of a model: its specification."""
+"""What the config.json of BART, mBART, PEGASUS, LED and T5 tells of a model: its specification."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,16 +21,17 @@ _OLD = {"normalize_before", "add_final_layer_norm", "normalize_embedding"}  # sw
 
 
 def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec:
-    """That of a BART, mBART or PEGASUS with these mixes. Raises KeyError and ValueError for what it cannot express."""
+    """That of a BART, mBART, PEGASUS or LED with these mixes. Raises KeyError and ValueError for what it cannot be."""
     kind = config["model_type"]
-    pre = kind != "bart"
+    pre = kind in ("mbart", "pegasus")
+    offset = 0 if kind in ("pegasus", "led") else 2
     for name in _OLD & config.keys():
         if bool(config[name]) != (kind != "pegasus" if name == "normalize_embedding" else pre):
             raise ValueError(f"its {name} is {config[name]}, and a {kind} is read where that is {not config[name]}")
     if config.get("static_position_embeddings") and kind != "pegasus":
         raise ValueError("its positions are waves (static_position_embeddings), and tables are read")
-    source, target = (arrays.get(f"{side}.embed_positions.weight") for side in ("encoder", "decoder"))
-    rows = config["max_position_embeddings"] + (0 if kind == "pegasus" else 2)
+    tables = [arrays.get(f"{side}.embed_positions.weight") for side in ("encoder", "decoder")]
+    rows = [config.get("max_position_embeddings", 0) if table is None else len(table) for table in tables]
     return FamilySpec(
         **_sides(config, "attention_heads", "ffn_dim"),
         **_mixes(encoder, decoder),
@@ -46,9 +47,10 @@ def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> Fam
             eps=1e-5,
             activation=_activation(config.get("activation_function", "gelu")),
             places="learned",
-            source_places=rows if source is None else len(source),
-            target_places=rows if target is None else len(target),
-            place_offset=0 if kind == "pegasus" else 2,
+            source_places=rows[0],
+            target_places=rows[1],
+            place_offset=offset,
+            window=_window(config) if kind == "led" else 0,
             places_trained=kind != "pegasus",
             embedding_norm=kind != "pegasus",
             embedding_scaled=bool(config.get("scale_embedding", False)),
@@ -95,6 +97,14 @@ def t5(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec
     )
 
 
+def _window(config: Config) -> int:
+    window = config["attention_window"]
+    different = {*window} if isinstance(window, list) else {window}
+    if len(different) != 1:
+        raise ValueError(f"its layers have different windows, {window}, and here all have the same")
+    return different.pop()
+
+
 def _sides(config: Config, heads: str, ffn: str) -> dict[str, int]:
     """Sizes that both sides must have in common."""
     for name in (heads, ffn):
@@ -105,7 +115,7 @@ def _sides(config: Config, heads: str, ffn: str) -> dict[str, int]:
 
 
 def _mixes(encoder: str, decoder: str) -> dict[str, Any]:
-    flat = set(encoder) == {"S"}
+    flat = not set(encoder) - {"S", "W"}
     return {"encoder": encoder, "decoder": decoder, "positions": "flat" if flat else "paragraph", "form": "code"}
 
 

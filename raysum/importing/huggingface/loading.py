@@ -1,6 +1,7 @@
 """A folder of a published pretrained encoder-decoder as a specification of the family and its weights."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +10,26 @@ from torch import Tensor
 
 from raysum import systems
 from raysum.errors import UserError
-from raysum.importing.huggingface.families import Config, bart_like, t5
+from raysum.importing.huggingface.families import bart_like, t5
 from raysum.importing.huggingface.folder import read_arrays, read_json
 from raysum.importing.mapping import Arrays, Part, Published, misfit, read
 from raysum.models.specs.family import FamilySpec
 
-_BART, _T5 = ("bart.yaml", bart_like), ("t5.yaml", t5)
-FAMILIES: dict[str, tuple[str, Callable[..., FamilySpec]]] = {
-    "bart": _BART,
-    "mbart": _BART,
-    "pegasus": _BART,
-    "t5": _T5,
-}
-_LAYERS = {"bart.yaml": ("encoder.layers.", "decoder.layers."), "t5.yaml": ("encoder.block.", "decoder.block.")}
-_COUNTS = {"bart.yaml": ("encoder_layers", "decoder_layers"), "t5.yaml": ("num_layers", "num_decoder_layers")}
+
+@dataclass(frozen=True)
+class Kind:
+    """One of the models that are read: the table of its names, what reads its config, and how layers are named."""
+
+    table: str
+    spec: Callable[..., FamilySpec]
+    layers: tuple[str, str] = ("encoder.layers.", "decoder.layers.")
+    counts: tuple[str, str] = ("encoder_layers", "decoder_layers")
+
+
+_BART, _LED = Kind("bart", bart_like), Kind("led", bart_like)
+_T5 = Kind("t5", t5, ("encoder.block.", "decoder.block."), ("num_layers", "num_decoder_layers"))
+KINDS = {"bart": _BART, "mbart": _BART, "pegasus": _BART, "led": _LED, "t5": _T5}
+
 # Tied or fixed, so of no use of their own; T5's first releases have a bias of distances in a cross-attention, unused.
 _SPARE = (
     "encoder.embed_tokens.weight",
@@ -37,34 +44,31 @@ _SPARE = (
 def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -> Published:
     """The model of ``folder`` with these mixes; by default each paragraph is read alone, and all are attended to.
 
-    ``L`` or ``S`` and ``F`` are its own layers in their order, ``G`` is new between them: it begins as if it were not
-    there. Raises UserError where the folder does not read, or is of a model that the family cannot express.
+    ``L``, ``S`` or ``W`` and ``F``, ``P`` or ``V`` are its own layers in their order, ``G`` is new between them: it
+    begins as if it were not there. Raises UserError where the folder does not read, or is of a model that the family
+    cannot express.
     """
     config = read_json(folder, "config.json")
-    kind = config.get("model_type")
-    if kind not in FAMILIES:
-        raise UserError(f"{folder} is a {kind}; read are {', '.join(FAMILIES)}")
-    table, spec_of = FAMILIES[kind]
-    arrays = {name.removeprefix("model."): array for name, array in read_arrays(folder).items()}
+    name = config.get("model_type")
+    if name not in KINDS:
+        raise UserError(f"{folder} is a {name}; read are {', '.join(KINDS)}")
+    kind = KINDS[name]
+    arrays = {name.removeprefix("model.").removeprefix("led."): array for name, array in read_arrays(folder).items()}
     try:
-        layers = _layer_counts(config, table)
-        mixes = encoder or "L" * layers[0], decoder or "F" * layers[1]
+        layers = config[kind.counts[0]], config.get(kind.counts[1]) or config[kind.counts[0]]
+        mixes = encoder or ("W" if kind is _LED else "L") * layers[0], decoder or "F" * layers[1]
         _check_mixes(mixes, layers)
-        spec = spec_of(config, arrays, *mixes)
-        weights = placed(_completed(arrays, spec), spec, table)
+        spec = kind.spec(config, arrays, *mixes)
+        weights = placed(_completed(arrays, spec), spec, kind)
     except (KeyError, ValueError, TypeError) as error:
-        raise misfit(folder, f"a {kind}", error) from None
+        raise misfit(folder, f"a {name}", error) from None
     return Published(spec, weights | _new(spec, weights), 0, {})
 
 
-def placed(arrays: Arrays, spec: FamilySpec, table: str) -> dict[str, Tensor]:
+def placed(arrays: Arrays, spec: FamilySpec, kind: Kind) -> dict[str, Tensor]:
     """Arrays by transformers' names under ours."""
-    return read(arrays, f"huggingface/{table[:-5]}", _parts(spec, table), _SPARE)
-
-
-def _layer_counts(config: Config, table: str) -> tuple[int, int]:
-    first, second = _COUNTS[table]
-    return config[first], config.get(second) or config[first]
+    spare = {name for name in arrays if name in _SPARE or ("_global." in name and "W" not in spec.encoder)}
+    return read(arrays, f"huggingface/{kind.table}", _parts(spec, kind), spare)
 
 
 def _check_mixes(mixes: tuple[str, str], layers: tuple[int, int]) -> None:
@@ -76,23 +80,22 @@ def _check_mixes(mixes: tuple[str, str], layers: tuple[int, int]) -> None:
             )
 
 
-def _parts(spec: FamilySpec, table: str) -> Iterable[Part]:
+def _parts(spec: FamilySpec, kind: Kind) -> Iterable[Part]:
     made = spec.backbone
     assert made is not None
     yield "model", "", ""
     yield ("tied" if spec.tied_output else "untied"), "", ""
-    if table == "bart.yaml":
-        yield "places", "", ""
-        if made.embedding_norm:
-            yield "embedding_norm", "", ""
-        if spec.norm == "pre":
-            yield "final_norm", "", ""
-    for ours, mix, theirs in zip(("encoder", "decoder"), (spec.encoder, spec.decoder), _LAYERS[table], strict=True):
+    yield ("places" if made.places == "learned" else "distances"), "", ""
+    if made.embedding_norm:
+        yield "embedding_norm", "", ""
+    if spec.norm == "pre":
+        yield "final_norm", "", ""
+    for ours, mix, theirs in zip(("encoder", "decoder"), (spec.encoder, spec.decoder), kind.layers, strict=True):
         own = (place for place, letter in enumerate(mix) if letter != "G")
         for number, place in enumerate(own):
             names = f"{ours}.{place}.", f"{theirs}{number}."
             yield mix[place], *names
-            if table == "t5.yaml":
+            if kind is _T5:
                 yield f"{mix[place]}.{'gated' if made.gated else 'plain'}", *names
 
 

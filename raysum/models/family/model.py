@@ -21,6 +21,7 @@ from raysum.models.family.gated import GatedParallel, GatedVertical
 from raysum.models.family.interparagraph import GlobalLayer
 from raysum.models.family.parallel import ParagraphPooling, ParallelAttention
 from raysum.models.family.vertical import VerticalAttention
+from raysum.models.family.window import WindowLayer
 from raysum.models.generator import EncoderDecoder, final_norm, output_layer
 from raysum.models.kernels.attention import attend, masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
@@ -174,6 +175,6 @@ def _share(query: Tensor, keys: FlatKeys, by_token: bool) -> Tensor:
     return share.unflatten(-1, (paragraphs, length)) if by_token else share
 
 
-ENCODER_LETTERS = {"S": FlatLayer, "L": LocalLayer, "G": GlobalLayer}
+ENCODER_LETTERS = {"S": FlatLayer, "L": LocalLayer, "G": GlobalLayer, "W": WindowLayer}
 DECODER_LETTERS: dict[str, Any] = {"F": FlatAttention, "P": ParallelAttention, "V": VerticalAttention}
 GATED_LETTERS: dict[str, Any] = {"P": GatedParallel, "V": GatedVertical}

@@ -26,6 +26,8 @@ class Backbone(Checked):
     places_trained: bool = True
     buckets: int = Field(32, ge=4, le=10**6, description="of relative distances; half of the encoder's look ahead")
     farthest: Size = Field(128, description="distance from which on all share a bucket")
+    window: int = Field(0, ge=0, le=10**6, multiple_of=2, description="tokens that one of W layers sees around it")
+    global_ids: tuple[int, ...] = Field((), description="tokens that all see, beside the first (W)")
     embedding_norm: bool = Field(False, description="a norm over embedding and position")
     embedding_scaled: bool = Field(True, description="whether embeddings are multiplied by D^0.5")
     output_bias: Literal["trained", "fixed", "none"] = "trained"

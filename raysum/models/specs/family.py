@@ -45,7 +45,7 @@ class TransformerSpec(Spec):
 class FamilySpec(TransformerSpec):
     """An encoder-decoder given by its layer mix (HT, PHT, VHT, the flat Transformer, and every mixture of them).
 
-    Encoder letters: S flat self-attention, L local (HT eq. 11-12), G global (HT eq. 13-24).
+    Encoder letters: S flat self-attention, L local (HT eq. 11-12), G global (HT eq. 13-24), W windows (LED).
     Decoder letters: F flat cross-attention, P parallel (PHT eq. 7-10), V vertical (VHT eq. 11-13).
     """
 
@@ -54,7 +54,7 @@ class FamilySpec(TransformerSpec):
     attends_to_tokens: ClassVar = True
 
     system: Literal["family"] = "family"
-    encoder: str = Field("LLL", max_length=1000, description="one letter a layer: S, L or G")
+    encoder: str = Field("LLL", max_length=1000, description="one letter a layer: S, L, G or W")
     decoder: str = Field("PPP", max_length=1000, description="one letter a layer: F, P or V")
     pooling_heads: Size = Field(8, description="heads of the multi-head pooling in G layers and of Phi")
     graph_heads: int = Field(0, ge=0, description="heads of each G layer replaced by a given graph (HT eq. 24)")
@@ -81,12 +81,14 @@ class FamilySpec(TransformerSpec):
 
     @model_validator(mode="after")
     def _check(self) -> "FamilySpec":
-        check_letters("encoder", self.encoder, "SLG")
+        check_letters("encoder", self.encoder, "SLGW" if self.backbone and self.backbone.window else "SLG")
         check_letters("decoder", self.decoder, "FPV")
         if self.width % self.pooling_heads:
             raise ValueError(f"width {self.width} is not a multiple of pooling_heads {self.pooling_heads}")
-        if self.positions == "flat" and set(self.encoder) != {"S"}:
-            raise ValueError(f"positions 'flat' need an encoder of S layers only, not {self.encoder!r}")
+        if self.positions == "flat" and set(self.encoder) - {"S", "W"}:
+            raise ValueError(f"positions 'flat' need an encoder of S or W layers only, not {self.encoder!r}")
+        if self.positions != "flat" and "W" in self.encoder:
+            raise ValueError(f"W layers need positions 'flat' and no other letter but S, not {self.encoder!r}")
         if self.graph_heads and ("G" not in self.encoder or self.graph_heads > self.pooling_heads):
             raise ValueError(f"graph_heads {self.graph_heads} need G layers with at least as many pooling_heads")
         if self.copy_heads > self.heads:
