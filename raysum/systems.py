@@ -3,7 +3,7 @@
 A system of another package joins by an entry point of the group ``raysum.systems``: ``toy = toy.spec:ToySpec``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -75,7 +75,7 @@ class Spec(Checked):
     OBJECTIVE: ClassVar[str]
     KIND: ClassVar[str]
 
-    PIECES: ClassVar[str] = "SentencePiece"  # of the vocabulary that its rows are in
+    PIECES: ClassVar[str | None] = None  # the only ones that it reads; those of a bert are read by no other
 
     # Instead of these three, where a system is trained at one go from texts: the function that does it with a config.
     TRAINER: ClassVar[str | None] = None
@@ -113,20 +113,19 @@ class Spec(Checked):
         where it is of no use there."""
         return name
 
-    def fitted(self, vocabulary: Sized) -> "Spec":
-        """This spec for a dataset of that ``vocabulary``, whatever it said before. Raises UserError where it is of
-        other pieces than the model reads."""
-        self.check_pieces(vocabulary)
-        has_own = "vocabulary" in type(self).model_fields
-        return self.model_copy(update={"vocabulary": len(vocabulary)}) if has_own else self
+    def fitted(self, tokenizer: Any) -> "Spec":
+        """This spec for a dataset of that ``tokenizer``, whatever it said before of the ids that there are and of
+        marks. Raises UserError where it is of other pieces than the model reads."""
+        self.check_pieces(tokenizer)
+        told = {"vocabulary": len(tokenizer), "marks": tokenizer.marks}
+        return self.model_copy(update={name: told[name] for name in told.keys() & type(self).model_fields.keys()})
 
-    def check_pieces(self, vocabulary: Any) -> None:
-        if vocabulary.pieces != self.PIECES:
-            how = "--vocab FOLDER, that of its weights" if self.PIECES == "WordPiece" else "a SentencePiece vocabulary"
-            raise UserError(
-                f"the dataset is in {vocabulary.pieces} pieces, and a {self.system} reads {self.PIECES} ones: "
-                f"prepare it with {how}"
-            )
+    def check_pieces(self, tokenizer: Any) -> None:
+        told = f"the dataset is in {tokenizer.pieces} pieces, and a {self.system} reads"
+        if self.PIECES and tokenizer.pieces != self.PIECES:
+            raise UserError(f"{told} {self.PIECES} ones: prepare it with --vocab FOLDER, that of its weights")
+        if not self.PIECES and tokenizer.pieces == "WordPiece":
+            raise UserError(f"{told} SentencePiece ones, or those of a model that writes: prepare it with others")
 
     def published(self, config: Mapping[str, Any], names: Iterable[str]) -> dict[str | None, str]:
         """What stands for each parameter of this model among the ``names`` of published weights; ``config`` is what

@@ -58,4 +58,4 @@ _CONFIGS = {"bart": "BartConfig", "mbart": "MBartConfig", "pegasus": "PegasusCon
 def sequences(lengths, seed: int = 1) -> list[torch.Tensor]:
     """Ids of each length, none of them special."""
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(5, VOCABULARY, (length,), generator=generator) for length in lengths]
+    return [torch.randint(7, VOCABULARY, (length,), generator=generator) for length in lengths]

@@ -102,7 +102,9 @@ def test_word_pieces_are_those_of_the_tokenizer_and_no_text_reaches_the_marks(pu
     hostile = pieces.encode("a [SEP] b [CLS][PAD] [MASK]")
     assert not {0, 2, 3, 4} & {*hostile}
     assert pieces.encode_summary("Arno. Florence.")[0] == 2 and pieces.encode_summary("")[1:] == [3]
-    assert pieces.marks == {"cls": 2, "sep": 3} and len(pieces) == own.get_vocab_size()
+    marks = pieces.marks
+    assert (marks.pad, marks.unknown, marks.prefix, marks.suffix) == (0, 1, (2,), (3,))
+    assert len(pieces) == own.get_vocab_size() and pieces.model == (published / "tokenizer.json").read_bytes()
 
 
 def test_rows_are_blocks_of_whole_sentences_between_their_marks():
@@ -221,7 +223,7 @@ def edit(folder: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{}", "is no tokenizer.json that reads"), ("no", "is not a SentencePiece model"), (None, "No such file")],
+    [("{}", "is no tokenizer.json that reads"), ("no", "is no tokenizer.json that reads"), (None, "No such file")],
 )
 def test_a_vocabulary_that_is_none_is_one_message(tmp_path, content, message):
     if content:

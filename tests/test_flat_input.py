@@ -85,7 +85,7 @@ def test_compressed_input_still_ends_with_the_end():
     whole = replace(pack([cut([[10, 3, 11], [12], [13, 14]])]), titles=torch.tensor([2]))
 
     def restricted(*kept: int) -> list[list[int]]:
-        source = whole.restrict([kept])
+        source = whole.restrict([kept], joined=True)
         return [part.tolist() for part in source.ids.split(source.lengths.tolist())]
 
     assert restricted(0, 1) == [[10, 3, 11, 7], [12, 5]]

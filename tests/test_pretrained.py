@@ -7,6 +7,7 @@ from pretrained import FAMILIES, VOCABULARY, published, sequences
 from raysum import systems
 from raysum.errors import UserError
 from raysum.importing.huggingface.loading import KINDS, load, placed
+from raysum.importing.huggingface.saving import save
 from raysum.models.batch import Batch, Source
 from raysum.models.family.parallel import ParallelAttention
 from raysum.restore import fill
@@ -195,3 +196,26 @@ def test_parity_of_several_global_tokens(tmp_path):
         own = fill(systems.build(spec), found.weights, "").eval()
         states = own.encode(source_of(rows, [1, 1])).tokens
     assert relative(states, torch.cat([expected[0, :100], expected[1, :41]])) < 1e-5
+
+
+def test_what_is_exported_is_what_was_imported(theirs, tmp_path):
+    from transformers import AutoModelForSeq2SeqLM
+
+    folder, model = theirs
+    first = load(folder, decoder="PF", encoder="G" + flat(model) if model.config.model_type != "led" else None)
+    save(tmp_path, first.spec, first.weights)
+    second = load(tmp_path, encoder=first.spec.encoder, decoder="PF")
+    assert second.spec == first.spec
+    assert all(torch.equal(value, second.weights[name]) for name, value in first.weights.items())
+    (ids,), target = sequences((33,)), torch.stack(sequences((9,), seed=2))
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        found, expected = (one(input_ids=ids[None], decoder_input_ids=target).logits for one in (again, model))
+    assert torch.equal(found, expected)
+
+
+def test_trained_layers_that_transformers_lacks_are_not_exported(theirs, tmp_path):
+    found = load(theirs[0], decoder="FP")
+    found.weights["decoder.1.cross.gate"] += 0.1
+    with pytest.raises(UserError, match="no layer such as P, number 1 of the decoder"):
+        save(tmp_path, found.spec, found.weights)

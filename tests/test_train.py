@@ -76,7 +76,7 @@ def test_smoothed_cross_entropy_is_the_formula(biased, monkeypatch):
     q[:, PAD] = 0
     q.scatter_(1, gold[:, None], 0.9)
     expected = -(q * log_p).sum()
-    found = smoothed_cross_entropy(hidden, weight, bias if biased else None, gold, 0.1)
+    found = smoothed_cross_entropy(hidden, weight, bias if biased else None, gold, 0.1, pad=PAD)
     torch.testing.assert_close(found, expected)
     gradients = zip(torch.autograd.grad(3 * found, inputs), torch.autograd.grad(3 * expected, inputs), strict=True)
     for ours, theirs in gradients:
@@ -88,12 +88,12 @@ def test_smoothed_cross_entropy_is_the_formula(biased, monkeypatch):
 def test_without_smoothing_it_is_the_negative_log_likelihood():
     hidden, weight, bias, gold = scores()
     expected = functional.cross_entropy(functional.linear(hidden, weight, bias), gold, reduction="sum")
-    torch.testing.assert_close(smoothed_cross_entropy(hidden, weight, bias, gold, 0.0), expected)
+    torch.testing.assert_close(smoothed_cross_entropy(hidden, weight, bias, gold, 0.0, pad=PAD), expected)
 
 
 def test_no_targets_give_no_loss_and_zero_gradients():
     hidden, weight, bias, gold = scores()
-    loss = smoothed_cross_entropy(hidden[:0], weight, bias, gold[:0], 0.1)
+    loss = smoothed_cross_entropy(hidden[:0], weight, bias, gold[:0], 0.1, pad=PAD)
     loss.backward()
     assert loss == 0 and not weight.grad.any()
 

@@ -16,7 +16,7 @@ import numpy as np
 from raysum.config.loading import load_config, merge
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.run import Run
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
@@ -158,7 +158,7 @@ def timed_steps(
     from raysum.train.worker import step as train_step
 
     settle(config.train.threads, neighbours=max(config.train.workers, 1))
-    model = config.model.fitted(Vocabulary.load(dataset.vocabulary_path))
+    model = config.model.fitted(Tokenizer.load(dataset.vocabulary_path))
     brief = brief_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
     brief = replace(brief, start=None)
     steps = list[TimedStep]()

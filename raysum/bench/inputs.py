@@ -16,7 +16,8 @@ from raysum.data.recipe import Recipe
 from raysum.data.rows import Row, table_of
 from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
-from raysum.models.special_ids import BOS, EOS, SENTENCE_END
+from raysum.models.marks import PUBLISHED
+from raysum.models.special_ids import SPECIAL_PIECES
 
 _REPEATED, _SHARD = 1024, 4  # rows that are invented, and how often they come in a shard
 
@@ -53,7 +54,7 @@ class Search:
 
 
 def batch(config: Config, examples: int, target_tokens: int, paragraphs: int | None = None, seed: int = 0) -> Any:
-    """``examples`` with full paragraphs and targets of ``target_tokens`` tokens after BOS, as the model reads them.
+    """``examples`` with full paragraphs and targets of ``target_tokens`` tokens after the start, as models read them.
 
     ``config.source`` limits them; ``paragraphs`` replaces its ``max_paragraphs`` and lifts its ``max_tokens``.
     """
@@ -112,14 +113,14 @@ def _wikisum_row(random: np.random.Generator, name: str) -> Row:
 
 def _row(random: np.random.Generator, vocabulary: int, sizes: Sequence[int], target_tokens: int) -> Row:
     """Random tokens: paragraphs of ``sizes``, each with an edge to every other."""
-    paragraphs = len(sizes)
+    paragraphs, marks, first = len(sizes), PUBLISHED, len(SPECIAL_PIECES)
     edges = np.indices((paragraphs, paragraphs)).reshape(2, -1)
     return {
         "id": "",
-        "ids": random.integers(SENTENCE_END + 1, vocabulary, sum(sizes)),
+        "ids": random.integers(first, vocabulary, sum(sizes)),
         "title_tokens": 0,
         "paragraph_offsets": np.concatenate([[0], np.cumsum(sizes)]),
-        "target_ids": np.array([BOS, *random.integers(SENTENCE_END + 1, vocabulary, target_tokens - 1), EOS]),
+        "target_ids": np.array([marks.start, *random.integers(first, vocabulary, target_tokens - 1), marks.end]),
         "graph_row": edges[0],
         "graph_col": edges[1],
         "graph_value": random.random(edges.shape[1]),

@@ -16,7 +16,7 @@ from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES
 from raysum.config.sections import Config
 from raysum.errors import UserError
-from raysum.models.special_ids import BOS, EOS, PAD
+from raysum.models.marks import PUBLISHED
 from raysum.runtime.placement import device
 
 PEERS = ("transformers", "ctranslate2")
@@ -83,9 +83,9 @@ def _transformers(search: Search, ids: torch.Tensor) -> Callable[[], Any]:
             encoder_attention_heads=spec.heads,
             decoder_attention_heads=spec.heads,
             max_position_embeddings=max(ids.shape[1], search.length) + 2,
-            pad_token_id=PAD,
-            eos_token_id=EOS,
-            decoder_start_token_id=BOS,
+            pad_token_id=PUBLISHED.pad,
+            eos_token_id=PUBLISHED.end,
+            decoder_start_token_id=PUBLISHED.start,
             forced_eos_token_id=None,
         )
     )

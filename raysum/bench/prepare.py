@@ -17,6 +17,7 @@ from raysum.bench.machine import measure
 from raysum.bench.result import BenchResult
 from raysum.config.sections import Section
 from raysum.data.sentences import quick_sentence_spans
+from raysum.data.tokenizer import Tokenizer
 from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
@@ -62,7 +63,7 @@ def prepare_row(settings: PrepareBench, most: int) -> Row:
     sentences = [*islice(_sentences(settings), _SENTENCES)]
     if not sentences:
         raise UserError(f"no cluster of {', '.join(settings.data)} has documents")
-    vocabulary = Vocabulary.load(settings.vocab) if settings.vocab else Vocabulary.train(sentences, settings.pieces)
+    vocabulary = Tokenizer.load(settings.vocab) if settings.vocab else Vocabulary.train(sentences, settings.pieces)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "corpus.jsonl"
         texts = _write(file, sentences, settings.clusters)
@@ -90,7 +91,7 @@ def prepare_row(settings: PrepareBench, most: int) -> Row:
     }
 
 
-def _seconds(file: Path, folder: Path, vocabulary: Vocabulary, most: int) -> float:
+def _seconds(file: Path, folder: Path, vocabulary: Tokenizer, most: int) -> float:
     """Of the processor, for the whole job without Ray: a busy machine changes them less than those of a clock."""
     config = PrepareConfig(out=str(folder), max_paragraphs=most)
     folder.mkdir()

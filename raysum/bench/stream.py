@@ -17,7 +17,7 @@ from raysum.bench.train import ENDLESS, training_step, wait_share
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, Section
 from raysum.data.dataset import Dataset
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.models.batch import move
 from raysum.runtime.placement import device
 from raysum.runtime.processes import peak_rss_mb
@@ -67,7 +67,7 @@ def stream_row(settings: StreamBench, machine: Machine, data: str, preset: str, 
     row |= _taken(stream, coming, settings.seconds) | {"peak_rss_mb": peak_rss_mb()}
     if settings.steps:
         if settings.data:
-            model = config.model.fitted(Vocabulary.load(dataset.vocabulary_path))
+            model = config.model.fitted(Tokenizer.load(dataset.vocabulary_path))
             config = config.model_copy(update={"model": model})
         first = stream.kind.collate(next(coming).arrays)
         row["wait_share"] = wait_share(stream, training_step(config, move(first, device()), "fp32")[0], settings.steps)

@@ -19,10 +19,9 @@ import numpy as np
 
 from raysum.config.sections import DecodeConfig
 from raysum.data.dataset import Dataset
-from raysum.data.rows import Row
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.rows import Row, title_of
+from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
-from raysum.models.special_ids import TITLE_END, UNK
 from raysum.run import Run
 from raysum.runtime.checksums import check_sealed, damaged, sealed
 from raysum.runtime.progress import say
@@ -121,13 +120,13 @@ class Usual:
 class Familiar:
     """What is usual for a model: of its sources, and of its summaries where some were decoded to learn it."""
 
-    vocabulary: Vocabulary
+    vocabulary: Tokenizer
     sources: Usual
     summaries: Usual | None = None
     decode: DecodeConfig = DecodeConfig()  # how these were written
 
     @classmethod
-    def read(cls, run: Run, vocabulary: Vocabulary) -> "Familiar | None":
+    def read(cls, run: Run, vocabulary: Tokenizer) -> "Familiar | None":
         """What ``run`` learned, None where it has not. Raises UserError where that was damaged."""
         file = _file(run)
         if not file.is_file():
@@ -167,7 +166,7 @@ def learn(run: Run, dataset: Dataset, summaries: Sequence[Mapping[str, float]] =
         splits = [SPLIT]
     if dataset.kind != "summarization" or sum(map(dataset.rows, splits)) < FEWEST:
         return
-    vocabulary = Vocabulary.load(dataset.vocabulary_path)
+    vocabulary = Tokenizer.load(dataset.vocabulary_path)
     rows = islice(chain.from_iterable(dataset.read(split, ["ids", "title_tokens"]) for split in splits), _MOST)
     values = Usual.of([signals(row, vocabulary) for row in rows]).to_dict()
     known = Usual.of(summaries) if len(summaries) >= FEWEST else None
@@ -184,16 +183,15 @@ def unsupported(support: float | None) -> list[str]:
     return [f"{_UNSUPPORTED}: support {support:.0f} of 100"] if support is not None and support < _LEAST_SUPPORT else []
 
 
-def signals(row: Row, vocabulary: Vocabulary) -> dict[str, float]:
+def signals(row: Row, vocabulary: Tokenizer) -> dict[str, float]:
     """The figures of a cluster's paragraphs, and how its title, if it has one, fits them."""
-    title, ids = np.split(row["ids"], [row["title_tokens"]])
-    title = title[title != TITLE_END]
+    title, ids = title_of(row, vocabulary.marks), row["ids"][row["title_tokens"] :]
     letters, starts = vocabulary.shapes
     count = max(len(ids), 1)
     found = {
         "letters": float(letters[ids].sum() / count),
         "starts": float(starts[ids].sum() / count),
-        "unknown": float((ids == UNK).sum() / count),
+        "unknown": float((ids == vocabulary.marks.unknown).sum() / count),
         "rank": float(np.log(ids + 1.0).sum() / count),  # ids rise as pieces grow rarer
     }
     return found | ({"title": float(np.isin(title, ids).mean())} if len(title) else {})

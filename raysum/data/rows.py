@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysum.models.special_ids import TITLE_END
+from raysum.models.marks import PUBLISHED, Marks
 
 
 class Row(TypedDict, total=False):
@@ -20,10 +20,10 @@ class Row(TypedDict, total=False):
 
     id: str
     title: str
-    # [S] kept paragraphs one after the other, best rank first; the title and <T> open the first. In rows of kind
+    # [S] kept paragraphs one after the other, best rank first; the title and its mark open the first. In rows of kind
     # extraction and pretraining each paragraph is a sentence, in the documents' order, and no title opens the first.
     ids: np.ndarray
-    title_tokens: int  # of the title and <T> at the beginning of ``ids``
+    title_tokens: int  # of the title and its mark at the beginning of ``ids``
     paragraph_offsets: np.ndarray  # [M + 1]
     sentence_offsets: np.ndarray  # starts of the sentences, and the end
     document: np.ndarray  # [M] which document
@@ -33,7 +33,7 @@ class Row(TypedDict, total=False):
     text: list[str]  # [M] raw text of the paragraphs
     source: list[str]  # name of each document
     rank_score: np.ndarray  # [M]
-    target_ids: np.ndarray  # BOS ... EOS, empty without summary
+    target_ids: np.ndarray  # start ... end, empty without summary
     summary: str
     other_target_ids: np.ndarray  # those of further references, one after the other
     other_target_offsets: np.ndarray  # their starts and the end, empty where there is none
@@ -74,7 +74,7 @@ class Form:
     content: tuple[str, ...]
 
     def lengths(self, table: pa.Table) -> np.ndarray:
-        """[rows, 3] int32: source tokens, paragraphs, target tokens (BOS and EOS counted).
+        """[rows, 3] int32: source tokens, paragraphs, target tokens (start and end counted).
 
         Where a row has several references there are more columns, for the targets of the others; 0 where it has fewer.
         """
@@ -159,7 +159,12 @@ def read_group(
     return table
 
 
+def title_of(row: Row, marks: Marks) -> np.ndarray:
+    """The ids of the title, without its mark."""
+    return row["ids"][: max(row["title_tokens"] - len(marks.title_end), 0)]
+
+
 def title_tokens(ids: np.ndarray) -> int:
     """Tokens of the title and its mark <T> at the beginning of ``ids``; 0 where there is none."""
-    ends = np.flatnonzero(ids == TITLE_END)
+    ends = np.flatnonzero(ids == PUBLISHED.title_end[0])
     return int(ends[0]) + 1 if len(ends) else 0

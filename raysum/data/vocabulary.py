@@ -6,21 +6,23 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import sentencepiece
 
-from raysum.data.clean import Normalization, normalize, paragraph_spans
-from raysum.data.sentences import sentence_spans
+from raysum.data.clean import Normalization
+from raysum.data.tokenizer import Tokenizer
 from raysum.data.wordwise import Wordwise
 from raysum.errors import UserError
-from raysum.models.special_ids import BOS, EOS, SENTENCE_END, SPECIAL_PIECES, TITLE_END, UNK
+from raysum.models.marks import PUBLISHED
+from raysum.models.special_ids import SPECIAL_PIECES
 from raysum.runtime.processes import interruptible
-from raysum.runtime.remote import is_url, read
 
+_UNKNOWN, _END, _SENTENCE_END = 0, PUBLISHED.end, PUBLISHED.sentence_end
 _MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids that stand for no text
+_CONTROL = 3  # from this one on SentencePiece knows them by their names alone
 _CAPITAL_SHARE, _COMMON_PIECES = 0.01, 100  # of the pieces; ids
 _SAMPLE_CHARACTERS = 1000  # of training text for each piece: 32,000 pieces train in some 5 s of one core
 _EXAMPLE_CHARACTERS = 20_000  # most of one example, so that a few huge clusters cannot fill the sample
@@ -34,10 +36,11 @@ _CAUSES = {  # by what the trainer says
 }
 
 
-class Vocabulary:
+class Vocabulary(Tokenizer):
     """The pieces of a SentencePiece model whose first nine are ``SPECIAL_PIECES``."""
 
-    pieces: ClassVar = "SentencePiece"
+    pieces = "SentencePiece"
+    marks = PUBLISHED
 
     def __init__(self, model: bytes, name: str = "vocabulary"):
         """``model`` is the content of a model file. Raises UserError where it is none, or lacks the special pieces."""
@@ -51,31 +54,8 @@ class Vocabulary:
                 f"{name} begins with the pieces {' '.join(first)}; ids 0 to 8 must be {' '.join(SPECIAL_PIECES)}. "
                 "Leave --vocab out to train such a vocabulary"
             )
-        self.model = model
-        self.sha256 = hashlib.sha256(model).hexdigest()
+        super().__init__(model)
         self._escapes = {mark: self._spelled(SPECIAL_PIECES[mark]) for mark in _MARKS}
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Vocabulary":
-        """That of a SentencePiece model with the special pieces, or of a tokenizer.json or a folder that has one.
-
-        Raises UserError where ``path`` does not read or is none of these.
-        """
-        file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-        try:
-            content = read(str(path)) if is_url(path) else file.read_bytes()
-            if content is None:
-                raise UserError(f"there is no vocabulary {path}; name a file made by SentencePiece")
-            if content.lstrip()[:1] == b"{":
-                from raysum.data.wordpieces import WordPieces
-
-                return WordPieces(content, str(file))
-            return cls(content, str(file))
-        except OSError as error:
-            told = f"cannot read the vocabulary {file}: {error.strerror}"
-            if Path(path).is_dir():
-                told += "; the folder of a bert needs that file, which save_pretrained() of its fast tokenizer writes"
-            raise UserError(f"{told}; give a .model file made by SentencePiece, or put back a copy") from None
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int, out: str | Path | None = None) -> "Vocabulary":
@@ -98,7 +78,7 @@ class Vocabulary:
                 byte_fallback=False,
                 character_coverage=0.9995,  # the trainer's default: rare characters become <unk>
                 pad_id=-1,
-                control_symbols=list(SPECIAL_PIECES[TITLE_END:]),  # control: no text ever encodes to them
+                control_symbols=list(SPECIAL_PIECES[_CONTROL:]),  # control: no text ever encodes to them
                 minloglevel=2,
             )
             interruptible(train)
@@ -112,9 +92,6 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
-
-    def __reduce__(self) -> tuple:
-        return type(self), (self.model,)
 
     @cached_property
     def shapes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -136,11 +113,7 @@ class Vocabulary:
         if capital > _CAPITAL_SHARE * len(pieces):
             return "none"
         comma = self._processor.piece_to_id("▁,")
-        return "lower-split" if UNK < comma < _COMMON_PIECES else "lower"
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of user text. None of them is 1 to 8: a literal ``</S>`` in the text is spelled by its characters."""
-        return self.encode_all([text])[0]
+        return "lower-split" if _UNKNOWN < comma < _COMMON_PIECES else "lower"
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` of each text, in one thread."""
@@ -161,31 +134,28 @@ class Vocabulary:
             return ids
         return [part for piece in ids for part in self._escapes.get(piece, (piece,))]
 
-    def encode_summary(self, text: str, how: Normalization = "none") -> list[int]:
-        """BOS, the sentences of ``text`` with ``<Q>`` between them, EOS; each sentence normalized as ``how`` says."""
-        lines = (text[start:end] for start, end in paragraph_spans(text))
-        sentences = [normalize(line[start:end], how) for line in lines for start, end in sentence_spans(line)]
-        return self._summary([sentence for sentence in self.encode_all(sentences) if sentence])
-
-    def _summary(self, sentences: list[list[int]]) -> list[int]:
-        ids = [piece for sentence in sentences for piece in (SENTENCE_END, *sentence)]
-        return [BOS, *ids[1:], EOS]
-
     def decode(self, ids: Sequence[int]) -> str:
         """Text up to the first EOS; special ids leave no text, sentence marks become spaces, unknown pieces ``⁇``."""
-        return " ".join(filter(None, (self._processor.decode(sentence).strip() for sentence in self.sentences(ids))))
+        return " ".join(filter(None, (self._processor.decode(sentence).strip() for sentence in self._parts(ids))))
 
-    def sentences(self, ids: Sequence[int]) -> list[list[int]]:
+    def _parts(self, ids: Sequence[int]) -> list[list[int]]:
         """The ids of each sentence: up to the first EOS, split at ``<Q>``, special ids left out, empty ones too."""
         sentences: list[list[int]] = [[]]
         for piece in map(int, ids):
-            if piece == EOS:
+            if piece == _END:
                 break
-            if piece == SENTENCE_END:
+            if piece == _SENTENCE_END:
                 sentences.append([])
             elif piece not in _MARKS:
                 sentences[-1].append(piece)
         return [sentence for sentence in sentences if sentence]
+
+    def token_spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """They end before ``<Q>`` and the first EOS."""
+        ids = [*map(int, ids)]
+        stop = ids.index(_END) if _END in ids else len(ids)
+        marks = [-1, *(i for i in range(stop) if ids[i] == _SENTENCE_END), stop]
+        return [(before + 1, after) for before, after in pairwise(marks) if after > before + 1]
 
     def spellings(self) -> list[bytes]:
         """What each id adds to a text, in UTF-8: pieces that begin a word with a space before it, or a byte alone.
@@ -198,8 +168,8 @@ class Vocabulary:
             if processor.is_byte(i):
                 texts[i] = bytes([int(processor.id_to_piece(i)[1:-1], 16)])
             elif processor.is_control(i) or i in _MARKS:
-                texts[i] = b" " if i == SENTENCE_END else b""
-        texts[UNK] = processor.decode([UNK]).encode()
+                texts[i] = b" " if i == _SENTENCE_END else b""
+        texts[_UNKNOWN] = processor.decode([_UNKNOWN]).encode()
         return texts
 
     def normalized(self, text: str) -> str:
@@ -209,7 +179,7 @@ class Vocabulary:
     def _spelled(self, piece: str) -> tuple[int, ...]:
         """The ids of the single characters of a special piece; small letters where the vocabulary has no capitals."""
         exact, small = (self._processor.piece_to_id(list(text)) for text in (piece, piece.lower()))
-        return tuple(first if first != UNK else second for first, second in zip(exact, small, strict=True))
+        return tuple(first if first != _UNKNOWN else second for first, second in zip(exact, small, strict=True))
 
 
 def sample_texts(examples: Iterable[tuple[str, list[str]]], size: int) -> list[str]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from raysum.data.dataset import FORMAT, MANIFEST, ROW_GROUP, VOCABULARY, Dataset, lengths_file
 from raysum.data.recipe import Recipe
 from raysum.data.rows import FORMS
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.runtime.checksums import checksum, sealed
 from raysum.runtime.storage import write_json
 
@@ -34,7 +34,7 @@ class Shard:
 class DatasetWriter:
     """Makes a dataset of the shards that were written into ``folder``, which must exist."""
 
-    def __init__(self, folder: Path, kind: str, recipe: Recipe, vocabulary: Vocabulary):
+    def __init__(self, folder: Path, kind: str, recipe: Recipe, vocabulary: Tokenizer):
         self.folder, self.kind, self.recipe, self.vocabulary = folder, kind, recipe, vocabulary
         place = folder / VOCABULARY
         if not place.exists() or place.read_bytes() != vocabulary.model:  # a killed process may have left it

@@ -5,7 +5,6 @@ B rows, M paragraphs of a row, R those that are read, K tokens of a summary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from raysum import systems
 from raysum.config.sections import DecodeConfig, SourceConfig
-from raysum.data.rows import Row
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.rows import Row, title_of
+from raysum.data.tokenizer import Tokenizer
 from raysum.decode.beam import Hypothesis, Left
 from raysum.decode.betas import search_betas
 from raysum.decode.notes import annotated
@@ -27,7 +26,7 @@ from raysum.metrics import citations
 from raysum.models.batch import Memory, move
 from raysum.models.generator import Generator
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.special_ids import BOS, EOS, PAD, SENTENCE_END, TITLE_END
+from raysum.models.marks import Marks
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,8 @@ class Searcher:
         Raises UserError where scores are not finite.
         """
         limits, device = settings.reading(self.source), next(self.model.parameters()).device
-        source = self._collated(self.model.spec, rows, limits).source
+        spec = self.model.spec
+        source = self._collated(spec, rows, limits).source
         read = [list(range(count)) for count in source.counts.tolist()]
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
             memory = self.model.encode(move(source, device))
@@ -78,12 +78,12 @@ class Searcher:
                 for example, hat in enumerate(predicted.float().cpu().numpy()):  # PHT paper, Table 6
                     strongest = np.argsort(-hat[: len(read[example])], kind="stable")[: settings.keep_paragraphs]
                     read[example] = sorted(strongest.tolist())  # in rank order
-                memory = self.model.encode(move(source.restrict(read), device))
+                memory = self.model.encode(move(source.restrict(read, spec.marks, spec.joins_paragraphs), device))
                 predicted = _chosen(predicted, read)
                 extracted = None if extracted is None else _chosen(extracted, read)
             options: dict[str, Any] = {
                 "exempt": self.commas,
-                "prompt": _titles(rows, device) if settings.title_prompt else None,
+                "prompt": _titles(rows, spec.marks, device) if settings.title_prompt else None,
                 "guide": self.grounding.guide(rows, settings.grounded, device) if settings.grounded else None,
                 "left": left,
             }
@@ -109,11 +109,10 @@ class Searcher:
         return kind.collate(kind.pack(list(rows), limits))
 
 
-def _titles(rows: Sequence[Row], device: torch.device) -> Tensor:
-    """The titles' tokens [B, longest], padded."""
-    titles = [torch.from_numpy(row["ids"][: row["title_tokens"]]) for row in rows]
-    titles = [ids[ids != TITLE_END].long() for ids in titles]
-    return pad_sequence(titles, batch_first=True, padding_value=PAD).to(device)
+def _titles(rows: Sequence[Row], marks: Marks, device: torch.device) -> Tensor:
+    """The titles' tokens [B, longest] as they begin a target, padded."""
+    titles = [torch.tensor([*marks.target_prefix, *title_of(row, marks).tolist()]).long() for row in rows]
+    return pad_sequence(titles, batch_first=True, padding_value=marks.pad).to(device)
 
 
 def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:
@@ -133,18 +132,19 @@ def attention_of(model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[
     """
     different = [list(dict.fromkeys(map(tuple, hypotheses))) for hypotheses in summaries]
     found: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+    marks = model.spec.marks
     for turn in range(max(map(len, different))):
         examples = [example for example, hypotheses in enumerate(different) if turn < len(hypotheses)]
         part = memory if len(examples) == len(different) else memory.select(examples)
         forced = [different[example][turn] for example in examples]
-        inputs = [torch.tensor([BOS, *ids[:-1]], device=part.paragraph_mask.device) for ids in forced]
-        _, weights = model.decode(pad_sequence(inputs, batch_first=True, padding_value=PAD), part, attention=True)
+        inputs = [torch.tensor([marks.start, *ids[:-1]], device=part.paragraph_mask.device) for ids in forced]
+        _, weights = model.decode(pad_sequence(inputs, batch_first=True, padding_value=marks.pad), part, attention=True)
         for example, ids, rows in zip(examples, forced, shares(weights).cpu().numpy(), strict=True):
             found[example, ids] = rows[: len(ids)]
     return [[found[example, tuple(ids)] for ids in hypotheses] for example, hypotheses in enumerate(summaries)]
 
 
-def write_up(row: Row, found: Found, settings: DecodeConfig, vocabulary: Vocabulary) -> list[Summary]:
+def write_up(row: Row, found: Found, settings: DecodeConfig, vocabulary: Tokenizer) -> list[Summary]:
     """The summary of ``row`` by each beta; what several betas found alike is written once."""
     written: dict[tuple[int, ...], Summary] = {}
     summaries = []
@@ -161,10 +161,10 @@ def write_up(row: Row, found: Found, settings: DecodeConfig, vocabulary: Vocabul
 
 
 def _summary(
-    row: Row, best: Hypothesis, attention: np.ndarray, settings: DecodeConfig, vocabulary: Vocabulary
+    row: Row, best: Hypothesis, attention: np.ndarray, settings: DecodeConfig, vocabulary: Tokenizer
 ) -> Summary:
     """What ``best`` says and cites, with its ``attention`` [K, M]."""
-    spans = [(vocabulary.decode(best.ids[a:b]), attention[a:b]) for a, b in token_spans(best.ids)]
+    spans = [(vocabulary.decode(best.ids[a:b]), attention[a:b]) for a, b in vocabulary.token_spans(best.ids)]
     said = [(text, citations.overall(weights)) for text, weights in spans if text]
     return annotated(
         row,
@@ -174,10 +174,3 @@ def _summary(
         attention=citations.overall(attention).tolist(),
         score=best.score,
     )
-
-
-def token_spans(ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Where each sentence of a summary's ``ids`` begins and ends: they end before ``<Q>`` and EOS."""
-    stop = ids.index(EOS) if EOS in ids else len(ids)
-    marks = [-1, *(i for i in range(stop) if ids[i] == SENTENCE_END), stop]
-    return [(before + 1, after) for before, after in pairwise(marks) if after > before + 1]

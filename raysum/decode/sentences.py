@@ -10,7 +10,7 @@ from raysum import systems
 from raysum.config.sections import LoadConfig
 from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.models.batch import move
 from raysum.models.kernels.int8 import quantize
 from raysum.prepare.pipeline import sentence_row
@@ -31,7 +31,7 @@ class SentenceScorer:
         self.device, self.bf16 = find_device(device), config.dtype == "bf16"
         # All of a cluster can be taken, however little of it training could hold in memory.
         self.source = run.config.source.model_copy(update={"max_paragraphs": _ALL, "max_tokens": None})
-        self.vocabulary, self.recipe = Vocabulary.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
+        self.vocabulary, self.recipe = Tokenizer.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
         self.model = restore_extractor(run, config.checkpoint, self.device)
         self.kind: Any = systems.kind(run.config.model)
         if config.dtype == "int8":

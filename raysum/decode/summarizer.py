@@ -11,7 +11,7 @@ from raysum.config.sections import DecodeConfig, LoadConfig
 from raysum.data.familiar import Familiar, figures, unsupported
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.decode.beam import Left
 from raysum.decode.grounding.guide import Grounding
 from raysum.decode.searching import Searcher, write_up
@@ -39,7 +39,7 @@ class Summarizer:
     def __init__(
         self,
         searcher: Searcher,
-        vocabulary: Vocabulary,
+        vocabulary: Tokenizer,
         recipe: Recipe,
         settings: DecodeConfig,
         name: str,
@@ -78,7 +78,7 @@ class Summarizer:
         """:meth:`load` as ``config`` says."""
         keep_freed_memory()
         opened, place = Run.resolve(run), find_device(device)
-        vocabulary, recipe = Vocabulary.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
+        vocabulary, recipe = Tokenizer.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         settings = validate(opened.decode.model_dump() | config.decode, None, DecodeConfig)
         model = restore_generator(opened, config.checkpoint, place)
         if config.dtype == "int8":

@@ -12,7 +12,7 @@ import pandas as pd
 
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import read_examples
 from raysum.evaluate.scorers import BEST, FIGURES, means
@@ -79,7 +79,7 @@ def learned(run: Run, config: EvaluateConfig, dataset: Dataset) -> Callable[[Row
     """What gives [M] the scores of a row's paragraphs by the ranker ``run``."""
     model = restore(run, config.checkpoint, device())
     tokens = run.config.source.paragraph_tokens
-    ranker = LearnedRanker(model, Vocabulary.load(dataset.vocabulary_path), dataset.recipe.normalize, tokens)
+    ranker = LearnedRanker(model, Tokenizer.load(dataset.vocabulary_path), dataset.recipe.normalize, tokens)
     return lambda row: ranker.scores(row["title"], row["text"])
 
 

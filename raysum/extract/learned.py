@@ -8,7 +8,7 @@ import numpy as np
 from raysum.config.sections import LoadConfig
 from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.extract.cues import cue_features, cues_of
 from raysum.extract.features import features
@@ -29,7 +29,7 @@ class FeatureScorer:
         if config.dtype != LoadConfig.model_fields["dtype"].default:
             raise UserError(f"dtype={config.dtype} is of matrices, and {run.path} is made of trees: leave it out")
         weights = run.checkpoint(config.checkpoint).weights
-        self.vocabulary, self.recipe = Vocabulary.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
+        self.vocabulary, self.recipe = Tokenizer.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
         try:
             arrays = load_file(weights)
             self._trees, self._tables = Trees.read(arrays), [arrays[name] for name in TABLES]

@@ -5,7 +5,7 @@ from pathlib import Path
 from raysum import systems
 from raysum.config.loading import load_config
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.importing import hiersumm, wiki_sum
 from raysum.importing.mapping import Published
@@ -29,7 +29,7 @@ def import_checkpoint(
     """
     if kind not in KINDS:
         raise UserError(f"{kind!r} is no kind of checkpoint that is read; the kinds are {' and '.join(KINDS)}")
-    vocabulary = Vocabulary.load(vocab)
+    vocabulary = Tokenizer.load(vocab)
     with new_folder(Path(out).expanduser().absolute()) as folder:
         found = _load(kind, Path(file).expanduser(), heads, dropout)
         if found.spec.vocabulary != len(vocabulary):

@@ -44,22 +44,28 @@ def read(arrays: Arrays, code: str, parts: Iterable[Part], spare: Iterable[str] 
     Raises KeyError where an array is missing, and ValueError where one has no place here and is not ``spare``, or
     holds what is no finite number.
     """
-    table = yaml.safe_load((resources.files("raysum.importing") / f"{code}.yaml").read_text())
     state, unknown = {}, arrays.keys() - set(spare)
-    for section, ours, theirs in parts:
-        for name, published in _entries(table[section]):
-            endings = table["norms" if "norm." in name else "layers"]
-            for ending, published_ending in zip(("weight", "bias"), endings, strict=False):  # T5 has no bias
-                found = [theirs + one.replace("*", published_ending) for one in published.split()]
-                turned = [arrays[one].T if one.endswith("/kernel") else arrays[one] for one in found]
-                state[ours + name.replace("*", ending)] = torch.from_numpy(np.concatenate(turned))
-                unknown -= set(found)
+    for name, found in names(code, parts):
+        turned = [arrays[one].T if one.endswith("/kernel") else arrays[one] for one in found]
+        state[name] = torch.from_numpy(np.concatenate(turned))
+        unknown -= set(found)
     broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     if broken:
         raise ValueError(f"{broken[0]} holds values that are no finite numbers; its training diverged")
     if unknown:
         raise ValueError(f"it has {min(unknown)}, for which there is no place in the model")
     return state
+
+
+def names(code: str, parts: Iterable[Part]) -> Iterator[tuple[str, list[str]]]:
+    """Each of our parameters, and the published ones that stand in it, one above the other."""
+    table = yaml.safe_load((resources.files("raysum.importing") / f"{code}.yaml").read_text())
+    for section, ours, theirs in parts:
+        for name, published in _entries(table[section]):
+            endings = table["norms" if "norm." in name else "layers"] if "*" in name else [""]
+            for ending, published_ending in zip(("weight", "bias"), endings, strict=False):  # T5 has no bias
+                found = [theirs + one.replace("*", published_ending) for one in published.split()]
+                yield ours + name.replace("*", ending), found
 
 
 def _entries(section: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.special_ids import EOS
+from raysum.models.marks import PUBLISHED, Marks
 
 Keys = TypeVar("Keys", bound="SourceKeys")
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
@@ -51,8 +51,9 @@ class Source:
     """Paragraphs of B examples without padding: best rank first, example by example.
 
     ``ids`` [S], ``lengths`` [P] tokens of each paragraph (all >= 1), ``counts`` [B] paragraphs of each example
-    (all >= 1), ``graph`` [B, M, M] edge weights between paragraphs or None, ``titles`` [B] tokens of the title, its
-    mark included, that open the first paragraph; None where no example has one.
+    (all >= 1), ``graph`` [B, M, M] edge weights between paragraphs or None, ``titles`` [B] how many tokens open the
+    first paragraph up to the end of the title, its mark and what stands before it included; 0 where an example has
+    none, and None where none has one.
     """
 
     ids: Tensor
@@ -107,22 +108,25 @@ class Source:
             titles=None if self.titles is None else self.titles[chosen],
         )
 
-    def restrict(self, kept: Sequence[Sequence[int]]) -> "Source":
+    def restrict(self, kept: Sequence[Sequence[int]], marks: Marks = PUBLISHED, joined: bool = False) -> "Source":
         """Only the paragraphs ``kept`` (ascending) of each example.
 
-        A title stays: it opens the first paragraph that is kept. So does the EOS behind joined paragraphs, in place of
-        the mark that ends the last of them.
+        A title stays: it opens the first paragraph that is kept. Of ``joined`` ones, so does what opens and ends them,
+        in place of the mark that ends the last of them.
         """
+        opening, between = len(marks.prefix), len(marks.paragraph_end)
         ends = [0, *accumulate(self.lengths.tolist())]
         titles = [0] * len(self.counts) if self.titles is None else self.titles.tolist()
         ids, lengths, before = [], [], 0
         for places, count, title in zip(kept, self.layout.counts, titles, strict=True):
             paragraphs = [self.ids[ends[before + place] : ends[before + place + 1]] for place in places]
-            if places[0] != 0 and title:
-                paragraphs[0] = torch.cat([self.ids[ends[before] : ends[before] + title], paragraphs[0]])
+            if places[0] != 0 and (title or joined):
+                head = self.ids[ends[before] : ends[before] + (title or opening)]
+                paragraphs[0] = torch.cat([head, paragraphs[0][0 if joined else opening :]])
+            if joined and places[-1] != count - 1:
+                paragraphs[-1] = paragraphs[-1][: len(paragraphs[-1]) - between]
+                paragraphs[-1] = torch.cat([paragraphs[-1], paragraphs[-1].new_tensor(marks.joined_end)])
             before += count
-            if self.ids[ends[before] - 1] == EOS:
-                paragraphs[-1] = torch.cat([paragraphs[-1][:-1], paragraphs[-1].new_tensor([EOS])])
             ids += paragraphs
             lengths += [len(paragraph) for paragraph in paragraphs]
         counts = self.counts.new_tensor([len(places) for places in kept])
@@ -149,7 +153,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sources with their targets: ``target`` [B, K + 1] is BOS ... EOS, padded with PAD."""
+    """Sources with their targets: ``target`` [B, K + 1] is start ... end, padded."""
 
     source: Source
     target: Tensor

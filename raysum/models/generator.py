@@ -20,7 +20,7 @@ from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, sinusoids, xavier_linear
-from raysum.models.special_ids import BOS, PAD
+from raysum.models.marks import Marks
 from raysum.models.specs.family import TransformerSpec
 from raysum.runtime.private import packed_linear
 
@@ -100,7 +100,7 @@ class Generator(nn.Module):
         """Raises UserError where the source lacks what the model needs (a graph)."""
 
     def decode(self, tokens: Tensor, memory: Memory, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
-        """Teacher forcing: tokens [B, K], BOS first -> hidden states [B, K, D] before the output layer.
+        """Teacher forcing: tokens [B, K], the start first -> hidden states [B, K, D] before the output layer.
 
         With ``attention`` also that to the source [B, K, ...]. Padding at the end of a row changes nothing before.
         """
@@ -142,7 +142,7 @@ class Generator(nn.Module):
         """What each of these layers keeps of the source, one after the other."""
 
     def _begin(self, keys: Any) -> Tensor | int:
-        """The place of BOS."""
+        """The place of the start."""
         return 0
 
     def _embed(self, tokens: Tensor, places: Tensor, length: int) -> Tensor:
@@ -238,29 +238,30 @@ class LanguageModelling(nn.Module):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> Tensor:
-        """The sum over all predicted tokens (PAD is none) of ``smoothed_cross_entropy``, a scalar in fp32."""
+        """The sum over all predicted tokens (padding is none) of ``smoothed_cross_entropy``, a scalar in fp32."""
         memory = self.model.encode(batch.source)
         loss = self.target_loss(memory, batch.target[:, :-1], batch.target[:, 1:])
         if self.training and self.model.source_loss:
-            source = self.model.source_loss * self._cross_entropy(memory.tokens, following(batch.source))
+            gold = following(batch.source, self.model.spec.marks)
+            source = self.model.source_loss * self._cross_entropy(memory.tokens, gold)
             loss = loss + (source - source.detach())
         return loss
 
     def target_loss(self, memory: Memory, tokens: Tensor, gold: Tensor) -> Tensor:
         hidden, _ = self.model.decode(tokens, memory)
-        real = gold != PAD
+        real = gold != self.model.spec.marks.pad
         return self._cross_entropy(hidden[real], gold[real])
 
     def _cross_entropy(self, hidden: Tensor, gold: Tensor, odds: Tensor | None = None) -> Tensor:
         output = self.model.embedding if self.model.output is None else self.model.output
-        smoothing = self.smoothing if self.training else 0.0
-        return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, smoothing, odds)
+        smoothing, pad = self.smoothing if self.training else 0.0, self.model.spec.marks.pad
+        return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, smoothing, odds, pad=pad)
 
 
-def following(source: Source) -> Tensor:
-    """[S] the token after each source token; BOS, where the target begins, after an example's last."""
+def following(source: Source, marks: Marks) -> Tensor:
+    """[S] the token after each source token; the start of the target after an example's last."""
     last = source.layout.sizes.cumsum(0) - 1
-    return source.ids.roll(-1).index_fill(0, last, BOS)
+    return source.ids.roll(-1).index_fill(0, last, marks.start)
 
 
 def final_norm(spec: TransformerSpec, last: bool = False) -> nn.Module:

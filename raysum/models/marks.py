@@ -14,18 +14,24 @@ class Marks(BaseModel, extra="forbid", frozen=True):
     """Ids of what stands for no text. By default those of the published WikiSum vocabulary, which vocabularies trained
     by raysum have too; there ``mask``, ``<s>``, stands for nothing else, and hides a word in pre-training.
 
-    A target is ``start``, ``target_prefix``, its pieces, ``end``. What an encoder reads as one sequence, a paragraph or
-    joined paragraphs, stands between ``prefix`` and ``suffix``.
+    A target is ``start``, ``target_prefix``, its pieces, ``end``. A paragraph that an encoder reads by itself stands
+    between ``prefix`` and ``suffix``; joined paragraphs between ``prefix`` and ``joined_end``.
     """
 
     pad: Id = 6
     start: Id = 4
     end: Id = 5
     unknown: Id | None = 0
-    mask: Id | None = 1
-    title_end: tuple[Id, ...] = Field((3,), description="behind the title, which opens the first paragraph")
+    mask: Id = 1
+    title_end: tuple[Id, ...] = Field(
+        (3,), min_length=1, description="behind the title, which opens the first paragraph"
+    )
     paragraph_end: tuple[Id, ...] = Field((7,), description="between paragraphs that are joined")
     sentence_end: Id | None = Field(8, description="between sentences of a target; None where nothing marks them")
     prefix: tuple[Id, ...] = ()
     suffix: tuple[Id, ...] = ()
+    joined_end: tuple[Id, ...] = Field((5,), description="behind the last of the paragraphs that are joined")
     target_prefix: tuple[Id, ...] = ()
+
+
+PUBLISHED = Marks()

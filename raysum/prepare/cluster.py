@@ -16,7 +16,7 @@ from raysum.prepare.sources.shape import keys_told
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row
-    from raysum.data.vocabulary import Vocabulary
+    from raysum.data.tokenizer import Tokenizer
 
 _MOST_REFERENCES = 64  # of a cluster: each is a column of the table of lengths
 
@@ -74,10 +74,11 @@ def _document(item: Any, name: str) -> tuple[str, str]:
     return name, item
 
 
-def columns_of(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> Row:
+def columns_of(cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer) -> Row:
     """Id, title, names of the documents, references and kept fields. Raises Rejected where these are no JSON."""
     targets = [(text, vocabulary.encode_summary(text, recipe.normalize)) for text in cluster.summaries]
-    targets = [(text, ids) for text, ids in targets if len(ids) > 2]  # more than BOS and EOS
+    empty = 2 + len(vocabulary.marks.target_prefix)  # start and end
+    targets = [(text, ids) for text, ids in targets if len(ids) > empty]
     (summary, target), *others = targets or [("", [])]
     return {
         "id": cluster.id,

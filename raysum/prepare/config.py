@@ -50,7 +50,10 @@ class Shaped(Section):
 class PrepareConfig(Choices, Shaped):
     out: str = Field(description="dataset folder to write")
     vocab: str | None = Field(
-        None, description="SentencePiece model, or a published folder with a tokenizer.json; without it one is trained"
+        None, description="SentencePiece model, or the folder of a published model; without it one is trained"
+    )
+    language: str | None = Field(
+        None, description="of the texts, by its code in a published tokenizer that knows several, such as de_DE"
     )
     pieces: int = Field(
         32000, gt=len(SPECIAL_PIECES), le=1_000_000, description="pieces of a trained vocabulary (HT, section 4)"
@@ -74,6 +77,8 @@ class PrepareConfig(Choices, Shaped):
                 f"no ranker {self.ranker!r:.100}: give tfidf, lexrank, none, or the folder of one that "
                 "`raysum train ranker data=DATA out=RUN` trained"
             )
+        if self.language is not None and self.vocab is None:
+            raise ValueError(f"language {self.language!r} is of a published tokenizer; name its folder by vocab")
         if self.valid + self.test >= 1:
             raise ValueError(
                 f"valid {self.valid:g} and test {self.test:g} hold out all clusters; leave some for training"

@@ -11,7 +11,7 @@ import numpy as np
 from raysum.data.recipe import Recipe
 from raysum.data.rows import title_tokens
 from raysum.metrics.tfidf import words
-from raysum.models.special_ids import BOS, EOS
+from raysum.models.marks import PUBLISHED
 from raysum.prepare.cluster import columns_of, read_cluster
 from raysum.prepare.figures import bigram_counts, language_counts
 from raysum.prepare.graphs import NO_EDGES, Edges
@@ -19,13 +19,13 @@ from raysum.prepare.sources.record import Rejected
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row
-    from raysum.data.vocabulary import Vocabulary
+    from raysum.data.tokenizer import Tokenizer
 
 IDS = "paragraph_ids"
 _GRAPHS = {"similarity": ("sim_graph", "topic_graph"), "discourse": ("discourse_graph",)}
 
 
-def decoded(raw: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
+def decoded(raw: Mapping[str, Any], vocabulary: Tokenizer) -> dict[str, Any]:
     """The cluster as texts: each paragraph, the title that opens the first, and the summary where there is none yet.
 
     Raises Rejected where ids are wrong.
@@ -33,13 +33,15 @@ def decoded(raw: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     return _texts(raw, *_read(raw, vocabulary), vocabulary)
 
 
-def _read(raw: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[list[np.ndarray], np.ndarray]:
+def _read(raw: Mapping[str, Any], vocabulary: Tokenizer) -> tuple[list[np.ndarray], np.ndarray]:
     """The ids of each paragraph, and of the summary."""
+    if vocabulary.marks != PUBLISHED:
+        raise Rejected("rows of ids are in the pieces of a SentencePiece vocabulary", "with <T>, <S> and </S>")
     return _paragraphs(raw, vocabulary), _ids(raw.get("target_ids") or [], vocabulary)
 
 
 def _texts(
-    raw: Mapping[str, Any], paragraphs: list[np.ndarray], target: np.ndarray, vocabulary: Vocabulary
+    raw: Mapping[str, Any], paragraphs: list[np.ndarray], target: np.ndarray, vocabulary: Tokenizer
 ) -> dict[str, Any]:
     first = title_tokens(paragraphs[0])
     texts = raw.get("paragraph_texts")
@@ -48,15 +50,16 @@ def _texts(
         texts = [vocabulary.decode(ids.tolist()) for ids in opened]
     left = {name: value for name, value in raw.items() if name not in (IDS, "target_ids", "paragraph_texts", "graphs")}
     title = raw.get("title") or vocabulary.decode(paragraphs[0][:first].tolist())
-    summary = left.get("summary") or "\n".join(vocabulary.decode(one) for one in vocabulary.sentences(target.tolist()))
+    summary = left.get("summary") or "\n".join(vocabulary.sentences(target.tolist()))
     return left | {"title": title, "paragraphs": texts, "summary": summary}
 
 
-def encoded_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> tuple[Row, Counter[str]]:
+def encoded_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Tokenizer) -> tuple[Row, Counter[str]]:
     """The row of a cluster of ids, best paragraph first, and what was cut. Raises Rejected where ids are wrong."""
     paragraphs, target = _read(raw, vocabulary)
     cluster = read_cluster(_texts(raw, paragraphs, target, vocabulary))
-    if len(target) and (target[0] != BOS or target[-1] != EOS):
+    marks = vocabulary.marks
+    if len(target) and (target[0] != marks.start or target[-1] != marks.end):
         raise Rejected("target ids do not begin with <S> and end with </S>")
     real = [number for number, ids in enumerate(paragraphs) if len(ids)]
     kept = real[: recipe.max_paragraphs]
@@ -97,7 +100,7 @@ def encoded_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) 
     return row, counts + bigram_counts(row, sizes, held, everything, recipe, vocabulary) + language_counts(cluster)
 
 
-def _paragraphs(raw: Mapping[str, Any], vocabulary: Vocabulary) -> list[np.ndarray]:
+def _paragraphs(raw: Mapping[str, Any], vocabulary: Tokenizer) -> list[np.ndarray]:
     given = raw[IDS]
     if not isinstance(given, list):
         raise Rejected("paragraphs of ids are no list of lists")
@@ -109,7 +112,7 @@ def _paragraphs(raw: Mapping[str, Any], vocabulary: Vocabulary) -> list[np.ndarr
     return found
 
 
-def _ids(given: Any, vocabulary: Vocabulary) -> np.ndarray:
+def _ids(given: Any, vocabulary: Tokenizer) -> np.ndarray:
     try:
         ids = np.asarray(given if len(given) else np.empty(0, np.int64))
     except (ValueError, TypeError):

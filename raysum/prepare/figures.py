@@ -13,7 +13,7 @@ from raysum.metrics.tfidf import words
 if TYPE_CHECKING:
     from raysum.data.recipe import Recipe
     from raysum.data.rows import Row
-    from raysum.data.vocabulary import Vocabulary
+    from raysum.data.tokenizer import Tokenizer
     from raysum.prepare.cluster import Cluster
 
 _DOCUMENTS, _CHARACTERS = 4, 300  # of a cluster that are looked at; of each, out of its middle
@@ -34,7 +34,7 @@ def bigram_counts(
     kept: Iterable[Sequence[str]],
     everything: Iterable[Sequence[str]],
     recipe: Recipe,
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
 ) -> Counter[str]:
     """How many different bigrams of the reference stand in ``everything``, the words of all paragraphs, and how many
     of these in what the row holds of those that are ``kept``, which had so many ``tokens`` [M] before they were cut."""
@@ -45,7 +45,7 @@ def bigram_counts(
 
 
 def _held(
-    row: Row, tokens: Sequence[int], kept: Iterable[Sequence[str]], recipe: Recipe, vocabulary: Vocabulary
+    row: Row, tokens: Sequence[int], kept: Iterable[Sequence[str]], recipe: Recipe, vocabulary: Tokenizer
 ) -> Iterator[Sequence[str]]:
     """The words of each paragraph of a row, of one that was cut those of the ids that are left."""
     starts = [row["title_tokens"], *row["paragraph_offsets"][1:]]

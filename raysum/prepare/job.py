@@ -15,9 +15,11 @@ from raysum.config.loading import section_of
 from raysum.data.clean import Normalization, normalize
 from raysum.data.dataset import REJECTED, VOCABULARY, Dataset
 from raysum.data.recipe import read_recipe
+from raysum.data.tokenizer import Tokenizer
 from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
+from raysum.models.specs.bert import BertSpec
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.encoded import IDS
@@ -83,8 +85,8 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     began, config = time.monotonic(), section_of(PrepareConfig, {**settings, "out": str(out)})
     ranker = Run.open(config.ranker) if config.ranker_is_run else None
     pieces = config.vocab or (ranker and ranker.vocabulary)
-    given = Vocabulary.load(pieces) if pieces else None
-    if given and given.pieces != Vocabulary.pieces and config.kind != "extraction":
+    given = Tokenizer.load(pieces, config.language) if pieces else None
+    if given and given.pieces == BertSpec.PIECES and config.kind != "extraction":
         raise UserError(f"{config.vocab} is a bert's, which labels sentences: give --kind extraction, too")
     shape = config.shape
     named = [sources] if isinstance(sources, str | Path) else list(sources)
@@ -107,7 +109,7 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
 
 
 def _writer(
-    folder: Path, found: list[RawSource], config: PrepareConfig, given: Vocabulary | None, ranker: Run | None
+    folder: Path, found: list[RawSource], config: PrepareConfig, given: Tokenizer | None, ranker: Run | None
 ) -> DatasetWriter:
     """What makes the dataset in ``folder``, once the vocabulary is trained that was not ``given``."""
     how = config.normalize or (given.suggested_normalization() if given else "none")
@@ -118,7 +120,7 @@ def _writer(
         how = config.normalize or read_recipe(ranker.recipe, str(ranker.path)).normalize
         ranker_sha256 = keep_ranker(ranker, given, folder)
     former = folder / VOCABULARY if is_begun(folder) else None
-    vocabulary = given or (Vocabulary.load(former) if former else _train_vocabulary(found, config, how))
+    vocabulary = given or (Tokenizer.load(former) if former else _train_vocabulary(found, config, how))
     recipe = config.recipe(vocabulary.sha256, how, ranker_sha256, _boilerplate(found, config))
     return DatasetWriter(folder, config.kind, recipe, vocabulary)
 
@@ -131,7 +133,7 @@ def _say_idle(sources: list[RawSource], shape: Shape) -> None:
             say(f"{told} in the {looked} rows looked at" if looked == _LOOKED else f"{told} in any row")
 
 
-def _given(vocabulary: Vocabulary | None, ranker: Run | None) -> Iterator[str]:
+def _given(vocabulary: Tokenizer | None, ranker: Run | None) -> Iterator[str]:
     """What tells the vocabulary and the weights of the ranker from others."""
     if vocabulary:
         yield vocabulary.sha256

@@ -16,9 +16,8 @@ import torch
 
 from raysum.data.clean import Normalization, normalize
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.models.batch import Source
-from raysum.models.special_ids import TITLE_END
 from raysum.models.systems.ranker import Titles
 from raysum.prepare.sentences import head
 from raysum.restore import fill, restore_ranker
@@ -35,7 +34,7 @@ _DIGITS = 6  # of a score: what differs less is in the documents' order, on any 
 class LearnedRanker:
     """A ranker's ``model`` in evaluation mode, and how texts reach it: ``tokens`` of a paragraph are read, at most."""
 
-    def __init__(self, model: Any, vocabulary: Vocabulary, how: Normalization, tokens: int):
+    def __init__(self, model: Any, vocabulary: Tokenizer, how: Normalization, tokens: int):
         self.model, self.vocabulary, self.how, self.tokens = model, vocabulary, how, tokens
 
     @classmethod
@@ -56,13 +55,14 @@ class LearnedRanker:
         with safe_open(str(file), "pt") as opened:
             told = json.loads(opened.metadata()[_TOLD])
         model = fill(build(spec_class(told["model"]["system"])(**told["model"])), load(content), file)
-        return cls(model.to(where or device()).eval(), Vocabulary.load(vocabulary), recipe.normalize, told["tokens"])
+        return cls(model.to(where or device()).eval(), Tokenizer.load(vocabulary), recipe.normalize, told["tokens"])
 
     @torch.inference_mode()
     def scores(self, title: str, paragraphs: Sequence[str]) -> np.ndarray:
         """[M] how much of a summary each paragraph holds, for the title: 0 to 1, higher = better."""
-        named = [*self._encode([title])[0][: self.tokens // 2], TITLE_END]
-        known = [ids or [TITLE_END] for ids in self._encode(paragraphs)]
+        mark = [*self.vocabulary.marks.title_end]
+        named = [*self._encode([title])[0][: self.tokens // 2], *mark]
+        known = [ids or mark for ids in self._encode(paragraphs)]
         parts = [self._scores(named, known[at : at + _AT_ONCE]) for at in range(0, len(known), _AT_ONCE)]
         return torch.cat(parts).double().cpu().numpy().round(_DIGITS)
 
@@ -79,7 +79,7 @@ class LearnedRanker:
         return [ids[: self.tokens] for ids in self.vocabulary.encode_all(heads)]
 
 
-def keep_ranker(run: Run, vocabulary: Vocabulary, folder: Path) -> str:
+def keep_ranker(run: Run, vocabulary: Tokenizer, folder: Path) -> str:
     """Put the best ranker of ``run`` into ``folder``; the hash of its file.
 
     Raises UserError where the run is no ranker's, or has another vocabulary.

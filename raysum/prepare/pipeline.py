@@ -14,9 +14,7 @@ import numpy as np
 
 from raysum.data.clean import Parting, bigrams, is_clone, normalize, on_one_line, paragraph_spans, pieces
 from raysum.data.recipe import Recipe
-from raysum.data.sentences import quick_sentence_spans
 from raysum.metrics.tfidf import words
-from raysum.models.special_ids import TITLE_END
 from raysum.prepare.cluster import Cluster, columns_of, read_cluster
 from raysum.prepare.encoded import IDS, decoded, encoded_row
 from raysum.prepare.figures import bigram_counts, language_counts
@@ -29,7 +27,7 @@ from raysum.prepare.sources.record import Rejected
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row
-    from raysum.data.vocabulary import Vocabulary
+    from raysum.data.tokenizer import Tokenizer
     from raysum.prepare.learned import LearnedRanker
 
 _LARGE = 1 << 20  # characters of a cluster from which on it is worth the time to save memory
@@ -51,7 +49,7 @@ class Paragraph(NamedTuple):
 
 
 def prepare_example(
-    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary, ranker: LearnedRanker | None = None
+    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Tokenizer, ranker: LearnedRanker | None = None
 ) -> Row:
     """The dataset row of a raw cluster: lists as numpy arrays, ``text`` and ``source`` as lists of str.
 
@@ -61,7 +59,7 @@ def prepare_example(
     return prepare_counted(raw, recipe, vocabulary, ranker, whole=False)[0]
 
 
-def sentence_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary) -> Row:
+def sentence_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Tokenizer) -> Row:
     """A raw cluster as a row of kind extraction without labels, whatever rows ``recipe`` makes.
 
     Raises Rejected where it has no sentence.
@@ -71,7 +69,7 @@ def sentence_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary)
 
 
 def prepare_rows(
-    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Vocabulary, ranker: LearnedRanker | None = None
+    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Tokenizer, ranker: LearnedRanker | None = None
 ) -> tuple[list[Row], Counter[str]]:
     """The rows that a raw cluster adds to a dataset, several where it is to pre-train on; as ``prepare_counted``."""
     if recipe.kind == "pretraining":
@@ -83,7 +81,7 @@ def prepare_rows(
 def prepare_counted(
     raw: Mapping[str, Any],
     recipe: Recipe,
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
     ranker: LearnedRanker | None = None,
     whole: bool = True,
 ) -> tuple[Row, Counter[str]]:
@@ -125,7 +123,7 @@ def prepare_counted(
     return row, counts
 
 
-def _texts(raw: Mapping[str, Any], vocabulary: Vocabulary) -> Mapping[str, Any]:
+def _texts(raw: Mapping[str, Any], vocabulary: Tokenizer) -> Mapping[str, Any]:
     return decoded(raw, vocabulary) if IDS in raw else raw
 
 
@@ -160,7 +158,7 @@ def _ranked(
     cluster: Cluster,
     paragraphs: list[Paragraph],
     recipe: Recipe,
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
     ranker: LearnedRanker | None,
 ) -> tuple[list[Paragraph], np.ndarray]:
     """The paragraphs, long ones in pieces where the recipe says so, best first; and their scores."""
@@ -180,12 +178,12 @@ def _ranked(
 
 
 def _split(
-    cluster: Cluster, paragraphs: list[Paragraph], recipe: Recipe, vocabulary: Vocabulary, room: int | None = None
+    cluster: Cluster, paragraphs: list[Paragraph], recipe: Recipe, vocabulary: Tokenizer, room: int | None = None
 ) -> Iterator[Paragraph]:
     """``paragraphs``, those of more than ``room`` tokens (by default the recipe's) in pieces; document by document."""
 
     def count(texts: list[str]) -> list[int]:
-        return [*map(len, vocabulary.encode_all([normalize(text, recipe.normalize) for text in texts]))]
+        return vocabulary.counts([normalize(text, recipe.normalize) for text in texts])
 
     most = room or recipe.paragraph_tokens
     more = Counter[int]()  # pieces than paragraphs so far, by document
@@ -209,10 +207,11 @@ def _split(
         more[paragraph.document] += len(spans) - 1
 
 
-def _title_ids(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> list[int]:
+def _title_ids(cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer) -> list[int]:
     """The title opens paragraph 0 as a sentence of its own; a long one leaves that paragraph half of its tokens."""
     head = next(pieces(cluster.title, _most_read(recipe)))
-    return [*vocabulary.encode(normalize(head, recipe.normalize))[: recipe.paragraph_tokens // 2], TITLE_END]
+    ids = vocabulary.encode(normalize(head, recipe.normalize))
+    return [*ids[: recipe.paragraph_tokens // 2], *vocabulary.marks.title_end]
 
 
 def _most_read(recipe: Recipe) -> int:
@@ -224,16 +223,13 @@ def _encode(
     paragraphs: list[Paragraph],
     scores: np.ndarray,
     recipe: Recipe,
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
     whole: bool,
 ) -> tuple[Row, np.ndarray, list[Paragraph]]:
     """The row; [M] the tokens that each paragraph had before it was cut, as far as they were encoded; and these."""
     most = _most_read(recipe)
     heads = [next(pieces(p.text, most)) for p in paragraphs]
-    sentences = [[head[start:end] for start, end in quick_sentence_spans(head)] for head in heads]
-    texts = [normalize(sentence, recipe.normalize) for group in sentences for sentence in group]
-    left = iter(vocabulary.encode_all(texts))
-    tokenized = [[next(left) for _ in group] for group in sentences]
+    tokenized = vocabulary.encode_sentences(heads, recipe.normalize)
     real = [i for i, group in enumerate(tokenized) if any(group)]
     if not real:
         raise Rejected("no text in the documents")

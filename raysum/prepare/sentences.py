@@ -23,14 +23,14 @@ from raysum.prepare.sources.record import Rejected
 if TYPE_CHECKING:
     from raysum.data.recipe import Recipe
     from raysum.data.rows import Row
-    from raysum.data.vocabulary import Vocabulary
+    from raysum.data.tokenizer import Tokenizer
 
 MOST_SENTENCES = 2000  # of a cluster to extract from, the first so many
 _DOCUMENT = 30  # sentences of a row to pre-train on, at most (HIBERT, section 4.1)
 _READ = 64  # characters for each token that is kept: what is longer is not looked at whole
 
 
-def extraction_row(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> tuple[Row, Counter[str]]:
+def extraction_row(cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer) -> tuple[Row, Counter[str]]:
     """All sentences of a cluster with their ``labels``, and what was dropped on the way.
 
     Nothing is left out as a clone of the summary: to find it is the task. Raises Rejected where there is no sentence.
@@ -48,7 +48,7 @@ def extraction_row(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> 
     return row, counts
 
 
-def pretraining_rows(cluster: Cluster, recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Row], Counter[str]]:
+def pretraining_rows(cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer) -> tuple[list[Row], Counter[str]]:
     """Rows of at most 30 sentences of one document each; about equally long where there are several of one."""
     found, encoded = _encoded(passages(cluster), recipe, vocabulary)
     common = columns_of(cluster, recipe, vocabulary)
@@ -87,7 +87,7 @@ def _parts(documents: Sequence[int]) -> Iterator[range]:
             yield range(int(part[0]), int(part[-1]) + 1)
 
 
-def _encoded(found: Sequence[Passage], recipe: Recipe, vocabulary: Vocabulary) -> tuple[list[Passage], list[list[int]]]:
+def _encoded(found: Sequence[Passage], recipe: Recipe, vocabulary: Tokenizer) -> tuple[list[Passage], list[list[int]]]:
     """The sentences of which the vocabulary makes anything, and their ids, not yet cut."""
     ids = vocabulary.encode_all(
         [normalize(head(passage.quote, recipe.paragraph_tokens), recipe.normalize) for passage in found]

@@ -9,7 +9,7 @@ from raysum.config.loading import load_config, pairs
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.familiar import learn
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.run import Checkpoint, Run, RunResult
 from raysum.runtime.lock import LOCK, held
@@ -181,7 +181,7 @@ def _given(config: Config) -> tuple[Dataset, Config]:
         raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
     dataset = Dataset.open(config.data)
     dataset.check_shards()
-    model = config.model.fitted(Vocabulary.load(dataset.vocabulary_path))
+    model = config.model.fitted(Tokenizer.load(dataset.vocabulary_path))
     return dataset, config.model_copy(update={"model": model})
 
 

@@ -17,13 +17,12 @@ from raysum.config.problems import validate
 from raysum.config.sections import Config, TrainConfig
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
 from raysum.data.rows import table_of
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.data.writer import DatasetWriter
 from raysum.decode.scores import shares
 from raysum.errors import UserError
 from raysum.models.batch import Batch, move
 from raysum.models.generator import Generator
-from raysum.models.special_ids import PAD
 from raysum.restore import restore
 from raysum.run import Run
 from raysum.runtime.placement import device, share
@@ -102,7 +101,7 @@ def attention_labels(model: Generator, batch: Batch) -> tuple[torch.Tensor, torc
     memory = model.encode(batch.source)
     _, attention = model.decode(batch.target[:, :-1], memory, attention=True)
     assert attention is not None, "it was asked for"
-    predicted = (batch.target[:, 1:] != PAD)[..., None]
+    predicted = (batch.target[:, 1:] != model.spec.marks.pad)[..., None]
     return model.paragraphs(memory).float(), shares((shares(attention) * predicted).sum(1))
 
 
@@ -132,7 +131,7 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
     session = ray_session(address, workers + 1, "train") if workers else nullcontext()
     with new_folder(folder) as unfinished, session:
         recipe = dataset.recipe.model_copy(update={"ranker_sha256": None})  # what it ranked is ranked
-        writer = DatasetWriter(unfinished, "alignment", recipe, Vocabulary.load(dataset.vocabulary_path))
+        writer = DatasetWriter(unfinished, "alignment", recipe, Tokenizer.load(dataset.vocabulary_path))
         step, settings = str(best.step), config.train
         shards = [writer.add(one.split, one.split, _labelled(run, step, one, settings)) for one in streams]
         writer.finish(shards, origin=origin)

@@ -9,7 +9,7 @@ import yaml
 
 from raysum.config.loading import merge, pairs, parse_yaml, read_text
 from raysum.data.dataset import Dataset
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.run import Run
@@ -110,7 +110,7 @@ def _check_training(space: Space, dataset: Dataset) -> Space:
     dataset.split("valid")  # trials are compared by it
     if space.then:
         next(read_examples(dataset, space.then.config.split))
-    pieces = len(Vocabulary.load(dataset.vocabulary_path))
+    pieces = len(Tokenizer.load(dataset.vocabulary_path))
     fitted = replace(space, overrides=(*space.overrides, f"model.vocabulary={pieces}"))
     fitted.check_budget()
     return fitted

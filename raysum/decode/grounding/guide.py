@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raysum.data.clean import Normalization, normalize
 from raysum.data.rows import Row
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.decode.grounding.cluster import Cluster, State
 from raysum.decode.grounding.contexts import BEGIN, CONTEXTS, INSIDE
 from raysum.decode.grounding.pieces import Pieces
@@ -113,7 +113,7 @@ class Guided:
 class Grounding:
     """Makes the guides of rows, for one vocabulary and what is done to text before it."""
 
-    def __init__(self, vocabulary: Vocabulary, how: Normalization):
+    def __init__(self, vocabulary: Tokenizer, how: Normalization):
         self._vocabulary, self._how = vocabulary, how
         self._bases: dict[str, tuple[Pieces, Cluster]] = {}
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.tokenizer import Tokenizer
 from raysum.decode.grounding.contexts import CONTEXTS, INSIDE, WORD, Signs
 
 _BEFORE, _BEHIND = re.compile(r"\A[\W_]*"), re.compile(r"(?<![\W_])[\W_]*\Z")  # the signs around the words of a piece
@@ -23,7 +23,7 @@ class Pieces:
     the sources say, else -inf.
     """
 
-    def __init__(self, vocabulary: Vocabulary, mode: str):
+    def __init__(self, vocabulary: Tokenizer, mode: str):
         self.signs = Signs(mode)
         self.size = len(vocabulary)
         spellings = vocabulary.spellings()

@@ -22,12 +22,13 @@ class Kind:
 
     table: str
     spec: Callable[..., FamilySpec]
+    prefix: str = "model."  # of the names of most tensors
     layers: tuple[str, str] = ("encoder.layers.", "decoder.layers.")
     counts: tuple[str, str] = ("encoder_layers", "decoder_layers")
 
 
-_BART, _LED = Kind("bart", bart_like), Kind("led", bart_like)
-_T5 = Kind("t5", t5, ("encoder.block.", "decoder.block."), ("num_layers", "num_decoder_layers"))
+_BART, _LED = Kind("bart", bart_like), Kind("led", bart_like, "led.")
+_T5 = Kind("t5", t5, "", ("encoder.block.", "decoder.block."), ("num_layers", "num_decoder_layers"))
 KINDS = {"bart": _BART, "mbart": _BART, "pegasus": _BART, "led": _LED, "t5": _T5}
 
 # Tied or fixed, so of no use of their own; T5's first releases have a bias of distances in a cross-attention, unused.
@@ -53,7 +54,7 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
     if name not in KINDS:
         raise UserError(f"{folder} is a {name}; read are {', '.join(KINDS)}")
     kind = KINDS[name]
-    arrays = {name.removeprefix("model.").removeprefix("led."): array for name, array in read_arrays(folder).items()}
+    arrays = {name.removeprefix(kind.prefix): array for name, array in read_arrays(folder).items()}
     try:
         layers = config[kind.counts[0]], config.get(kind.counts[1]) or config[kind.counts[0]]
         mixes = encoder or ("W" if kind is _LED else "L") * layers[0], decoder or "F" * layers[1]
@@ -68,7 +69,7 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
 def placed(arrays: Arrays, spec: FamilySpec, kind: Kind) -> dict[str, Tensor]:
     """Arrays by transformers' names under ours."""
     spare = {name for name in arrays if name in _SPARE or ("_global." in name and "W" not in spec.encoder)}
-    return read(arrays, f"huggingface/{kind.table}", _parts(spec, kind), spare)
+    return read(arrays, f"huggingface/{kind.table}", parts_of(spec, kind), spare)
 
 
 def _check_mixes(mixes: tuple[str, str], layers: tuple[int, int]) -> None:
@@ -80,7 +81,8 @@ def _check_mixes(mixes: tuple[str, str], layers: tuple[int, int]) -> None:
             )
 
 
-def _parts(spec: FamilySpec, kind: Kind) -> Iterable[Part]:
+def parts_of(spec: FamilySpec, kind: Kind) -> Iterable[Part]:
+    """The sections of the table of names that a model of ``spec`` is made of."""
     made = spec.backbone
     assert made is not None
     yield "model", "", ""
@@ -122,12 +124,13 @@ def _new(spec: FamilySpec, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Parameters that the weights lack, as they begin: what would change the model's states is zero."""
     torch.manual_seed(0)
     fresh = {name: value.detach() for name, value in systems.build(spec).named_parameters() if name not in weights}
-    return {name: torch.zeros_like(value) if _silent(name) else value for name, value in fresh.items()}
+    return {name: torch.zeros_like(value) if is_silent(name, spec) else value for name, value in fresh.items()}
 
 
-def _silent(name: str) -> bool:
-    """Whether it is the last projection of what is new: of a global layer, or beside the words of P and V."""
-    side, _, within = name.split(".", 2)
+def is_silent(name: str, spec: FamilySpec) -> bool:
+    """Whether a parameter is of the last projection of what is new: a global layer, or what P and V read beside words."""
+    side, _, rest = name.partition(".")
+    number, _, within = rest.partition(".")
     if side == "encoder":
-        return within.startswith(("attention.out.", "ffn.outer."))
+        return spec.encoder[int(number)] == "G" and within.startswith(("attention.out.", "ffn.outer."))
     return side == "decoder" and within.startswith(("cross.paragraphs.out.", "cross.contexts.out."))

@@ -9,22 +9,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from raysum.models.special_ids import PAD
-
 _CHUNK = 256  # target positions whose [V] scores exist at one time: 256 x 32,000 in fp32 are 33 MB
 
 
 def smoothed_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, gold: Tensor, smoothing: float, odds: Tensor | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gold: Tensor,
+    smoothing: float,
+    odds: Tensor | None = None,
+    *,
+    pad: int,
 ) -> Tensor:
     """Sum over T of ``-sum_v q(v) log p(v)`` with ``p = softmax(hidden W' + bias)``; [T, D], [V, D], [V], [T] -> [].
 
-    ``q`` is HT's published code's: ``1 - smoothing`` on the gold id, 0 on PAD, ``smoothing / (V - 2)`` on each other.
-    That code's KL(q, p) is this minus the entropy of q, a constant.
+    ``q`` is HT's published code's: ``1 - smoothing`` on the gold id, 0 on ``pad``, ``smoothing / (V - 2)`` on each
+    other. That code's KL(q, p) is this minus the entropy of q, a constant.
     With ``odds`` [T] the gold id has ``p(v) + exp(odds)`` in place of ``p(v)``; the others stay.
     [T, V] never exists at once: scores and gradients are computed chunk by chunk in the forward pass.
     """
-    return _SmoothedCrossEntropy.apply(hidden, weight, bias, gold, odds, smoothing, torch.is_grad_enabled())
+    return _SmoothedCrossEntropy.apply(hidden, weight, bias, gold, odds, smoothing, pad, torch.is_grad_enabled())
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -37,6 +42,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         gold: Tensor,
         odds: Tensor | None,
         smoothing: float,
+        pad: int,
         gradients: bool,
     ) -> Tensor:
         kind = hidden.device.type
@@ -56,7 +62,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             whole = log_gold if odds is None else torch.logaddexp(log_gold, odds[start : start + _CHUNK, None])
             loss -= (1 - smoothing) * whole.sum()
             if smoothing:
-                loss -= spread * (log_p.sum() - log_gold.sum() - log_p[:, PAD].sum())
+                loss -= spread * (log_p.sum() - log_gold.sum() - log_p[:, pad].sum())
             if grad_hidden is None or grad_weight is None:
                 continue
             difference = log_p.exp_()  # becomes p - q
@@ -67,7 +73,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 difference.mul_(1 - copied)
                 lead += copied
             difference.sub_(spread)
-            difference[:, PAD] += spread
+            difference[:, pad] += spread
             difference.scatter_add_(1, target, lead)
             if grad_bias is not None:
                 grad_bias += difference.sum(0)
@@ -81,4 +87,4 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         pairs = zip(ctx.grads, ctx.dtypes, strict=True)
-        return *((None if g is None else (g * grad).to(dtype)) for g, dtype in pairs), None, None
+        return *((None if g is None else (g * grad).to(dtype)) for g, dtype in pairs), None, None, None

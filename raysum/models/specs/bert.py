@@ -1,6 +1,6 @@
 """The specification of BERT as a labeller of sentences."""
 
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -51,11 +51,11 @@ class BertSpec(Spec):
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         return self
 
-    def fitted(self, vocabulary: Sized) -> "BertSpec":
+    def fitted(self, tokenizer: Any) -> "BertSpec":
         """A model may have more pieces than its tokenizer."""
-        self.check_pieces(vocabulary)
-        told = {"vocabulary": max(self.vocabulary, len(vocabulary)), **getattr(vocabulary, "marks", {})}
-        return self.model_copy(update=told)
+        self.check_pieces(tokenizer)
+        (cls,), (sep,) = tokenizer.marks.prefix, tokenizer.marks.suffix
+        return self.model_copy(update={"vocabulary": max(self.vocabulary, len(tokenizer)), "cls": cls, "sep": sep})
 
     def published(self, config: Mapping[str, Any], names: Iterable[str]) -> dict[str | None, str]:
         if config.get("model_type") != "bert":

@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from raysum.models.marks import PUBLISHED, Marks
 from raysum.models.specs.backbone import Backbone
 from raysum.systems import Size, Spec
 
@@ -17,6 +18,7 @@ class TransformerSpec(Spec):
     attends_to_paragraphs: ClassVar = True
 
     vocabulary: int = Field(32000, gt=8, le=100_000_000, description="number of pieces")
+    marks: Marks = Field(PUBLISHED, description="ids that tell where texts begin and end: those of the vocabulary")
     width: Size = Field(256, description="D")
     ffn: Size = Field(1024, description="hidden width of the feed-forward networks")
     heads: Size = Field(8, description="H of self- and cross-attention")

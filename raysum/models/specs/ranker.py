@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from raysum.models.marks import PUBLISHED, Marks
 from raysum.systems import Size, Spec
 
 
@@ -18,6 +19,7 @@ class RankerSpec(Spec):
 
     system: Literal["ranker"] = "ranker"
     vocabulary: int = Field(32000, gt=8, le=100_000_000, description="number of pieces")
+    marks: Marks = Field(PUBLISHED, description="ids that tell where texts begin and end: those of the vocabulary")
     width: Size = Field(256, description="of the word embeddings")
     hidden: Size = Field(256, description="of both LSTMs and of the matching features")
     dropout: float = Field(0.2, ge=0, lt=1, description="before all linear layers")

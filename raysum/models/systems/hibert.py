@@ -1,7 +1,7 @@
 """HIBERT (Zhang et al. 2019): the hierarchical encoder and what it is trained for, masked sentences and labels.
 
 S tokens of all sentences, P sentences, B windows of sentences, K masked sentences, T tokens of the longest of these,
-D width. A sentence's last token is EOS, and a document is what one window holds.
+D width. A sentence ends with the mark of the end, and a document is what one window holds.
 
 The paper leaves open, and here is done: embeddings are multiplied by sqrt(D), as in Vaswani et al. (2017), and the
 vectors of sentences go through dropout after eq. 2, as words do; eq. 3 and 5 stand inside residual connections with
@@ -27,7 +27,6 @@ from raysum.models.layers import (
     position_codes,
     xavier_linear,
 )
-from raysum.models.special_ids import BOS, MASK
 from raysum.models.specs.hibert import HibertSpec
 
 _SELECTED = 0.15  # of the sentences of a document
@@ -92,18 +91,19 @@ class Hibert(SentenceLabeller):
         return x + codes.to(x.dtype)
 
     def sentence_loss(self, vectors: Tensor, ids: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
-        """Minus the log of eq. 7, summed: sentences ``ids`` with their EOS, packed, of ``lengths`` [K] predicted from
+        """Minus the log of eq. 7, summed: sentences ``ids`` with their end, packed, of ``lengths`` [K] predicted from
         their ``vectors`` [K, D]."""
         longest = int(lengths.max())
         mask = torch.arange(longest, device=ids.device) < lengths[:, None]
         index = mask.flatten().nonzero().squeeze(1)
         starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)[:-1]])
-        known = ids.roll(1).index_fill(0, starts, BOS)
+        known = ids.roll(1).index_fill(0, starts, self.spec.marks.start)
         places = index % longest
         x = self.dropout(self._placed(self.embedding(known), places))
         hidden = self.decoder(scatter_padded(x, index, *mask.shape), vectors[:, None])
         matrix, bias = self.decoder.matrix(self.embedding)
-        return smoothed_cross_entropy(hidden.flatten(0, 1).index_select(0, index), matrix, bias, ids, smoothing)
+        real, pad = hidden.flatten(0, 1).index_select(0, index), self.spec.marks.pad
+        return smoothed_cross_entropy(real, matrix, bias, ids, smoothing, pad=pad)
 
 
 class SentenceDecoder(nn.Module):
@@ -177,7 +177,8 @@ class SentencePrediction(nn.Module):
     def forward(self, batch: SentenceBatch) -> Tensor:
         """The mean over predicted tokens, times the sentences of the batch: those are known before it is drawn."""
         source = batch.source
-        given, selected = masked(source, None if self.training else torch.Generator().manual_seed(0))
+        generator = None if self.training else torch.Generator().manual_seed(0)
+        given, selected = masked(source, generator, self.model.spec.marks.mask)
         ids = source.ids[torch.isin(source.layout.token_paragraph, selected)]
         smoothing = self.smoothing if self.training else 0.0
         vectors = self.model.encode(given)[selected]
@@ -185,10 +186,10 @@ class SentencePrediction(nn.Module):
         return loss * (len(source.lengths) / len(ids))
 
 
-def masked(source: Source, generator: torch.Generator | None) -> tuple[Source, Tensor]:
+def masked(source: Source, generator: torch.Generator | None, mask: int) -> tuple[Source, Tensor]:
     """``source`` with 15 % of the sentences of each window, one at least, changed; and which these are, [K] ascending.
 
-    Of them the words of 80 % are MASK, 10 % stay, and for 10 % another sentence of the batch stands there.
+    Of them the words of 80 % are ``mask``, 10 % stay, and for 10 % another sentence of the batch stands there.
     """
     device, layout, total = source.ids.device, source.layout, len(source.lengths)
 
@@ -209,5 +210,5 @@ def masked(source: Source, generator: torch.Generator | None) -> tuple[Source, T
     place = torch.arange(len(sentence), device=device) - (lengths.cumsum(0) - lengths)[sentence]
     ids = source.ids[starts[origin][sentence] + place]
     is_word = place < lengths[sentence] - 1
-    ids = torch.where(hidden[sentence] & is_word, MASK, ids)
+    ids = torch.where(hidden[sentence] & is_word, mask, ids)
     return Source(ids, lengths, source.counts), selected.nonzero().squeeze(1)

@@ -1,7 +1,7 @@
 """Rows for the paragraph ranker: title, paragraphs, and how much of the summary each holds."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -11,9 +11,10 @@ from raysum.data.rows import Row
 from raysum.metrics.rouge import unread
 from raysum.metrics.tfidf import words
 from raysum.metrics.word_rouge import rouge2_recalls
-from raysum.models.special_ids import TITLE_END
+from raysum.models.marks import PUBLISHED, Marks
 from raysum.stream.kinds.base import Arrays, Kind, long
 from raysum.stream.kinds.summarization import cut_source
+from raysum.systems import Spec
 
 if TYPE_CHECKING:
     from raysum.models.systems.ranker import RankingBatch
@@ -28,7 +29,13 @@ class Ranking(Kind):
     """
 
     dataset_kinds = ("ranking", "summarization")
-    columns = ("ids", "title_tokens", "paragraph_offsets", "text", "summary")
+    columns: ClassVar[tuple[str, ...]] = ("ids", "title_tokens", "paragraph_offsets", "text", "summary")
+
+    marks: Marks = PUBLISHED
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Ranking":
+        return cls(getattr(spec, "marks", cls.marks))
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
         tokens, paragraphs, target = lengths.astype(np.int64).T
@@ -38,10 +45,10 @@ class Ranking(Kind):
     def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
         """``title`` flat, ``title_lengths`` [B]; ``ids`` [S], ``lengths`` [P], ``counts`` [B]; ``recall`` [P].
 
-        A title that is not there, and a paragraph that is nothing but the title, is the mark <T> alone.
+        A title that is not there, and a paragraph that is nothing but the title, is the mark behind titles alone.
         """
         whole = source.model_copy(update={"max_tokens": None})
-        mark = np.array([TITLE_END], np.int32)
+        mark = np.array(self.marks.title_end, np.int32)
         titles, paragraphs, counts, recall = [], [], [], []
         for row in rows:
             ids, lengths = cut_source(row, whole)

@@ -9,10 +9,10 @@ from raysum.config.sections import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.errors import UserError
-from raysum.models.special_ids import EOS
+from raysum.models.marks import PUBLISHED, Marks
 from raysum.runtime.extras import needs
 from raysum.stream.kinds.base import Arrays, Kind, long, room
-from raysum.stream.kinds.summarization import cut_source
+from raysum.stream.kinds.summarization import cut_source, framed
 from raysum.systems import Spec
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sentences(Kind):
-    """Cost: tokens, with the EOS that ends each sentence; weight: sentences of a row with a summary.
+    """Cost: tokens, with the mark that ends each sentence; weight: sentences of a row with a summary.
 
     Of each row the first ``source.max_paragraphs`` sentences are read, in windows of at most ``window`` of about the
     same length. ``max_tokens`` does not hold, as sentences are read one by one.
@@ -30,20 +30,24 @@ class Sentences(Kind):
     dataset_kinds = ("extraction",)
     columns: ClassVar[tuple[str, ...]] = ("ids", "paragraph_offsets", "labels")
 
-    marks: ClassVar[int] = 1  # of each sentence
-
     window: int = 30
+    marks: Marks = PUBLISHED
 
     @classmethod
     def of(cls, spec: Spec) -> "Sentences":
         kind = cls if spec.extracts else Documents
-        return kind(getattr(spec, "window", cls.window))
+        return kind(getattr(spec, "window", cls.window), getattr(spec, "marks", cls.marks))
+
+    @property
+    def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What stands before and behind each sentence."""
+        return (), (self.marks.end,)
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
         """Where sentences are cut the cost is an upper bound."""
         tokens, sentences, target = lengths.astype(np.int64).T
         sentences = np.minimum(sentences, source.max_paragraphs)
-        costs = np.minimum(tokens, sentences * source.paragraph_tokens) + self.marks * sentences
+        costs = np.minimum(tokens, sentences * source.paragraph_tokens) + sum(map(len, self.frame)) * sentences
         return costs, np.where(self.counts(target), sentences, 0)
 
     def counts(self, target: np.ndarray) -> np.ndarray:
@@ -55,18 +59,14 @@ class Sentences(Kind):
         whole = source.model_copy(update={"max_tokens": None})
         ids, lengths = zip(*(cut_source(row, whole) for row in rows), strict=True)
         arrays = {
-            "ids": np.concatenate([self.marked(i, n) for i, n in zip(ids, lengths, strict=True)]),
-            "lengths": np.concatenate(lengths, dtype=np.int32) + self.marks,
+            "ids": np.concatenate([framed(i, n, *self.frame) for i, n in zip(ids, lengths, strict=True)]),
+            "lengths": np.concatenate(lengths, dtype=np.int32) + sum(map(len, self.frame)),
             "counts": np.concatenate([self.windows(len(each)) for each in lengths]).astype(np.int32),
         }
         if "labels" in self.columns:
             labels = [row["labels"][: len(each)] for row, each in zip(rows, lengths, strict=True)]
             arrays["labels"] = np.concatenate(labels)
         return arrays
-
-    def marked(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The ``ids`` of a row's sentences, with an EOS behind each."""
-        return np.insert(ids, np.cumsum(lengths), EOS)
 
     def windows(self, count: int) -> np.ndarray:
         """How many of a row's ``count`` sentences are read together, window by window."""
@@ -87,22 +87,20 @@ class Sentences(Kind):
 class Blocks(Sentences):
     """For a BERT: [CLS] before each sentence and [SEP] behind it, whole blocks of ``window`` and what is left over."""
 
-    marks = 2
-
     positions: int = 512  # tokens of a block, at most
     cls: int = 101
     sep: int = 102
 
     @classmethod
     def of(cls, spec: Spec) -> "Blocks":
-        return cls(**{field.name: getattr(spec, field.name) for field in fields(cls)})
+        return cls(**{field.name: getattr(spec, field.name) for field in fields(cls) if field.name != "marks"})
 
     def check(self, dataset: Dataset) -> None:
         needs("transformers", "a bert")
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
         """Raises UserError where a block of the longest sentences is longer than the model can read."""
-        most = self.positions // self.window - self.marks
+        most = self.positions // self.window - 2
         if source.paragraph_tokens > most:
             raise UserError(
                 f"blocks of {self.window} sentences of {source.paragraph_tokens} tokens, [CLS] and [SEP] do not fit "
@@ -110,9 +108,9 @@ class Blocks(Sentences):
             )
         return super().costs(lengths, source)
 
-    def marked(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        edges = np.repeat([0, *np.cumsum(lengths)], 2)[1:-1]
-        return np.insert(ids, edges, np.tile([self.cls, self.sep], len(lengths)))
+    @property
+    def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return (self.cls,), (self.sep,)
 
     def windows(self, count: int) -> np.ndarray:
         return np.diff([*range(0, count, self.window), count])

@@ -1,5 +1,6 @@
 """Rows for summarizing models: paragraphs with their title and edges, and the target, cut to their limits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from raysum.config.sections import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.errors import UserError
-from raysum.models.special_ids import EOS, PAD, PARAGRAPH_END
+from raysum.models.marks import PUBLISHED, Marks
 from raysum.stream.kinds.base import Arrays, Kind, long, padded, room
 from raysum.systems import Spec
 
@@ -21,20 +22,21 @@ _GRAPH: dict[str, type] = {"graph_row": np.int16, "graph_col": np.int16, "graph_
 
 @dataclass(frozen=True)
 class Summarization(Kind):
-    """Cost: source and target tokens; weight: predicted target tokens (all but BOS).
+    """Cost: source and target tokens; weight: predicted target tokens (all but the start).
 
-    What a model reads: its paragraphs as they are, or ``joined`` to one sequence by marks (see ``cut_source``); and
-    with ``graph`` the edges between them.
+    What a model reads: its paragraphs one by one, or ``joined`` to one sequence, with the ``marks`` that tell where
+    they begin and end (see ``cut_source``); and with ``graph`` the edges between them.
     """
 
     draws_references = True
 
     joined: bool = False
     graph: bool = False
+    marks: Marks = PUBLISHED
 
     @classmethod
     def of(cls, spec: Spec) -> "Summarization":
-        return cls(spec.joins_paragraphs, spec.needs_graph)
+        return cls(spec.joins_paragraphs, spec.needs_graph, getattr(spec, "marks", cls.marks))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -51,8 +53,16 @@ class Summarization(Kind):
         """Where paragraphs are cut the cost is an upper bound: ``lengths`` tells totals only. Weights are exact."""
         tokens, paragraphs, target = lengths.astype(np.int64).T
         paragraphs = np.minimum(paragraphs, source.max_paragraphs)
-        tokens = np.minimum(tokens, paragraphs * source.paragraph_tokens) + self.joined * paragraphs
-        tokens = np.minimum(tokens, source.max_tokens or tokens)
+        marks = self.marks
+        if self.joined:
+            tokens = np.minimum(tokens, paragraphs * source.paragraph_tokens)
+            tokens += (paragraphs - 1) * len(marks.paragraph_end)
+            around = len(marks.prefix) + len(marks.joined_end)
+            tokens += around
+        else:
+            around = len(marks.prefix) + len(marks.suffix)
+            tokens = np.minimum(tokens + paragraphs * around, paragraphs * max(source.paragraph_tokens, around + 1))
+        tokens = np.minimum(tokens, max(source.max_tokens, around + 1) if source.max_tokens else tokens)
         target = np.minimum(target, source.target_tokens)
         return tokens + target, np.maximum(target - 1, 0)
 
@@ -60,9 +70,9 @@ class Summarization(Kind):
         """``ids`` [S], ``lengths`` [P], ``counts`` and ``titles`` [B] as in a Source; ``target`` flat and
         ``target_lengths`` [B]. With a graph also ``edges`` [B], their number in each example, and their columns, flat.
         """
-        ids, lengths = zip(*(cut_source(row, source, self.joined) for row in rows), strict=True)
+        ids, lengths = zip(*(cut_source(row, source, self.joined, self.marks) for row in rows), strict=True)
         targets = [cut_target(row["target_ids"], source.target_tokens) for row in rows]
-        titles = [min(row["title_tokens"], int(sizes[0])) for row, sizes in zip(rows, lengths, strict=True)]
+        titles = [self._title(row["title_tokens"], int(sizes[0])) for row, sizes in zip(rows, lengths, strict=True)]
         arrays = {
             "ids": np.concatenate(ids, dtype=np.int32),
             "lengths": np.concatenate(lengths, dtype=np.int32),
@@ -77,6 +87,11 @@ class Summarization(Kind):
             for number, (name, dtype) in enumerate(_GRAPH.items()):
                 arrays[name] = np.concatenate([columns[number] for columns in edges], dtype=dtype)
         return arrays
+
+    def _title(self, tokens: int, first: int) -> int:
+        """How much of the first paragraph, of ``first`` tokens, a title of so many is, with what opens it."""
+        closing = 0 if self.joined else len(self.marks.suffix)
+        return min(len(self.marks.prefix) + tokens, first - closing) if tokens else 0
 
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
         return len(arrays["ids"]), len(arrays["target"]) - len(arrays["target_lengths"])
@@ -97,35 +112,58 @@ class Summarization(Kind):
             dense = np.zeros((len(counts), counts.max(), counts.max()), np.float32)
             dense[examples, arrays["graph_row"], arrays["graph_col"]] = arrays["graph_value"]
             graph = torch.from_numpy(dense)
-        target = long(padded(arrays["target"], arrays["target_lengths"], PAD))
+        target = long(padded(arrays["target"], arrays["target_lengths"], self.marks.pad))
         ids, lengths, titles = (long(arrays[name]) for name in ("ids", "lengths", "titles"))
         return Batch(Source(ids, lengths, long(counts), graph, titles), target)
 
 
-def cut_source(row: Row, source: SourceConfig, joined: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def cut_source(
+    row: Row, source: SourceConfig, joined: bool = False, marks: Marks = PUBLISHED
+) -> tuple[np.ndarray, np.ndarray]:
     """The part of a row that a model reads: ids [S'] and the tokens [P'] of its paragraphs, none of them empty.
 
-    The best paragraphs come first, so the last ones are lost. ``joined``: as hiersumm feeds its flat Transformer, <P>
-    ends each paragraph but the last, and EOS what is left after the cut. Such a mark belongs to the paragraph that it
-    ends, and ``max_tokens`` counts it.
+    The best paragraphs come first, so the last ones are lost. Each stands between the prefix and the suffix of
+    ``marks``, which the limits count; at least one token of one paragraph stays.
+    ``joined``: as hiersumm feeds its flat Transformer, <P> ends each paragraph but the last, and EOS what is left after
+    the cut; that is, ``paragraph_end`` and ``joined_end``, and the prefix opens it. Such a mark belongs to the
+    paragraph that it ends, and only ``max_tokens`` counts it.
     """
     full = np.diff(row["paragraph_offsets"][: source.max_paragraphs + 1])
-    lengths = np.minimum(full, source.paragraph_tokens)
+    around = 0 if joined else len(marks.prefix) + len(marks.suffix)
+    lengths = np.minimum(full, max(source.paragraph_tokens - around, 1))
     if not joined:
-        lengths = _within(lengths, source.max_tokens)
+        most = None if source.max_tokens is None else max(source.max_tokens, around + 1)
+        lengths = np.maximum(_within(lengths + around * (lengths > 0), most) - around, 0)
     position = np.arange(int(full.sum())) - np.repeat(np.cumsum(full) - full, full)
     kept, lengths = row["ids"][: len(position)][position < np.repeat(lengths, full)], lengths[lengths > 0]
-    return _join(kept, lengths, source.max_tokens) if joined else (kept, lengths)
+    if joined:
+        return _join(kept, lengths, source.max_tokens, marks)
+    return framed(kept, lengths, marks.prefix, marks.suffix), lengths + around
 
 
-def _join(ids: np.ndarray, lengths: np.ndarray, most: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Paragraphs with their marks, ``most`` tokens of them (but at least one token and EOS)."""
-    marked = np.insert(ids, np.cumsum(lengths)[:-1], PARAGRAPH_END)
-    marks = np.arange(len(lengths)) < len(lengths) - 1
-    lengths = _within(lengths + marks, None if most is None else max(most - 1, 1))
+def framed(ids: np.ndarray, lengths: np.ndarray, before: Sequence[int], behind: Sequence[int]) -> np.ndarray:
+    """The ``ids`` of parts of ``lengths`` [P], each between two sequences of marks."""
+    if not before and not behind:
+        return ids
+    ends = np.cumsum(lengths)
+    edges = np.stack([ends - lengths, ends], 1).ravel()
+    edges = np.repeat(edges, np.tile([len(before), len(behind)], len(lengths)))
+    return np.insert(ids, edges, np.tile([*before, *behind], len(lengths)))
+
+
+def _join(ids: np.ndarray, lengths: np.ndarray, most: int | None, marks: Marks) -> tuple[np.ndarray, np.ndarray]:
+    """Paragraphs with their marks, ``most`` tokens of them (but at least one beside those at both ends)."""
+    told = marks.prefix, marks.paragraph_end, marks.joined_end
+    opening, between, closing = (np.array(part, ids.dtype) for part in told)
+    behind = np.cumsum(lengths)[:-1]
+    marked = np.insert(ids, np.repeat(behind, len(between)), np.tile(between, len(behind)))
+    lengths = lengths + len(between) * (np.arange(len(lengths)) < len(lengths) - 1)
+    lengths = _within(lengths, None if most is None else max(most - len(opening) - len(closing), 1))
     lengths = lengths[lengths > 0]
-    lengths[-1] += 1
-    return np.append(marked[: lengths.sum() - 1], np.array(EOS, ids.dtype)), lengths
+    ids = np.concatenate([opening, marked[: lengths.sum()], closing])
+    lengths[0] += len(opening)
+    lengths[-1] += len(closing)
+    return ids, lengths
 
 
 def _within(lengths: np.ndarray, most: int | None) -> np.ndarray:
@@ -144,5 +182,5 @@ def cut_graph(row: Row, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def cut_target(ids: np.ndarray, tokens: int) -> np.ndarray:
-    """At most ``tokens`` of BOS ... EOS; a target that was cut still ends with its EOS."""
+    """At most ``tokens`` of start ... end; a target that was cut still has its end."""
     return ids if len(ids) <= tokens else np.append(ids[: tokens - 1], ids[-1])

@@ -1,0 +1,170 @@
+"""The tokenizer in the folder of a published model: its pieces, and the marks that its files tell, as one file."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from raysum.data.fast_tokenizer import opened
+from raysum.errors import UserError
+from raysum.models.marks import Marks
+from raysum.runtime.extras import needs
+
+_FILE = "tokenizer.json"
+_FORMER = ("spiece.model", "sentencepiece.bpe.model", "merges.txt")  # what older folders have in its place
+_DECODERS = ("ByteLevel", "Metaspace", "Sequence")
+_PROBES = ("Title", "a", "1")
+_LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
+_BETWEEN_DOCUMENTS = "<doc-sep>"  # of PRIMERA
+_LINE_END = "Ċ"  # as byte-level pieces write it
+
+
+def read_folder(folder: Path, language: str | None = None) -> bytes:
+    """The content of the file that a dataset or run keeps of the tokenizer in ``folder``; a bert's tokenizer.json as
+    it is.
+
+    Raises OSError where there is no tokenizer.json, and UserError where it is not one that models which write read.
+    """
+    content = _content(folder)
+    try:
+        told = json.loads(content)
+        kind, decoder = told["model"].get("type"), (told.get("decoder") or {}).get("type")
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        raise UserError(f"{folder / _FILE} is no tokenizer.json that reads: {error!r}") from None
+    if kind == "WordPiece":
+        return content
+    if decoder not in _DECODERS:
+        raise UserError(f"{folder / _FILE} decodes by {decoder}; those read are {', '.join(_DECODERS)}")
+    told |= {"truncation": None, "padding": None}
+    for token in told.get("added_tokens", ()):
+        token["special"] |= token["content"] == _BETWEEN_DOCUMENTS
+    tokenizer, files = opened(told, str(folder / _FILE)), Files(folder)
+    size = files.config.get("vocab_size") or tokenizer.get_vocab_size()
+    stored = {"marks": _marks(tokenizer, files, size, language).model_dump(), "vocabulary": size, "tokenizer": told}
+    ordinary = set(tokenizer.get_vocab().values()) - _special(tokenizer).keys()
+    if max(ordinary, default=0) >= size:
+        raise UserError(f"{folder} has {max(ordinary) + 1} pieces, and config.json tells of a model of {size}")
+    return json.dumps(stored, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class Files:
+    """What the JSON files of a published folder tell: of the model, what its generation_config.json says first."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.config = {**self._read("config.json"), **_known(self._read("generation_config.json"))}
+        self.names = {**self._read("tokenizer_config.json"), **_known(self._read("special_tokens_map.json"))}
+
+    def id(self, name: str) -> int | None:
+        """``decoder_start_token_id`` and its like; the first of several."""
+        found = self.config.get(name)
+        found = found[0] if isinstance(found, list) and found else found
+        return found if isinstance(found, int) else None
+
+    def token(self, name: str) -> str | None:
+        """``pad_token`` and its like."""
+        found = self.names.get(name)
+        return found.get("content") if isinstance(found, dict) else found
+
+    def _read(self, name: str) -> dict[str, Any]:
+        file = self.folder / name
+        try:
+            told = json.loads(file.read_bytes()) if file.is_file() else {}
+        except ValueError as error:
+            raise UserError(f"{file} does not read: {error}") from None
+        return told if isinstance(told, dict) else {}
+
+
+def _known(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _content(folder: Path) -> bytes:
+    """The tokenizer.json; made by transformers where the folder has what was used before."""
+    former = [name for name in _FORMER if (folder / name).is_file()]
+    if (folder / _FILE).is_file() or not former:
+        return (folder / _FILE).read_bytes()
+    transformers = needs("transformers", f"{folder}, which has {former[0]} and no {_FILE},")
+    try:
+        return (
+            transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            .backend_tokenizer.to_str()
+            .encode()
+        )
+    except Exception as error:  # of many kinds
+        raise UserError(
+            f"{folder} has no {_FILE}, and transformers cannot make it of {former[0]}: {' '.join(str(error).split())}; "
+            "put one there by AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
+        ) from None
+
+
+def _marks(tokenizer: Any, files: Files, size: int, language: str | None) -> Marks:
+    prefix, suffix = _around(tokenizer)
+    end = _first(files.id("eos_token_id"), _id(tokenizer, files, "eos_token"))
+    pad = _first(files.id("pad_token_id"), _id(tokenizer, files, "pad_token"))
+    start = _first(files.id("decoder_start_token_id"), files.id("bos_token_id"))
+    unknown = _id(tokenizer, files, "unk_token")
+    languages = {id: name for id, name in _special(tokenizer).items() if _LANGUAGE.fullmatch(name)}
+    spoken = next((id for id in (*prefix, *suffix) if id in languages), None)
+    if language is not None and (spoken is None or language not in languages.values()):
+        known = ", ".join(sorted(languages.values())) if spoken is not None else "none; leave it out"
+        raise UserError(f"{files.folder} has no language {language!r}; it knows {known}")
+    target_prefix = () if prefix[:1] == (start,) else prefix
+    if spoken is not None:
+        wanted = next((id for id, name in languages.items() if name == language), None)
+        told = (files.id("forced_bos_token_id"), start, tokenizer.token_to_id(files.token("tgt_lang") or ""))
+        written = _first(wanted, *(id for id in told if id in languages), spoken)
+        target_prefix = (written,) if spoken in prefix else ()
+        start = start if spoken in prefix else written
+        prefix, suffix = (tuple(_first(wanted, id) if id == spoken else id for id in part) for part in (prefix, suffix))
+    told_ids = {"end": end, "padding": pad, "start of a target": start}
+    if missing := [name for name, id in told_ids.items() if id is None or id >= size]:
+        raise UserError(f"{files.folder} does not tell the id of the {missing[0]}, as its config.json should")
+    masks = (_id(tokenizer, files, "mask_token"), tokenizer.token_to_id("<extra_id_0>"), unknown, pad)
+    line, document = tokenizer.token_to_id(_LINE_END), tokenizer.token_to_id(_BETWEEN_DOCUMENTS)
+    lines = (line,) if line is not None else ()
+    documents = (document,) if document is not None else ()
+    return Marks(
+        pad=pad,
+        start=start,
+        end=end,
+        unknown=unknown,
+        mask=next(id for id in masks if id is not None and id < size),
+        title_end=(*_colon(tokenizer, _first(unknown, end)), *lines),
+        paragraph_end=documents or lines,
+        sentence_end=None,
+        prefix=prefix,
+        suffix=suffix,
+        joined_end=(*documents, *suffix),
+        target_prefix=target_prefix,
+    )
+
+
+def _first(*ids: Any) -> Any:
+    return next((id for id in ids if id is not None), None)
+
+
+def _id(tokenizer: Any, files: Files, name: str) -> int | None:
+    return tokenizer.token_to_id(files.token(name) or "")
+
+
+def _special(tokenizer: Any) -> dict[int, str]:
+    return {id: token.content for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+
+
+def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the tokenizer puts before and behind one sequence."""
+    whole = tokenizer.encode(_PROBES[0]).ids
+    inner = tokenizer.encode(_PROBES[0], add_special_tokens=False).ids
+    at = next(at for at in range(len(whole)) if whole[at : at + len(inner)] == inner)
+    return tuple(whole[:at]), tuple(whole[at + len(inner) :])
+
+
+def _colon(tokenizer: Any, otherwise: int) -> Iterable[int]:
+    """The ids of a colon that follows a word."""
+    for word in _PROBES:
+        alone, found = (tokenizer.encode(text, add_special_tokens=False).ids for text in (word, f"{word}:"))
+        if len(found) > len(alone) and found[: len(alone)] == alone:
+            return found[len(alone) :]
+    return (_first(tokenizer.token_to_id(":"), otherwise),)
