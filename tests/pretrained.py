@@ -39,7 +39,7 @@ def config_of(name: str, **changes):
         own = {"d_kv": 12, "d_ff": 48, "num_layers": LAYERS, "num_heads": HEADS, "d_model": WIDTH, "pad_token_id": 0}
         own |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False} if name == "t5-gated" else {}
         own |= {"decoder_start_token_id": 0, "dropout_rate": 0.0}
-        return transformers.T5Config(vocab_size=VOCABULARY, **(own | changes))
+        return transformers.T5Config(**({"vocab_size": VOCABULARY} | own | changes))
     own = {f"{side}_{part}": size for side in ("encoder", "decoder") for part, size in _SIDES.items()}
     if name == "led":
         own |= {"max_encoder_position_embeddings": 2048, "max_decoder_position_embeddings": 1024, "attention_window": 8}

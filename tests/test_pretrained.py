@@ -6,7 +6,7 @@ from pretrained import FAMILIES, VOCABULARY, published, sequences
 
 from raysum import systems
 from raysum.errors import UserError
-from raysum.importing.huggingface.loading import KINDS, load, placed
+from raysum.importing.huggingface.loading import KINDS, load, placed, with_new
 from raysum.importing.huggingface.saving import save
 from raysum.models.batch import Batch, Source
 from raysum.models.family.parallel import ParallelAttention
@@ -23,7 +23,7 @@ def theirs(request, tmp_path_factory):
 
 def ours(folder, **mix):
     found = load(folder, **mix)
-    return fill(systems.build(found.spec), found.weights, str(folder))
+    return fill(systems.build(found.spec), with_new(found.spec, found.weights), str(folder))
 
 
 def flat(model):
@@ -203,7 +203,7 @@ def test_what_is_exported_is_what_was_imported(theirs, tmp_path):
 
     folder, model = theirs
     first = load(folder, decoder="PF", encoder="G" + flat(model) if model.config.model_type != "led" else None)
-    save(tmp_path, first.spec, first.weights)
+    save(tmp_path, first.spec, with_new(first.spec, first.weights))
     second = load(tmp_path, encoder=first.spec.encoder, decoder="PF")
     assert second.spec == first.spec
     assert all(torch.equal(value, second.weights[name]) for name, value in first.weights.items())
@@ -216,6 +216,7 @@ def test_what_is_exported_is_what_was_imported(theirs, tmp_path):
 
 def test_trained_layers_that_transformers_lacks_are_not_exported(theirs, tmp_path):
     found = load(theirs[0], decoder="FP")
-    found.weights["decoder.1.cross.gate"] += 0.1
+    weights = with_new(found.spec, found.weights)
+    weights["decoder.1.cross.gate"] += 0.1
     with pytest.raises(UserError, match="no layer such as P, number 1 of the decoder"):
-        save(tmp_path, found.spec, found.weights)
+        save(tmp_path, found.spec, weights)

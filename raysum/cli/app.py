@@ -123,7 +123,9 @@ def prepare(
 
 @verb(app)
 def train(
-    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="What to train.")],
+    preset: Annotated[
+        str, typer.Argument(metavar="PRESET|FILE|RUN", help="What to train; a run's model begins with its weights.")
+    ],
     overrides: Overrides = None,
 ) -> Any:
     """Train a preset on data=DATA into out=RUN; the same command resumes. `alignment run=RUN` trains the predictor.
@@ -269,17 +271,37 @@ def serve(
 
 @verb(app, name="import")
 def import_checkpoint(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="hiersumm (PyTorch) or wiki_sum (TensorFlow).")],
-    file: Annotated[str, typer.Argument(help="model_step_N.pt[.gz], or the prefix ckpt-N.")],
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help="hiersumm (PyTorch), wiki_sum (TensorFlow), huggingface (pretrained)."),
+    ],
+    file: Annotated[str, typer.Argument(help="model_step_N.pt[.gz], the prefix ckpt-N, or a folder of huggingface.")],
     out: Annotated[str, typer.Option(help="Run folder to write.")],
-    vocab: Annotated[str, typer.Option(help="The SentencePiece model that it was trained with.")],
+    overrides: Overrides = None,
+    vocab: Annotated[str | None, typer.Option(help="The SentencePiece model that it was trained with.")] = None,
     heads: Annotated[int | None, typer.Option(help="wiki_sum: attention heads; 4 as published.", min=1)] = None,
     dropout: Annotated[float | None, typer.Option(help="wiki_sum: dropout rate; 0.3 as published.")] = None,
+    language: Annotated[str | None, typer.Option(help="huggingface: of the texts, as mBART calls it: de_DE.")] = None,
 ) -> Any:
-    """Turn a published checkpoint into a run that summarize, evaluate and serve take."""
+    """Turn a published checkpoint into a run that summarize, evaluate and serve take.
+
+    KEY=VALUE are for huggingface: model.encoder=LGLGLG model.decoder=PPPPPP chooses the mix."""
     from raysum.importing.checkpoint import import_checkpoint as run
 
-    return run(kind, file, out, vocab, heads=heads, dropout=dropout)
+    return run(kind, file, out, vocab, heads=heads, dropout=dropout, language=language, overrides=overrides or ())
+
+
+@verb(app)
+def export(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="huggingface.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that was imported, or trained from such a one.")],
+    out: Annotated[str, typer.Option(help="Folder to write, which transformers loads.")],
+    checkpoint: Annotated[str, typer.Option(help="best, latest, or a step.")] = "best",
+) -> Any:
+    """Turn a run with the layers of a pretrained model into a folder that transformers loads."""
+    from raysum.importing.checkpoint import export_checkpoint
+
+    return export_checkpoint(kind, run, out, checkpoint)
 
 
 @verb(app)

@@ -16,6 +16,7 @@ from raysum.errors import UserError
 from raysum.runtime.storage import converted
 
 _PRESETS = Path(__file__).parents[1] / "presets"
+_OF_A_RUN = ("data", "mixed", "data_weights", "out", "run")  # what another training will be told anew
 _MOST, _DEEPEST = 100_000, 30  # values in a YAML text, an alias counted each time, and how deep they are nested
 
 
@@ -58,7 +59,12 @@ def dump(config: Section) -> str:
 
 
 def read_values(name: str, within: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values of a preset or file, with what it extends below it, and the place of each dotted key."""
+    """Values of a preset or file, with what it extends below it, and the place of each dotted key; those of a run are
+    for a training that begins with its weights."""
+    if (config := Path(name) / "config.yaml").is_file():
+        values, places = parse_yaml(read_text(config), str(config))
+        own = {key: value for key, value in values.items() if key not in _OF_A_RUN}
+        return merge(own, {"train": {"start": os.path.abspath(name)}}), places
     values, places = read_yaml(name, _PRESETS, "preset")
     given = values.pop("extends", None)
     if given is None:

@@ -1,5 +1,6 @@
 """`raysum import`: a checkpoint of a published code as a run that `summarize`, `evaluate` and `serve` take."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from raysum import systems
@@ -9,26 +10,43 @@ from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.importing import hiersumm, wiki_sum
 from raysum.importing.mapping import Published
+from raysum.importing.pretrained import Exported, export_pretrained, import_pretrained
 from raysum.restore import fill
 from raysum.run import Run, RunResult
 from raysum.runtime.progress import say
 from raysum.runtime.storage import new_folder
 
-KINDS = ("hiersumm", "wiki_sum")
+KINDS = ("hiersumm", "wiki_sum", "huggingface")
 _PRESETS = {"F": "ht", "P": "pht", "V": "vht"}  # by the letter of the decoder
 
 
 def import_checkpoint(
-    kind: str, file: str, out: str, vocab: str, heads: int | None = None, dropout: float | None = None
+    kind: str,
+    file: str,
+    out: str,
+    vocab: str | None = None,
+    heads: int | None = None,
+    dropout: float | None = None,
+    language: str | None = None,
+    overrides: Iterable[str] = (),
 ) -> RunResult:
-    """Write the run ``out`` with the weights of ``file``, a checkpoint of the code ``kind``.
+    """Write the run ``out`` with the weights of ``file``, a checkpoint of the code ``kind``; of ``huggingface`` the
+    folder of a pretrained model: see ``raysum.importing.pretrained.import_pretrained``.
 
     ``vocab`` is the SentencePiece model that it was trained with. ``heads`` and ``dropout`` are for ``wiki_sum``, whose
     files do not tell them (by default the code's own). The recipe is that of the published data, the rest of the config
     that of the paper's preset. Raises UserError for a mistake in any of these; nothing is then written.
     """
     if kind not in KINDS:
-        raise UserError(f"{kind!r} is no kind of checkpoint that is read; the kinds are {' and '.join(KINDS)}")
+        raise UserError(f"{kind!r} is no kind of checkpoint that is read; the kinds are {', '.join(KINDS)}")
+    if kind == "huggingface":
+        if given := [name for name, value in (("vocab", vocab), ("heads", heads), ("dropout", dropout)) if value]:
+            raise UserError(f"the folder of a pretrained model tells that itself; leave --{given[0]} out")
+        return import_pretrained(file, out, overrides, language)
+    if language or [*overrides]:
+        raise UserError(f"a checkpoint of {kind} has no language, and its config follows from it; leave these out")
+    if vocab is None:
+        raise UserError(f"a checkpoint of {kind} needs --vocab FILE, the SentencePiece model that it was trained with")
     vocabulary = Tokenizer.load(vocab)
     with new_folder(Path(out).expanduser().absolute()) as folder:
         found = _load(kind, Path(file).expanduser(), heads, dropout)
@@ -58,3 +76,10 @@ def _load(kind: str, file: Path, heads: int | None, dropout: float | None) -> Pu
     if heads is not None or dropout is not None:
         raise UserError("a hiersumm checkpoint tells its heads and dropout itself; leave --heads and --dropout out")
     return hiersumm.load(file)
+
+
+def export_checkpoint(kind: str, run: str, out: str, checkpoint: str = "best") -> Exported:
+    """Write the folder ``out`` with the model of ``run`` as another library loads it; ``kind`` is ``huggingface``."""
+    if kind != "huggingface":
+        raise UserError(f"{kind!r} is no kind of checkpoint that is written; the one that is is huggingface")
+    return export_pretrained(run, out, checkpoint)

@@ -45,9 +45,9 @@ _SPARE = (
 def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -> Published:
     """The model of ``folder`` with these mixes; by default each paragraph is read alone, and all are attended to.
 
-    ``L``, ``S`` or ``W`` and ``F``, ``P`` or ``V`` are its own layers in their order, ``G`` is new between them: it
-    begins as if it were not there. Raises UserError where the folder does not read, or is of a model that the family
-    cannot express.
+    ``L``, ``S`` or ``W`` and ``F``, ``P`` or ``V`` are its own layers in their order, ``G`` is new between them. What
+    is new is not among the weights: see :func:`with_new`. Raises UserError where the folder does not read, or is of a
+    model that the family cannot express.
     """
     config = read_json(folder, "config.json")
     name = config.get("model_type")
@@ -63,7 +63,7 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
         weights = placed(_completed(arrays, spec), spec, kind)
     except (KeyError, ValueError, TypeError) as error:
         raise misfit(folder, f"a {name}", error) from None
-    return Published(spec, weights | _new(spec, weights), 0, {})
+    return Published(spec, weights, 0, {})
 
 
 def placed(arrays: Arrays, spec: FamilySpec, kind: Kind) -> dict[str, Tensor]:
@@ -120,15 +120,17 @@ def waves(rows: int, width: int) -> np.ndarray:
     return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
 
 
-def _new(spec: FamilySpec, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters that the weights lack, as they begin: what would change the model's states is zero."""
+def with_new(spec: FamilySpec, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All weights of a model of ``spec``: those that ``weights`` lack as they begin, what would be heard of them 0."""
     torch.manual_seed(0)
     fresh = {name: value.detach() for name, value in systems.build(spec).named_parameters() if name not in weights}
-    return {name: torch.zeros_like(value) if is_silent(name, spec) else value for name, value in fresh.items()}
+    return weights | {
+        name: torch.zeros_like(value) if is_silent(name, spec) else value for name, value in fresh.items()
+    }
 
 
 def is_silent(name: str, spec: FamilySpec) -> bool:
-    """Whether a parameter is of the last projection of what is new: a global layer, or what P and V read beside words."""
+    """Whether a parameter is of the last projection of what is new: a global layer, or what P and V add to words."""
     side, _, rest = name.partition(".")
     number, _, within = rest.partition(".")
     if side == "encoder":

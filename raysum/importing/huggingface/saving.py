@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
+from raysum.config.sections import DecodeConfig
 from raysum.errors import UserError
 from raysum.importing.huggingface.configs import config_of
 from raysum.importing.huggingface.loading import KINDS, is_silent, parts_of
 from raysum.importing.mapping import names
+from raysum.models.marks import Marks
 from raysum.models.specs.family import FamilySpec
 
 _OUTSIDE = ("lm_head.weight", "final_logits_bias")  # of the model within
@@ -29,12 +32,12 @@ def save(folder: Path, spec: FamilySpec, weights: dict[str, Tensor]) -> None:
     if not config.get("tie_word_embeddings", True):
         tensors.setdefault("lm_head.weight", weights["embedding.weight"].clone())
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    _write(folder / "config.json", config)
 
 
 def _check(spec: FamilySpec, weights: dict[str, Tensor]) -> None:
-    if spec.backbone is None or spec.copy_heads:
-        lacking = "a copy gate" if spec.copy_heads else "the papers' layers"
+    if getattr(spec, "backbone", None) is None or spec.copy_heads:
+        lacking = "a copy gate" if getattr(spec, "copy_heads", 0) else "the papers' layers"
         raise UserError(f"transformers has no model with {lacking}, so this one cannot be exported")
     for name, value in weights.items():
         if (is_silent(name, spec) or name.endswith("cross.gate")) and bool(value.any()):
@@ -44,3 +47,38 @@ def _check(spec: FamilySpec, weights: dict[str, Tensor]) -> None:
                 f"transformers has no layer such as {letter}, number {number} of the {side}, which has been trained; "
                 "export a run of the mix that its weights came with"
             )
+
+
+def save_tokenizer(folder: Path, stored: bytes) -> None:
+    """Write the files of the tokenizer that a run has ``stored``. Raises UserError where transformers has none such."""
+    if stored.lstrip()[:1] != b"{":
+        raise UserError("the run's vocabulary is raysum's own SentencePiece, which transformers has no tokenizer for")
+    told = json.loads(stored)
+    contents = {token["id"]: token["content"] for token in told["tokenizer"]["added_tokens"]}
+    marks = Marks.model_validate(told["marks"])
+    named = {"eos_token": marks.end, "pad_token": marks.pad, "unk_token": marks.unknown, "mask_token": marks.mask}
+    names = {name: contents[id] for name, id in named.items() if id in contents}
+    _write(folder / "tokenizer.json", told["tokenizer"])
+    _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
+
+
+def save_decoding(folder: Path, spec: FamilySpec, settings: DecodeConfig) -> None:
+    """Write generation_config.json; its lengths count the start of a target, which ours do not."""
+    marks = spec.marks
+    _write(
+        folder / "generation_config.json",
+        {
+            "decoder_start_token_id": marks.start,
+            "eos_token_id": marks.end,
+            "pad_token_id": marks.pad,
+            "num_beams": settings.num_beams,
+            "length_penalty": settings.length_penalty,
+            "no_repeat_ngram_size": settings.no_repeat_ngram_size,
+            "min_length": settings.min_length and settings.min_length + 1,
+            "max_length": settings.max_length + 1,
+        },
+    )
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")

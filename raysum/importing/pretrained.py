@@ -1,0 +1,108 @@
+"""`raysum import huggingface` and `raysum export huggingface`: published folders to runs, and runs to such folders."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysum.config.loading import apply_override, load_config, merge, section_of
+from raysum.config.sections import Config
+from raysum.data.recipe import Recipe
+from raysum.data.tokenizer import Tokenizer
+from raysum.importing.huggingface.folder import read_json
+from raysum.importing.huggingface.loading import load, with_new
+from raysum.importing.huggingface.saving import save, save_decoding, save_tokenizer
+from raysum.models.specs.family import FamilySpec
+from raysum.restore import restore
+from raysum.run import Run, RunResult
+from raysum.runtime.progress import say
+from raysum.runtime.shown import Shown
+from raysum.runtime.storage import new_folder
+from raysum.systems import Spec
+
+_SETTINGS = "bart-base"  # the preset that tells how imported weights are read, trained and decoded
+_DECODE = {"num_beams": "num_beams", "length_penalty": "length_penalty", "no_repeat_ngram_size": "no_repeat_ngram_size"}
+_LENGTHS = ("min_length", "max_length")  # which count the start of a target, and ours do not
+
+
+def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), language: str | None = None) -> RunResult:
+    """Write the run ``out`` with the model, tokenizer and decoding settings of a published ``folder``.
+
+    ``overrides`` are dotted ``key=value`` pairs over the config that comes with it; ``model.encoder`` and
+    ``model.decoder`` choose the mix. ``language`` is a tokenizer's code of the texts' language, where it knows several.
+    Raises UserError for a mistake in any of these; nothing is then written.
+    """
+    place, overrides = Path(folder).expanduser(), [*overrides]
+    given: dict[str, Any] = {}
+    for override in overrides:
+        apply_override(given, {}, override)
+    mix = given.get("model") or {}
+    with new_folder(Path(out).expanduser().absolute()) as run_folder:
+        found = load(place, mix.get("encoder"), mix.get("decoder"))
+        tokenizer = Tokenizer.load(place, language)
+        base = load_config(_SETTINGS).model_dump(mode="json", exclude={"model"})
+        model = {"model": _fitted(found.spec, tokenizer).model_dump(mode="json")}
+        config = section_of(Config, merge(base, model | {"decode": _decoding(place)}), overrides)
+        recipe = Recipe(
+            normalize=tokenizer.suggested_normalization(),
+            max_paragraphs=config.source.max_paragraphs,
+            paragraph_tokens=config.source.paragraph_tokens,
+            parted_by="blank-lines",
+            long_paragraphs="split",
+            vocabulary_sha256=tokenizer.sha256,
+        )
+        run = Run(run_folder)
+        run.create(config, recipe.model_dump(), None)
+        run.vocabulary.write_bytes(tokenizer.model)
+        weights = with_new(FamilySpec.model_validate(config.model), found.weights)
+        run.add_weights(0, weights, {"imported": "huggingface", "file": place.name})
+    return RunResult(Run(out))
+
+
+def _fitted(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:
+    """With the tokenizer's ids; PRIMERA's marks between documents are seen by all tokens."""
+    fitted, made, marks = spec.fitted(tokenizer), spec.backbone, tokenizer.marks
+    if made is None or not made.window:
+        return fitted
+    documents = marks.joined_end[: len(marks.joined_end) - len(marks.suffix)]
+    return fitted.model_copy(update={"backbone": made.model_copy(update={"global_ids": documents})})
+
+
+def _decoding(folder: Path) -> dict[str, Any]:
+    """The decoding settings that come with the weights; older folders have them in config.json."""
+    told = read_json(folder, "config.json") | read_json(folder, "generation_config.json", needed=False)
+    found = {ours: told[theirs] for theirs, ours in _DECODE.items() if told.get(theirs) is not None}
+    return found | {name: max(told[name] - 1, 0) for name in _LENGTHS if isinstance(told.get(name), int)}
+
+
+@dataclass(frozen=True)
+class Exported(Shown):
+    """A folder that was written."""
+
+    folder: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"folder": self.folder}
+
+    def render(self) -> str:
+        return f"{self.folder}: AutoModelForSeq2SeqLM.from_pretrained({self.folder!r}) loads it"
+
+
+def export_pretrained(run: str, out: str, checkpoint: str = "best") -> Exported:
+    """Write the folder ``out`` with the model of ``run`` as transformers loads it: weights, config and tokenizer.
+
+    Raises UserError where its mix is none that transformers has.
+    """
+    import torch
+
+    opened = Run.resolve(run)
+    spec: Any = opened.config.model
+    with new_folder(Path(out).expanduser().absolute()) as folder:
+        model = restore(opened, checkpoint, torch.device("cpu"))
+        weights = {name: value.detach() for name, value in model.named_parameters()}
+        save(folder, spec, weights)
+        save_tokenizer(folder, opened.vocabulary.read_bytes())
+        save_decoding(folder, spec, opened.decode)
+    if "L" in spec.encoder:
+        say("transformers reads paragraphs joined, and this model was made to read each alone: its summaries differ")
+    return Exported(str(out))
