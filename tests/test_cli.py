@@ -25,7 +25,7 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["prepare", "empty.jsonl", "--out", "data", "--min-words", "0"], "min_words"),
         (["prepare", "empty.jsonl", "--out", "data", "--clone-recall", "2"], "clone_recall"),
         (["prepare", "empty.jsonl", "--out", "data", "--normalize", "upper"], "normalize"),
-        (["import", "opennmt", "empty.jsonl", "--out", "run", "--vocab", "empty.jsonl"], "hiersumm and wiki_sum"),
+        (["import", "opennmt", "empty.jsonl", "--out", "run", "--vocab", "empty.jsonl"], "hiersumm, wiki_sum"),
         (["import", "hiersumm", "none.pt", "--out", "run", "--vocab", "none.model"], "none.model"),
         (["data", "show", "none"], "no dataset none"),
         (["train", "pht"], "training needs data="),

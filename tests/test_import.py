@@ -378,7 +378,7 @@ def test_wrong_choices(plain, vocabulary, tmp_path, shared):
     def make(kind="hiersumm", out="run", vocab=vocabulary, **options) -> None:
         import_checkpoint(kind, str(plain), str(tmp_path / out), str(vocab), **options)
 
-    with pytest.raises(UserError, match="the kinds are hiersumm and wiki_sum"):
+    with pytest.raises(UserError, match="the kinds are hiersumm, wiki_sum"):
         make("opennmt")
     with pytest.raises(UserError, match="leave --heads and --dropout out"):
         make(heads=4)

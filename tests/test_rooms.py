@@ -38,7 +38,7 @@ FLOOR = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
 LIGHT = ["models", "metrics", "decode", "extract", "stream/plan.py"]  # never import Ray or DeepSpeed
 PUBLIC = {"os._exit", "torch.utils._python_dispatch.TorchDispatchMode"}  # documented under these names
 OPERATORS = re.compile(r"\b(torch\.ops|_aten)\.[\w.]*")  # operators of torch are known by their schema's names
-OWN = re.compile(r"\b(self|cls|job|space|summarizer|searcher|base)\._")
+OWN = re.compile(r"\b(self|cls|super\(\)|job|space|summarizer|searcher|base)\._")
 
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:

@@ -61,8 +61,8 @@ def dump(config: Section) -> str:
 def read_values(name: str, within: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
     """Values of a preset or file, with what it extends below it, and the place of each dotted key; those of a run are
     for a training that begins with its weights."""
-    if (config := Path(name) / "config.yaml").is_file():
-        values, places = parse_yaml(read_text(config), str(config))
+    if os.path.isfile(config := os.path.join(name, "config.yaml")):
+        values, places = parse_yaml(read_text(Path(config)), config)
         own = {key: value for key, value in values.items() if key not in _OF_A_RUN}
         return merge(own, {"train": {"start": os.path.abspath(name)}}), places
     values, places = read_yaml(name, _PRESETS, "preset")
