@@ -16,6 +16,7 @@ from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES
 from raysum.config.sections import Config
 from raysum.errors import UserError
+from raysum.importing.huggingface.configs import config_of
 from raysum.models.marks import PUBLISHED
 from raysum.runtime.placement import device
 
@@ -69,30 +70,36 @@ def peer_row(name: str, search: Search, way: Way) -> Row:
 
 
 def _transformers(search: Search, ids: torch.Tensor) -> Callable[[], Any]:
-    from transformers import MarianConfig, MarianMTModel
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
     spec: Any = search.config.model
-    model = MarianMTModel(
-        MarianConfig(
-            vocab_size=spec.vocabulary,
-            d_model=spec.width,
-            encoder_layers=len(spec.encoder),
-            decoder_layers=len(spec.decoder),
-            encoder_ffn_dim=spec.ffn,
-            decoder_ffn_dim=spec.ffn,
-            encoder_attention_heads=spec.heads,
-            decoder_attention_heads=spec.heads,
-            max_position_embeddings=max(ids.shape[1], search.length) + 2,
-            pad_token_id=PUBLISHED.pad,
-            eos_token_id=PUBLISHED.end,
-            decoder_start_token_id=PUBLISHED.start,
-            forced_eos_token_id=None,
-        )
-    )
+    told = config_of(spec) if spec.backbone else _marian(spec, max(ids.shape[1], search.length) + 2)
+    model: Any = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(**told))
+    model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
     model, ids = model.eval().to(device(), DTYPES[search.dtype]), ids.to(device())
     sizes = {"num_beams": search.beams, "min_new_tokens": search.length, "max_new_tokens": search.length}
     mask = torch.ones_like(ids)
     return lambda: model.generate(input_ids=ids, attention_mask=mask, do_sample=False, **sizes)
+
+
+def _marian(spec: Any, places: int) -> dict[str, Any]:
+    """The config of transformers' model that is nearest to a flat Transformer of the papers' layers."""
+    return {
+        "model_type": "marian",
+        "vocab_size": spec.vocabulary,
+        "d_model": spec.width,
+        "encoder_layers": len(spec.encoder),
+        "decoder_layers": len(spec.decoder),
+        "encoder_ffn_dim": spec.ffn,
+        "decoder_ffn_dim": spec.ffn,
+        "encoder_attention_heads": spec.heads,
+        "decoder_attention_heads": spec.heads,
+        "max_position_embeddings": places,
+        "pad_token_id": PUBLISHED.pad,
+        "eos_token_id": PUBLISHED.end,
+        "decoder_start_token_id": PUBLISHED.start,
+        "forced_eos_token_id": None,
+    }
 
 
 def _ctranslate2(search: Search, ids: torch.Tensor, way: Way) -> Callable[[], Any]:
