@@ -1,6 +1,8 @@
 """Tiny tokenizers of each published family, in folders as they are published: saved by transformers, with a config."""
 
 import json
+import string
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,16 @@ from transformers import (
     T5TokenizerFast,
 )
 
+from raysum.data.tokenizer import Tokenizer as raysum_tokenizer
 from raysum.prepare.factbook.corpus import generate
 
 FAMILIES = ("bart", "led", "primera", "t5", "pegasus", "mbart", "mbart50")
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-_MORE = ["Zażółć gęślą jaźń — «naïve» 1,820 facts: 37.5% (of §4).", "Über die Brücke; 大教堂于1436年完工。", "don't stop… \"now\"!"]
+_MORE = [
+    "Zażółć gęślą jaźń — «naïve» 1,820 facts: 37.5% (of §4).",
+    "Über die Brücke; 大教堂于1436年完工。",
+    'don\'t stop… "now"!',
+]
 
 
 def texts() -> list[str]:
@@ -50,9 +57,12 @@ def _byte_level(family: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _unigram(family: str) -> tuple[Any, dict[str, Any]]:
-    order = {"mbart50": ["<unk>", "<s>", "</s>"], "t5": ["<pad>", "</s>", "<unk>"], "pegasus": ["<pad>", "</s>", "<mask_1>", "<mask_2>"]}
-    first = order.get(family, [*_SPECIAL])
-    first += [f"<unk_{number}>" for number in range(2, 103)] + ["<unk>"] if family == "pegasus" else []
+    first = {
+        "t5": ["<pad>", "</s>", "<unk>"],
+        "pegasus": ["<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, 103)), "<unk>"],
+        "mbart": [*_SPECIAL],
+        "mbart50": ["<unk>", "<s>", "</s>"],  # to which it adds the others itself
+    }[family]
     vocab = [(piece, 0.0) for piece in first] + _pieces()
     make, more = {
         "t5": (T5TokenizerFast, {}),
@@ -61,14 +71,10 @@ def _unigram(family: str) -> tuple[Any, dict[str, Any]]:
         "mbart50": (MBart50TokenizerFast, {"src_lang": "en_XX", "tgt_lang": "de_DE"}),
     }[family]
     tokenizer = make(vocab=vocab, **more)
-    pad, end, start = tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
-    config = {"model_type": family, "pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": start}
-    if family.startswith("mbart"):
-        config |= {"decoder_start_token_id": end} if family == "mbart50" else {}
-        if family == "mbart":
-            config.pop("decoder_start_token_id")
-        config |= {"bos_token_id": tokenizer.bos_token_id}
-    return tokenizer, config
+    pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
+    starts = {"t5": pad, "pegasus": pad, "mbart50": end}  # of mBART it is the language, which its config leaves open
+    config = {"model_type": family, "pad_token_id": pad, "eos_token_id": end, "bos_token_id": tokenizer.bos_token_id}
+    return tokenizer, config | {"decoder_start_token_id": starts.get(family)}
 
 
 def _pieces() -> list[tuple[str, float]]:
@@ -77,4 +83,12 @@ def _pieces() -> list[tuple[str, float]]:
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(vocab_size=700, special_tokens=[], unk_token="<unk>", show_progress=False)
     trained.train_from_iterator(texts(), trainer)
-    return [(piece, score) for piece, score in json.loads(trained.to_str())["model"]["vocab"] if piece != "<unk>"]
+    found = [(piece, score) for piece, score in json.loads(trained.to_str())["model"]["vocab"] if piece != "<unk>"]
+    single = {*string.ascii_letters, *"".join(texts())} - {*" \n", *(piece for piece, _ in found)}
+    return [*found, *((character, -12.0) for character in sorted(single))]
+
+
+def tokenizer_of(family: str) -> Any:
+    """As raysum reads it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return raysum_tokenizer.load(published(Path(folder) / family, family))
