@@ -2,6 +2,7 @@
 
 import json
 import string
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import (
     T5TokenizerFast,
 )
 
+from raysum.data.tokenizer import Tokenizer as raysum_tokenizer
 from raysum.prepare.factbook.corpus import generate
 
 FAMILIES = ("bart", "led", "primera", "t5", "pegasus", "mbart", "mbart50")
@@ -84,3 +86,9 @@ def _pieces() -> list[tuple[str, float]]:
     found = [(piece, score) for piece, score in json.loads(trained.to_str())["model"]["vocab"] if piece != "<unk>"]
     single = {*string.ascii_letters, *"".join(texts())} - {*" \n", *(piece for piece, _ in found)}
     return [*found, *((character, -12.0) for character in sorted(single))]
+
+
+def tokenizer_of(family: str) -> Any:
+    """As raysum reads it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return raysum_tokenizer.load(published(Path(folder) / family, family))

@@ -6,12 +6,14 @@ import random
 import pytest
 import sentencepiece
 import torch
+from published_tokenizers import tokenizer_of
 from pydantic import ValidationError
 from small_runs import TEXTS
 
 from raysum import systems
 from raysum.config.sections import DecodeConfig, SourceConfig
 from raysum.data.recipe import Recipe
+from raysum.data.tokenizer import Tokenizer
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.grounding.cluster import Cluster
 from raysum.decode.grounding.contexts import BEGIN, INSIDE
@@ -20,7 +22,7 @@ from raysum.decode.grounding.pieces import Pieces
 from raysum.decode.searching import Searcher
 from raysum.decode.summarizer import Summarizer
 from raysum.metrics.names import Sources, is_number, runs, unsupported
-from raysum.models.special_ids import BOS, EOS, SPECIAL_PIECES, UNK
+from raysum.models.special_ids import SPECIAL_PIECES, UNK
 from raysum.serve.schema import SummarizeRequest
 
 DOCUMENTS = [
@@ -58,6 +60,8 @@ VOCABULARIES = {
         700, model_type="bpe", byte_fallback=True, character_coverage=0.98, split_by_unicode_script=False
     ),
 }
+# Whose pieces are others: of a byte-level tokenizer, and of one with a sign for spaces.
+PUBLISHED = {"bart": lambda: tokenizer_of("bart"), "t5": lambda: tokenizer_of("t5")}
 MODELS = {
     "pht": {"system": "family", "encoder": "LL", "decoder": "PP"},
     "flat": {"system": "family", "encoder": "SS", "decoder": "F"},
@@ -101,12 +105,12 @@ def told(text: str, sources: list[str], mode: str) -> list[str]:
     return [text[a:b] for a, b in unsupported(text, known)]
 
 
-def draw(drawn: random.Random, texts: list[str], vocabulary: Vocabulary, mode: str) -> list[int]:
+def draw(drawn: random.Random, texts: list[str], vocabulary: Tokenizer, mode: str) -> list[int]:
     """Pieces drawn among those that the automaton allows, as a model without sense would."""
-    pieces = Pieces(vocabulary, mode)
+    pieces, ends = Pieces(vocabulary, mode), {vocabulary.marks.start, vocabulary.marks.end}
     cluster, state, ids = Cluster(texts, pieces, Cluster([], pieces)), (BEGIN, ()), []
     while len(ids) < 60 or state[0] == INSIDE:
-        free = [i for i in range(len(vocabulary)) if pieces.bias[state[0], i] == 0 and i not in (BOS, EOS)]
+        free = [i for i in range(len(vocabulary)) if pieces.bias[state[0], i] == 0 and i not in ends]
         choice = [pool for pool in (free, list(cluster.names(state)), list(cluster.begun(state[0]))) if pool]
         ids.append(drawn.choice(drawn.choice(choice)))
         state = cluster.next(state, ids[-1])
@@ -114,11 +118,11 @@ def draw(drawn: random.Random, texts: list[str], vocabulary: Vocabulary, mode: s
 
 
 @pytest.mark.parametrize("mode", ["numbers", "names", "all"])
-@pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize("name", VOCABULARIES | PUBLISHED)
 def test_every_way_through_the_automaton_says_what_the_sources_say(name, mode):
-    vocabulary, drawn = VOCABULARIES[name](), random.Random(1)
+    vocabulary, drawn = (VOCABULARIES | PUBLISHED)[name](), random.Random(1)
     sources = [vocabulary.normalized(text) for text in ("The Hague 1436", *DOCUMENTS)]
-    assert Pieces(vocabulary, mode).has_bytes == (name == "bytes")
+    assert Pieces(vocabulary, mode).has_bytes == (name in ("bytes", "bart"))
     for _ in range(8):
         text = vocabulary.decode(draw(drawn, sources, vocabulary, mode))
         assert not told(text, sources, mode), text

@@ -144,7 +144,7 @@ class FastTokenizer(Tokenizer):
 
     def _spelling(self, id: int) -> bytes:
         token = self._tokenizer.id_to_token(id)
-        if token is None or id in self._special:
+        if token is None or token in self._special.values():
             return b""
         if self._is_byte_level:
             known = all(character in _BYTES for character in token)

@@ -17,6 +17,8 @@ _DECODERS = ("ByteLevel", "Metaspace", "Sequence")
 _PROBES = ("Title", "a", "1")
 _LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
 _BETWEEN_DOCUMENTS = "<doc-sep>"  # of PRIMERA
+# What transformers calls them where no file does.
+_USUAL = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
 _LINE_END = "Ċ"  # as byte-level pieces write it
 
 
@@ -64,7 +66,7 @@ class Files:
 
     def token(self, name: str) -> str | None:
         """``pad_token`` and its like."""
-        found = self.names.get(name)
+        found = self.names.get(name, _USUAL.get(name))
         return found.get("content") if isinstance(found, dict) else found
 
     def _read(self, name: str) -> dict[str, Any]:
