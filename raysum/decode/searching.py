@@ -17,8 +17,9 @@ from raysum import systems
 from raysum.config.sections import DecodeConfig, SourceConfig
 from raysum.data.rows import Row
 from raysum.data.vocabulary import Vocabulary
-from raysum.decode.beam import Hypothesis, Left
+from raysum.decode.beam import Left
 from raysum.decode.betas import search_betas
+from raysum.decode.finished import Hypothesis
 from raysum.decode.notes import annotated
 from raysum.decode.scores import shares
 from raysum.decode.summary import Alternative, Summary
