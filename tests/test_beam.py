@@ -12,12 +12,15 @@ import torch
 from small_models import EXAMPLES, model_of, pack
 
 from raysum.config.sections import DecodeConfig
-from raysum.decode.beam import Hypothesis, _best, beam_search, block_ngrams, block_recent
+from raysum.decode.beam import _best, beam_search
 from raysum.decode.beam import search as find
 from raysum.decode.betas import search_betas
+from raysum.decode.blocking import block_ngrams, block_recent
+from raysum.decode.finished import Hypothesis
 from raysum.decode.scores import AttentionAlignment, GnmtCoverage, History, StructuralCoverage, length_norm, terms
 from raysum.importing.hiersumm import convert
 from raysum.models.batch import Source
+from raysum.models.marks import Marks
 from raysum.models.special_ids import EOS, PAD, SENTENCE_END
 from raysum.systems import build
 
@@ -123,6 +126,86 @@ def test_eos_must_be_among_the_best_candidates():
     table = {(): {A: 0.5, B: 0.4, EOS: 0.1}, (A,): {C: 1.0}, (B,): {C: 1.0}, (C,): {EOS: 1.0}}
     assert [EOS] not in [h.ids for h in search(table)]
     assert [EOS] in [h.ids for h in search(table, num_beams=3)]
+
+
+# From A on a better and better summary: EOS is found at the first step, B EOS at the second, A C EOS at the third.
+LATER_IS_BETTER = {
+    (): {A: 0.5, EOS: 0.3, B: 0.2},
+    (A,): {C: 0.9, EOS: 0.1},
+    (B,): {EOS: 0.6, C: 0.4},
+    (A, C): {EOS: 0.96, A: 0.04},
+    (A, C, A): {B: 1.0},
+    (A, C, A, B): {EOS: 1.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("stopping", "expected"),
+    [
+        (None, [[B, EOS], [EOS]]),
+        (True, [[B, EOS], [EOS]]),  # two have finished
+        (False, [[A, C, EOS], [B, C, EOS]]),  # at the third step A C A, -1.34 by its length, is below both
+        ("never", [[A, C, EOS], [A, C, A, B, EOS]]),  # which has -0.40 by ten tokens
+    ],
+)
+def test_when_to_stop(stopping, expected):
+    lengths = {"length_normalization": "length", "length_penalty": 1.0, "early_stopping": stopping}
+    found = search(LATER_IS_BETTER, **lengths)
+    assert [h.ids for h in found] == expected
+    products = {(B, EOS): 0.12, (EOS,): 0.3, (A, C, EOS): 0.432, (B, C, EOS): 0.08, (A, C, A, B, EOS): 0.018}
+    assert [h.score for h in found] == pytest.approx([math.log(products[tuple(ids)]) / len(ids) for ids in expected])
+
+
+@pytest.mark.parametrize("stopping", [None, True, False, "never"])
+def test_one_beam_stops_at_its_first_eos(stopping):
+    table = {(): {EOS: 0.5, A: 0.4, B: 0.1}, (A,): {A: 1.0}}
+    chosen = {"num_beams": 1, "length_normalization": "length", "length_penalty": 1.0, "early_stopping": stopping}
+    assert [h.ids for h in search(table, **chosen)] == [[EOS]]
+
+
+def test_at_the_maximum_length_those_of_transformers_are_among_the_best_candidates():
+    table = {(): {EOS: 0.4, A: 0.35, B: 0.25}, (A,): {EOS: 0.57, C: 0.43}, (B,): {EOS: 0.64, C: 0.36}}
+    for stopping, ids in (
+        (None, [[EOS], [A, EOS], [B, EOS], [A, C], [B, C]]),
+        (True, [[EOS], [A, EOS]]),  # of the last step A EOS and B EOS, and the two best of all
+    ):
+        found = find(Script(table), memory(), settings(max_length=2, early_stopping=stopping)).best(9)
+        assert [h.ids for h in found[0]] == ids
+
+
+def test_final_terms_rank_the_best_that_finished():
+    """What spreads as predicted is C, which True never reaches, and which the others keep for its probability."""
+    table = {(): {EOS: 0.3, A: 0.7}, (A,): {EOS: 0.2, C: 0.8}, (A, C): {EOS: 1.0}}
+    attention = {None: [1.0, 0.0], A: [1.0, 0.0], C: [0.0, 1.0]}
+    term = AttentionAlignment(EVEN.predicted, EVEN.mask, 1.0, final=True)
+    for stopping, ids in ((True, [[EOS], [A, EOS]]), (False, [[A, C, EOS], [EOS]])):
+        chosen = settings(n_best=2, early_stopping=stopping)
+        assert [h.ids for h in beam_search(Script(table, attention), memory(), chosen, [term])[0]] == ids
+
+
+def test_the_first_and_the_last_token_may_be_forced():
+    table = {(): {A: 0.9, B: 0.1}, (A,): {A: 0.9, EOS: 0.1}, (C,): {A: 0.6, B: 0.4}, (B,): {B: 0.7, A: 0.3}}
+    for stopping in (None, True):
+        changes = {"max_length": 3, "forced_bos_token_id": C, "early_stopping": stopping, "min_length": 3}
+        found = search(table, **changes)
+        assert [h.ids for h in found] == [[C, A, A], [C, B, B]]
+        assert found[0].log_prob == pytest.approx(math.log(0.6 * 0.9))
+        found = search(table, **changes, forced_eos_token_id=EOS)
+        assert [h.ids for h in found] == [[C, A, EOS], [C, B, EOS]]
+        assert [h.log_prob for h in found] == pytest.approx([math.log(0.6), math.log(0.4)])
+        found = search(table, **changes, forced_eos_token_id=A)
+        assert [h.ids for h in found] == [[C, A, A], [C, B, A]]
+        assert [h.ids for h in search(table, **changes | {"forced_bos_token_id": EOS})] == [[EOS]]
+
+
+def test_a_prompt_stands_behind_what_targets_begin_with():
+    table = {(A, C): {EOS: 1.0}, (A, B, A): {EOS: 1.0}, (B, C): {EOS: 1.0}, (B, B, A): {EOS: 1.0}}
+    prompt, marks = torch.tensor([[C, PAD], [B, A]]), Marks(target_prefix=(A,))
+    for first, changes in ((A, {}), (B, {"forced_bos_token_id": B})):
+        found = beam_search(Script(table), memory(2), settings(**changes), prompt=prompt, marks=marks)
+        assert [h.ids for (h,) in found] == [[first, C, EOS], [first, B, A, EOS]]
+    free = beam_search(Script({(): {C: 1.0}, (C,): {EOS: 1.0}}), memory(), settings(), marks=marks)
+    assert free[0][0].ids == [C, EOS]  # a model begins as it has learnt to
 
 
 def test_a_finished_hypothesis_leaves_room_for_another():
@@ -489,6 +572,7 @@ def test_names_of_other_toolkits():
     assert DecodeConfig(beam_size=3, block_ngram_repeat=4, num_return_sequences=2) == DecodeConfig(
         num_beams=3, no_repeat_ngram_size=4, n_best=2
     )
+    assert DecodeConfig(min_new_tokens=3, max_new_tokens=40) == DecodeConfig(min_length=3, max_length=40)
     assert DecodeConfig(**{"num_beams": 5, "beam_size": 3}).num_beams == 3  # the later word counts
     with pytest.raises(ValueError, match="num_beams"):
         DecodeConfig(num_beams=2, n_best=3)
@@ -574,7 +658,9 @@ OTHER_TERMS = {"gnmt_coverage": 0.1, "extractive": 0.2, "structural_coverage": 0
 
 @pytest.mark.parametrize("when", ["step", "final"])
 @pytest.mark.parametrize("mix", ["LG/F", "L/PV"])
-@pytest.mark.parametrize("others", [{}, OTHER_TERMS, OTHER_TERMS | {"coverage_when": "step"}])
+@pytest.mark.parametrize(
+    "others", [{}, OTHER_TERMS, OTHER_TERMS | {"coverage_when": "step"}, OTHER_TERMS | {"early_stopping": False}]
+)
 def test_betas_together_give_what_each_gives_alone(mix, when, others):
     betas = [0.0, 0.3, 1.0, 1e3]
     model, source = model_of(mix).eval(), pack(EXAMPLES)

@@ -65,10 +65,17 @@ def test_a_wrong_redundancy_is_told_once_with_all_that_it_can_be(value):
         assert ask(json=asked | {"options": {"redundancy": good}}).json()["settings"] == {"redundancy": good}
 
 
+@pytest.mark.parametrize("value", ["true", 1, 0, [True]])
+def test_a_wrong_early_stopping_is_told_once(value):
+    message = "options.early_stopping: must be true, false or never; null is raysum's own rule"
+    assert error(ask(json={"documents": ["one"], "options": {"early_stopping": value}}), 422) == message
+
+
 def test_every_decoding_setting_that_needs_no_more_memory_is_taken_with_the_bounds_of_the_config():
     settings = {"min_length": 5, "block_across_sentences": True, "no_repeat_last": 2, "title_prompt": False}
     settings |= {"beta": 0.5, "alignment_reduction": "mean", "structural_coverage": 0.1, "gnmt_coverage": 0.2}
     settings |= {"keep_paragraphs": 3, "citations": "lexical", "length_normalization": "length", "words": 50}
+    settings |= {"early_stopping": "never", "forced_bos_token_id": 4, "forced_eos_token_id": 5}
     asked = {"documents": [{"text": "two"}], "options": settings | {"beam_size": 4}}
     answered = ask(json=asked).json()
     assert answered["settings"] == settings | {"num_beams": 4}

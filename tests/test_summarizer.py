@@ -398,6 +398,11 @@ def test_settings_are_checked(folder, plain):
         plain.choose({"keep_paragraphs": 3})
     with pytest.raises(UserError, match="num_beam.*did you mean 'num_beams'"):
         plain.choose({"num_beam": 3})
+    last = plain.searcher.model.spec.vocabulary - 1
+    for key in ("forced_bos_token_id", "forced_eos_token_id"):
+        assert getattr(plain.choose({key: last}), key) == last
+        with pytest.raises(UserError, match=f"{key}={last + 1} is no token: .*plain has ids up to {last}"):
+            plain.choose({key: last + 1})
     assert plain.choose({"beam_size": 2}).num_beams == 2
     with pytest.raises(UserError, match="no dtype 'fp16'; there are fp32, bf16, int8"):
         Summarizer.load(folder / "plain", dtype="fp16")

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from raysum import systems
+from raysum.models.marks import Id
 from raysum.systems import Size, Weight
 
 Most = Annotated[int, Field(ge=0, le=10**6)]  # as systems.Size, or 0: none
@@ -105,7 +106,15 @@ DECODE_ALIASES = {
     "beam_size": "num_beams",
     "block_ngram_repeat": "no_repeat_ngram_size",
     "num_return_sequences": "n_best",
+    "max_new_tokens": "max_length",
+    "min_new_tokens": "min_length",
 }
+
+
+def _check_stopping(value: Any) -> Any:
+    if value is None or isinstance(value, bool) or value == "never":
+        return value
+    raise ValueError("must be true, false or never; null is raysum's own rule")
 
 
 class DecodeConfig(Section):
@@ -118,6 +127,13 @@ class DecodeConfig(Section):
     length_penalty: float = Field(0.4, ge=0, le=5, description="HT's alpha; 1 with 'length' is PHT's eq. 17")
     min_length: Most = Field(0, description="tokens before EOS is allowed")
     max_length: Size = Field(200, description="tokens, EOS included")
+    early_stopping: Annotated[bool | Literal["never"] | None, BeforeValidator(_check_stopping)] = Field(
+        None,
+        description="the search of transformers: an example ends with num_beams finished hypotheses (true), when no "
+        "live one has a better score (false), or could have (never); None = raysum's, as true but for all that finish",
+    )
+    forced_bos_token_id: Id | None = Field(None, description="id of the token that summaries begin with")
+    forced_eos_token_id: Id | None = Field(None, description="id of the token at max_length, where one gets so long")
     no_repeat_ngram_size: Most = Field(3, description="n-grams of tokens that may not repeat; 0 = off")
     block_across_sentences: bool = Field(False, description="whether n-grams across sentence ends count as repeated")
     no_repeat_last: Most = Field(0, description="a token may not repeat one of the last so many, but for commas")

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from raysum.config.sections import DecodeConfig
-from raysum.decode.beam import Hypothesis, Left, StepModel, StepState, search
+from raysum.decode.beam import MARKS, Left, StepModel, StepState, search
+from raysum.decode.finished import Hypothesis
 from raysum.decode.grounding.guide import Guide
 from raysum.decode.scores import terms
 from raysum.models.batch import Asked
+from raysum.models.marks import Marks
 
 
 def search_betas(
@@ -26,6 +28,7 @@ def search_betas(
     predicted: Tensor | None = None,
     extracted: Tensor | None = None,
     *,
+    marks: Marks = MARKS,
     exempt: Sequence[int] = (),
     left: Left | None = None,
     prompt: Tensor | None = None,
@@ -34,13 +37,14 @@ def search_betas(
     """For each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` would find with this beta.
 
     ``predicted`` [B, M] is the predicted attention, None where all betas are 0; ``extracted`` [B, M] the extractive
-    probabilities, None where ``settings`` ask for none. ``exempt``, ``prompt``,
-    ``guide`` and ``left`` are those of :func:`search`.
+    probabilities, None where ``settings`` ask for none. ``marks``,
+    ``exempt``, ``prompt``, ``guide`` and ``left`` are those of :func:`search`.
     """
     number = len(betas)
+    options: dict[str, Any] = {"marks": marks, "exempt": exempt}
     if number == 1 or settings.alignment_when == "final":
         strongest = terms(settings, memory, predicted, extracted, max(betas))  # steers and watches as any of them
-        found = search(model, memory, settings, strongest, exempt=exempt, prompt=prompt, guide=guide, left=left)
+        found = search(model, memory, settings, strongest, **options, prompt=prompt, guide=guide, left=left)
         ranked = [found.best(settings.n_best, terms(settings, memory, predicted, extracted, beta)) for beta in betas]
         return [list(example) for example in zip(*ranked, strict=True)]
     searches = Searches(model, memory, number)
@@ -52,7 +56,7 @@ def search_betas(
     each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
     chosen = terms(settings, searches, predicted, extracted, each_beta)
     each_left = None if left is None else lambda place: left(place // number)
-    found = search(searches, searches, settings, chosen, exempt=exempt, prompt=prompt, guide=guide, left=each_left)
+    found = search(searches, searches, settings, chosen, **options, prompt=prompt, guide=guide, left=each_left)
     best = found.best(settings.n_best, chosen)
     return [best[start : start + number] for start in range(0, len(best), number)]
 

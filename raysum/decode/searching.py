@@ -16,8 +16,9 @@ from raysum import systems
 from raysum.config.sections import DecodeConfig, SourceConfig
 from raysum.data.rows import Row, title_of
 from raysum.data.tokenizer import Tokenizer
-from raysum.decode.beam import Hypothesis, Left
+from raysum.decode.beam import Left
 from raysum.decode.betas import search_betas
+from raysum.decode.finished import Hypothesis
 from raysum.decode.notes import annotated
 from raysum.decode.scores import shares
 from raysum.decode.summary import Alternative, Summary
@@ -82,6 +83,7 @@ class Searcher:
                 predicted = _chosen(predicted, read)
                 extracted = None if extracted is None else _chosen(extracted, read)
             options: dict[str, Any] = {
+                "marks": spec.marks,
                 "exempt": self.commas,
                 "prompt": _titles(rows, spec.marks, device) if settings.title_prompt else None,
                 "guide": self.grounding.guide(rows, settings.grounded, device) if settings.grounded else None,
@@ -110,8 +112,8 @@ class Searcher:
 
 
 def _titles(rows: Sequence[Row], marks: Marks, device: torch.device) -> Tensor:
-    """The titles' tokens [B, longest] as they begin a target, padded."""
-    titles = [torch.tensor([*marks.target_prefix, *title_of(row, marks).tolist()]).long() for row in rows]
+    """The titles' tokens [B, longest], padded."""
+    titles = [torch.from_numpy(title_of(row, marks)).long() for row in rows]
     return pad_sequence(titles, batch_first=True, padding_value=marks.pad).to(device)
 
 

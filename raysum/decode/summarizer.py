@@ -113,6 +113,9 @@ class Summarizer:
         if settings.ranker != self.settings.ranker:
             raise UserError("the ranker is loaded with the model; name it there")
         spec = self.searcher.model.spec
+        for key in ("forced_bos_token_id", "forced_eos_token_id"):
+            if (token := getattr(settings, key) or 0) >= spec.vocabulary:
+                raise UserError(f"{key}={token} is no token: {self.name} has ids up to {spec.vocabulary - 1}")
         if settings.gnmt_coverage and not spec.attends_to_tokens:
             raise UserError(f"a {spec.system} does not attend to all source tokens at each layer: no gnmt_coverage")
         return settings

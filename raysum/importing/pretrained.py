@@ -21,7 +21,10 @@ from raysum.runtime.storage import new_folder
 from raysum.systems import Spec
 
 _SETTINGS = "bart-base"  # the preset that tells how imported weights are read, trained and decoded
-_DECODE = {"num_beams": "num_beams", "length_penalty": "length_penalty", "no_repeat_ngram_size": "no_repeat_ngram_size"}
+_DECODE = (
+    "num_beams", "length_penalty", "no_repeat_ngram_size", "early_stopping", "forced_bos_token_id",
+    "forced_eos_token_id",
+)  # fmt: skip
 _LENGTHS = ("min_length", "max_length")  # which count the start of a target, and ours do not
 
 
@@ -71,7 +74,7 @@ def _fitted(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:
 def _decoding(folder: Path) -> dict[str, Any]:
     """The decoding settings that come with the weights; older folders have them in config.json."""
     told = read_json(folder, "config.json") | read_json(folder, "generation_config.json", needed=False)
-    found = {ours: told[theirs] for theirs, ours in _DECODE.items() if told.get(theirs) is not None}
+    found = {name: told[name] for name in _DECODE if told.get(name) is not None}
     return found | {name: max(told[name] - 1, 0) for name in _LENGTHS if isinstance(told.get(name), int)}
 
 
