@@ -90,14 +90,24 @@ class OptimConfig(Section):
     """``noam`` is the schedule of Vaswani et al. 2017, eq. 3: ``lr * width^-0.5 * min(t^-0.5, t * w^-1.5)``."""
 
     method: Literal["adam", "adagrad"] = Field("adam", description="adagrad has no betas (HT's ranker)")
-    lr: float = Field(2.0, gt=0, le=1e4, description="peak factor ('noam') or the rate itself ('constant', 'linear')")
-    schedule: Literal["noam", "constant", "linear"] = Field(
-        "noam", description="'constant' and 'linear' warm up linearly; 'linear' then falls to 0 at train.steps"
+    lr: float = Field(2.0, gt=0, le=1e4, description="peak factor ('noam') or the rate itself (the other schedules)")
+    new_lr: Annotated[float, Field(gt=0, le=1e4)] | None = Field(
+        None, description="lr of what train.start has not: parameters of new layers, and adapters; None = lr"
+    )
+    schedule: Literal["noam", "constant", "linear", "transformers"] = Field(
+        "noam",
+        description="'constant' and 'linear' warm up linearly; 'linear' then falls to 0 at train.steps; 'transformers': "
+        "that library's linear schedule, whose first step, where there is a warm-up, is at rate 0",
     )
     warmup_steps: int = Field(8000, ge=0, le=10**9)
     betas: tuple[Share, Share] = (0.9, 0.998)
     eps: float = Field(1e-9, ge=1e-30, le=1)
-    weight_decay: float = Field(0.0, ge=0, le=1e4)
+    weight_decay: float = Field(
+        0.0, ge=0, le=1e4, description="decoupled, as of AdamW; Adagrad's is added to gradients"
+    )
+    decay: Literal["all", "matrices"] = Field(
+        "all", description="what decays: all parameters, or as in transformers neither biases nor norms"
+    )
 
 
 # Decoding settings by the names that other toolkits have for them.

@@ -23,7 +23,7 @@ from raysum.train import checkpoints
 from raysum.train.brief import Brief, brief_of
 from raysum.train.follow import followed
 from raysum.train.on_ray import train_on_ray
-from raysum.train.optim import check_engine_config, unfit
+from raysum.train.optim import check_engine_config, check_start, unfit
 
 _AUTO = "auto"
 _REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and seconds at most
@@ -88,6 +88,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     if config.train.workers:
         make_ready("train", config.train.address)
     run = Run(config.out)
+    check_start(config)
     check_engine_config(config)
     newest = checkpoints.newest_sound(run)
     check_resumable(run, config, dataset)
