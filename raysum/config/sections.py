@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from raysum import systems
+from raysum.models.specs.adapters import Adapters
 from raysum.systems import Size, Weight
 
 Most = Annotated[int, Field(ge=0, le=10**6)]  # as systems.Size, or 0: none
@@ -96,8 +97,8 @@ class OptimConfig(Section):
     )
     schedule: Literal["noam", "constant", "linear", "transformers"] = Field(
         "noam",
-        description="'constant' and 'linear' warm up linearly; 'linear' then falls to 0 at train.steps; 'transformers': "
-        "that library's linear schedule, whose first step, where there is a warm-up, is at rate 0",
+        description="'constant' and 'linear' warm up linearly; 'linear' then falls to 0 at train.steps; "
+        "'transformers': that library's linear schedule, whose first step, where there is a warm-up, is at rate 0",
     )
     warmup_steps: int = Field(8000, ge=0, le=10**9)
     betas: tuple[Share, Share] = (0.9, 0.998)
@@ -248,6 +249,7 @@ class Config(Section):
     source: SourceConfig = Field(default_factory=SourceConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
+    adapters: Adapters = Field(default_factory=Adapters)
     deepspeed: dict[str, Any] = Field({}, validate_default=True, description="DeepSpeed's own; raysum sets batch sizes")
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
     data: str | None = Field(None, description="dataset folder; of several, data=[A, B], all but the first are mixed")

@@ -46,6 +46,7 @@ class Projection(nn.Linear):
     """Several square matrices side by side, computed in one product; each starts as its own Xavier-uniform matrix."""
 
     def __init__(self, width: int, parts: int = 1, bias: bool = True):
+        self.parts = parts
         super().__init__(width, parts * width, bias)
 
     def reset_parameters(self) -> None:

@@ -101,12 +101,16 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         return _learned(run, config, dataset)
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it
+    if brief.start:
+        say(str(brief.start))
+        if config.adapters.rank:
+            from raysum.models.adapters import trained_share  # loads torch
+
+            say(trained_share(config.model, config.adapters, brief.start.fresh))
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     drop_torn(run.metrics)
     if not newest and (told := unfit(config)):
         say(told)
-    if brief.start:
-        say(str(brief.start))
     if newest:
         say(f"{run.place} goes on from step {done}")
         if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):

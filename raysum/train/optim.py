@@ -19,8 +19,8 @@ _PRECISIONS = ("bf16", "fp16", "torch_autocast")
 def learning_rate(optim: OptimConfig, width: int, step: int, steps: int) -> float:
     """The rate of update ``step``, counted from 1, of ``steps``.
 
-    ``noam`` is "Attention is all you need", eq. 3, times ``optim.lr``; ``width`` is the model's. ``transformers`` is the
-    library's get_linear_schedule_with_warmup, which counts steps from 0.
+    ``noam`` is "Attention is all you need", eq. 3, times ``optim.lr``; ``width`` is the model's. ``transformers`` is
+    the library's get_linear_schedule_with_warmup, which counts steps from 0.
     """
     warm = optim.warmup_steps
     if optim.schedule == "transformers":
@@ -43,11 +43,13 @@ def rates(config: Config, step: int) -> dict[str, float]:
 
 def check_start(config: Config) -> None:
     """Raises UserError where the config tells apart what a start has and has not, and names none."""
-    if config.optim.new_lr is not None and not config.train.start:
-        raise UserError(
-            "optim.new_lr is the rate of what the weights it starts from do not have; give these by train.start=RUN, or "
-            "leave it out"
-        )
+    told = {
+        "optim.new_lr is the rate of what": config.optim.new_lr is not None,
+        "adapters.rank freezes all but what": config.adapters.rank > 0,
+    }
+    for what, is_set in told.items():
+        if is_set and not config.train.start:
+            raise UserError(f"{what} the start does not have, and there is none: give train.start=RUN, or leave it out")
 
 
 def unfit(config: Config) -> str | None:
