@@ -75,6 +75,9 @@ class TrainConfig(Section):
     start: str | None = Field(
         None, description="run whose best weights a new training begins with, by name; for a bert, a published folder"
     )
+    recompute: bool = Field(
+        False, description="layers keep their inputs alone and are computed again in backward: less memory, more time"
+    )
     window: Count = Field(64, description="row groups whose rows are bucketed by length together")
 
     @model_validator(mode="after")
@@ -267,6 +270,12 @@ class Config(Section):
         if not isinstance(values, dict) or not isinstance(data := values.get("data"), list) or not data:
             return values
         return values | {"data": data[0], "mixed": data[1:]}
+
+    @model_validator(mode="after")
+    def _check_recompute(self) -> "Config":
+        if self.train.recompute and not self.model.recomputes:
+            raise ValueError(f"train.recompute is not for a {self.model.system}, whose layers cannot be computed twice")
+        return self
 
     @model_validator(mode="after")
     def _check_mixed(self) -> "Config":

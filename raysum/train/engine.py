@@ -8,6 +8,7 @@ from torch import Tensor, distributed
 from raysum import systems
 from raysum.config.sections import OptimConfig
 from raysum.models.adapters import adapt, is_adapter
+from raysum.models.recomputing import recompute_layers
 from raysum.run import Checkpoint
 from raysum.runtime.private import load_deepspeed
 from raysum.train import checkpoints
@@ -29,6 +30,8 @@ def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
     new = fresh(brief, checkpoint)
     if brief.config.adapters.rank:
         adapt(model, brief.config.adapters, new)
+    if brief.config.train.recompute:
+        recompute_layers(model)
     objective = systems.objective(brief.config.model, model, brief.config.train.label_smoothing)
     config = engine_config(brief.config, world, torch.cuda.is_available(), universal)
     groups = parameter_groups(objective, brief.config.optim, new)

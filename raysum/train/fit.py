@@ -28,7 +28,7 @@ from raysum.train.optim import check_engine_config, check_start, unfit
 _AUTO = "auto"
 _REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and seconds at most
 # May differ when a run is resumed; everything else must be as it was.
-_RUNNING = {"steps", "minutes", "patience", "workers", "threads", "address", "keep", "log_every"}
+_RUNNING = {"steps", "minutes", "patience", "workers", "threads", "address", "keep", "log_every", "recompute"}
 _CHECKING = {"validate_every", "validate_examples", "save_every"}
 _CHANGEABLE: Any = {
     "decode": True,
