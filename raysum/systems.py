@@ -88,6 +88,7 @@ class Spec(Checked):
     predicts_attention: ClassVar[bool] = False  # of a summarizing model, to each paragraph
     attends_to_paragraphs: ClassVar[bool] = False  # its attention to paragraphs can be asked for
     attends_to_tokens: ClassVar[bool] = False  # likewise, by every layer to every source token
+    recomputes: ClassVar[bool] = True  # its layers give the same when they are computed again
 
     system: str
     width: int

@@ -17,6 +17,7 @@ from pydantic import (
 
 from raysum import systems
 from raysum.models.marks import Id
+from raysum.models.specs.adapters import Adapters
 from raysum.systems import Size, Weight
 
 Most = Annotated[int, Field(ge=0, le=10**6)]  # as systems.Size, or 0: none
@@ -75,6 +76,9 @@ class TrainConfig(Section):
     start: str | None = Field(
         None, description="run whose best weights a new training begins with, by name; for a bert, a published folder"
     )
+    recompute: bool = Field(
+        False, description="layers keep their inputs alone and are computed again in backward: less memory, more time"
+    )
     window: Count = Field(64, description="row groups whose rows are bucketed by length together")
 
     @model_validator(mode="after")
@@ -91,14 +95,24 @@ class OptimConfig(Section):
     """``noam`` is the schedule of Vaswani et al. 2017, eq. 3: ``lr * width^-0.5 * min(t^-0.5, t * w^-1.5)``."""
 
     method: Literal["adam", "adagrad"] = Field("adam", description="adagrad has no betas (HT's ranker)")
-    lr: float = Field(2.0, gt=0, le=1e4, description="peak factor ('noam') or the rate itself ('constant', 'linear')")
-    schedule: Literal["noam", "constant", "linear"] = Field(
-        "noam", description="'constant' and 'linear' warm up linearly; 'linear' then falls to 0 at train.steps"
+    lr: float = Field(2.0, gt=0, le=1e4, description="peak factor ('noam') or the rate itself (the other schedules)")
+    new_lr: Annotated[float, Field(gt=0, le=1e4)] | None = Field(
+        None, description="lr of what train.start has not: parameters of new layers, and adapters; None = lr"
+    )
+    schedule: Literal["noam", "constant", "linear", "transformers"] = Field(
+        "noam",
+        description="'constant' and 'linear' warm up linearly; 'linear' then falls to 0 at train.steps; "
+        "'transformers': that library's linear schedule, whose first step, where there is a warm-up, is at rate 0",
     )
     warmup_steps: int = Field(8000, ge=0, le=10**9)
     betas: tuple[Share, Share] = (0.9, 0.998)
     eps: float = Field(1e-9, ge=1e-30, le=1)
-    weight_decay: float = Field(0.0, ge=0, le=1e4)
+    weight_decay: float = Field(
+        0.0, ge=0, le=1e4, description="decoupled, as of AdamW; Adagrad's is added to gradients"
+    )
+    decay: Literal["all", "matrices"] = Field(
+        "all", description="what decays: all parameters, or as in transformers neither biases nor norms"
+    )
 
 
 # Decoding settings by the names that other toolkits have for them.
@@ -254,6 +268,7 @@ class Config(Section):
     source: SourceConfig = Field(default_factory=SourceConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
+    adapters: Adapters = Field(default_factory=Adapters)
     deepspeed: dict[str, Any] = Field({}, validate_default=True, description="DeepSpeed's own; raysum sets batch sizes")
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
     data: str | None = Field(None, description="dataset folder; of several, data=[A, B], all but the first are mixed")
@@ -271,6 +286,12 @@ class Config(Section):
         if not isinstance(values, dict) or not isinstance(data := values.get("data"), list) or not data:
             return values
         return values | {"data": data[0], "mixed": data[1:]}
+
+    @model_validator(mode="after")
+    def _check_recompute(self) -> "Config":
+        if self.train.recompute and not self.model.recomputes:
+            raise ValueError(f"train.recompute is not for a {self.model.system}, whose layers cannot be computed twice")
+        return self
 
     @model_validator(mode="after")
     def _check_mixed(self) -> "Config":

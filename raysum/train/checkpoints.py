@@ -5,6 +5,7 @@ name ``step-STEP`` when everything is there, so a reader only ever sees complete
 """
 
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -46,9 +47,29 @@ def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
 
 def load(engine: Any, checkpoint: Checkpoint, world: int) -> None:
     """Load the engine state of ``checkpoint``; one of another number of workers must have been converted."""
-    tag = _CONVERTED if needs_conversion(checkpoint, world) else _ENGINE
+    is_converted = needs_conversion(checkpoint, world)
+    tag = _CONVERTED if is_converted else _ENGINE
     path, _ = engine.load_checkpoint(str(checkpoint.path), tag=tag)
     assert path is not None, f"DeepSpeed found no state in {checkpoint.path / tag}"
+    if is_converted:
+        _load_frozen(engine, checkpoint.path / _ENGINE)
+
+
+def _load_frozen(engine: Any, folder: Path) -> None:
+    """Parameters that are not trained, which DeepSpeed does not read from its universal form."""
+    import torch
+    from deepspeed.runtime.zero import GatheredParameters
+
+    frozen = {name: parameter for name, parameter in engine.module.named_parameters() if not parameter.requires_grad}
+    files = sorted(folder.glob("*_model_states.pt"), key=lambda file: [int(n) for n in re.findall(r"\d+", file.name)])
+    states = [torch.load(file, "cpu", weights_only=False, mmap=True) for file in files if frozen]
+    for name, parameter in frozen.items():
+        with GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
+            if hasattr(parameter, "ds_id"):  # ZeRO-3: each worker has written a part, the last one with padding
+                whole = torch.cat([state["frozen_param_fragments"][name].flatten() for state in states])
+            else:
+                whole = states[0]["module"][name].flatten()
+            parameter.copy_(whole[: parameter.numel()].view_as(parameter))
 
 
 def newest_sound(run: Run) -> Checkpoint | None:
@@ -143,16 +164,23 @@ def convert(checkpoint: Checkpoint) -> None:
 
 
 def full_weights(engine: Any) -> "dict[str, Tensor]":
-    """All parameters of the trained model in fp32 on the CPU, tied ones once, on rank 0. Every rank calls it."""
+    """All parameters of the trained model in fp32 on the CPU, tied ones once, on rank 0. Every rank calls it.
+
+    Adapters are in the matrices that they belong to.
+    """
+    from deepspeed.runtime.zero import GatheredParameters
     from deepspeed.utils import safe_get_full_fp32_param
     from torch import distributed
+
+    from raysum.models.adapters import merged
 
     copies = full_precision_copies(engine.optimizer)
     weights = {}
     for name, parameter in engine.module.model.named_parameters():
-        full = safe_get_full_fp32_param(parameter)
-        full = copies.get(id(parameter), parameter) if full is None else full
-        if distributed.get_rank() == 0:
-            shape = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 leaves an empty tensor in its place
-            weights[name] = full.detach().float().cpu().view(shape).clone()
-    return weights
+        shape = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 leaves an empty tensor in its place
+        with GatheredParameters([parameter], enabled=not parameter.requires_grad):  # of which ZeRO has no copy
+            full = safe_get_full_fp32_param(parameter) if parameter.requires_grad else None
+            full = copies.get(id(parameter), parameter) if full is None else full
+            if distributed.get_rank() == 0:
+                weights[name] = full.detach().float().cpu().view(shape).clone()
+    return merged(engine.module.model, weights) if weights else weights

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor, distributed
 
 from raysum import systems
+from raysum.config.sections import OptimConfig
+from raysum.models.adapters import adapt, is_adapter
+from raysum.models.recomputing import recompute_layers
 from raysum.run import Checkpoint
 from raysum.runtime.private import load_deepspeed
 from raysum.train import checkpoints
@@ -24,9 +27,15 @@ def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
     model = systems.build(brief.config.model)
     if brief.start and checkpoint is None:
         brief.start.apply(model)
+    new = fresh(brief, checkpoint)
+    if brief.config.adapters.rank:
+        adapt(model, brief.config.adapters, new)
+    if brief.config.train.recompute:
+        recompute_layers(model)
     objective = systems.objective(brief.config.model, model, brief.config.train.label_smoothing)
     config = engine_config(brief.config, world, torch.cuda.is_available(), universal)
-    engine, *_ = deepspeed.initialize(model=objective, model_parameters=objective.parameters(), config=config)
+    groups = parameter_groups(objective, brief.config.optim, new)
+    engine, *_ = deepspeed.initialize(model=objective, model_parameters=groups, config=config)
     if engine.zero_optimization_stage() < 2:
         # Stage 0 has no `grad_accum_dtype`; at stage 1 DeepSpeed 0.19 then tells a wrong norm of the first step.
         for parameter in engine.module.parameters():
@@ -35,6 +44,30 @@ def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
         for state in engine.basic_optimizer.state.values():
             state["step"].zero_()  # in bf16 DeepSpeed has counted an empty step: a bias correction too late
     return engine
+
+
+def fresh(brief: Brief, checkpoint: Checkpoint | None) -> set[str]:
+    """The parameters of the model that its start has not. A run that goes on is told by its ``checkpoint``."""
+    if checkpoint is not None:
+        return {*checkpoint.state.get("fresh", [])}
+    return {*brief.start.fresh} if brief.start else set()
+
+
+def parameter_groups(objective: Any, optim: OptimConfig, fresh: set[str]) -> list[dict[str, Any]]:
+    """What is trained, apart by learning rate (``lr`` or ``new_lr``, see ``optim.rates``) and by whether it decays.
+
+    Their order, and that of the parameters in each, is the same after any restart.
+    """
+    groups: dict[tuple[str, bool], dict[str, Any]] = {}
+    for name, parameter in objective.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        is_new = optim.new_lr is not None and (is_adapter(name) or name.removeprefix("model.") in fresh)
+        decays = optim.decay == "all" or (parameter.dim() > 1 and "bias" not in name)
+        kind = ("new_lr" if is_new else "lr", decays)
+        group = groups.setdefault(kind, {"params": [], "rate": kind[0], **({} if decays else {"weight_decay": 0.0})})
+        group["params"].append(parameter)
+    return [*groups.values()]
 
 
 def gradient_norm(engine: Any) -> Tensor | None:

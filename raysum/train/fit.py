@@ -23,12 +23,12 @@ from raysum.train import checkpoints
 from raysum.train.brief import Brief, brief_of
 from raysum.train.follow import followed
 from raysum.train.on_ray import train_on_ray
-from raysum.train.optim import check_engine_config, unfit
+from raysum.train.optim import check_engine_config, check_start, unfit
 
 _AUTO = "auto"
 _REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and seconds at most
 # May differ when a run is resumed; everything else must be as it was.
-_RUNNING = {"steps", "minutes", "patience", "workers", "threads", "address", "keep", "log_every"}
+_RUNNING = {"steps", "minutes", "patience", "workers", "threads", "address", "keep", "log_every", "recompute"}
 _CHECKING = {"validate_every", "validate_examples", "save_every"}
 _CHANGEABLE: Any = {
     "decode": True,
@@ -88,6 +88,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     if config.train.workers:
         make_ready("train", config.train.address)
     run = Run(config.out)
+    check_start(config)
     check_engine_config(config)
     newest = checkpoints.newest_sound(run)
     check_resumable(run, config, dataset)
@@ -100,12 +101,16 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         return _learned(run, config, dataset)
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it
+    if brief.start:
+        say(str(brief.start))
+        if config.adapters.rank:
+            from raysum.models.adapters import trained_share  # loads torch
+
+            say(trained_share(config.model, config.adapters, brief.start.fresh))
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     drop_torn(run.metrics)
     if not newest and (told := unfit(config)):
         say(told)
-    if brief.start:
-        say(str(brief.start))
     if newest:
         say(f"{run.place} goes on from step {done}")
         if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):

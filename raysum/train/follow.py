@@ -42,5 +42,7 @@ def _follow(run: Run, start: int, steps: int, done: threading.Event) -> None:
                     shown |= {run.judged_by: f"{line[run.judged_by]:.2f}"} if "valid_seconds" in line else {}
                 else:
                     shown |= {"loss": f"{line['loss']:.3f}", "tokens/s": f"{line['tokens_per_s']:,.0f}"}
+                    if "new_lr" in line:
+                        shown["lr"] = f"{line['lr']:.1e}, new {line['new_lr']:.1e}"
                 progress.set_postfix(shown, refresh=False)
                 progress.update(step - progress.n)

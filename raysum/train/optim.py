@@ -19,9 +19,13 @@ _PRECISIONS = ("bf16", "fp16", "torch_autocast")
 def learning_rate(optim: OptimConfig, width: int, step: int, steps: int) -> float:
     """The rate of update ``step``, counted from 1, of ``steps``.
 
-    ``noam`` is "Attention is all you need", eq. 3, times ``optim.lr``; ``width`` is the model's.
+    ``noam`` is "Attention is all you need", eq. 3, times ``optim.lr``; ``width`` is the model's. ``transformers`` is
+    the library's get_linear_schedule_with_warmup, which counts steps from 0.
     """
     warm = optim.warmup_steps
+    if optim.schedule == "transformers":
+        done = step - 1
+        return optim.lr * (done / warm if done < warm else max(0, steps - done) / max(1, steps - warm))
     if optim.schedule == "noam":
         return optim.lr * width**-0.5 * min(step**-0.5, step * warm**-1.5 if warm else step**-0.5)
     rate = optim.lr * min(1.0, step / warm if warm else 1.0)
@@ -30,13 +34,32 @@ def learning_rate(optim: OptimConfig, width: int, step: int, steps: int) -> floa
     return rate * max(0.0, (steps - step + 1) / (steps - warm + 1))
 
 
+def rates(config: Config, step: int) -> dict[str, float]:
+    """``lr`` of update ``step``, and ``new_lr`` where what the start has not is given a rate of its own."""
+    optim = config.optim
+    rate = learning_rate(optim, config.model.width, step, config.train.steps)
+    return {"lr": rate} if optim.new_lr is None else {"lr": rate, "new_lr": rate * optim.new_lr / optim.lr}
+
+
+def check_start(config: Config) -> None:
+    """Raises UserError where the config tells apart what a start has and has not, and names none."""
+    told = {
+        "optim.new_lr is the rate of what": config.optim.new_lr is not None,
+        "adapters.rank freezes all but what": config.adapters.rank > 0,
+    }
+    for what, is_set in told.items():
+        if is_set and not config.train.start:
+            raise UserError(f"{what} the start does not have, and there is none: give train.start=RUN, or leave it out")
+
+
 def unfit(config: Config) -> str | None:
     """What there is to say of a schedule whose rate is still rising when the training ends; None of any other."""
     optim, steps = config.optim, config.train.steps
     if steps > optim.warmup_steps:
         return None
     width = config.model.width
-    peak, reached = (learning_rate(optim, width, step, optim.warmup_steps) for step in (optim.warmup_steps, steps))
+    reached = learning_rate(optim, width, steps, optim.warmup_steps)
+    peak = learning_rate(optim, width, optim.warmup_steps, steps) if optim.schedule == "noam" else optim.lr
     # A shorter warm-up alone would raise the peak of noam.
     other = f"optim.schedule=linear optim.lr={peak:.1e} " if optim.schedule == "noam" else ""
     return (

@@ -65,7 +65,7 @@ class Meter:
         self._planned += weight
         self._norm = grad_norm
 
-    def line(self, step: int, lr: float) -> dict[str, Any]:
+    def line(self, step: int, rates: dict[str, float]) -> dict[str, Any]:
         """The metrics line of the steps since the last one. Every worker calls it.
 
         Raises UserError where the loss is no number any more.
@@ -87,7 +87,7 @@ class Meter:
         line = {
             "step": step,
             "loss": loss,
-            "lr": lr,
+            **rates,
             "tokens_per_s": tokens / spent,
             "wait_share": sums["waited"] / (spent * distributed.get_world_size()),
             "padding_share": sums["padding"] / (tokens + sums["padding"]),

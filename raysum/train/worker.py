@@ -14,7 +14,7 @@ from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
 from raysum.train.brief import Brief
 from raysum.train.engine import build_engine, gradient_norm
-from raysum.train.optim import learning_rate, precision
+from raysum.train.optim import precision, rates
 from raysum.train.report import Meter, Reporter
 
 
@@ -42,11 +42,11 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
     for done in range(state["step"] + 1, settings.steps + 1):
         if brief.stale(judged, done - 1):
             break
-        rate = step(engine, brief, done - 1, coming, meter)
+        used = step(engine, brief, done - 1, coming, meter)
         last = done == settings.steps or meter.over(settings.minutes)
         wanted = brief.judges(done) or (last and brief.valid is not None)
         if last or done % settings.log_every == 0:
-            reporter.write(meter.line(done, rate))
+            reporter.write(meter.line(done, used))
         if last or done % settings.save_every == 0 or wanted:
             with meter.paused():
                 checkpoints.save(engine, run, state | meter.state() | {"step": done})
@@ -69,6 +69,7 @@ def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str
         "dtype": precision(brief.config, torch.cuda.is_available()),
         "data": brief.fingerprints[0],
         "mixed": list(brief.fingerprints[1:]),
+        "fresh": brief.start.fresh if brief.start else [],
     }
     if checkpoint is None:
         return state
@@ -76,17 +77,17 @@ def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str
     return checkpoint.state | {"workers": state["workers"]}
 
 
-def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], meter: Meter) -> float:
-    """One update by this rank's share of the plan's step ``number`` (counted from 0); returns its learning rate.
+def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], meter: Meter) -> dict[str, float]:
+    """One update by this rank's share of the plan's step ``number`` (counted from 0); returns its learning rates.
 
     The gradient is that of the summed loss over all ranks and micro-batches, divided once by the step's target count:
     DeepSpeed divides by the accumulation and averages over ranks, so both are multiplied back in.
     """
     settings, kind = brief.config.train, brief.train.kind
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    rate = learning_rate(brief.config.optim, brief.config.model.width, number + 1, settings.steps)
+    used = rates(brief.config, number + 1)
     for group in engine.optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = used[group.get("rate", "lr")]
     for index in range(rank, settings.micro_batches, world):
         batch = meter.awaited(coming)
         place = (batch.step, batch.index, batch.rank)
@@ -99,7 +100,7 @@ def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], m
         engine.step()
         meter.add(loss.detach(), kind, batch)
     meter.step_done(batch.weight, engine.get_global_grad_norm() if norm is None else norm)
-    return rate
+    return used
 
 
 @torch.no_grad()

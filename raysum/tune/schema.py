@@ -23,7 +23,7 @@ _FIXED = {
 
 # What may change while the weights and the state of the optimizer stay: the rest is in them.
 _PERTURBED = {
-    "optim.lr", "optim.warmup_steps", "train.label_smoothing",
+    "optim.lr", "optim.new_lr", "optim.warmup_steps", "train.label_smoothing",
     "model.dropout", "model.attention_dropout", "model.ffn_dropout",
 }  # fmt: skip
 

@@ -103,9 +103,10 @@ def _check_training(space: Space, dataset: Dataset) -> Space:
         raise UserError(f"the space {space.name} trains a run for each trial; leave run= out")
     if not config.model.summarizes and (space.then or not config.model.extracts):
         raise UserError(f"model.system={config.model.system} writes no summaries; a search trains models that do")
-    if space.config.scheduler == "pbt" and config.optim.schedule == "linear":
+    if space.config.scheduler == "pbt" and config.optim.schedule not in ("noam", "constant"):
         raise UserError(
-            "scheduler pbt trains in parts, and optim.schedule=linear needs the whole; use noam or constant"
+            f"scheduler pbt trains in parts, and optim.schedule={config.optim.schedule} needs the whole; use noam or "
+            "constant"
         )
     dataset.split("valid")  # trials are compared by it
     if space.then:

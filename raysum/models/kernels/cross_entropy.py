@@ -51,8 +51,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         spread = smoothing / (len(weight) - 2)
         loss = torch.zeros((), device=hidden.device)
         grad_hidden = torch.zeros_like(hidden) if gradients else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if gradients else None
-        grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if gradients and bias is not None else None
+        wanted = [gradients and needed for needed in ctx.needs_input_grad[1:3]]  # a frozen matrix has none
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[0] else None
+        grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if wanted[1] else None
         grad_odds = torch.zeros_like(odds) if gradients and odds is not None else None
         for start in range(0, len(gold), _CHUNK):
             rows, target = hidden[start : start + _CHUNK].to(dtype), gold[start : start + _CHUNK, None]
@@ -63,7 +64,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             loss -= (1 - smoothing) * whole.sum()
             if smoothing:
                 loss -= spread * (log_p.sum() - log_gold.sum() - log_p[:, pad].sum())
-            if grad_hidden is None or grad_weight is None:
+            if grad_hidden is None:
                 continue
             difference = log_p.exp_()  # becomes p - q
             lead = torch.full_like(log_gold, smoothing + spread - 1)
@@ -79,7 +80,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_bias += difference.sum(0)
             narrow = difference.to(dtype)
             grad_hidden[start : start + _CHUNK] = narrow @ matrix
-            grad_weight += narrow.T @ rows
+            if grad_weight is not None:
+                grad_weight += narrow.T @ rows
         ctx.grads = (grad_hidden, grad_weight, grad_bias, None, grad_odds)
         ctx.dtypes = tuple(None if each is None else each.dtype for each in (hidden, weight, bias, None, odds))
         return loss

@@ -13,6 +13,8 @@ class TxlSpec(TransformerSpec):
 
     MODEL: ClassVar = "raysum.models.systems.txl:TransformerXL"
 
+    recomputes: ClassVar = False  # they remember what they have read
+
     system: Literal["txl"] = "txl"
     layers: Layers = 3
     segment: Size = Field(512, description="tokens that are read at a time")
