@@ -8,10 +8,17 @@ from pretrained import published
 from published_tokenizers import published as published_tokenizer
 
 from raysum import restore
+from raysum.data.dataset import Dataset
 from raysum.data.tokenizer import Tokenizer
 from raysum.decode.summarizer import Summarizer
 from raysum.importing.checkpoint import export_checkpoint, import_checkpoint
+from raysum.prepare.factbook.corpus import generate
+from raysum.prepare.job import prepare
 from raysum.run import Run
+from raysum.runtime.storage import read_lines
+from raysum.stream.loader import batches
+from raysum.train.brief import brief_of
+from raysum.train.fit import train
 
 pytest.importorskip("transformers")
 
@@ -56,3 +63,82 @@ def test_import_export_import_is_bit_equal(folder, tmp_path):
     assert ids[0] == ids[1]
     assert Tokenizer.load(runs[0].vocabulary).marks == Tokenizer.load(runs[1].vocabulary).marks
     AutoModelForSeq2SeqLM.from_pretrained(out)
+
+
+@pytest.fixture(scope="module")
+def data(folder, tmp_path_factory):
+    """Clusters of the factbook in the pieces of the published folder."""
+    place = tmp_path_factory.mktemp("data")
+    lines = [json.dumps(raw) for raw in generate("train", 60)]
+    (place / "raw.jsonl").write_text("\n".join(lines))
+    prepare([str(place / "raw.jsonl")], out=str(place / "data"), vocab=str(folder), valid=0.2, test=0.1)
+    return place / "data"
+
+
+def trained(folder, data, place, *overrides, **mix):
+    """A run of 20 steps that begins with the weights of the published folder."""
+    imported = str(place / "imported")
+    import_checkpoint("huggingface", str(folder), imported, overrides=[f"model.{k}={v}" for k, v in mix.items()])
+    return train(imported, *settings_of(data, place), *overrides)
+
+
+def settings_of(data, place):
+    settings = ["workers=0", "steps=20", "log_every=1", "batch_tokens=800", "micro_batches=1", "validate_every=20"]
+    settings = [f"train.{one}" for one in [*settings, "label_smoothing=0", "threads=2"]]
+    rates = [f"optim.{one}" for one in ("schedule=transformers", "lr=0.001", "warmup_steps=4", "weight_decay=0.01")]
+    return [f"data={data}", f"out={place / 'run'}", *settings, *rates, "optim.decay=matrices"]
+
+
+def test_parity_of_twenty_steps(folder, data, tmp_path):
+    from transformers import AutoModelForSeq2SeqLM, get_linear_schedule_with_warmup
+
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    run = trained(folder, data, tmp_path, encoder="WW" if kind == "led" else "SS").run
+    found = [line["loss"] for line in read_lines(run.metrics) if "loss" in line]
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).train()
+    named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+    groups = [
+        {"params": [v for n, v in named if v.dim() > 1], "weight_decay": 0.01},
+        {"params": [v for n, v in named if v.dim() < 2], "weight_decay": 0.0},
+    ]
+    optim = run.config.optim
+    optimizer = torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps)
+    schedule = get_linear_schedule_with_warmup(optimizer, optim.warmup_steps, 20)
+    brief = brief_of(Dataset.open(str(data)), run.config, run, 0)
+    pad, losses = run.config.model.marks.pad, []
+    for micro in batches(brief.train, 0, 1, 0, 20):
+        batch = brief.train.kind.collate(micro.arrays)
+        rows = batch.source.ids.split(batch.source.layout.sizes.tolist())
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+        mask = torch.arange(ids.shape[1]) < batch.source.layout.sizes[:, None]
+        told = {"global_attention_mask": torch.zeros_like(ids).index_fill(1, torch.tensor([0]), 1)}
+        inputs, gold = batch.target[:, :-1], batch.target[:, 1:]
+        logits = model(
+            input_ids=ids, attention_mask=mask.long(), decoder_input_ids=inputs, **(told if kind == "led" else {})
+        ).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=pad)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    assert found == pytest.approx(losses, abs=1e-4)
+    assert losses[-1] < losses[0] - 0.05
+
+
+def test_a_training_goes_on_bit_for_bit(folder, data, tmp_path):
+    """With global layers and both decoder letters new, adapters, and layers computed again."""
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    mix = {"encoder": "WW" if kind == "led" else "GLLG", "decoder": "PV"}
+    more = ["optim.schedule=constant", "train.recompute=true", "adapters.rank=2", "optim.new_lr=0.002"]
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    whole = trained(folder, data, once, *more, **mix).run
+    trained(folder, data, twice, *more, "train.steps=9", **mix)
+    rerun = train(str(twice / "imported"), *settings_of(data, twice), *more).run
+    states = [restore.restore(run, "latest", torch.device("cpu")).state_dict() for run in (whole, rerun)]
+    assert whole.latest().step == rerun.latest().step == 20
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    begun = restore.restore(Run.open(once / "imported"), "best", torch.device("cpu")).state_dict()
+    moved = {name for name, value in states[0].items() if not torch.equal(value, begun[name])}
+    assert {"decoder.0.cross.gate", "decoder.1.cross.gate"} <= moved
+    assert "embedding.weight" not in moved

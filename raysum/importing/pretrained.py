@@ -58,7 +58,8 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
         run.create(config, recipe.model_dump(), None)
         run.vocabulary.write_bytes(tokenizer.model)
         weights = with_new(FamilySpec.model_validate(config.model), found.weights)
-        run.add_weights(0, weights, {"imported": "huggingface", "file": place.name})
+        untrained = [name for name in weights if name not in found.weights]
+        run.add_weights(0, weights, {"imported": "huggingface", "file": place.name, "untrained": untrained})
     return RunResult(Run(out))
 
 

@@ -42,6 +42,7 @@ class TokenEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(spec.vocabulary, spec.width))
         self.bias = output_bias(spec) if spec.tied_output else None
         self.scale = math.sqrt(spec.width) if made.embedding_scaled else 1.0
+        self.frozen = None if made.padding_trained else spec.marks.pad
         if spec.embedding_start == "xavier":
             nn.init.xavier_uniform_(self.weight)
         else:
@@ -51,7 +52,7 @@ class TokenEmbedding(nn.Module):
         """Token ids [...] -> [..., D] times sqrt(D), or with ``output`` hidden states [..., D] -> logits [..., V]."""
         if output:
             return F.linear(x, self.weight, self.bias)
-        return F.embedding(x, self.weight) * self.scale
+        return F.embedding(x, self.weight, self.frozen) * self.scale
 
 
 @dataclass

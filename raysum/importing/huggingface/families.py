@@ -54,6 +54,7 @@ def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> Fam
             places_trained=kind != "pegasus",
             embedding_norm=kind != "pegasus",
             embedding_scaled=bool(config.get("scale_embedding", False)),
+            padding_trained=False,
             output_bias="fixed",
         ),
     )

@@ -30,6 +30,9 @@ class Backbone(Checked):
     global_ids: tuple[int, ...] = Field((), description="tokens that all see, beside the first (W)")
     embedding_norm: bool = Field(False, description="a norm over embedding and position")
     embedding_scaled: bool = Field(True, description="whether embeddings are multiplied by D^0.5")
+    padding_trained: bool = Field(
+        True, description="whether the embedding of padding learns where it is read: PEGASUS begins targets with it"
+    )
     output_bias: Literal["trained", "fixed", "none"] = "trained"
     output_scaled: bool = Field(False, description="whether the last states are divided by D^0.5 (T5 v1.0)")
     final_dropout: bool = Field(False, description="dropout behind the last norms")
