@@ -7,11 +7,12 @@ import torch
 from pretrained import published
 from published_tokenizers import published as published_tokenizer
 
-from raysum import restore
+from raysum import restore, systems
 from raysum.data.dataset import Dataset
 from raysum.data.tokenizer import Tokenizer
 from raysum.decode.summarizer import Summarizer
 from raysum.importing.checkpoint import export_checkpoint, import_checkpoint
+from raysum.models.batch import Source
 from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.job import prepare
 from raysum.run import Run
@@ -142,3 +143,24 @@ def test_a_training_goes_on_bit_for_bit(folder, data, tmp_path):
     moved = {name for name, value in states[0].items() if not torch.equal(value, begun[name])}
     assert {"decoder.0.cross.gate", "decoder.1.cross.gate"} <= moved
     assert "embedding.weight" not in moved
+
+
+def test_another_mix_begins_as_the_imported_one(folder, tmp_path):
+    """By train.start, as a search of mixes begins its trials."""
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    if kind == "led":
+        return  # has no layers between its windows
+    import_checkpoint("huggingface", str(folder), str(tmp_path / "run"))
+    run = Run.open(tmp_path / "run")
+    model = restore.restore(run, "best", torch.device("cpu"))
+    spec = run.config.model.model_copy(update={"encoder": "GLGL", "decoder": "PV"})
+    other = systems.build(spec).eval()
+    start = restore.Start.of(str(tmp_path / "run"), spec, run.recipe["vocabulary_sha256"])
+    start.apply(other)
+    assert not start.unused
+    generator = torch.Generator().manual_seed(0)
+    ids, target = (torch.randint(7, 500, (size,), generator=generator) for size in (30, 9))
+    source = Source(ids, torch.tensor([12, 18]), torch.tensor([2]))
+    with torch.no_grad():
+        found, expected = (one(source, target[None]) for one in (other, model))
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)

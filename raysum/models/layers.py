@@ -75,6 +75,14 @@ class Projection(nn.Linear):
             nn.init.zeros_(self.bias)
 
 
+def silenced(*layers: nn.Linear) -> None:
+    """Let linear layers give 0 at first."""
+    for layer in layers:
+        nn.init.zeros_(layer.weight)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
 class Matrix(nn.Module):
     """The matrix and bias of a projection, for modules that do not apply it to their input as it is."""
 

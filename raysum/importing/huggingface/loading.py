@@ -121,18 +121,7 @@ def waves(rows: int, width: int) -> np.ndarray:
 
 
 def with_new(spec: FamilySpec, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """All weights of a model of ``spec``: those that ``weights`` lack as they begin, what would be heard of them 0."""
+    """All weights of a model of ``spec``: those that ``weights`` lack as they begin."""
     torch.manual_seed(0)
-    fresh = {name: value.detach() for name, value in systems.build(spec).named_parameters() if name not in weights}
-    return weights | {
-        name: torch.zeros_like(value) if is_silent(name, spec) else value for name, value in fresh.items()
-    }
-
-
-def is_silent(name: str, spec: FamilySpec) -> bool:
-    """Whether a parameter is of the last projection of what is new: a global layer, or what P and V add to words."""
-    side, _, rest = name.partition(".")
-    number, _, within = rest.partition(".")
-    if side == "encoder":
-        return spec.encoder[int(number)] == "G" and within.startswith(("attention.out.", "ffn.outer."))
-    return side == "decoder" and within.startswith(("cross.paragraphs.out.", "cross.contexts.out."))
+    fresh = {name: value.detach() for name, value in systems.build(spec).named_parameters()}
+    return fresh | weights

@@ -2,7 +2,7 @@
 
 Attention over all tokens (F) is a softmax over paragraphs, of the logs l_m of the sums of their tokens' exponentials,
 times a softmax inside each. To these logits a gate a head, 0 at first, adds what paragraphs are attended to by; what is
-read beside the words goes through an output projection that importing.huggingface sets to 0.
+read beside the words goes through an output projection that gives 0 at first.
 
 B examples, Q queries, M paragraphs, N tokens of a paragraph, H heads, D width.
 """
@@ -21,7 +21,7 @@ from raysum.models.kernels.fusion import token_shares
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
 from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import Attended, Attention, norm_layer, sinusoids
+from raysum.models.layers import Attended, Attention, norm_layer, silenced, sinusoids
 from raysum.models.specs.family import FamilySpec
 
 _LOWEST = torch.finfo(torch.float32).min / 4  # finite: whole paragraphs may be padding
@@ -35,6 +35,7 @@ class GatedParallel(nn.Module):
         self.paragraphs, self.words = Attention(spec), Attention(spec)
         self.gate = nn.Parameter(torch.zeros(spec.heads))
         self.dropout = Dropout(spec.attention_dropout)
+        silenced(self.paragraphs.out)
 
     def read(self, memory: Memory) -> ParallelKeys:
         return ParallelKeys.of(memory, self.words, self.paragraphs)
@@ -64,6 +65,7 @@ class GatedVertical(nn.Module):
         self.norm = norm_layer(spec)
         self.gate = nn.Parameter(torch.zeros(spec.heads))
         self.dropout = Dropout(spec.attention_dropout)
+        silenced(self.contexts.out)
 
     def read(self, memory: Memory) -> ParallelKeys:
         layout = memory.source.layout

@@ -11,7 +11,17 @@ from raysum.models.batch import Layout, Source
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.layers import EPSILON, FeedForward, HeadLinear, HeadValues, Projection, Residual, pool, xavier_linear
+from raysum.models.layers import (
+    EPSILON,
+    FeedForward,
+    HeadLinear,
+    HeadValues,
+    Projection,
+    Residual,
+    pool,
+    silenced,
+    xavier_linear,
+)
 from raysum.models.specs.family import FamilySpec
 
 
@@ -19,7 +29,7 @@ class GlobalLayer(nn.Module):
     """HT eq. 13-23.
 
     The code goes on from x + context; the paper's residual skips the context (eq. 22-23). Between layers of a backbone
-    its norms stand before sub-layers always, so that it can begin as if it were not there.
+    its norms stand before sub-layers always, and it begins as if it were not there.
     """
 
     def __init__(self, spec: FamilySpec):
@@ -30,6 +40,8 @@ class GlobalLayer(nn.Module):
         self.attention = InterParagraphAttention(spec)
         self.ffn = FeedForward(spec)
         self.around_ffn = Residual(spec, norm="pre" if self.pre else "post")
+        if spec.backbone is not None:
+            silenced(self.attention.out, self.ffn.outer)
 
     def forward(self, x: Tensor, source: Source, bias: Tensor | None = None) -> Tensor:
         heads = self.pooling(self.norm(x) if self.pre else x, source.layout)

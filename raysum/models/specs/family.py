@@ -81,6 +81,18 @@ class FamilySpec(TransformerSpec):
     def joins_paragraphs(self) -> bool:
         return self.positions == "flat"
 
+    def serves(self, name: str, other: Spec) -> str | None:
+        """Between pretrained layers others may be inserted: each kind is counted by itself."""
+        side, _, rest = name.partition(".")
+        number, _, within = rest.partition(".")
+        if side != "encoder" or not (self.backbone and getattr(other, "backbone", None)):
+            return name
+        own, theirs = ([letter == "G" for letter in mix] for mix in (self.encoder, getattr(other, "encoder", "")))
+        is_new = own[int(number)]
+        places = [place for place, new in enumerate(theirs) if new == is_new]
+        turn = own[: int(number)].count(is_new)
+        return f"encoder.{places[turn]}.{within}" if turn < len(places) else None
+
     @model_validator(mode="after")
     def _check(self) -> "FamilySpec":
         check_letters("encoder", self.encoder, "SLGW" if self.backbone and self.backbone.window else "SLG")
