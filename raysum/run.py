@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.config.loading import dump, merge, parse_yaml, read_text
 from raysum.config.problems import AnySection, did_you_mean, validate
-from raysum.config.sections import Config, DecodeConfig, ExtractConfig
+from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, seal
 from raysum.runtime.mirror import bring, pulled

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from raysum.config.sections import Config, DecodeConfig
+from raysum.config.decoding import DecodeConfig
+from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Graph, Recipe
 from raysum.data.rows import table_of

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from raysum.config.loading import load_config
-from raysum.config.sections import Config, SourceConfig
+from raysum.config.sections import Config
+from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.models.adapters import Adapted, adapt, merged

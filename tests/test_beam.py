@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_models import EXAMPLES, model_of, pack
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import _best, beam_search
 from raysum.decode.beam import search as find
 from raysum.decode.betas import search_betas

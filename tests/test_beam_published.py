@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import beam_search
 from raysum.models.marks import Marks
 

@@ -15,7 +15,8 @@ from transformers import BertConfig, BertForMaskedLM, BertModel
 
 import raysum
 from raysum.config.loading import load_config
-from raysum.config.sections import Config, SourceConfig
+from raysum.config.sections import Config
+from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError

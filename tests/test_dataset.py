@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from small_datasets import as_formerly, write_dataset
 
-from raysum.config.sections import SourceConfig
+from raysum.config.sources import SourceConfig
 from raysum.data.card import Card
 from raysum.data.checking import check
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset

@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from small_runs import TEXTS
 
 import raysum
-from raysum.config.sections import ExtractConfig
+from raysum.config.decoding import ExtractConfig
 from raysum.data.clean import paragraph_spans
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, take

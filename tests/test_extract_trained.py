@@ -12,8 +12,9 @@ import yaml
 from servers import serving
 
 import raysum
+from raysum.config.decoding import ExtractConfig
 from raysum.config.loading import load_config
-from raysum.config.sections import Config, ExtractConfig, LoadConfig
+from raysum.config.sections import Config, LoadConfig
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.sentences import SentenceScorer

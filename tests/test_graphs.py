@@ -10,7 +10,8 @@ from small_models import objective_of
 from test_summarizer import write_run
 
 from raysum.config.loading import load_config
-from raysum.config.sections import Config, SourceConfig
+from raysum.config.sections import Config
+from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from small_runs import TEXTS
 
 from raysum import systems
-from raysum.config.sections import DecodeConfig, SourceConfig
+from raysum.config.decoding import DecodeConfig
+from raysum.config.sources import SourceConfig
 from raysum.data.recipe import Recipe
 from raysum.data.tokenizer import Tokenizer
 from raysum.data.vocabulary import Vocabulary

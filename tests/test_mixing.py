@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from small_datasets import write_dataset
 
 from raysum.config.loading import load_config
-from raysum.config.sections import Config, SourceConfig
+from raysum.config.sections import Config
+from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.run import Run

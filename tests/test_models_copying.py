@@ -10,8 +10,8 @@ from small_datasets import write_dataset
 from small_models import DRY, EXAMPLES, build_seeded, model_of, objective_of, pack, spec, targets
 from torch import Tensor, nn
 
+from raysum.config.decoding import DecodeConfig
 from raysum.config.loading import load_config
-from raysum.config.sections import DecodeConfig
 from raysum.decode.beam import beam_search
 from raysum.models.batch import Batch
 from raysum.models.kernels import cache, pieces

@@ -11,7 +11,7 @@ from small_models import EXAMPLES, build_seeded, objective_of, pack, shaken
 from torch import Tensor, nn
 
 from raysum.config.loading import load_config
-from raysum.config.sections import SourceConfig
+from raysum.config.sources import SourceConfig
 from raysum.models.batch import Source
 from raysum.models.special_ids import BOS, EOS, MASK
 from raysum.models.specs.hibert import HibertSpec

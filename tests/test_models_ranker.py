@@ -13,7 +13,7 @@ from small_models import EXAMPLES, build_seeded, objective_of, pack, shaken
 
 import raysum
 from raysum.config.loading import load_config
-from raysum.config.sections import SourceConfig
+from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError

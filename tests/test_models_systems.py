@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from small_models import EXAMPLES, build_seeded, log_probs, objective_of, pack, shaken, targets
 from torch import Tensor, nn
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import length_norm, shares, terms
 from raysum.decode.searching import attention_of

@@ -159,7 +159,7 @@ def test_another_mix_begins_as_the_imported_one(folder, tmp_path):
     start.apply(other)
     assert not start.unused
     generator = torch.Generator().manual_seed(0)
-    ids, target = (torch.randint(7, 500, (size,), generator=generator) for size in (30, 9))
+    ids, target = (torch.randint(7, 300, (size,), generator=generator) for size in (30, 9))
     source = Source(ids, torch.tensor([12, 18]), torch.tensor([2]))
     with torch.no_grad():
         found, expected = (one(source, target[None]) for one in (other, model))

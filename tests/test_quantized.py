@@ -5,7 +5,7 @@ import torch
 from small_models import EXAMPLES, MIXES, build_seeded, model_of, pack, shaken, targets
 from torch import nn
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import beam_search
 from raysum.errors import UserError
 from raysum.models.kernels.int8 import int8_linear, quantize

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from raysum.config.sections import DecodeConfig, ExtractConfig
+from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.errors import UserError
 from raysum.serve import guard
 from raysum.serve.api import Overloaded, build_api

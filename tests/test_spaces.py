@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from raysum.config.decoding import DecodeConfig
 from raysum.config.loading import load_config
 from raysum.config.problems import keys
-from raysum.config.sections import DecodeConfig
 from raysum.errors import UserError
 from raysum.systems import count_parameters, names, spec_class
 from raysum.tune.spaces import Space, label, load_space, spaces

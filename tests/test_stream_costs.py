@@ -10,7 +10,8 @@ from small_datasets import write_dataset
 from test_systems import MODELS
 
 from raysum import systems
-from raysum.config.sections import Config, SourceConfig
+from raysum.config.sections import Config
+from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.models.layers import FeedForward
 from raysum.runtime.storage import read_lines

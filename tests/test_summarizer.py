@@ -17,7 +17,8 @@ from small_models import pack
 from raysum import systems
 from raysum.cli.app import main
 from raysum.cli.clusters import given_clusters
-from raysum.config.sections import Config, DecodeConfig
+from raysum.config.decoding import DecodeConfig
+from raysum.config.sections import Config
 from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode import searching

@@ -14,7 +14,7 @@ from published_tokenizers import FAMILIES, published, texts
 from transformers import AutoTokenizer
 
 from raysum.config.loading import load_config
-from raysum.config.sections import SourceConfig
+from raysum.config.sources import SourceConfig
 from raysum.data.familiar import signals
 from raysum.data.recipe import Recipe
 from raysum.data.rows import title_of

@@ -14,7 +14,8 @@ from small_models import objective_of, pack
 from torch.nn import functional
 
 from raysum.config.loading import load_config, presets
-from raysum.config.sections import Config, OptimConfig, SourceConfig
+from raysum.config.sections import Config, OptimConfig
+from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
@@ -100,7 +101,7 @@ def test_no_targets_give_no_loss_and_zero_gradients():
 
 def batches_of(data, tokens: int, rows: range):
     """Batches of the rows of ``data``, cut at ``tokens``; and their targets' number."""
-    from raysum.config.sections import SourceConfig
+    from raysum.config.sources import SourceConfig
     from raysum.stream.kinds.summarization import Summarization
     from raysum.stream.loader import read_rows
     from raysum.stream.plan import cut

@@ -13,8 +13,8 @@ from raysum.bench.machine import DTYPES, Machine, measure
 from raysum.bench.operators import Costs
 from raysum.bench.peers import check, fastest_row, ways
 from raysum.bench.result import BenchResult
+from raysum.config.base import Section
 from raysum.config.loading import load_config
-from raysum.config.sections import Section
 from raysum.decode.beam import beam_search
 from raysum.models.batch import move
 from raysum.models.kernels.int8 import check_int8, quantize

@@ -12,8 +12,9 @@ from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import measure, timed
 from raysum.bench.result import BenchResult
 from raysum.bench.train import training_step
+from raysum.config.base import Section
 from raysum.config.loading import load_config
-from raysum.config.sections import Config, Section
+from raysum.config.sections import Config
 from raysum.config.sizes import megabytes
 from raysum.models.batch import move
 from raysum.runtime.placement import device

@@ -15,7 +15,7 @@ from sentencepiece import SentencePieceProcessor
 from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import measure
 from raysum.bench.result import BenchResult
-from raysum.config.sections import Section
+from raysum.config.base import Section
 from raysum.data.sentences import quick_sentence_spans
 from raysum.data.tokenizer import Tokenizer
 from raysum.data.vocabulary import Vocabulary

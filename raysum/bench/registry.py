@@ -10,9 +10,9 @@ from raysum.bench.rouge import RougeBench, bench_rouge
 from raysum.bench.start import StartBench, bench_start
 from raysum.bench.stream import StreamBench, bench_stream
 from raysum.bench.train import TrainBench, bench_train
+from raysum.config.base import Section
 from raysum.config.loading import section_of
 from raysum.config.problems import did_you_mean
-from raysum.config.sections import Section
 from raysum.errors import UserError
 
 BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {

@@ -11,7 +11,7 @@ from pydantic import Field
 from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import measure
 from raysum.bench.result import BenchResult
-from raysum.config.sections import Section
+from raysum.config.base import Section
 from raysum.data.sentences import sentence_spans
 from raysum.errors import UserError
 from raysum.metrics import rouge

@@ -18,7 +18,7 @@ from pydantic import Field
 from raysum.bench.isolate import Row
 from raysum.bench.machine import measure
 from raysum.bench.result import BenchResult
-from raysum.config.sections import Section
+from raysum.config.base import Section
 from raysum.errors import UserError
 from raysum.prepare.factbook import corpus
 from raysum.runtime.local import NO_DASHBOARD

@@ -14,8 +14,9 @@ from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import Machine, measure
 from raysum.bench.result import BenchResult
 from raysum.bench.train import ENDLESS, training_step, wait_share
+from raysum.config.base import Section
 from raysum.config.loading import load_config
-from raysum.config.sections import Config, Section
+from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.tokenizer import Tokenizer
 from raysum.models.batch import move

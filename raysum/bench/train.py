@@ -20,8 +20,9 @@ from raysum.bench.machine import DTYPES, Machine, measure, timed
 from raysum.bench.operators import Costs
 from raysum.bench.plots import plot_growth
 from raysum.bench.result import BenchResult
+from raysum.config.base import Section
 from raysum.config.loading import load_config
-from raysum.config.sections import Config, Section
+from raysum.config.sections import Config
 from raysum.models.batch import move
 from raysum.runtime.placement import device
 from raysum.runtime.processes import peak_rss_mb

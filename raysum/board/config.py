@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from raysum.config.sections import Section
+from raysum.config.base import Section
 
 
 class BoardConfig(Section):

@@ -15,8 +15,9 @@ import typer
 from pydantic.fields import FieldInfo
 from typer.models import ArgumentInfo
 
+from raysum.config.base import Section
+from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
 from raysum.config.loading import section_of
-from raysum.config.sections import DECODE_ALIASES, DecodeConfig, ExtractConfig, Section
 from raysum.errors import UserError
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]

@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
+from raysum.config.base import Section
 from raysum.config.problems import AnySection, did_you_mean, validate
-from raysum.config.sections import Config, Section
+from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.runtime.storage import converted
 

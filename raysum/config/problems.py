@@ -10,7 +10,8 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from raysum import systems
-from raysum.config.sections import Config, Section
+from raysum.config.base import Section
+from raysum.config.sections import Config
 from raysum.errors import UserError
 
 _SHOWN = 200  # characters of a wrong value

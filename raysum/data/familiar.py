@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row, title_of
 from raysum.data.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from raysum.config.sections import Section
+from raysum.config.base import Section
 from raysum.data.clean import Normalization, Parting
 from raysum.errors import UserError
 

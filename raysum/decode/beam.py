@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.finished import Finished, Hypothesis
 from raysum.decode.grounding.guide import Guide, Guided

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import MARKS, Left, StepModel, StepState, search
 from raysum.decode.finished import Hypothesis
 from raysum.decode.grounding.guide import Guide

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 
 FLOOR = 1e-6  # of an attention share, or sum: log 0 must not end a hypothesis
 

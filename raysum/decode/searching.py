@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from raysum import systems
-from raysum.config.sections import DecodeConfig, SourceConfig
+from raysum.config.decoding import DecodeConfig
+from raysum.config.sources import SourceConfig
 from raysum.data.rows import Row, title_of
 from raysum.data.tokenizer import Tokenizer
 from raysum.decode.beam import Left

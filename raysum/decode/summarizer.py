@@ -6,8 +6,9 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
+from raysum.config.decoding import DecodeConfig
 from raysum.config.problems import validate
-from raysum.config.sections import DecodeConfig, LoadConfig
+from raysum.config.sections import LoadConfig
 from raysum.data.familiar import Familiar, figures, unsupported
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row

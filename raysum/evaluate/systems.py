@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysum import systems
-from raysum.config.sections import DecodeConfig, ExtractConfig
+from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.data.clean import on_one_line
 from raysum.data.familiar import figures
 from raysum.data.rows import Row

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysum import systems
+from raysum.config.decoding import ExtractConfig
 from raysum.config.problems import validate
-from raysum.config.sections import ExtractConfig, LoadConfig
+from raysum.config.sections import LoadConfig
 from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.extract.systems import Extractive, Source, Taken

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from raysum.config.sections import Section
+from raysum.config.base import Section
 
 Most = Annotated[int, Field(gt=0, le=10_000)]
 

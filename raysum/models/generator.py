@@ -19,8 +19,9 @@ from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, sinusoids, xavier_linear
+from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, xavier_linear
 from raysum.models.marks import Marks
+from raysum.models.positions import sinusoids
 from raysum.models.specs.family import TransformerSpec
 from raysum.runtime.private import packed_linear
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from raysum.config.sections import Section
+from raysum.config.base import Section
 from raysum.data.clean import Normalization
 from raysum.data.recipe import OF_PARAGRAPHS, Choices, Ranker, Recipe
 from raysum.models.special_ids import SPECIAL_PIECES

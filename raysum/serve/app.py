@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
+from raysum.config.decoding import DecodeConfig
 from raysum.config.loading import section_of
 from raysum.config.problems import validate
-from raysum.config.sections import DecodeConfig
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, extract_settings, extracts
 from raysum.run import Run

@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from raysum.config.sections import LoadConfig, Section
+from raysum.config.base import Section
+from raysum.config.sections import LoadConfig
 
 
 class Limits(Section):

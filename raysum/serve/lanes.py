@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 

@@ -9,7 +9,7 @@ from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError

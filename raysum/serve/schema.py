@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Discriminator, FailFast, Field, Tag, create_model, model_validator
 
+from raysum.config.base import Section
+from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
 from raysum.config.problems import did_you_mean
-from raysum.config.sections import DECODE_ALIASES, DecodeConfig, ExtractConfig, Section
 
 _MOST_FIELDS = 10  # of an object, where it has no more. So a body of unknown ones is no list of problems
 _LONGEST_NAME = 1000  # characters of a title, or of a document's name

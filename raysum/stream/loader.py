@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from raysum.config.sections import SourceConfig
+from raysum.config.sources import SourceConfig
 from raysum.data.dataset import MANIFEST, Dataset, located
 from raysum.data.rows import OTHER_TARGETS, read_group, table_rows, with_reference
 from raysum.errors import UserError

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from raysum.config.sections import Section
+from raysum.config.base import Section
 
 POINTS = 100_000  # that a space may have, at most: each is resolved and checked before the first trial
 METRICS = {"decode": ("rouge1", "rouge2", "rougeL", "rougeLsum"), "train": ("valid_loss",)}

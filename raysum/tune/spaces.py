@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from raysum.config import loading
+from raysum.config.decoding import DecodeConfig
 from raysum.config.problems import validate
-from raysum.config.sections import Config, DecodeConfig
+from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.run import Run
 from raysum.systems import count_parameters

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from raysum.config.sections import DecodeConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.errors import UserError
 from raysum.importing.huggingface.configs import config_of
 from raysum.importing.huggingface.loading import KINDS, parts_of

@@ -27,7 +27,8 @@ from raysum.models.kernels.attention import attend, masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import Attended, Attention, DecoderLayer, TransformerBlock, position_codes, positions_2d
+from raysum.models.layers import Attended, Attention, DecoderLayer, TransformerBlock
+from raysum.models.positions import position_codes, positions_2d
 from raysum.models.specs.family import FamilySpec
 
 

@@ -19,7 +19,8 @@ from raysum.models.kernels.fusion import token_shares
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
 from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import EPSILON, Attended, HeadValues, Matrix, Projection, sinusoids
+from raysum.models.layers import EPSILON, Attended, HeadValues, Matrix, Projection
+from raysum.models.positions import sinusoids
 from raysum.models.specs.family import FamilySpec
 
 

@@ -30,9 +30,9 @@ from raysum.models.layers import (
     Projection,
     TransformerBlock,
     pool,
-    positions_2d,
     xavier_linear,
 )
+from raysum.models.positions import positions_2d
 from raysum.models.specs.graphsum import GraphSumSpec
 
 

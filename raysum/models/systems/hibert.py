@@ -19,14 +19,8 @@ from raysum.models.generator import TokenEmbedding, final_norm, output_layer
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.layers import (
-    CausalSelfAttention,
-    FeedForward,
-    Residual,
-    TransformerBlock,
-    position_codes,
-    xavier_linear,
-)
+from raysum.models.layers import CausalSelfAttention, FeedForward, Residual, TransformerBlock, xavier_linear
+from raysum.models.positions import position_codes
 from raysum.models.specs.hibert import HibertSpec
 
 _SELECTED = 0.15  # of the sentences of a document

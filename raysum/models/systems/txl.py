@@ -21,7 +21,8 @@ from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
-from raysum.models.layers import Projection, sinusoids
+from raysum.models.layers import Projection
+from raysum.models.positions import sinusoids
 from raysum.models.specs.txl import TxlSpec
 from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut_rows, last_tokens
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raysum.config.sections import SourceConfig
+from raysum.config.sources import SourceConfig
 from raysum.stream.kinds.base import Arrays, Kind, padded, room
 
 if TYPE_CHECKING:

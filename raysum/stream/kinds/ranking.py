@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from raysum.config.sections import SourceConfig
+from raysum.config.sources import SourceConfig
 from raysum.data.clean import bigram_recall, bigrams
 from raysum.data.rows import Row
 from raysum.metrics.rouge import unread
