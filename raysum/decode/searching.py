@@ -110,8 +110,8 @@ class Searcher:
 
 
 def _titles(rows: Sequence[Row], marks: Marks, device: torch.device) -> Tensor:
-    """The titles' tokens [B, longest] as they begin a target, padded."""
-    titles = [torch.tensor([*marks.target_prefix, *title_of(row, marks).tolist()]).long() for row in rows]
+    """The titles' tokens [B, longest], padded."""
+    titles = [torch.from_numpy(title_of(row, marks)).long() for row in rows]
     return pad_sequence(titles, batch_first=True, padding_value=marks.pad).to(device)
 
 
