@@ -328,8 +328,8 @@ def test_a_restricted_graph_is_that_of_its_paragraphs():
     assert torch.equal(source.graph, expected)
 
 
-def test_token_spans(run):
-    q, token_spans = SENTENCE_END, Vocabulary.load(run).token_spans
+def test_token_spans(plain):
+    q, token_spans = SENTENCE_END, plain.vocabulary.token_spans
     assert token_spans([9, 10, q, 11, EOS]) == [(0, 2), (3, 4)]
     assert token_spans([q, 9, q, q, 10, q]) == [(1, 2), (4, 5)]
     assert token_spans([EOS]) == []

@@ -21,6 +21,8 @@ _BETWEEN_DOCUMENTS = "<doc-sep>"  # of PRIMERA
 _USUAL = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
 _LINE_END = "Ċ"  # as byte-level pieces write it
 
+_Ids = tuple[int, ...]
+
 
 def read_folder(folder: Path, language: str | None = None) -> bytes:
     """The content of the file that a dataset or run keeps of the tokenizer in ``folder``; a bert's tokenizer.json as
@@ -40,9 +42,9 @@ def read_folder(folder: Path, language: str | None = None) -> bytes:
         raise UserError(f"{folder / _FILE} decodes by {decoder}; those read are {', '.join(_DECODERS)}")
     told |= {"truncation": None, "padding": None}
     for token in told.get("added_tokens", ()):
-        token["special"] |= token["content"] == _BETWEEN_DOCUMENTS
+        token["special"] = token.get("special", False) or token.get("content") == _BETWEEN_DOCUMENTS
     tokenizer, files = opened(told, str(folder / _FILE)), Files(folder)
-    size = files.config.get("vocab_size") or tokenizer.get_vocab_size()
+    size = files.id("vocab_size") or tokenizer.get_vocab_size()
     stored = {"marks": _marks(tokenizer, files, size, language).model_dump(), "vocabulary": size, "tokenizer": told}
     ordinary = set(tokenizer.get_vocab().values()) - _special(tokenizer).keys()
     if max(ordinary, default=0) >= size:
@@ -89,11 +91,8 @@ def _content(folder: Path) -> bytes:
         return (folder / _FILE).read_bytes()
     transformers = needs("transformers", f"{folder}, which has {former[0]} and no {_FILE},")
     try:
-        return (
-            transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            .backend_tokenizer.to_str()
-            .encode()
-        )
+        found = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return found.backend_tokenizer.to_str().encode()
     except Exception as error:  # of many kinds
         raise UserError(
             f"{folder} has no {_FILE}, and transformers cannot make it of {former[0]}: {' '.join(str(error).split())}; "
@@ -102,31 +101,15 @@ def _content(folder: Path) -> bytes:
 
 
 def _marks(tokenizer: Any, files: Files, size: int, language: str | None) -> Marks:
-    prefix, suffix = _around(tokenizer)
     end = _first(files.id("eos_token_id"), _id(tokenizer, files, "eos_token"))
     pad = _first(files.id("pad_token_id"), _id(tokenizer, files, "pad_token"))
-    start = _first(files.id("decoder_start_token_id"), files.id("bos_token_id"))
+    start, target_prefix, prefix, suffix = _around_texts(tokenizer, files, language)
+    for name, id in (("end", end), ("padding", pad), ("start of a target", start)):
+        if id is None or id >= size:
+            raise UserError(f"{files.folder} does not tell the id of the {name}, as its config.json should")
     unknown = _id(tokenizer, files, "unk_token")
-    languages = {id: name for id, name in _special(tokenizer).items() if _LANGUAGE.fullmatch(name)}
-    spoken = next((id for id in (*prefix, *suffix) if id in languages), None)
-    if language is not None and (spoken is None or language not in languages.values()):
-        known = ", ".join(sorted(languages.values())) if spoken is not None else "none; leave it out"
-        raise UserError(f"{files.folder} has no language {language!r}; it knows {known}")
-    target_prefix = () if prefix[:1] == (start,) else prefix
-    if spoken is not None:
-        wanted = next((id for id, name in languages.items() if name == language), None)
-        told = (files.id("forced_bos_token_id"), start, tokenizer.token_to_id(files.token("tgt_lang") or ""))
-        written = _first(wanted, *(id for id in told if id in languages), spoken)
-        target_prefix = (written,) if spoken in prefix else ()
-        start = start if spoken in prefix else written
-        prefix, suffix = (tuple(_first(wanted, id) if id == spoken else id for id in part) for part in (prefix, suffix))
-    told_ids = {"end": end, "padding": pad, "start of a target": start}
-    if missing := [name for name, id in told_ids.items() if id is None or id >= size]:
-        raise UserError(f"{files.folder} does not tell the id of the {missing[0]}, as its config.json should")
     masks = (_id(tokenizer, files, "mask_token"), tokenizer.token_to_id("<extra_id_0>"), unknown, pad)
-    line, document = tokenizer.token_to_id(_LINE_END), tokenizer.token_to_id(_BETWEEN_DOCUMENTS)
-    lines = (line,) if line is not None else ()
-    documents = (document,) if document is not None else ()
+    lines, documents = (_known_id(tokenizer, name) for name in (_LINE_END, _BETWEEN_DOCUMENTS))
     return Marks(
         pad=pad,
         start=start,
@@ -143,12 +126,39 @@ def _marks(tokenizer: Any, files: Files, size: int, language: str | None) -> Mar
     )
 
 
+def _around_texts(tokenizer: Any, files: Files, language: str | None) -> tuple[int | None, _Ids, _Ids, _Ids]:
+    """The start of a target and what follows it, the prefix and the suffix of a source.
+
+    Where one of these is a language, as in mBART, that of targets is ``language``, else the one that generation is to
+    begin with, else the target language that the tokenizer was saved with, else the source's.
+    """
+    prefix, suffix = _around(tokenizer)
+    start = _first(files.id("decoder_start_token_id"), files.id("bos_token_id"))
+    languages = {name: id for id, name in _special(tokenizer).items() if _LANGUAGE.fullmatch(name)}
+    spoken = next((id for id in (*prefix, *suffix) if id in languages.values()), None)
+    if language is not None and (spoken is None or language not in languages):
+        known = ", ".join(sorted(languages)) if spoken is not None else "none; leave it out"
+        raise UserError(f"{files.folder} has no language {language!r}; it knows {known}")
+    if spoken is None:
+        return start, () if prefix[:1] == (start,) else prefix, prefix, suffix
+    told = (files.id("forced_bos_token_id"), start, languages.get(files.token("tgt_lang") or ""))
+    wanted = languages.get(language or "")
+    written = _first(wanted, *(id for id in told if id in languages.values()), spoken)
+    before, behind = (tuple(_first(wanted, id) if id == spoken else id for id in part) for part in (prefix, suffix))
+    return (start, (written,), before, behind) if spoken in prefix else (written, (), before, behind)
+
+
 def _first(*ids: Any) -> Any:
     return next((id for id in ids if id is not None), None)
 
 
 def _id(tokenizer: Any, files: Files, name: str) -> int | None:
     return tokenizer.token_to_id(files.token(name) or "")
+
+
+def _known_id(tokenizer: Any, token: str) -> tuple[int, ...]:
+    id = tokenizer.token_to_id(token)
+    return () if id is None else (id,)
 
 
 def _special(tokenizer: Any) -> dict[int, str]:
@@ -159,7 +169,7 @@ def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What the tokenizer puts before and behind one sequence."""
     whole = tokenizer.encode(_PROBES[0]).ids
     inner = tokenizer.encode(_PROBES[0], add_special_tokens=False).ids
-    at = next(at for at in range(len(whole)) if whole[at : at + len(inner)] == inner)
+    at = next((at for at in range(len(whole)) if whole[at : at + len(inner)] == inner), 0)
     return tuple(whole[:at]), tuple(whole[at + len(inner) :])
 
 
