@@ -20,6 +20,7 @@ def recompute_layers(model: nn.Module) -> None:
     for path, layers in lists.items():
         if any(path.startswith(f"{other}.") for other in lists):
             continue  # inside of a layer
+        layer: Any
         for layer in layers:
             cross = getattr(layer, "cross", None)
             layer.__dict__["forward"] = _recomputed(layer, layer.forward, getattr(cross, "read", None))
