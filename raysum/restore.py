@@ -1,7 +1,7 @@
 """A run's models, ready: the one place where weights are put into a model."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -92,7 +92,7 @@ class _Donor:
     vocabulary: Path
     vocabulary_sha256: str | None
     serving: Callable[[Iterable[str], systems.Spec], dict[str | None, str]]  # by parameters of a model: the donor's
-    untrained: Sequence[str] = ()  # of its parameters: an import adds them between published ones
+    untrained: Collection[str] = ()  # parameters that were put beside those of published weights
 
 
 def _run(path: str) -> _Donor:
@@ -138,8 +138,9 @@ class Start:
     origin: str  # for people
     weights: Path
     taken: dict[str, str]  # parameters of the model, and what they are called in the file
-    fresh: list[str]  # parameters that the file does not have, or in another shape, or untrained
+    fresh: list[str]  # parameters of the model that the file does not have, or in another shape
     unused: list[str]  # parameters of the file that the model does not have
+    untrained: list[str]  # parameters of the model that are in the file, and that nothing has trained yet
 
     @classmethod
     def of(cls, path: str, spec: systems.Spec, vocabulary_sha256: str) -> "Start":
@@ -164,15 +165,24 @@ class Start:
         if not any(len(wanted[name]) > 1 for name in taken):
             raise UserError(f"no matrix of {path} has the name and shape of one of this model: train.start is useless")
         unused = [name for name in found if name not in taken.values()]
-        fresh = [name for name in wanted if taken.get(name) in (None, *donor.untrained)]
-        return cls(donor.name, donor.weights, taken, fresh, unused)
+        fresh = [name for name in wanted if name not in taken]
+        untrained = [name for name, own in taken.items() if own in donor.untrained]
+        return cls(donor.name, donor.weights, taken, fresh, unused, untrained)
+
+    @property
+    def new(self) -> list[str]:
+        """The parameters of the model that have learned nothing yet."""
+        return [*self.fresh, *self.untrained]
 
     def __str__(self) -> str:
-        old = [name for name in self.taken if name not in {*self.fresh}]
-        parts = [f"{len(old)} parameters begin as those of {self.origin}"]
-        parts += [f"new are {_listed(self.fresh, old)}"] if self.fresh else []
+        parts = [f"{len(self.taken)} parameters begin as those of {self.origin}"]
+        parts += [f"new are {_listed(self.fresh, [*self.taken])}"] if self.fresh else []
+        parts += [f"as it was made is {_listed(self.untrained, self._trained())}"] if self.untrained else []
         parts += [f"left out are its {_listed(self.unused, [*self.taken.values()])}"] if self.unused else []
         return "; ".join(parts)
+
+    def _trained(self) -> list[str]:
+        return [name for name in self.taken if name not in self.untrained]
 
     def apply(self, model: Any) -> None:
         """Put the weights that are taken over into ``model``."""

@@ -97,7 +97,7 @@ def test_an_adapter_and_its_gradients_are_those_of_the_sum_of_matrices(layer):
 @pytest.mark.parametrize(("matrices", "count"), [("all", 11), ("attention", 7), ("ffn", 4)])
 def test_matrices_are_chosen_by_what_they_are_of_and_the_rest_is_frozen(matrices, count):
     model = build(spec("L/F", tied_output=False))
-    adapt(model, Adapters(rank=2, matrices=matrices, embeddings=matrices == "ffn"), fresh={"encoder_norm.weight"})
+    adapt(model, Adapters(rank=2, matrices=matrices, embeddings=matrices == "ffn"), new={"encoder_norm.weight"})
     found = [name for name, layer in model.named_modules() if isinstance(layer, Adapted)]
     assert len(found) == count and "output" not in found
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -110,7 +110,7 @@ def test_matrices_are_chosen_by_what_they_are_of_and_the_rest_is_frozen(matrices
 def test_a_model_with_merged_weights_is_the_one_with_adapters(mix):
     torch.manual_seed(2)
     model = build(spec(mix)).eval()
-    adapt(model, Adapters(rank=3), fresh=[])
+    adapt(model, Adapters(rank=3), new=[])
     for name, parameter in model.named_parameters():
         if name.endswith("adapter_up"):
             nn.init.normal_(parameter, std=0.1)
@@ -124,7 +124,7 @@ def test_a_model_with_merged_weights_is_the_one_with_adapters(mix):
 
 
 def test_the_first_loss_is_that_of_the_start_and_only_what_is_new_or_low_in_rank_changes(data, donor, adapted, capsys):
-    before, after, fresh = weights(donor), weights(adapted), adapted.latest().state["fresh"]
+    before, after, fresh = weights(donor), weights(adapted), adapted.latest().state["new"]
     assert after.keys() == dict(build(adapted.config.model).named_parameters()).keys()
     assert any(name.startswith("encoder.1.pooling") for name in fresh)
     ranks = []
@@ -171,7 +171,7 @@ def test_a_run_gone_on_with_is_the_same_bit_for_bit(data, donor, tmp_path, stage
     assert losses(parts) == losses(whole) and same(weights(parts), weights(whole))
     assert losses(parts)[2] < losses(parts)[0]
     if not low:
-        before, after, fresh = weights(donor), weights(parts), parts.latest().state["fresh"]
+        before, after, fresh = weights(donor), weights(parts), parts.latest().state["new"]
         frozen = [name for name, value in after.items() if value.dim() == 1 and name not in fresh]
         assert len(frozen) > 20 and all(torch.equal(before[name], after[name]) for name in frozen)
 
@@ -208,9 +208,29 @@ def test_a_start_from_an_adapted_run_takes_the_merged_weights(data, adapted, tmp
     told = capsys.readouterr().err
     assert f"{len(weights(adapted))} parameters begin as those of {adapted.path}, step 4\n" in told
     assert "parameters are trained (" in told and "new are" not in told and "left out" not in told
-    assert run.latest().state["fresh"] == []
+    assert run.latest().state["new"] == []
     for name, value in weights(run).items():
         torch.testing.assert_close(value, weights(adapted)[name], rtol=1e-5, atol=1e-7)
+
+
+def test_what_an_import_put_beside_published_weights_is_new(data, donor, tmp_path, capsys):
+    """Such layers come with a start of their own, and still learn whole and at their own rate."""
+    imported = Run(tmp_path / "imported")
+    imported.create(donor.config, donor.recipe, donor.vocabulary)
+    made = [name for name in weights(donor) if name.startswith("encoder.1.")]
+    imported.add_weights(0, weights(donor), {"untrained": made})
+    capsys.readouterr()
+    optim = RATE | {"lr": 1e-12, "new_lr": 0.01}
+    run = fit(config(data, tmp_path / "run", 2, imported, adapters=LOW | {"matrices": "ffn"}, optim=optim))
+    assert "step 0; as it was made is encoder.1.*\n" in capsys.readouterr().err
+    assert {*run.latest().state["new"]} == {*made}
+    moved = {name for name, value in weights(run).items() if not torch.equal(value, weights(donor)[name])}
+    assert {*made} <= moved and {name.rpartition(".")[0] for name in moved - {*made}} == {
+        "encoder.0.block.ffn.inner",
+        "encoder.0.block.ffn.outer",
+        "decoder.0.ffn.inner",
+        "decoder.0.ffn.outer",
+    }
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_what_the_start_has_not_learns_at_its_own_rate_also_in_a_run_gone_on_wit
     assert [line["loss"] for line in lines(parts)] == [line["loss"] for line in lines(whole)]
     assert same(weights(parts, 3), weights(whole, 3))
     assert {(line["lr"], line["new_lr"]) for line in lines(parts)} == {(1e-12, 0.01)}
-    fresh = parts.latest().state["fresh"]
+    fresh = parts.latest().state["new"]
     assert any(name.startswith("encoder.1") for name in fresh) and any(".paragraphs." in name for name in fresh)
     first, last = weights(parts, 1), weights(parts, 3)
     moved = {name for name in first if (last[name] - first[name]).abs().max() > 1e-4}

@@ -46,7 +46,7 @@ def learned(some_spec, again: bool, low_rank: bool = False) -> tuple[float, dict
     """The loss of a step, and its gradients; of two forward passes, as the second one must not see the first."""
     model = build_seeded(some_spec)
     if low_rank:
-        adapt(model, Adapters(rank=2, dropout=0.1), fresh=[])
+        adapt(model, Adapters(rank=2, dropout=0.1), new=[])
     if again:
         recompute_layers(model)
     objective = objective_of(model, 0.1).train()

@@ -70,7 +70,7 @@ class OptimConfig(Section):
     method: Literal["adam", "adagrad"] = Field("adam", description="adagrad has no betas (HT's ranker)")
     lr: float = Field(2.0, gt=0, le=1e4, description="peak factor ('noam') or the rate itself (the other schedules)")
     new_lr: Annotated[float, Field(gt=0, le=1e4)] | None = Field(
-        None, description="lr of what train.start has not: parameters of new layers, and adapters; None = lr"
+        None, description="lr of what has learned nothing at the start: new layers, and adapters; None = lr"
     )
     schedule: Literal["noam", "constant", "linear", "transformers"] = Field(
         "noam",

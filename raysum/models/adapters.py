@@ -46,12 +46,12 @@ class Adapted(nn.Linear):
         return self.scale * torch.block_diag(*up.chunk(self.parts))
 
 
-def adapt(model: nn.Module, settings: Adapters, fresh: Collection[str]) -> None:
-    """Give ``model`` adapters and freeze the rest, but for the parameters named ``fresh``.
+def adapt(model: nn.Module, settings: Adapters, new: Collection[str]) -> None:
+    """Give ``model`` adapters and freeze the rest, but for the parameters named ``new``.
 
     Raises UserError where no matrix would get one.
     """
-    chosen = [*_chosen(model, settings, fresh)]
+    chosen = [*_chosen(model, settings, new)]
     if not chosen:
         raise UserError(
             f"adapters.rank={settings.rank} is too much for every matrix of adapters.matrices={settings.matrices} that "
@@ -59,18 +59,18 @@ def adapt(model: nn.Module, settings: Adapters, fresh: Collection[str]) -> None:
         )
     for name, parameter in model.named_parameters():
         is_embedding = any(part.startswith("embedding") or part == "output" for part in name.split(".")[:2])
-        if name not in fresh and not (settings.embeddings and is_embedding):
+        if name not in new and not (settings.embeddings and is_embedding):
             parameter.requires_grad_(False)
     for path, layer in chosen:
         parent, _, name = path.rpartition(".")
         setattr(model.get_submodule(parent), name, Adapted(layer, settings))
 
 
-def _chosen(model: nn.Module, settings: Adapters, fresh: Collection[str]) -> Iterator[tuple[str, nn.Linear]]:
+def _chosen(model: nn.Module, settings: Adapters, new: Collection[str]) -> Iterator[tuple[str, nn.Linear]]:
     """The layers that get an adapter: not the output layer, which is read as a matrix, and none that has fewer
     parameters than its adapter."""
     for path, layer in model.named_modules():
-        if type(layer).forward is not nn.Linear.forward or path == "output" or f"{path}.weight" in fresh:
+        if type(layer).forward is not nn.Linear.forward or path == "output" or f"{path}.weight" in new:
             continue
         if settings.matrices != "all" and not _PARTS_OF[settings.matrices] & {*path.split(".")}:
             continue
@@ -94,10 +94,10 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
     return plain
 
 
-def trained_share(spec: Spec, settings: Adapters, fresh: Collection[str]) -> str:
+def trained_share(spec: Spec, settings: Adapters, new: Collection[str]) -> str:
     """How many parameters of a model with adapters are trained, for people. Raises UserError as :func:`adapt`."""
     with torch.device("meta"):
         model = build(spec)
-        adapt(model, settings, fresh)
+        adapt(model, settings, new)
     trained, total = (sum(p.numel() for p in model.parameters() if p.requires_grad or every) for every in (False, True))
     return f"{trained:,} of {total:,} parameters are trained ({trained / total:.1%})"

@@ -27,7 +27,7 @@ def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
     model = systems.build(brief.config.model)
     if brief.start and checkpoint is None:
         brief.start.apply(model)
-    new = fresh(brief, checkpoint)
+    new = new_ones(brief, checkpoint)
     if brief.config.adapters.rank:
         adapt(model, brief.config.adapters, new)
     if brief.config.train.recompute:
@@ -46,14 +46,14 @@ def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
     return engine
 
 
-def fresh(brief: Brief, checkpoint: Checkpoint | None) -> set[str]:
-    """The parameters of the model that its start has not. A run that goes on is told by its ``checkpoint``."""
+def new_ones(brief: Brief, checkpoint: Checkpoint | None) -> set[str]:
+    """The parameters that had learned nothing at the start. A run that goes on is told by its ``checkpoint``."""
     if checkpoint is not None:
-        return {*checkpoint.state.get("fresh", [])}
-    return {*brief.start.fresh} if brief.start else set()
+        return {*checkpoint.state.get("new", [])}
+    return {*brief.start.new} if brief.start else set()
 
 
-def parameter_groups(objective: Any, optim: OptimConfig, fresh: set[str]) -> list[dict[str, Any]]:
+def parameter_groups(objective: Any, optim: OptimConfig, new: set[str]) -> list[dict[str, Any]]:
     """What is trained, apart by learning rate (``lr`` or ``new_lr``, see ``optim.rates``) and by whether it decays.
 
     Their order, and that of the parameters in each, is the same after any restart.
@@ -62,7 +62,7 @@ def parameter_groups(objective: Any, optim: OptimConfig, fresh: set[str]) -> lis
     for name, parameter in objective.named_parameters():
         if not parameter.requires_grad:
             continue
-        is_new = optim.new_lr is not None and (is_adapter(name) or name.removeprefix("model.") in fresh)
+        is_new = optim.new_lr is not None and (is_adapter(name) or name.removeprefix("model.") in new)
         decays = optim.decay == "all" or (parameter.dim() > 1 and "bias" not in name)
         kind = ("new_lr" if is_new else "lr", decays)
         group = groups.setdefault(kind, {"params": [], "rate": kind[0], **({} if decays else {"weight_decay": 0.0})})

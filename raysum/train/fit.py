@@ -106,7 +106,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         if config.adapters.rank:
             from raysum.models.adapters import trained_share  # loads torch
 
-            say(trained_share(config.model, config.adapters, brief.start.fresh))
+            say(trained_share(config.model, config.adapters, brief.start.new))
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     drop_torn(run.metrics)
     if not newest and (told := unfit(config)):

@@ -35,14 +35,14 @@ def learning_rate(optim: OptimConfig, width: int, step: int, steps: int) -> floa
 
 
 def rates(config: Config, step: int) -> dict[str, float]:
-    """``lr`` of update ``step``, and ``new_lr`` where what the start has not is given a rate of its own."""
+    """``lr`` of update ``step``, and ``new_lr`` where what is new is given a rate of its own."""
     optim = config.optim
     rate = learning_rate(optim, config.model.width, step, config.train.steps)
     return {"lr": rate} if optim.new_lr is None else {"lr": rate, "new_lr": rate * optim.new_lr / optim.lr}
 
 
 def check_start(config: Config) -> None:
-    """Raises UserError where the config tells apart what a start has and has not, and names none."""
+    """Raises UserError where the config tells what is new from what a start has, and names none."""
     told = {
         "optim.new_lr is the rate of what": config.optim.new_lr is not None,
         "adapters.rank freezes all but what": config.adapters.rank > 0,

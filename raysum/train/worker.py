@@ -69,7 +69,7 @@ def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str
         "dtype": precision(brief.config, torch.cuda.is_available()),
         "data": brief.fingerprints[0],
         "mixed": list(brief.fingerprints[1:]),
-        "fresh": brief.start.fresh if brief.start else [],
+        "new": brief.start.new if brief.start else [],
     }
     if checkpoint is None:
         return state
