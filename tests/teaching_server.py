@@ -34,6 +34,9 @@ class Teacher(ThreadingHTTPServer):
         self.seen: dict[str, Any] = {"requests": 0, "most": 0, "answered": Counter(), "bodies": [], "paths": Counter()}
         self.busy = 0
 
+    def handle_error(self, *_: Any) -> None:
+        """Who asked is gone: killed, or out of patience."""
+
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -140,7 +143,7 @@ class Running:
         self.url = f"{self.root}/v1"
 
     def control(self, **told: Any) -> None:
-        httpx.post(f"{self.root}/control", json=told).raise_for_status()
+        httpx.post(f"{self.root}/control", content=json.dumps(told)).raise_for_status()
 
     @property
     def seen(self) -> dict[str, Any]:

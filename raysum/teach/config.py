@@ -1,7 +1,8 @@
 """The settings of `raysum teach`: the server, the key to it, what is asked, how fast and for how much."""
 
 import os
-from urllib.parse import SplitResult, urlsplit
+from base64 import b64encode
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import Field, model_validator
 
@@ -53,22 +54,29 @@ class TeachConfig(Shaped):
 
     @property
     def endpoint(self) -> str:
-        """Where requests go, with what is secret in it: the API's base and /chat/completions behind it."""
+        """Where requests go: the API's base and /chat/completions behind it, without user and password."""
         parts = urlsplit(self.teacher)
-        path = parts.path.rstrip("/")
-        return parts._replace(path=path if path.endswith(_ASKED) else (path or "/v1") + _ASKED, fragment="").geturl()
+        path, host = parts.path.rstrip("/"), parts.netloc.rpartition("@")[2]
+        path = path if path.endswith(_ASKED) else (path or "/v1") + _ASKED
+        return parts._replace(netloc=host, path=path, fragment="").geturl()
+
+    @property
+    def login(self) -> tuple[str, str] | None:
+        """User and password of the address, if it has any."""
+        parts = urlsplit(self.teacher)
+        return (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
 
     @property
     def shown(self) -> str:
-        """The endpoint for messages, without user, password and query."""
-        parts = urlsplit(self.endpoint)
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+        """The endpoint for messages, without its query, which may hold a key."""
+        return self.endpoint.partition("?")[0]
 
     @property
     def secrets(self) -> list[str]:
         """What must stand in no message, the longest first."""
-        parts = urlsplit(self.teacher)
-        found = [os.environ.get(KEY, "").strip(), parts.password or "", parts.netloc.rpartition("@")[0]]
+        parts, login = urlsplit(self.teacher), ":".join(self.login or ())
+        found = [os.environ.get(KEY, "").strip(), login, login.partition(":")[2], b64encode(login.encode()).decode()]
+        found += [parts.password or ""]
         found += [pair.rpartition("=")[2] for pair in parts.query.split("&")]
         return sorted((one for one in found if len(one) > 3), key=len, reverse=True)
 

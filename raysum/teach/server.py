@@ -28,7 +28,7 @@ NO_ANSWER = "no answer"
 _FIRST, _LONGEST = 0.5, 60.0  # seconds between tries
 _ASKED_FOR = 600.0  # seconds that a server may ask to wait, at most
 _SHOWN = 300  # characters of what a server says
-_MODERN = "max_completion_tokens"  # as servers call it that do not know max_tokens
+_LIMIT, _MODERN = "max_tokens", "max_completion_tokens"  # the second is for models that refuse the first
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _NO = re.compile(
     r"((i['’]m|i am) )?sorry\W+(but )?i (can|am|will)|i (can['’]t|cannot|can not) (help|assist)", re.IGNORECASE
@@ -61,8 +61,9 @@ class Server:
         limits = httpx.Limits(max_connections=config.concurrency, max_keepalive_connections=config.concurrency)
         timeout = httpx.Timeout(config.timeout, connect=min(config.timeout, 30), pool=None)
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it would tell each address, with what is secret in it
-        self._http = httpx.Client(headers=headers, timeout=timeout, limits=limits)
-        self._most = "max_tokens"
+        login = None if key else config.login
+        self._http = httpx.Client(headers=headers, auth=login, timeout=timeout, limits=limits)
+        self._limit = _LIMIT
         self._paused_until = 0.0
         self._answered = 0
         self._stopped = threading.Event()
@@ -107,7 +108,8 @@ class Server:
 
     def _once(self, prompt: str) -> Answer:
         body = {"model": self._config.model, "messages": [{"role": "user", "content": prompt}]}
-        parameters = {self._most if k == "max_tokens" else k: v for k, v in self._config.parameters.items()}
+        limit, parameters = self._limit, dict(self._config.parameters)
+        parameters[limit] = parameters.pop(_LIMIT)
         try:
             status, headers, content = self._exchange(body | parameters)
         except (httpx.UnsupportedProtocol, httpx.InvalidURL):
@@ -128,7 +130,10 @@ class Server:
             if not self._answered:
                 raise self._mistake(f"{told}; is --teacher the API's base, such as http://HOST/v1?")
             raise _Again(told)
-        return self._refused(prompt, status, headers, content)
+        if status == 400 and limit == _LIMIT and _MODERN in _error(content)[0]:
+            self._limit = _MODERN
+            return self._once(prompt)
+        return self._refused(status, headers, content)
 
     def _exchange(self, body: dict[str, Any]) -> tuple[int, Mapping[str, str], bytes | None]:
         """Status, headers and what was answered; None where that is too long to be read."""
@@ -142,15 +147,12 @@ class Server:
                     raise httpx.ReadTimeout(f"not done after {self._config.timeout:g} s")
             return response.status_code, response.headers, bytes(content)
 
-    def _refused(self, prompt: str, status: int, headers: Mapping[str, str], content: bytes) -> Answer:
+    def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> Answer:
         said, code = _error(content)
         if status in (408, 429) or status >= 500:
             raise _Again(f"answers {status}: {said}", _retry_after(headers), status == 429)
         if code in _BLOCKED:
             return Answer(self._public(said), REFUSED)
-        if status == 400 and self._most != _MODERN and _MODERN in said:
-            self._most = _MODERN
-            return self._once(prompt)
         told = f"answers {status}: {said}"
         if status in (401, 403):
             raise self._mistake(f"{told}; set the key in the environment variable {KEY}")
