@@ -115,6 +115,7 @@ def test_a_student_is_compared_by_the_teachers_summaries_and_citations(tmp_path,
     assert {"rouge2"} <= {*told["metric"]} and told["systems"].str.contains("lead").any()
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_goes_on_and_asks_for_no_kept_answer_again(tmp_path, server):
     write(tmp_path / "c.jsonl", clusters(40))
     server.control(delay=0.03)
@@ -280,32 +281,47 @@ def test_a_key_is_sent(tmp_path, server, monkeypatch):
         taught(tmp_path, server, clusters(3))
 
 
-def test_mistakes_are_one_message_and_exit_code_2(tmp_path, server):
+def test_a_mistake_is_one_message_and_exit_code_2(tmp_path, server):
+    write(tmp_path / "c.jsonl", clusters(3))
+    began = time.monotonic()
+    ended = command(tmp_path, f"http://user:pass-Word-9@127.0.0.1:{free_port()}/v1")
+    assert ended.returncode == 2 and "/v1/chat/completions does not answer (" in ended.stderr
+    assert "start the server, or mend --teacher" in ended.stderr and time.monotonic() - began < 20
+    assert "Traceback" not in ended.stderr and "pass-Word-9" not in ended.stderr
+    assert command(tmp_path, server, "--modle", "x").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"teacher": "ftp://host/v1"}, "teacher is no address of a server"),
+        ({"teacher": "http://user:pass-Word-9@[/v1"}, "teacher is no address of a server"),
+        ({"out": "t.csv"}, "out must end in .jsonl"),
+        ({"out": "other.jsonl"}, "other.jsonl exists already"),
+        ({"out": "c.jsonl"}, "c.jsonl exists already"),
+        ({"out": "s3://bucket/t.jsonl"}, "is on a store"),
+        ({"out": "notes.jsonl"}, "notes.jsonl.answers holds no answers"),
+        ({"prompt": "prompt.txt"}, "has no {documents} in it"),
+        ({"prompt": "none.txt"}, "cannot read none.txt"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"budget": -3}, "budget"),
+        ({"sources": ["none.jsonl"]}, "no such file or folder: none.jsonl"),
+        (
+            {"sources": ["other.jsonl"], "out": "t.jsonl"},
+            "no cluster can be read; the first that",
+        ),
+    ],
+)
+def test_mistakes_of_settings_are_told(tmp_path, monkeypatch, given, words):
+    monkeypatch.chdir(tmp_path)
     write(tmp_path / "c.jsonl", clusters(3))
     (tmp_path / "other.jsonl").write_text("{}")
+    (tmp_path / "notes.jsonl.answers").write_text("My notes.\n")
     (tmp_path / "prompt.txt").write_text("Summarize {document}")
-    nobody = f"http://127.0.0.1:{free_port()}/v1"
-    cases = [
-        (["--teacher", nobody], "does not answer"),
-        (["--teacher", "ftp://host/v1"], "teacher is no address of a server"),
-        (["--teacher", "http://user:pass-Word-9@[/v1"], "teacher is no address of a server"),
-        (["--out", "t.csv"], "out must end in .jsonl"),
-        (["--out", "other.jsonl"], "exists already"),
-        (["--out", "c.jsonl"], "c.jsonl exists already"),
-        (["--prompt", "prompt.txt"], "has no {documents} in it"),
-        (["--prompt", "none.txt"], "none.txt"),
-        (["--concurrency", "0"], "concurrency"),
-        (["--budget", "-3"], "budget"),
-        (["--modle", "x"], "modle"),
-    ]
-    for more, words in cases:
-        began = time.monotonic()
-        ended = command(tmp_path, server, *more)
-        assert ended.returncode == 2, (more, ended.stderr)
-        assert words in ended.stderr and "Traceback" not in ended.stderr and "pass-Word-9" not in ended.stderr, (
-            ended.stderr
-        )
-        assert time.monotonic() - began < 10
+    whole = {"sources": ["c.jsonl"], "teacher": "http://127.0.0.1:9", "model": "tiny", "out": "t.jsonl", **given}
+    with pytest.raises(UserError) as told:
+        raysum.teach(**whole)
+    assert words in str(told.value) and "pass-Word-9" not in str(told.value)
 
 
 def test_what_is_no_chat_completion_ends_it_at_first_and_is_tried_again_later(tmp_path, server):

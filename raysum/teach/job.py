@@ -51,6 +51,7 @@ def teach(
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     path = local(config.out)
     kept = path.with_name(path.name + _ANSWERS)
+    check_here(Path(config.out), "--out")
     _check_place(path, kept, named)
     task, found = Task(config, Prompts.of(config), api_key(), kept), find_sources(named, config.shape)
     with held(path, path.with_name(f".{path.name}.lock")):
@@ -70,7 +71,6 @@ def teach(
 
 def _check_place(out: Path, kept: Path, named: list[str | Path]) -> None:
     """Raises UserError where what would be written over is not ours, or would be read as a source."""
-    check_here(out, "--out")
     if out.exists() and not kept.exists():
         raise UserError(f"{out} exists already; remove it, or choose another --out")
     for name in map(local, map(str, named)):
