@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raysum.reproduce.job import reproduce as reproduce
     from raysum.serve.app import serve as serve
     from raysum.serve.client import Client as Client
+    from raysum.teach.job import teach as teach
     from raysum.train.fit import train as train
     from raysum.tune.search import tune as tune
 
@@ -45,6 +46,7 @@ __all__ = [
     "report",
     "reproduce",
     "serve",
+    "teach",
     "train",
     "tune",
 ]

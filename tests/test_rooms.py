@@ -22,7 +22,7 @@ ROOMS = [
     ("train", "extract"),
     ("decode",),
     ("importing",),
-    ("stream",),
+    ("stream", "teach"),
     ("prepare",),
     ("data",),
     ("restore",),

@@ -18,6 +18,7 @@ from raysum.cli.datasets import data_app
 from raysum.cli.human import human_app
 from raysum.cli.options import Overrides, verb
 from raysum.cli.tables import list_tables
+from raysum.cli.teaching import add_teach
 from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(config_app, name="config")
 app.add_typer(human_app, name="human")
+add_teach(app)
 
 
 def main() -> None:

@@ -67,7 +67,10 @@ def verb(
                 pairs = [f"decode.{pair}" if re.split("[.=]", pair)[0] in decoding else pair for pair in pairs]
                 told = {key: given[key] for key in known if given.get(key) not in (None, [])}
                 given = {key: given[key] for key in own} | {"settings": section_of(section, told, pairs)}
-            print_result(function(**given), as_json)
+            result = function(**given)
+            print_result(result, as_json)
+            if code := getattr(result, "exit_code", 0):
+                raise typer.Exit(code)
 
         signature = inspect.Signature([parameter.replace(kind=keyword) for parameter in parameters])
         command.__signature__ = signature  # type: ignore[attr-defined]

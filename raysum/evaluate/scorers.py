@@ -16,6 +16,7 @@ from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.statistics import Figure, figure_of
 from raysum.metrics.wording import wording
 from raysum.prepare.factbook.scorer import Factbook
+from raysum.teach.citing import reference_places
 
 
 class Scorer(Protocol):
@@ -106,18 +107,43 @@ class Support(Scorer):
         return [{**own, "unsupported": int(bool(one.unsupported))} for own, one in zip(known, summaries, strict=True)]
 
 
+class Cited(Scorer):
+    """The paragraphs that a summary cites, right where the teacher of the reference named them (`raysum teach --cite`).
+
+    Only paragraphs that the row holds count; a row without such citations, or a summary without any, counts nowhere.
+    """
+
+    figures: ClassVar = {
+        "cited_precision": Figure("as the teacher P", 1, ("cited_correct",), ("cited_given",)),
+        "cited_recall": Figure("as the teacher R", 1, ("cited_correct",), ("cited_true",)),
+    }
+
+    def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
+        return [_cited(row, one) for row, one in zip(rows, summaries, strict=True)]
+
+
+def _cited(row: Row, summary: Summary) -> dict[str, float]:
+    held = {*zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True)}
+    true = held & reference_places(row.get("extra", ""))
+    given = {(one.document, one.paragraph) for sentence in summary.sentences for one in sentence.citations}
+    if not true or not given:
+        return {}
+    return {"cited_correct": len(true & given), "cited_given": len(given), "cited_true": len(true)}
+
+
 # Facts come first: the factbook's targets are made from templates, so ROUGE is high where facts are wrong.
 FIGURES: dict[str, Figure] = {"facts_f1": Factbook.figures["facts_f1"]}
 # ROUGE-L recall of the best so many paragraphs, by name: of rankers (see ``raysum.evaluate.ranking``).
 BEST = {f"recall{most}": most for most in (5, 10, 20, 40)}
 FIGURES |= {name: Figure(f"ROUGE-L recall, best {most}", 2) for name, most in BEST.items()}
-FIGURES |= {**Rouge.figures, **Factbook.figures, **Support.figures, **AttentionSimilarity.figures, **Wording.figures}
+FIGURES |= {**Rouge.figures, **Factbook.figures, **Support.figures, **Cited.figures}
+FIGURES |= {**AttentionSimilarity.figures, **Wording.figures}
 
 
 def scorers_of(names: Sequence[str] | None, protocol: str = "google", several: rouge.Several = "best") -> list[Scorer]:
     """The scorers ``names``, all without names. Raises UserError."""
     known: dict[str, Scorer] = {"rouge": Rouge(protocol, several), "factbook": Factbook(), "support": Support()}
-    known |= {"attention": AttentionSimilarity(), "wording": Wording()}
+    known |= {"attention": AttentionSimilarity(), "wording": Wording(), "citations": Cited()}
     wrong = [name for name in names or () if name not in known]
     if wrong:
         raise UserError(f"no scorer {wrong[0]!r}; there are {', '.join(known)}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from raysum.data.clean import held_bigrams
 from raysum.metrics.languages import LANGUAGE, language
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from raysum.data.tokenizer import Tokenizer
     from raysum.prepare.cluster import Cluster
 
+TAUGHT = "summaries by "  # begins the name of a count: references that a teacher wrote
+_LONGEST = 200  # characters of such a name
 _DOCUMENTS, _CHARACTERS = 4, 300  # of a cluster that are looked at; of each, out of its middle
 
 
@@ -26,6 +28,14 @@ def language_counts(cluster: Cluster) -> Counter[str]:
     return Counter(
         LANGUAGE + language(text[at : at + _CHARACTERS]) for text, at in zip(texts, starts, strict=True) if text.strip()
     )
+
+
+def teacher_counts(raw: Mapping[str, Any]) -> Counter[str]:
+    """A summary by the model and to the prompt that a raw cluster names as its ``teacher``, as of `raysum teach`."""
+    told = raw.get("teacher")
+    if not isinstance(told, Mapping) or not raw.get("summary") or "model" not in told:
+        return Counter()
+    return Counter({f"{TAUGHT}{told['model']}, prompt {told.get('prompt')}"[:_LONGEST]: 1})
 
 
 def bigram_counts(

@@ -25,6 +25,7 @@ from raysum.data.rows import Row, table_of
 from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
 from raysum.prepare.config import SPLITS, PrepareConfig
+from raysum.prepare.figures import teacher_counts
 from raysum.prepare.pipeline import prepare_rows
 from raysum.prepare.sentences import MOST_SENTENCES
 from raysum.prepare.sources.find import RawSource
@@ -260,7 +261,7 @@ def _write_chunk(
                 raise Rejected("summary is empty")
             rows += made
             part.kept += 1
-            counts += found
+            counts += found + teacher_counts(raw)
         except (Rejected, MemoryError) as error:
             reason, detail = (error.reason, error.detail) if isinstance(error, Rejected) else (_TOO_LARGE, str(error))
             part.rejected[reason] += 1

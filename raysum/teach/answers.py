@@ -1,0 +1,149 @@
+"""What the teacher has answered: kept beside the output, on the disk before anything else is done with it."""
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from raysum.errors import UserError
+
+_PATIENCE = 60  # seconds that a process of a killed start may live on
+_LOOK = 0.1
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer: its text, or the ``reason`` for which it is of no use; and the tokens that it cost."""
+
+    text: str
+    reason: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    served: str = ""  # the model, as the server calls it
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+class Answers:
+    """The answers of one output by key, and the prompts that they are to; many threads of one process may share them.
+
+    Only keys and places in the file are held in memory.
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.prompt_tokens, self.completion_tokens = path, 0, 0
+        self._places, self._prompts = dict[str, int](), set[str]()
+        self._lock = threading.Lock()
+        self._out = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        self._file = path.open("rb")
+        _take(self._out, path)
+        self._read()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def keys(self) -> frozenset[str]:
+        return frozenset(self._places)
+
+    def get(self, key: str) -> Answer | None:
+        with self._lock:
+            if key not in self._places:
+                return None
+            self._file.seek(self._places[key])
+            told = json.loads(self._file.readline())
+        return Answer(**{name: value for name, value in told.items() if name != "key"})
+
+    def add(self, key: str, answer: Answer) -> None:
+        """Keep an answer: it is on the disk when this returns. Raises OSError where there is no room for it."""
+        with self._lock:
+            self._places[key] = self._append({"key": key, **asdict(answer)})
+            self._count(answer.prompt_tokens, answer.completion_tokens)
+
+    def note(self, sha: str, prompt: str) -> None:
+        """Keep the text of a prompt, which rows tell by its hash."""
+        if sha not in self._prompts:
+            self._append({"prompt": sha, "text": prompt})
+            self._prompts.add(sha)
+
+    def close(self) -> None:
+        """Whoever adds afterwards is told so by an OSError."""
+        with self._lock:
+            self._file.close()
+            os.close(self._out)
+            self._out = -1
+
+    def _append(self, told: Mapping[str, Any]) -> int:
+        """The place of the line that is written, whole or not at all."""
+        line, place = json.dumps(told).encode() + b"\n", os.fstat(self._out).st_size
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._out, line[written:])
+            os.fsync(self._out)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._out, place)
+            error.filename = str(self.path)
+            raise
+        return place
+
+    def _count(self, prompt: int, completion: int) -> None:
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+
+    def _read(self) -> None:
+        """Raises UserError where the file is something else. What a killed process has torn is passed over."""
+        place, line = 0, b"\n"
+        for line in self._file:
+            try:
+                told = json.loads(line)
+                if "prompt" in told:
+                    self._prompts.add(told["prompt"])
+                else:
+                    self._count(told["prompt_tokens"], told["completion_tokens"])
+                    self._places[told["key"]] = place
+            except (ValueError, TypeError, KeyError):
+                if line.strip(b"\0\n") and not line.strip(b"\0\n").startswith(b'{"'):
+                    raise UserError(f"{self.path} holds no answers; remove it, or choose another --out") from None
+            place += len(line)
+        if not line.endswith(b"\n"):
+            os.write(self._out, b"\n")
+
+
+@contextmanager
+def answers_in(path: Path) -> Iterator[Answers]:
+    """The answers of a file, which is made if need be. Raises UserError where that cannot be."""
+    try:
+        found = Answers(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror}); choose another --out") from None
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def _take(file: int, path: Path) -> None:
+    """Lock the open ``file``, which is freed as its process ends. Raises UserError where another goes on holding it."""
+    for _ in range(round(_PATIENCE / _LOOK)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOOK)
+        except OSError:  # a file system that cannot lock
+            return
+        else:
+            return
+    raise UserError(f"{path} is still written by another process; wait for its end, or choose another --out")

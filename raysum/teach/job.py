@@ -1,0 +1,195 @@
+"""`raysum teach`: clusters in; the same clusters out, each with a summary, and those that got none set aside.
+
+The clusters are gone through three times: to count what is to be asked, to ask, and to write what was answered. Asking
+goes through Ray Data where there is much to read: tasks read and rank, and one actor asks, on this machine, with as
+many threads as there may be requests at once.
+"""
+
+import pickle
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from raysum.config.loading import section_of
+from raysum.errors import UserError
+from raysum.prepare.sources.find import RawSource, find_sources
+from raysum.runtime.lock import held
+from raysum.runtime.progress import bar, say
+from raysum.runtime.remote import local
+from raysum.runtime.session import ray_session
+from raysum.runtime.silence import quiet_data
+from raysum.runtime.storage import check_here
+from raysum.teach.answers import Answers, answers_in
+from raysum.teach.asking import Asker, Outcome, ask_here
+from raysum.teach.briefs import Brief, Item, Prompts, Task, brief_of, items
+from raysum.teach.config import TeachConfig, api_key
+from raysum.teach.written import TeachResult, write
+
+_SMALL = 8 << 20  # bytes of text: this process reads and ranks them while the teacher answers, in less than Ray's start
+_READING, _ASKING = 0.9, 0.1  # of a CPU; one that asks mostly waits
+_ANSWERS = ".answers"  # behind the name of the output
+
+
+def teach(
+    sources: str | Path | Iterable[str | Path], out: str | Path, teacher: str, model: str, **settings: Any
+) -> TeachResult:
+    """Let ``model`` at the server ``teacher`` write the summaries that the clusters of ``sources`` lack, into ``out``.
+
+    ``settings`` are those of :class:`TeachConfig`; the server's key is in the environment, RAYSUM_TEACHER_KEY. Each
+    answer is kept as it comes, in ``out.answers``: the same call goes on where a killed one was, and asks for nothing
+    twice. Raises UserError for a mistake in sources or settings, where the server refuses what is asked, and where it
+    does not answer any more.
+
+    >>> raysum.teach("clusters.jsonl", "taught.jsonl", "http://127.0.0.1:8000/v1", "qwen").taught
+    """
+    given = {**settings, "out": str(out), "teacher": teacher, "model": model}
+    began, config = time.monotonic(), section_of(TeachConfig, given)
+    named = [sources] if isinstance(sources, str | Path) else list(sources)
+    path = local(config.out)
+    kept = path.with_name(path.name + _ANSWERS)
+    check_here(Path(config.out), "--out")
+    _check_place(path, kept, named)
+    task, found = Task(config, Prompts.of(config), api_key(), kept), find_sources(named, config.shape)
+    with held(path, path.with_name(f".{path.name}.lock")):
+        with answers_in(kept) as answers:
+            answers.note(task.prompts.sha256, task.prompts.summary)
+            known, todo = answers.keys(), _counted(found, task, answers)
+        missing, spent = dict[str, str](), False
+        if todo:
+            on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
+            with ray_session(config.address) if on_ray else nullcontext():
+                missing, spent = _followed((_ask_on_ray if on_ray else _ask_here)(found, task, known), todo)
+        with answers_in(kept) as answers:
+            figures = write(found, task, answers, path, missing)
+            asked = len(answers.keys()) - len(known)
+    return TeachResult({**figures, "answers": asked, "spent": spent, "seconds": round(time.monotonic() - began, 2)})
+
+
+def _check_place(out: Path, kept: Path, named: list[str | Path]) -> None:
+    """Raises UserError where what would be written over is not ours, or would be read as a source."""
+    if out.exists() and not kept.exists():
+        raise UserError(f"{out} exists already; remove it, or choose another --out")
+    for name in map(local, map(str, named)):
+        if out == name or (name.is_dir() and out.is_relative_to(name)):
+            raise UserError(f"{out} would be read as one of the clusters; choose an --out elsewhere")
+
+
+def _counted(sources: list[RawSource], task: Task, answers: Answers) -> int:
+    """How many different clusters are to be asked about; it is said. Raises UserError where no cluster can be read."""
+    todo, counts, first = set[str](), Counter[str](), ""
+    for source in sources:
+        for item in items(source, task):
+            if item.problem:
+                counts["unreadable"] += 1
+                first = first or f"{item.record.where}: {item.problem}"
+            else:
+                counts["to teach" if item.key else "kept"] += 1
+                if item.key and not _is_done(item, task.config, answers):
+                    todo.add(item.key)
+    if counts["unreadable"] == counts.total():
+        raise UserError(f"no cluster can be read; the first that cannot is {first}")
+    told = [f"{counts['to teach']} clusters to teach, {counts['kept']} have a summary"]
+    if counts["unreadable"]:
+        told.append(f"{counts['unreadable']} cannot be read, such as {first}")
+    if done := counts["to teach"] - len(todo):
+        told.append(f"{done} are answered already or the same as another")
+    say("; ".join(told))
+    return len(todo)
+
+
+def _is_done(item: Item, config: TeachConfig, answers: Answers) -> bool:
+    if item.key not in answers:
+        return False
+    if not config.cite or item.cite_key in answers:
+        return True
+    found = answers.get(item.key)
+    return bool(found and found.reason)
+
+
+def _followed(outcomes: Iterator[Outcome], todo: int) -> tuple[dict[str, str], bool]:
+    """Why clusters were not answered, by key, and whether the budget is spent. Raises UserError for a problem, once
+    all that was on its way is answered."""
+    missing, done, problem, spent = dict[str, str](), set[str](), "", False
+    with bar(total=todo, label="teach", unit="cluster") as shown:
+        for outcome in outcomes:
+            if outcome.fault:
+                raise RuntimeError(f"teaching failed:\n{outcome.fault}")
+            problem, spent = problem or outcome.problem, spent or outcome.spent
+            if outcome.missing:
+                missing[outcome.key] = outcome.missing
+            if outcome.key not in done and not (outcome.problem or outcome.spent):
+                done.add(outcome.key)
+                shown.set_postfix_str(f"{outcome.tokens:,} tokens", refresh=False)
+                shown.update()
+            if (problem or spent) and not outcome.busy:
+                break
+    if problem:
+        raise UserError(problem)
+    return missing, spent
+
+
+def _briefs(source: RawSource, task: Task, known: frozenset[str]) -> Iterator[Brief]:
+    """Of the clusters that are to be asked about; those all of whose answers are ``known`` are left out."""
+    config = task.config
+    for item in items(source, task):
+        if item.key and not (item.key in known and (not config.cite or item.cite_key in known)):
+            yield brief_of(item, config)
+
+
+def _ask_here(sources: list[RawSource], task: Task, known: frozenset[str]) -> Iterator[Outcome]:
+    asker = Asker(task)
+    try:
+        briefs = (brief for source in sources for brief in _briefs(source, task, known))
+        yield from ask_here(asker, briefs, task.config.concurrency)
+    finally:
+        asker.close()
+
+
+class _Asking:
+    """The actor that asks."""
+
+    def __init__(self, task: Task):
+        self.asker = Asker(task)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        given = pickle.loads(row["brief"])  # written by read, on the same cluster
+        return {"outcome": pickle.dumps(given if isinstance(given, Outcome) else self.asker(given))}
+
+
+def _ask_on_ray(sources: list[RawSource], task: Task, known: frozenset[str]) -> Iterator[Outcome]:
+    """The actor is on this machine, where the answers are kept. No exception leaves a task, as in `raysum prepare`."""
+    import ray.data
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    quiet_data()
+
+    def read(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        try:
+            for brief in _briefs(sources[row["source"]], task, known):
+                yield {"brief": pickle.dumps(brief)}
+        except Exception:
+            yield {"brief": pickle.dumps(Outcome("", "", fault=traceback.format_exc()))}
+
+    numbers, at_once = range(len(sources)), task.config.concurrency
+    dataset = ray.data.from_items([{"source": number} for number in numbers], override_num_blocks=len(numbers))
+    dataset.context.target_max_block_size = 1  # byte: every brief is a block of its own, and so a call of its own
+    most = max(1, int(ray.cluster_resources()["CPU"]))
+    briefs = dataset.flat_map(read, num_cpus=_READING, compute=ray.data.TaskPoolStrategy(min(most, len(sources))))
+    outcomes = briefs.map(
+        _Asking,  # type: ignore[arg-type]
+        fn_constructor_args=(task,),
+        compute=ray.data.ActorPoolStrategy(
+            size=1,
+            max_concurrent_calls_per_actor=at_once,
+            max_tasks_in_flight_per_actor=at_once + 1,
+            enable_true_multi_threading=True,
+        ),
+        num_cpus=_ASKING,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False),
+    )
+    for row in outcomes.iter_rows():
+        yield pickle.loads(row["outcome"])
