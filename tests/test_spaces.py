@@ -151,14 +151,14 @@ def test_optuna_draws_again_what_exceeds_the_budget(space_file):
 
 _REFUSED = {
     "data", "out", "run", "train.address", "train.workers", "train.threads", "train.validate_examples",
-    "model.vocabulary",
+    "model.vocabulary", "model.marks",
 }  # fmt: skip
 _INSTEAD_OF_NONE = {"source.max_tokens": 500, "train.label_examples": 9, "decode.keep_paragraphs": 9}
 
 
 def test_every_config_key_can_be_searched_or_is_refused(space_file):
     trained = {name: spec_class(name) for name in names() if spec_class(name).summarizes}
-    sections = ("source", "train", "optim", "decode")
+    sections = ("source", "train", "optim", "adapters", "decode")
     cases = [("pht", key) for key in keys() if key.count(".") == 1 and key.startswith(sections)]
     presets = {"family": "pht"}
     cases += [

@@ -76,7 +76,7 @@ def test_waiting_is_counted_after_the_first_batch_and_pauses_are_not_part_of_it(
                 with meter.paused():
                     time.sleep(0.5)
         meter.step_done(held, None)
-        line, state = meter.line(1, 0.1), meter.state()
+        line, state = meter.line(1, {"lr": 0.1}), meter.state()
     assert line["wait_share"] == pytest.approx(0.4 / 0.65, abs=0.1)
     assert state["waited"] == pytest.approx(0.4, abs=0.1) and state["stepped"] == pytest.approx(0.65, abs=0.15)
 

@@ -28,7 +28,7 @@ from raysum.metrics import citations
 from raysum.models.batch import Memory, move
 from raysum.models.generator import Generator
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.marks import Marks
+from raysum.models.marks import Marks, marks_of
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class Searcher:
                 for example, hat in enumerate(predicted.float().cpu().numpy()):  # PHT paper, Table 6
                     strongest = np.argsort(-hat[: len(read[example])], kind="stable")[: settings.keep_paragraphs]
                     read[example] = sorted(strongest.tolist())  # in rank order
-                memory = self.model.encode(move(source.restrict(read, spec.marks, spec.joins_paragraphs), device))
+                memory = self.model.encode(move(source.restrict(read, marks_of(spec), spec.joins_paragraphs), device))
                 predicted = _chosen(predicted, read)
                 extracted = None if extracted is None else _chosen(extracted, read)
             options: dict[str, Any] = {
-                "marks": spec.marks,
+                "marks": marks_of(spec),
                 "exempt": self.commas,
-                "prompt": _titles(rows, spec.marks, device) if settings.title_prompt else None,
+                "prompt": _titles(rows, marks_of(spec), device) if settings.title_prompt else None,
                 "guide": self.grounding.guide(rows, settings.grounded, device) if settings.grounded else None,
                 "left": left,
             }
@@ -135,7 +135,7 @@ def attention_of(model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[
     """
     different = [list(dict.fromkeys(map(tuple, hypotheses))) for hypotheses in summaries]
     found: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
-    marks = model.spec.marks
+    marks = marks_of(model.spec)
     for turn in range(max(map(len, different))):
         examples = [example for example, hypotheses in enumerate(different) if turn < len(hypotheses)]
         part = memory if len(examples) == len(different) else memory.select(examples)

@@ -14,6 +14,7 @@ from raysum.models.generator import LanguageModelling
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import xavier_linear
+from raysum.models.marks import marks_of
 from raysum.models.specs.family import FamilySpec
 
 _LEAST = 1e-20  # weight of words in the source: its logarithm, and the gradient of that, must be finite
@@ -69,7 +70,7 @@ class Writing(LanguageModelling):
         if model.gate is None:
             return super().target_loss(memory, tokens, gold)
         hidden, _, pointer = model.decode_and_point(tokens, memory)
-        real = gold != model.spec.marks.pad
+        real = gold != marks_of(model.spec).pad
         generate, odds = (part[real] for part in model.gate.odds(hidden, pointer, tokens, gold))
         smoothing = self.smoothing if self.training else 0.0
         return self._cross_entropy(hidden[real], gold[real], odds) - (1 - smoothing) * generate.sum()

@@ -20,7 +20,7 @@ from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, xavier_linear
-from raysum.models.marks import Marks
+from raysum.models.marks import Marks, marks_of
 from raysum.models.positions import sinusoids
 from raysum.models.specs.family import TransformerSpec
 from raysum.runtime.private import packed_linear
@@ -43,7 +43,7 @@ class TokenEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(spec.vocabulary, spec.width))
         self.bias = output_bias(spec) if spec.tied_output else None
         self.scale = math.sqrt(spec.width) if made.embedding_scaled else 1.0
-        self.frozen = None if made.padding_trained else spec.marks.pad
+        self.frozen = None if made.padding_trained else marks_of(spec).pad
         if spec.embedding_start == "xavier":
             nn.init.xavier_uniform_(self.weight)
         else:
@@ -244,19 +244,19 @@ class LanguageModelling(nn.Module):
         memory = self.model.encode(batch.source)
         loss = self.target_loss(memory, batch.target[:, :-1], batch.target[:, 1:])
         if self.training and self.model.source_loss:
-            gold = following(batch.source, self.model.spec.marks)
+            gold = following(batch.source, marks_of(self.model.spec))
             source = self.model.source_loss * self._cross_entropy(memory.tokens, gold)
             loss = loss + (source - source.detach())
         return loss
 
     def target_loss(self, memory: Memory, tokens: Tensor, gold: Tensor) -> Tensor:
         hidden, _ = self.model.decode(tokens, memory)
-        real = gold != self.model.spec.marks.pad
+        real = gold != marks_of(self.model.spec).pad
         return self._cross_entropy(hidden[real], gold[real])
 
     def _cross_entropy(self, hidden: Tensor, gold: Tensor, odds: Tensor | None = None) -> Tensor:
         output = self.model.embedding if self.model.output is None else self.model.output
-        smoothing, pad = self.smoothing if self.training else 0.0, self.model.spec.marks.pad
+        smoothing, pad = self.smoothing if self.training else 0.0, marks_of(self.model.spec).pad
         return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, smoothing, odds, pad=pad)
 
 
@@ -276,8 +276,6 @@ def final_norm(spec: TransformerSpec, last: bool = False) -> nn.Module:
 
 
 class Scaled(nn.Module):
-    """A constant factor."""
-
     def __init__(self, factor: float):
         super().__init__()
         self.factor = factor

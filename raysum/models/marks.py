@@ -3,7 +3,7 @@
 No torch here, as preparing processes need them too.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -35,3 +35,8 @@ class Marks(BaseModel, extra="forbid", frozen=True):
 
 
 PUBLISHED = Marks()
+
+
+def marks_of(spec: Any) -> Marks:
+    """Those of a specification; a system of another package may have none."""
+    return getattr(spec, "marks", PUBLISHED)

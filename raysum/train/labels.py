@@ -23,6 +23,7 @@ from raysum.decode.scores import shares
 from raysum.errors import UserError
 from raysum.models.batch import Batch, move
 from raysum.models.generator import Generator
+from raysum.models.marks import marks_of
 from raysum.restore import restore
 from raysum.run import Run
 from raysum.runtime.placement import device, share
@@ -101,7 +102,7 @@ def attention_labels(model: Generator, batch: Batch) -> tuple[torch.Tensor, torc
     memory = model.encode(batch.source)
     _, attention = model.decode(batch.target[:, :-1], memory, attention=True)
     assert attention is not None, "it was asked for"
-    predicted = (batch.target[:, 1:] != model.spec.marks.pad)[..., None]
+    predicted = (batch.target[:, 1:] != marks_of(model.spec).pad)[..., None]
     return model.paragraphs(memory).float(), shares((shares(attention) * predicted).sum(1))
 
 

@@ -18,7 +18,7 @@ _FIXED = {
     **dict.fromkeys(("data", "mixed", "out", "run"), "is the same for all trials of a search"),
     **dict.fromkeys(("train.address", "train.workers", "train.threads"), "says where trials run, not what they find"),
     "train.validate_examples": "decides what trials are compared by",
-    "model.vocabulary": "is that of the dataset",
+    **dict.fromkeys(("model.vocabulary", "model.marks"), "is that of the dataset"),
 }
 
 # What may change while the weights and the state of the optimizer stay: the rest is in them.

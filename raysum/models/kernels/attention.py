@@ -6,6 +6,7 @@ the same products through autograd: see the README.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raysum.models.kernels.dropout import draw_keep, draw_seed, drop, rounded
-from raysum.models.kernels.pieces import largest
+from raysum.models.kernels.pieces import largest, pieces, recompute
 
 
 def attend(
@@ -44,14 +45,23 @@ def attend(
 
 
 def _biased(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor, dropout: float) -> Tensor:
-    bias = bias.float()
     if mask is None:
         mask = torch.ones((), dtype=torch.bool, device=query.device)
-    if torch.is_grad_enabled():
-        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias
-        return drop(masked_softmax(scores, mask), dropout).to(value.dtype) @ value
-    added = torch.where(mask, bias, torch.finfo(torch.float32).min / 2).to(query.dtype)
-    return F.scaled_dot_product_attention(query, key, value, added)
+    mask, bias = (one[(None,) * (4 - one.dim())] for one in (mask, bias))
+    if torch.is_inference_mode_enabled():
+        added = torch.where(mask, bias.float(), torch.finfo(torch.float32).min / 2).to(query.dtype)
+        return F.scaled_dot_product_attention(query, key, value, added)
+    parts = []
+    for rows, _ in pieces([1] * len(query), query.shape[1] * query.shape[2] * key.shape[2], query.device):
+        own = [one[rows] if len(one) > 1 else one for one in (query, key, value, mask, bias)]
+        parts.append(recompute(partial(_weighted, dropout), *own, random=bool(dropout)))
+    return torch.cat(parts)
+
+
+def _weighted(dropout: float, *inputs: Tensor) -> Tensor:
+    query, key, value, mask, bias = inputs
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias.float()
+    return drop(masked_softmax(scores, mask), dropout).to(value.dtype) @ value
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:

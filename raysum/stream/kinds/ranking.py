@@ -11,7 +11,7 @@ from raysum.data.rows import Row
 from raysum.metrics.rouge import unread
 from raysum.metrics.tfidf import words
 from raysum.metrics.word_rouge import rouge2_recalls
-from raysum.models.marks import PUBLISHED, Marks
+from raysum.models.marks import PUBLISHED, Marks, marks_of
 from raysum.stream.kinds.base import Arrays, Kind, long
 from raysum.stream.kinds.summarization import cut_source
 from raysum.systems import Spec
@@ -35,7 +35,7 @@ class Ranking(Kind):
 
     @classmethod
     def of(cls, spec: Spec) -> "Ranking":
-        return cls(getattr(spec, "marks", cls.marks))
+        return cls(marks_of(spec))
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
         tokens, paragraphs, target = lengths.astype(np.int64).T

@@ -9,7 +9,7 @@ from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.errors import UserError
-from raysum.models.marks import PUBLISHED, Marks
+from raysum.models.marks import PUBLISHED, Marks, marks_of
 from raysum.runtime.extras import needs
 from raysum.stream.kinds.base import Arrays, Kind, long, room
 from raysum.stream.kinds.summarization import cut_source, framed
@@ -36,7 +36,7 @@ class Sentences(Kind):
     @classmethod
     def of(cls, spec: Spec) -> "Sentences":
         kind = cls if spec.extracts else Documents
-        return kind(getattr(spec, "window", cls.window), getattr(spec, "marks", cls.marks))
+        return kind(getattr(spec, "window", cls.window), marks_of(spec))
 
     @property
     def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

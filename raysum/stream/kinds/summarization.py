@@ -10,7 +10,7 @@ from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.errors import UserError
-from raysum.models.marks import PUBLISHED, Marks
+from raysum.models.marks import PUBLISHED, Marks, marks_of
 from raysum.stream.kinds.base import Arrays, Kind, long, padded, room
 from raysum.systems import Spec
 
@@ -36,7 +36,7 @@ class Summarization(Kind):
 
     @classmethod
     def of(cls, spec: Spec) -> "Summarization":
-        return cls(spec.joins_paragraphs, spec.needs_graph, getattr(spec, "marks", cls.marks))
+        return cls(spec.joins_paragraphs, spec.needs_graph, marks_of(spec))
 
     @property
     def columns(self) -> tuple[str, ...]:
