@@ -19,6 +19,8 @@ from safetensors.torch import load_file
 from small_datasets import write_dataset
 
 import raysum
+from raysum.cli.app import main
+from raysum.cli.clusters import given_clusters
 from raysum.data.card import Card
 from raysum.data.checking import check
 from raysum.data.dataset import MANIFEST, Dataset
@@ -109,6 +111,80 @@ def test_a_password_in_a_url_is_refused_without_saying_it():
     with pytest.raises(UserError, match="must not hold a password") as refused:
         remote.local("s3://key:hunter2@bucket/x")
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["prepare", "{}", "--out", "x"],
+        ["prepare", "samples", "--out", "x", "--vocab", "{}"],
+        ["summarize", "lexrank", "{}"],
+        ["import", "hiersumm", "{}", "--out", "x", "--vocab", "y"],
+        ["reproduce", "pht-1", "data={}", "out=x"],
+        ["quickstart", "--out", "{}"],
+        ["board", "{}"],
+        ["human", "sheets", "{}", "--design", "rating", "--out", "x"],
+        ["human", "analyze", "{}"],
+        ["data", "show", "x", "--plot", "{}"],
+        ["train", "{}", "data=x", "out=y"],
+        ["tune", "{}"],
+        ["config", "show", "pht", "model.encoder={}"],
+    ],
+)
+@pytest.mark.parametrize("url", ["s3://user:hunter2@bucket/x", "https://user:hunt/er2@host/x.jsonl"])
+def test_a_password_is_refused_wherever_it_stands_and_never_said(arguments, url, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["raysum", *(one.format(url) for one in arguments)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    told = capsys.readouterr()
+    assert told.err.endswith(":// URLs must not hold a password; give credentials in the environment\n")
+    assert "hunt" not in told.err + told.out and "user" not in told.err
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://user:pass@bucket/x is no place", "s3://***@bucket/x is no place"),
+        ("s3:/user:pa/ss@bucket/x", "s3:/***@bucket/x"),
+        ("cannot read https://token@host/x", "cannot read https://***@host/x"),
+        ("hdfs://host:8020/a@b and http://[::1]:80/", "hdfs://host:8020/a@b and http://[::1]:80/"),
+        ("hf://datasets/user/name@main", "hf://datasets/user/name@main"),
+    ],
+)
+def test_no_message_holds_the_user_of_a_url(text, shown):
+    assert str(UserError(text)) == shown
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/own.jsonl?token=x", "https://127.0.0.1:9/own.jsonl"])
+def test_a_web_address_is_refused_with_the_way_out(url, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "cache"))
+    for asked in (lambda: find_sources([url]), lambda: given_clusters([url]), lambda: Dataset.open(url)):
+        with pytest.raises(UserError, match=r"https?:// is no store; fetch the file \(curl -LO URL\) and name that"):
+            asked()
+    monkeypatch.setattr(job, "write_shards", None)  # before any work
+    with pytest.raises(UserError, match="is no store"):
+        raysum.prepare("samples", url, pieces=200)
+
+
+def test_a_file_url_is_a_path_of_this_machine(tmp_path):
+    (tmp_path / "own.jsonl").write_bytes(lines(range(3)))
+    (tmp_path / "note.txt").write_text("The town lies on a river.")
+    (source,) = find_sources([f"file://{tmp_path}/own.jsonl"])
+    assert source.name == f"{tmp_path}/own.jsonl" and [one.id for one in source.records()] == ["c0", "c1", "c2"]
+    urls = [f"file://{tmp_path}/{name}" for name in ("own.jsonl", "note.txt")]
+    assert [one["id"] for one in given_clusters(urls)] == ["c0", "c1", "c2", "note.txt"]
+    with pytest.raises(UserError, match=f"no such file or folder: {tmp_path}/none.jsonl"):
+        find_sources([f"file://{tmp_path}/none.jsonl"])
+
+
+@pytest.mark.parametrize("name", ["/proc/x", "taken"])
+def test_a_cache_that_cannot_be_written_is_named(name, tmp_path, monkeypatch):
+    (tmp_path / "taken").write_text("a file")
+    place = str(tmp_path / name)
+    monkeypatch.setenv("RAYSUM_CACHE", place)
+    for asked in (Dataset.open, Run.open, lambda url: find_sources([url])):
+        with pytest.raises(UserError, match=rf"cannot write the cache {place} \(.*\); set RAYSUM_CACHE"):
+            asked("memory://bucket/x")
 
 
 def test_sources_are_listed_as_local_ones_and_take_no_room_but_while_they_are_read(store, tmp_path):
@@ -271,6 +347,20 @@ def test_a_dataset_that_is_replaced_is_read_anew_and_never_mixed(store, dataset,
     shutil.rmtree(opened.path)
     with pytest.raises(UserError, match=f"{dataset} was replaced while it was read"):
         Dataset.open(opened.address)
+
+
+def test_a_damaged_vocabulary_is_named_and_not_kept(store, dataset):
+    name = f"{BUCKET}/data/vocabulary.model"
+    good = store.cat_file(name)
+    store.pipe_file(name, good[:-1] + bytes([good[-1] ^ 1]))
+    for asked in (Dataset.open, check):
+        with pytest.raises(UserError, match=f"^{dataset}/vocabulary.model is damaged"):
+            asked(dataset)
+    store.pipe_file(name, good)
+    opened = Dataset.open(dataset)
+    assert opened.vocabulary_path.read_bytes() == good and check(dataset)
+    opened.vocabulary_path.write_bytes(b"what a failing disk has left")
+    assert Dataset.open(opened.address).vocabulary_path.read_bytes() == good
 
 
 def test_a_dataset_on_a_store_that_lacks_shards_is_refused_before_it_is_trained_on(store, dataset):

@@ -18,7 +18,7 @@ from raysum.cli.human import human_app
 from raysum.cli.options import Overrides, verb
 from raysum.cli.tables import list_tables
 from raysum.config.sections import LoadConfig
-from raysum.errors import UserError
+from raysum.errors import UserError, check_no_password
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.reproduce.config import ReproduceConfig
@@ -52,6 +52,7 @@ def main() -> None:
         signal.signal(signal.SIGHUP, terminate)
     try:
         try:
+            check_no_password(" ".join(sys.argv[1:]))
             app()
         finally:
             sys.stdout.flush()

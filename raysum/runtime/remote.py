@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysum.errors import UserError
+from raysum.errors import UserError, check_no_password, without_users
 from raysum.runtime.checksums import check_file
 from raysum.runtime.extras import needs
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _URL = re.compile(r"(?s)([a-z][a-z0-9+.-]+):/{1,2}(.*)")  # with one slash, too: pathlib joins two
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": "huggingface_hub"}
+_FETCHED_FIRST = ("http", "https", "ftp")  # whose folders have no listing, and whose files may change unseen
 _TRIES = 2  # of s3fs, and in each of botocore: a server that says nothing is left after a minute, not after seven
 _PATIENCE: dict[str, Any] = dict.fromkeys(("s3", "s3a"), {"config_kwargs": {"retries": {"total_max_attempts": _TRIES}}})
 _ROOT = "@"  # in the cache: that a path begins at the root of a store without hosts
@@ -39,6 +40,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("RAYSUM_CACHE") or "~/.cache/raysum").expanduser().absolute()
 
 
+def check_cache() -> None:
+    """Raises UserError where the cache cannot be written."""
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        if not os.access(cache_folder(), os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UserError(f"cannot write the cache {cache_folder()} ({error.strerror}); set RAYSUM_CACHE") from None
+
+
 def is_url(path: str | os.PathLike[str]) -> bool:
     return bool(_URL.fullmatch(os.fspath(path)))
 
@@ -47,14 +58,14 @@ def local(path: str | os.PathLike[str]) -> Path:
     """``path``, absolute; of a URL the place in the cache where it is kept. Raises UserError where it cannot be."""
     if not (found := _URL.fullmatch(os.fspath(path))):
         return Path(path).expanduser().absolute()
+    check_no_password(os.fspath(path))
     protocol, rest = found.groups()
     if protocol in ("file", "local"):
         return Path(f"/{rest.lstrip('/')}")
     parts = [_ROOT] * rest.startswith("/") + [part for part in rest.split("/") if part]
     if ".." in parts or not parts:
         raise UserError(f"{protocol}://... is no place on a store; name it as {protocol}://BUCKET/FOLDER")
-    if ":" in parts[0].rpartition("@")[0]:
-        raise UserError(f"a {protocol}:// URL must not hold a password; give credentials in the environment")
+    check_cache()
     return kept() / protocol / Path(*parts)
 
 
@@ -95,7 +106,12 @@ def store(url: str) -> "tuple[AbstractFileSystem, str]":
     """The file system of ``url``, and the path in it. Raises UserError where the library for it is not installed."""
     import fsspec
 
+    check_no_password(url)
     protocol = url.partition(":")[0]
+    if protocol in _FETCHED_FIRST:
+        raise UserError(
+            f"{protocol}:// is no store; fetch the file (curl -LO URL) and name that, or upload it yourself"
+        )
     if protocol in _LIBRARIES:
         needs(_LIBRARIES[protocol], f"{protocol}://")
     if protocol not in fsspec.available_protocols():
@@ -132,7 +148,7 @@ def _public(error: Exception) -> str:
     for name, value in os.environ.items():
         if len(value) > 3 and _SECRET.search(name):
             text = text.replace(value, "***")
-    return re.sub(r"//[^/@\s]*@", "//***@", text)[:300]
+    return without_users(text)[:300]
 
 
 def listed(url: str) -> dict[str, tuple[int, str]]:
