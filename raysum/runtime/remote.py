@@ -8,6 +8,7 @@ the URL: whoever has one has the other.
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,6 +115,7 @@ def store(url: str) -> "tuple[AbstractFileSystem, str]":
         )
     if protocol in _LIBRARIES:
         needs(_LIBRARIES[protocol], f"{protocol}://")
+        logging.getLogger(_LIBRARIES[protocol]).setLevel(logging.CRITICAL)  # of a failure we tell ourselves
     if protocol not in fsspec.available_protocols():
         raise UserError(f"{protocol}:// is no protocol known here; s3://, gs://, hf:// and hdfs:// are")
     with asked(url):
