@@ -3,6 +3,7 @@
 import re
 
 _LONGEST = 400  # characters of a word in a message; a path may have many
+_JOINED = re.compile(r"\b(s3a?|gs|gcs|hf|hdfs|abfss?|memory):/(?!/)")  # URLs as pathlib joins them
 # What follows the protocol of a URL, with one slash, too, as pathlib joins them: USER@ or USER:PASSWORD@, where a
 # password may hold a slash, and a port is a number.
 _USER = re.compile(r"(?i)([a-z][a-z0-9+.-]+:/{1,2})(?:[^/\s\[:@]*:(?!\d*(?:[/\s,;?#\])]|$))\S*@|[^/\s]*@)")
@@ -17,7 +18,8 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str):
-        super().__init__(re.sub(rf"(\S{{{_LONGEST}}})\S+", r"\1...", without_users(message)))
+        message = _JOINED.sub(r"\1://", without_users(message))
+        super().__init__(re.sub(rf"(\S{{{_LONGEST}}})\S+", r"\1...", message))
 
 
 def without_users(text: str) -> str:

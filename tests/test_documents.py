@@ -170,7 +170,7 @@ def test_what_is_no_text_is_named(tmp_path, content, told):
 
 def test_a_library_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "docx", None)
-    with pytest.raises(UserError, match=r'a\.docx needs the docx library.*: pip install "raysum\[documents\]"'):
+    with pytest.raises(UserError, match=r'a\.docx needs python-docx, .*: pip install .* "\.\[documents\]"'):
         read(tmp_path / "a.docx", b"")
 
 

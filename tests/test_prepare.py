@@ -306,7 +306,7 @@ def test_what_a_user_says_of_the_shape_and_no_row_has_is_one_line_each(tmp_path,
 
 def test_a_row_without_documents_tells_the_keys_that_it_has(tmp_path, recipe, vocabulary):
     with pytest.raises(
-        Rejected, match=r"no documents \(found articles, headline, id; name them with --map documents=...\)"
+        Rejected, match=r"no documents \(found articles, headline; name them with --map documents=...\)"
     ):
         prepare_example({"id": 1, "headline": "x", "articles": ["y"]}, recipe, vocabulary)
     (tmp_path / "a.jsonl").write_text(json.dumps(NEWS))

@@ -22,6 +22,7 @@ from raysum.errors import UserError, check_no_password
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.reproduce.config import ReproduceConfig
+from raysum.runtime.remote import as_named
 from raysum.serve.config import ServeConfig
 
 app = typer.Typer(
@@ -93,7 +94,7 @@ def _silence(*streams: int) -> None:
 
 
 def _refuse(told: str) -> NoReturn:
-    print(f"raysum: {told}", file=sys.stderr)
+    print(f"raysum: {as_named(told)}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -18,7 +18,7 @@ from raysum.data.rows import read_group, table_rows
 from raysum.errors import UserError
 from raysum.run import RANKER
 from raysum.runtime.checksums import check_file, check_sealed, damaged, is_whole
-from raysum.runtime.remote import address, fetch, is_version, listed, local, read, shown, url_of, version
+from raysum.runtime.remote import address, check_bucket, fetch, is_version, listed, local, read, shown, url_of, version
 from raysum.runtime.storage import read_json
 
 MANIFEST = "manifest.json"
@@ -241,6 +241,7 @@ def located(path: str | Path) -> Path:
         return folder
     content = read(f"{url}/{MANIFEST}")
     if content is None:
+        check_bucket(url)
         unfinished = " (what is there was not finished)" if listed(url) else ""
         raise UserError(f"no dataset {url}{unfinished}; make one with `raysum prepare SOURCE --out {url}`")
     state = version(folder.parent if is_version(folder) else folder, content)

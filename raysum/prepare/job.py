@@ -93,6 +93,9 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     _say_idle(found, shape)
     for told in unpaired(Path(name).expanduser() for name in named):
         say(told)
+    for source in found:
+        if local(source.name) == local(config.out):
+            raise UserError(f"{config.out} is a source; choose another --out")
     is_small = sum(source.size for source in found) <= _SMALL
     if is_small and (config.valid or config.test):
         config = config.drawn(record for source in found if source.split is None for record in source.records())

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": 
 _FETCHED_FIRST = ("http", "https", "ftp")  # whose folders have no listing, and whose files may change unseen
 _TRIES = 2  # of s3fs, and in each of botocore: a server that says nothing is left after a minute, not after seven
 _PATIENCE: dict[str, Any] = dict.fromkeys(("s3", "s3a"), {"config_kwargs": {"retries": {"total_max_attempts": _TRIES}}})
+_WITH_BUCKETS = ("s3:", "s3a:", "gs:", "gcs:")
+_HADOOP = re.compile("libhdfs|libjvm|[Hh]adoop")  # what pyarrow says, where these are not there, in an OSError
 _ROOT = "@"  # in the cache: that a path begins at the root of a store without hosts
 _VERSION = ".version-"  # a folder of the cache that is one state of the URL above it
 _TOLD_BY = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "modified", "created", "LastModified")
@@ -94,6 +96,15 @@ def shown(path: Path) -> str:
     return url_of(path) or str(path)
 
 
+def as_named(text: str) -> str:
+    """``text`` with URLs in place of the paths of what is kept of them."""
+
+    def named(found: re.Match[str]) -> str:
+        return str(url_of(Path(found[0])))
+
+    return re.sub(rf"{re.escape(str(kept()))}/[^\s;,:'\"()]+", named, text)
+
+
 def version(folder: Path, content: bytes | None = None) -> Path:
     """Where one state of what ``folder`` keeps is, which ``content`` tells from others; or a state to come."""
     return folder / f"{_VERSION}{hashlib.sha256(content).hexdigest()[:16] if content else 'new'}"
@@ -110,16 +121,19 @@ def store(url: str) -> "tuple[AbstractFileSystem, str]":
     check_no_password(url)
     protocol = url.partition(":")[0]
     if protocol in _FETCHED_FIRST:
-        raise UserError(
-            f"{protocol}:// is no store; fetch the file (curl -LO URL) and name that, or upload it yourself"
-        )
+        raise UserError(f"{protocol}:// is no store; fetch the file (curl -LO URL) and name that")
     if protocol in _LIBRARIES:
         needs(_LIBRARIES[protocol], f"{protocol}://")
         logging.getLogger(_LIBRARIES[protocol]).setLevel(logging.CRITICAL)  # of a failure we tell ourselves
     if protocol not in fsspec.available_protocols():
         raise UserError(f"{protocol}:// is no protocol known here; s3://, gs://, hf:// and hdfs:// are")
     with asked(url):
-        files, path = fsspec.url_to_fs(url, **_PATIENCE.get(protocol, {}))
+        try:
+            files, path = fsspec.url_to_fs(url, **_PATIENCE.get(protocol, {}))
+        except (ImportError, OSError) as error:
+            if isinstance(error, ImportError) or _HADOOP.search(str(error)):
+                raise UserError(f"{protocol}:// needs a library that is not found: {_public(error)}") from None
+            raise
     if protocol in _PATIENCE:
         files.retries = _TRIES
     return files, path
@@ -183,6 +197,16 @@ def read(url: str) -> bytes | None:
             return files.cat_file(name)
         except FileNotFoundError:
             return None
+
+
+def check_bucket(url: str) -> None:
+    """Raises UserError where it is known that there is no such bucket."""
+    protocol, _, bucket, *_ = url.split("/")
+    root, there = f"{protocol}//{bucket}", True
+    with suppress(UserError):  # it may not be asked for
+        there = protocol not in _WITH_BUCKETS or exists(root)
+    if not there:
+        raise UserError(f"there is no bucket {root}, or not for these credentials; check its name")
 
 
 def exists(url: str) -> bool:
