@@ -1,6 +1,5 @@
 """The run folder: where the things of one training are, what is best, what is resumable."""
 
-import hashlib
 import math
 import os
 import re
@@ -17,7 +16,7 @@ from raysum.config.loading import dump, merge, parse_yaml, read_text
 from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config
 from raysum.errors import UserError
-from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, seal
+from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, is_whole, seal
 from raysum.runtime.mirror import bring, pulled
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url, local, shown
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 RANKER = "ranker.safetensors"  # a learned ranker, beside the vocabulary that it reads
 _STEP = "step-"
+_OF_SYSTEM = "`raysum evaluate` writes one of that system with --out FOLDER; name that, or "
 _AVERAGE = re.compile("average:([1-9][0-9]{0,3})")
 
 
@@ -93,7 +93,7 @@ class Run:
         """An existing run. Raises UserError where ``path`` is not one, or its config does not read."""
         run = cls(pulled(path))
         if not run.path.exists():
-            near = did_you_mean(str(path), extractive_names())
+            near = _OF_SYSTEM if str(path) in extractive_names() else did_you_mean(str(path), extractive_names())
             raise UserError(f"no run folder {path}; {near}train one with `raysum train PRESET data=DATA out={path}`")
         if not run.exists:
             raise UserError(f"{path} is not a run folder: it has no config.yaml")
@@ -139,8 +139,8 @@ class Run:
             except UserError as damage:
                 raise UserError(f"{damage}, or remove {self.path / SEAL} if you changed it yourself") from None
         self.config  # noqa: B018 - reads and checks it now
-        told = self.recipe.get("vocabulary_sha256")
-        if told and self.vocabulary.is_file() and hashlib.sha256(self.vocabulary.read_bytes()).hexdigest() != told:
+        told = {"sha256": self.recipe.get("vocabulary_sha256")}
+        if told["sha256"] and self.vocabulary.is_file() and not is_whole(self.vocabulary, told):
             such = f", such as {self.config.data}/vocabulary.model" if self.config.data else ""
             raise damaged(self.vocabulary, "is not the vocabulary that the run has", f"put back a copy of it{such}")
 
@@ -292,9 +292,10 @@ class RunResult(Shown):
 
     def to_pandas(self) -> "DataFrame":
         """The lines of metrics.jsonl."""
-        import pandas as pd
+        from pandas import DataFrame
 
-        return pd.DataFrame(list(read_lines(self.run.metrics)))
+        return DataFrame([*read_lines(self.run.metrics)])
 
     def render(self) -> str:
-        return "\n".join(f"{key}: {value}" for key, value in self.to_dict().items())
+        steps = f" (the best of {self.run.checkpoints()[-1].step})"
+        return "\n".join(f"{key}: {value}{steps * (key == 'step')}" for key, value in self.to_dict().items())

@@ -240,7 +240,7 @@ def test_a_vocabulary_that_is_none_is_one_message(tmp_path, content, message):
 def test_without_the_library_it_is_one_line_with_the_command(published, labelled, tmp_path, library, verb, monkeypatch):
     settings = config(published, labelled, tmp_path / "run", 1, "train.workers=1")
     monkeypatch.setitem(sys.modules, library, None)  # as where it is not installed
-    with pytest.raises(UserError, match=f'needs the {library} .* pip install "raysum\\[bert\\]"'):
+    with pytest.raises(UserError, match=rf'needs {library}, .*: pip install .* "\.\[bert\]"'):
         if verb == "train":
             fit(settings)
         else:

@@ -39,6 +39,10 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["summarize", "none", "empty.jsonl"], "empty.jsonl"),
         (["serve", "none"], "no run folder none"),
         (["summarize", "none", "--set", "beta", "empty.jsonl"], "beta"),
+        (["prepare", "own.jsonl", "--out", "./own.jsonl"], "own.jsonl is a source; choose another --out"),
+        (["human", "sheets", "file", "--out", "x"], "--design is missing: what judges do: best-worst, pairwise"),
+        (["reproduce", "pht-1", "out=x"], "--data is missing: raw clusters"),
+        (["compare", "lead", "lexrank"], "`raysum evaluate` writes one of that system with --out FOLDER; name that"),
         (["summarize", "lexrnk", "file"], "did you mean 'lexrank'?"),
         (["summarize", "none", "file", "--words", "9"], "no run folder none"),
         (["summarize", "oracle", "file"], "cluster 'file' cannot be summarized"),
@@ -82,6 +86,7 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_mistakes_are_one_message_and_exit_2(tmp_path, monkeypatch, capsys, arguments, words):
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "file").write_text("")
+    (tmp_path / "own.jsonl").write_text('{"documents": ["A text."]}')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["raysum", *arguments])
     with pytest.raises(SystemExit) as end:
@@ -90,7 +95,7 @@ def test_mistakes_are_one_message_and_exit_2(tmp_path, monkeypatch, capsys, argu
     assert end.value.code == 2, told.err
     assert "Traceback" not in told.err and told.out == ""
     assert words in told.err
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["empty.jsonl", "file"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["empty.jsonl", "file", "own.jsonl"]
 
 
 def test_config_show_prints_the_resolved_config_and_its_size():

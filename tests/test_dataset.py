@@ -113,6 +113,7 @@ def test_card_states_what_was_cut(folder):
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest |= {"rows_in": 310, "rows": 305, "rejected": {"no documents": 5}, "pieces": 200}
     counts = {"words": 1000, "words_ranked_out": 500, "tokens": 800, "tokens_cut": 200}
+    counts |= {"paragraphs_ranked_out": 7}
     manifest["splits"]["train"]["counts"] = counts
     manifest["splits"]["valid"]["counts"] = {}
     as_formerly(folder, **manifest)
@@ -126,6 +127,7 @@ def test_card_states_what_was_cut(folder):
     console = Console(width=120, file=io.StringIO())
     console.print(shown.render())
     text = console.file.getvalue()
+    assert "paragraphs ranked out, long ones split" in text
     assert "5 no documents" in text and "62.5 %" in text and "305 of 310" in text
     frame = shown.to_pandas()
     assert frame.shape == (6, 9) and frame["most"][0] == lengths.max() and set(frame["split"]) == {"train", "valid"}

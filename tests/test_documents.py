@@ -170,7 +170,7 @@ def test_what_is_no_text_is_named(tmp_path, content, told):
 
 def test_a_library_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "docx", None)
-    with pytest.raises(UserError, match=r'a\.docx needs the docx library.*: pip install "raysum\[documents\]"'):
+    with pytest.raises(UserError, match=r'a\.docx needs python-docx, .*: pip install .* "\.\[documents\]"'):
         read(tmp_path / "a.docx", b"")
 
 
@@ -223,3 +223,72 @@ def test_files_of_one_name_are_told_apart_and_several_are_called_by_their_folder
     assert given("a/notes.txt") == ("notes.txt", ["notes.txt"])
     assert given("a/notes.txt", "a/notes.html") == ("a", ["notes.txt", "notes.html"])
     assert given("a/notes.txt", "b/notes.txt") == ("notes.txt and 1 more", ["a/notes.txt", "b/notes.txt"])
+
+
+def clusters_of(folder: Path) -> list[tuple[str, int]]:
+    """Id and documents of each cluster in a folder."""
+    return [
+        (record.id, len(record.raw["documents"])) for source in find_sources([folder]) for record in source.records()
+    ]
+
+
+@pytest.fixture
+def towns(tmp_path):
+    """Three clusters of two documents each."""
+    for name in ("c1", "c2", "c3"):
+        (tmp_path / "towns" / name).mkdir(parents=True)
+        for document in ("a.txt", "b.md"):
+            (tmp_path / "towns" / name / document).write_text(f"The town {name} has a river.")
+    return tmp_path / "towns"
+
+
+@pytest.mark.parametrize("stray", ["README.txt", "LICENSE.txt", "README.md", "info.json"])
+def test_a_stray_file_beside_folders_of_documents_is_left_out_and_named(towns, capsys, stray):
+    (towns / stray).write_text("[1]")
+    assert clusters_of(towns) == [("c1", 2), ("c2", 2), ("c3", 2)]
+    assert f"{towns}: left out: {stray}; documents are .txt" in capsys.readouterr().err
+
+
+def test_a_stray_file_beside_folders_of_splits_is_left_out_and_named(towns, capsys):
+    (towns / "train").mkdir()
+    for name in ("c1", "c2", "c3"):
+        (towns / name).rename(towns / "train" / name)
+    (towns / "README.txt").write_text("About the towns.")
+    assert [source.split for source in find_sources([towns])] == ["train"] and len(clusters_of(towns)) == 3
+    assert f"{towns}: left out: README.txt" in capsys.readouterr().err
+
+
+def test_what_may_be_clusters_or_not_is_refused_with_both_named(towns):
+    (towns / "metadata.csv").write_text("name,year\nc1,2001\n")
+    with pytest.raises(UserError, match=r"holds files \(metadata.csv\) and folders of documents \(c1, c2, c3\); name"):
+        find_sources([towns])
+    (towns / "metadata.csv").unlink()
+    for number in range(4):
+        (towns / f"{number}.txt").write_text("A document?")
+    with pytest.raises(UserError, match=r"holds files \(0.txt, 1.txt, 2.txt, ...\) and folders of documents \(c1, c2"):
+        find_sources([towns])
+    (towns / "title.txt").write_text("Towns")
+    assert clusters_of(towns) == [("towns", 4)]
+
+
+def test_what_of_a_folder_of_documents_is_not_read_is_named(towns, capsys):
+    (towns / "c2" / "15.jpg").write_bytes(b"\xff\xd8")
+    (towns / "c2" / "sub").mkdir()
+    (towns / "c2" / "sub" / "16.txt").write_text("A part.")
+    (towns / "D.log").write_text("said")
+    (towns / "empty").mkdir()
+    assert len(clusters_of(towns)) == 3
+    assert f"{towns}: left out: D.log, empty/, c2/15.jpg, c2/sub/; documents are .txt" in capsys.readouterr().err
+    assert clusters_of(towns / "c2") == [("c2", 2)]
+    assert f"{towns}/c2: left out: 15.jpg, sub/; documents" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"empty holds neither files .* nor folders of documents \(.txt, .text, .md"):
+        find_sources([towns / "empty"])
+
+
+def test_all_documents_that_do_not_read_are_named_at_once(towns):
+    (towns / "c2" / "a.txt").write_bytes(b"a\0b")
+    (towns / "c2" / "c.pdf").write_bytes(b"%PDF-1.4")
+    (_, record, _) = find_sources([towns])[0].records()
+    assert "c2/a.txt is not text" in record.detail and "c2/c.pdf does not read as PDF" in record.detail
+    with pytest.raises(UserError, match=r"a.txt is not text.*; .*c.pdf does not read as PDF"):
+        given_clusters([str(towns / "c2" / name) for name in ("a.txt", "b.md", "c.pdf")])

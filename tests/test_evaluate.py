@@ -265,6 +265,7 @@ def test_alignment_is_in_the_name_and_an_extractive_system_stands_alone(run, dat
     alone = evaluate("lead", data.path, split="valid")
     assert list(both.systems) == ["pht+align", "lead", "lexrank"] and list(alone.systems) == ["lead"]
     assert alone.systems["lead"] == both.systems["lead"] and alone.differences == {}
+    assert both.place == str(tmp_path / "out") and alone.place == ""
     assert (tmp_path / "out" / "scores.parquet").is_file() and not results_folder(run, data, "valid").exists()
 
 
@@ -318,6 +319,7 @@ def test_table_shows_each_system_and_the_protocol(data):
     console.print(result.render())
     text = console.export_text()
     figures = result.systems["lexrank"]
+    assert "not saved; --out FOLDER does" in text
     assert "pht-paper" in text and f"{figures['rouge2']:.2f} ±" in text and "facts right" in text
     console.print(
         compare_systems(

@@ -12,6 +12,7 @@ import torch
 
 from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary
+from raysum.decode.summary import NoSummary, Summaries
 from raysum.errors import UserError
 from raysum.models.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 from raysum.prepare.cluster import read_cluster
@@ -454,5 +455,7 @@ def test_rows_of_ids_without_their_vocabulary_say_what_they_need(tmp_path, ranke
     (tmp_path / "train.jsonl").write_text('{"documents": ["Tea is hot."]}\n' * 20)
     with pytest.raises(UserError, match=r"WIKI.train.0.pt holds ids; they need the vocabulary .*: --vocab FILE.model"):
         prepare(tmp_path, tmp_path / "data")
-    with pytest.raises(Rejected, match=r"need the vocabulary that made them \(name it with --vocab"):
+    with pytest.raises(Rejected, match=r"need the vocabulary that made them \(prepare them with --vocab"):
         read_cluster(raw)
+    shown = Summaries([NoSummary(str(n), f"cluster {n} cannot be summarized: no text") for n in range(9)]).render()
+    assert shown.count("no text") == 4 and shown.endswith("\nerror: no text: 6 more (see --json)")

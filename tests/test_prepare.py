@@ -306,7 +306,7 @@ def test_what_a_user_says_of_the_shape_and_no_row_has_is_one_line_each(tmp_path,
 
 def test_a_row_without_documents_tells_the_keys_that_it_has(tmp_path, recipe, vocabulary):
     with pytest.raises(
-        Rejected, match=r"no documents \(found articles, headline, id; name them with --map documents=...\)"
+        Rejected, match=r"no documents \(found articles, headline; name them with --map documents=...\)"
     ):
         prepare_example({"id": 1, "headline": "x", "articles": ["y"]}, recipe, vocabulary)
     (tmp_path / "a.jsonl").write_text(json.dumps(NEWS))
@@ -359,6 +359,13 @@ def test_held_out_shares_are_stable_and_of_the_right_size():
     assert splits == [split_of(None, None, f"id{i}", valid=0.1, test=0.2) for i in range(4000)]
     shares = [splits.count(split) / 4000 for split in ("train", "valid", "test")]
     assert shares == pytest.approx([0.7, 0.1, 0.2], abs=0.02)
+    records = [Record(f"c:{i}", {"id": f"id{i}"}) for i in range(52)]
+    for many, valid, test, counts in ((9, 0.2, 0.2, (2, 2)), (52, 0.1, 0.1, (5, 5)), (20, 0, 0.01, (0, 1))):
+        config = PrepareConfig(out="x", valid=valid, test=test).drawn(records[:many])
+        found = [config.choose_split(one, None) for one in records[:many]]
+        assert (found.count("valid"), found.count("test")) == counts
+        again = PrepareConfig(out="x", valid=valid, test=test).drawn(records[many - 1 :: -1])
+        assert found == [again.choose_split(one, None) for one in records[:many]]
     with pytest.raises(UserError, match="hold out all clusters"):
         section_of(PrepareConfig, {"out": "x", "valid": 0.6, "test": 0.6})
 

@@ -19,6 +19,8 @@ from safetensors.torch import load_file
 from small_datasets import write_dataset
 
 import raysum
+from raysum.cli.app import main
+from raysum.cli.clusters import given_clusters
 from raysum.data.card import Card
 from raysum.data.checking import check
 from raysum.data.dataset import MANIFEST, Dataset
@@ -109,6 +111,80 @@ def test_a_password_in_a_url_is_refused_without_saying_it():
     with pytest.raises(UserError, match="must not hold a password") as refused:
         remote.local("s3://key:hunter2@bucket/x")
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["prepare", "{}", "--out", "x"],
+        ["prepare", "samples", "--out", "x", "--vocab", "{}"],
+        ["summarize", "lexrank", "{}"],
+        ["import", "hiersumm", "{}", "--out", "x", "--vocab", "y"],
+        ["reproduce", "pht-1", "data={}", "out=x"],
+        ["quickstart", "--out", "{}"],
+        ["board", "{}"],
+        ["human", "sheets", "{}", "--design", "rating", "--out", "x"],
+        ["human", "analyze", "{}"],
+        ["data", "show", "x", "--plot", "{}"],
+        ["train", "{}", "data=x", "out=y"],
+        ["tune", "{}"],
+        ["config", "show", "pht", "model.encoder={}"],
+    ],
+)
+@pytest.mark.parametrize("url", ["s3://user:hunter2@bucket/x", "https://user:hunt/er2@host/x.jsonl"])
+def test_a_password_is_refused_wherever_it_stands_and_never_said(arguments, url, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["raysum", *(one.format(url) for one in arguments)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    told = capsys.readouterr()
+    assert told.err.endswith(":// URLs must not hold a password; give credentials in the environment\n")
+    assert "hunt" not in told.err + told.out and "user" not in told.err
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://user:pass@bucket/x is no place", "s3://***@bucket/x is no place"),
+        ("s3:/user:pa/ss@bucket/x", "s3://***@bucket/x"),
+        ("cannot read https://token@host/x", "cannot read https://***@host/x"),
+        ("hdfs://host:8020/a@b and http://[::1]:80/", "hdfs://host:8020/a@b and http://[::1]:80/"),
+        ("hf://datasets/user/name@main", "hf://datasets/user/name@main"),
+    ],
+)
+def test_no_message_holds_the_user_of_a_url(text, shown):
+    assert str(UserError(text)) == shown
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/own.jsonl?token=x", "https://127.0.0.1:9/own.jsonl"])
+def test_a_web_address_is_refused_with_the_way_out(url, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "cache"))
+    for asked in (lambda: find_sources([url]), lambda: given_clusters([url]), lambda: Dataset.open(url)):
+        with pytest.raises(UserError, match=r"https?:// is no store; fetch the file \(curl -LO URL\) and name that"):
+            asked()
+    monkeypatch.setattr(job, "write_shards", None)  # before any work
+    with pytest.raises(UserError, match="is no store"):
+        raysum.prepare("samples", url, pieces=200)
+
+
+def test_a_file_url_is_a_path_of_this_machine(tmp_path):
+    (tmp_path / "own.jsonl").write_bytes(lines(range(3)))
+    (tmp_path / "note.txt").write_text("The town lies on a river.")
+    (source,) = find_sources([f"file://{tmp_path}/own.jsonl"])
+    assert source.name == f"{tmp_path}/own.jsonl" and [one.id for one in source.records()] == ["c0", "c1", "c2"]
+    urls = [f"file://{tmp_path}/{name}" for name in ("own.jsonl", "note.txt")]
+    assert [one["id"] for one in given_clusters(urls)] == ["c0", "c1", "c2", "note.txt"]
+    with pytest.raises(UserError, match=f"no such file or folder: {tmp_path}/none.jsonl"):
+        find_sources([f"file://{tmp_path}/none.jsonl"])
+
+
+@pytest.mark.parametrize("name", ["/proc/x", "taken"])
+def test_a_cache_that_cannot_be_written_is_named(name, tmp_path, monkeypatch):
+    (tmp_path / "taken").write_text("a file")
+    place = str(tmp_path / name)
+    monkeypatch.setenv("RAYSUM_CACHE", place)
+    for asked in (Dataset.open, Run.open, lambda url: find_sources([url])):
+        with pytest.raises(UserError, match=rf"cannot write the cache {place} \(.*\); set RAYSUM_CACHE"):
+            asked("memory://bucket/x")
 
 
 def test_sources_are_listed_as_local_ones_and_take_no_room_but_while_they_are_read(store, tmp_path):
@@ -203,8 +279,11 @@ def test_prepare_reads_and_writes_a_store_and_makes_what_it_makes_here(store, tm
         assert store.cat_file(f"{BUCKET}/made/data/{name}") == (here.dataset.path / name).read_bytes()
     with pytest.raises(UserError, match=f"{url} exists already; remove it or choose another folder"):
         raysum.prepare(tmp_path / "train.jsonl", url, pieces=100)
+    store.pipe_file(f"{BUCKET}/made/run/config.yaml", b"{}")
+    with pytest.raises(UserError, match=f"{BUCKET}/made/run is a run; choose another folder"):
+        raysum.prepare(tmp_path / "train.jsonl", f"s3://{BUCKET}/made/run", pieces=100)
     store.rm_file(f"{BUCKET}/made/data/{MANIFEST}")
-    with pytest.raises(UserError, match=f"{url} has files but no {MANIFEST}: it was not finished"):
+    with pytest.raises(UserError, match=f"{url} has files but no {MANIFEST}: it is no dataset, or was not finished"):
         raysum.prepare(tmp_path / "train.jsonl", url, pieces=100)
     with pytest.raises(UserError, match=rf"no dataset {url} \(what is there was not finished\)"):
         Dataset.open(url)
@@ -271,6 +350,20 @@ def test_a_dataset_that_is_replaced_is_read_anew_and_never_mixed(store, dataset,
     shutil.rmtree(opened.path)
     with pytest.raises(UserError, match=f"{dataset} was replaced while it was read"):
         Dataset.open(opened.address)
+
+
+def test_a_damaged_vocabulary_is_named_and_not_kept(store, dataset):
+    name = f"{BUCKET}/data/vocabulary.model"
+    good = store.cat_file(name)
+    store.pipe_file(name, good[:-1] + bytes([good[-1] ^ 1]))
+    for asked in (Dataset.open, check):
+        with pytest.raises(UserError, match=f"^{dataset}/vocabulary.model is damaged"):
+            asked(dataset)
+    store.pipe_file(name, good)
+    opened = Dataset.open(dataset)
+    assert opened.vocabulary_path.read_bytes() == good and check(dataset)
+    opened.vocabulary_path.write_bytes(b"what a failing disk has left")
+    assert Dataset.open(opened.address).vocabulary_path.read_bytes() == good
 
 
 def test_a_dataset_on_a_store_that_lacks_shards_is_refused_before_it_is_trained_on(store, dataset):
@@ -364,6 +457,15 @@ def test_what_a_store_has_counts_also_where_it_has_nothing_any_more(store, run_u
     assert all(torch.equal(value, first[name]) for name, value in weights(again.run, 4).items())
 
 
+def test_what_is_damaged_in_the_cache_is_told_by_its_url(store, run_url, capsys, monkeypatch):
+    (remote.local(run_url) / "config.yaml").write_text("model: [")
+    monkeypatch.setattr(sys, "argv", ["raysum", "serve", run_url])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    told = capsys.readouterr().err
+    assert f"raysum: {run_url}/config.yaml is damaged" in told and str(remote.cache_folder()) not in told
+
+
 def test_a_run_is_not_written_where_something_else_is(dataset):
     with pytest.raises(UserError, match=f"{dataset} exists already; remove it or choose another folder"):
         train(dataset, dataset, 2)
@@ -373,16 +475,26 @@ def test_a_training_outlives_a_store_that_is_away_for_a_while(store, dataset, mo
     url, put, failed = f"s3://{BUCKET}/run", type(store)._put_file, []
 
     async def failing(self, here, there, **options):
-        if not failed:
+        if len(failed) < most:
             failed.append(there)
             raise ConnectionResetError("reset")
         return await put(self, here, there, **options)
 
     monkeypatch.setattr(type(store), "_put_file", failing)
+    monkeypatch.setattr(remote, "_AT_ONCE", 1)
     type(store).clear_instance_cache()
+    most = 3
+    train(dataset, url, 12)
+    told = capsys.readouterr().err
+    assert told.count(f"Not uploaded yet: {url} cannot be reached (ConnectionResetError: reset)") == 1
+    assert "Uploaded, after " in told and "run/checkpoints/step-00000012/checksums.json" in keys(store)
+    most, url = 999, f"s3://{BUCKET}/other"
+    failed.clear()
+    with pytest.raises(UserError, match=rf"All is safe in {remote.local(url)}; the same command again uploads it"):
+        train(dataset, url, 4)
+    most = 0
     train(dataset, url, 4)
-    assert f"Not uploaded yet: {url} cannot be reached (ConnectionResetError: reset)" in capsys.readouterr().err
-    assert "run/checkpoints/step-00000004/checksums.json" in keys(store)
+    assert "other/checkpoints/step-00000004/checksums.json" in keys(store)
 
 
 @pytest.fixture
@@ -457,10 +569,12 @@ def test_what_a_store_refuses_is_one_message(store, denying):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["data", "show", "s3://no-such-bucket/data"], "no dataset s3://no-such-bucket/data; make one with"),
-        (["prepare", "s3://no-such-bucket/raw", "--out", "x"], "no such file or folder: s3://no-such-bucket/raw"),
+        (["data", "show", "s3://no-such-bucket/data"], "there is no bucket s3://no-such-bucket"),
+        (["prepare", "s3://no-such-bucket/raw", "--out", "x"], "there is no bucket s3://no-such-bucket"),
         (["prepare", "samples", "--out", "s3://no-such-bucket/data"], "there is no such bucket; make it first"),
-        (["serve", "s3://no-such-bucket/run"], "no run folder s3://no-such-bucket/run"),
+        (["serve", "s3://no-such-bucket/run"], "there is no bucket s3://no-such-bucket"),
+        (["data", "show", f"s3://{BUCKET}/data"], f"no dataset s3://{BUCKET}/data; make one with"),
+        (["data", "show", "abfs://bucket/data"], "abfs:// needs a library that is not found: "),
         (["data", "show", "s4://bucket/data"], "s4:// is no protocol known here; s3://, gs://, hf:// and hdfs:// are"),
         (["data", "show", f"s3://{SECRET}:{SECRET}@bucket/data"], "must not hold a password"),
     ],
@@ -480,7 +594,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_command(tmp_path):
     (tmp_path / "s3fs.py").write_text("raise ImportError")
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     told = refused("data", "show", "s3://bucket/data", PYTHONPATH=path)
-    assert 's3:// needs the s3fs library, which is not installed: pip install "raysum[remote]"' in told
+    assert 's3:// needs s3fs, which is not installed: pip install -c constraints.txt ".[remote]"' in told
 
 
 def test_any_protocol_of_fsspec_will_do(tmp_path, monkeypatch):
@@ -500,11 +614,19 @@ def test_any_protocol_of_fsspec_will_do(tmp_path, monkeypatch):
 
 
 def test_what_is_written_on_this_machine_alone_says_so():
-    assert "s3:/bucket/quick is on a store, where this cannot" in refused("quickstart", "--out", "s3://bucket/quick")
-    with pytest.raises(UserError, match="s3:/bucket/page.html is on a store, .* choose another --html"):
+    assert "s3://bucket/quick is on a store, and this is for folders of this machine" in refused(
+        "quickstart", "--out", "s3://bucket/quick"
+    )
+    with pytest.raises(UserError, match="s3://bucket/page.html is on a store, .* choose another --html"):
         write_page(Path("s3://bucket/page.html"), "<!doctype html>", "--html")
-    with pytest.raises(UserError, match="s3:/bucket/run is on a store"), new_folder(Path("s3://bucket/run").absolute()):
+    with (
+        pytest.raises(UserError, match="s3://bucket/run is on a store"),
+        new_folder(Path("s3://bucket/run").absolute()),
+    ):
         pytest.fail("it is made")
+    assert "s3://bucket/runs is on a store" in refused("board", "s3://bucket/runs")
+    sheets = ["human", "sheets", "s3://bucket/out", "--design", "rating", "--out", "x"]
+    assert "s3://bucket/out is on a store" in refused(*sheets)
 
 
 def test_names_on_a_store_lead_nowhere_else(store, tmp_path):

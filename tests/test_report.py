@@ -280,6 +280,14 @@ def test_a_damaged_file_is_named(tmp_path, run, data, name, text, told):
     assert name in str(error.value) and not (tmp_path / "page.html").exists()
 
 
+def test_an_evaluation_without_its_outputs_is_told(tmp_path, run, capsys):
+    copy = Run(shutil.copytree(run.path, tmp_path / "pht"))
+    (outputs,) = copy.evaluation.rglob("outputs.jsonl")
+    outputs.write_text("")
+    raysum.report(copy.path, tmp_path / "report.html")
+    assert f"{outputs} is empty: no summaries are shown; evaluate once more" in capsys.readouterr().err
+
+
 def test_only_a_page_is_written_over(tmp_path, run):
     copy = Path(shutil.copytree(run.path, tmp_path / "run"))
     before = (copy / "config.yaml").read_text()

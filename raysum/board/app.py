@@ -11,6 +11,7 @@ from raysum.pages import parts
 from raysum.pages.document import document
 from raysum.runtime.address import listening, url_of
 from raysum.runtime.progress import say
+from raysum.runtime.storage import check_here
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -31,6 +32,7 @@ def board(folder: str, **settings: Any) -> None:
     """
     config = section_of(BoardConfig, {**settings, "folder": folder})
     path = Path(config.folder).expanduser().absolute()
+    check_here(path)
     if not path.is_dir():
         raise UserError(f"no folder {folder}; name the one that your runs and searches are in")
     with listening(config.host, config.port) as listener:

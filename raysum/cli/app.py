@@ -20,10 +20,11 @@ from raysum.cli.options import Overrides, verb
 from raysum.cli.tables import list_tables
 from raysum.cli.teaching import add_teach
 from raysum.config.sections import LoadConfig
-from raysum.errors import UserError
+from raysum.errors import UserError, check_no_password
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.reproduce.config import ReproduceConfig
+from raysum.runtime.remote import as_named
 from raysum.serve.config import ServeConfig
 
 app = typer.Typer(
@@ -55,6 +56,7 @@ def main() -> None:
         signal.signal(signal.SIGHUP, terminate)
     try:
         try:
+            check_no_password(" ".join(sys.argv[1:]))
             app()
         finally:
             sys.stdout.flush()
@@ -95,7 +97,7 @@ def _silence(*streams: int) -> None:
 
 
 def _refuse(told: str) -> NoReturn:
-    print(f"raysum: {told}", file=sys.stderr)
+    print(f"raysum: {as_named(told)}", file=sys.stderr)
     sys.exit(2)
 
 

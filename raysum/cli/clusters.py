@@ -9,7 +9,7 @@ from typing import Any
 
 from raysum.decode.summary import NoSummary
 from raysum.errors import UserError
-from raysum.prepare.documents.read import as_raw, parsed, read_document
+from raysum.prepare.documents.read import as_raw, parsed, read_documents
 from raysum.prepare.documents.text import Text
 from raysum.prepare.sources.fetched import placed
 from raysum.prepare.sources.find import find_sources, place
@@ -32,7 +32,7 @@ def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()
     Raises UserError where a file does not read, or a title is given without texts, or paths with them.
     """
     clusters: list[Given] = []
-    texts: list[tuple[str, Text]] = []  # with their names
+    named_texts: list[tuple[str, Text | None]] = []  # None: that of a file of that name
     for file in chain.from_iterable(map(str, placed(file, True)) if is_url(file) else [file] for file in files):
         if file == "-":
             given = sys.stdin.buffer.read(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
@@ -43,12 +43,14 @@ def given_clusters(files: Sequence[str], title: str = "", shape: Shape = Shape()
             else:
                 if len(given) > LONGEST:
                     raise UserError(f"standard input is {TOO_LONG}; summarize parts of it")
-                texts.append(("standard input", parsed(given, "", "standard input")))
+                named_texts.append(("standard input", parsed(given, "", "standard input")))
         elif named(Path(file)) or shape.format or place(Path(file)).is_dir():
             clusters += [_cluster(record) for source in find_sources([file], shape) for record in source.records()]
         else:
-            texts.append((file, read_document(Path(file))))
-    if texts:
+            named_texts.append((file, None))
+    if named_texts:
+        read = iter(read_documents(Path(file) for file, text in named_texts if text is None))
+        texts = [(file, text or next(read)) for file, text in named_texts]
         names = [Path(file).name for file, _ in texts]
         own = [name if names.count(name) == 1 else file for name, (file, _) in zip(names, texts, strict=True)]
         found = zip(own, (text for _, text in texts), strict=True)

@@ -74,7 +74,8 @@ def _explain(problem: Any, places: dict[str, str], root: type[Section], spec: ty
         near = _nearest(dotted, list(keys(root, spec)))
         return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
     if problem["type"] == "missing":
-        return f"{dotted} is missing{where}"
+        field = root.model_fields.get(dotted)
+        return f"--{dotted} is missing: {field.description}" if field else f"{dotted} is missing{where}"
     section = problem["type"] in ("model_type", "dict_type")
     message = "must be a section of keys and values" if section else problem["msg"].removeprefix("Value error, ")
     given = "" if isinstance(problem["input"], dict | BaseModel) else f" (got {repr(problem['input'])[:_SHOWN]})"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _PERCENTILES = {"least": 0, "10 %": 10, "50 %": 50, "90 %": 90, "99 %": 99, "most": 100}
 _SHOWN, _WIDTH = 3, 160  # of an example: paragraphs, and characters of a text
+_LABELS = {"paragraphs_ranked_out": "paragraphs ranked out, long ones split"}  # the others are counted before
 _LENGTHS = ("source_tokens", "paragraphs", "target_tokens")  # columns of Dataset.lengths
 
 
@@ -150,4 +151,5 @@ def _column(split: dict[str, Any]) -> dict[str, Any]:
     shares = {"source lost": split["source_cut"], "of the reference's bigrams kept": split["reference_bigrams_kept"]}
     shares |= {LANGUAGE + name: share for name, share in split["languages"].items()}
     told = {name: f"{100 * share:.1f} %" for name, share in shares.items() if share is not None}
-    return {**sizes, **told, **lengths, **split["counts"]}
+    counts = {_LABELS.get(name, name): count for name, count in split["counts"].items()}
+    return {**sizes, **told, **lengths, **counts}

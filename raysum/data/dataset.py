@@ -1,6 +1,5 @@
 """A dataset: the folder that `prepare` writes and everything else reads. pyarrow and numpy only."""
 
-import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,8 +17,8 @@ from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import read_group, table_rows
 from raysum.errors import UserError
 from raysum.run import RANKER
-from raysum.runtime.checksums import check_file, check_sealed, damaged
-from raysum.runtime.remote import address, fetch, is_version, listed, local, read, shown, url_of, version
+from raysum.runtime.checksums import check_file, check_sealed, damaged, is_whole
+from raysum.runtime.remote import address, check_bucket, fetch, is_version, listed, local, read, shown, url_of, version
 from raysum.runtime.storage import read_json
 
 MANIFEST = "manifest.json"
@@ -64,8 +63,11 @@ class Dataset:
             raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:_NAMED])}; {_MEND}")
         dataset = cls(folder, manifest)
         for name, told in ((VOCABULARY, dataset.vocabulary_hash), (RANKER, dataset.recipe.ranker_sha256)):
-            if told and hashlib.sha256((folder / name).read_bytes()).hexdigest() != told:
-                raise damaged(folder / name, f"is not the {Path(name).stem} of the dataset", _MEND)
+            file, what = folder / name, {"sha256": told}
+            if told and not is_whole(fetch(file, what), what):
+                if url_of(file) is None:
+                    raise damaged(file, f"is not the {Path(name).stem} of the dataset", _MEND)
+                fetch(file, what, anew=True)  # the copy here is damaged
         return dataset
 
     @property
@@ -230,7 +232,7 @@ class Dataset:
 
 def located(path: str | Path) -> Path:
     """Where the dataset is on this machine. Of a URL that is the place of the state that is on the store now, or that
-    an ``address`` tells, with its manifest and what else all readers need.
+    an ``address`` tells, with its manifest.
 
     Raises UserError where there is none on the store, or no longer in that state.
     """
@@ -239,15 +241,14 @@ def located(path: str | Path) -> Path:
         return folder
     content = read(f"{url}/{MANIFEST}")
     if content is None:
+        check_bucket(url)
         unfinished = " (what is there was not finished)" if listed(url) else ""
         raise UserError(f"no dataset {url}{unfinished}; make one with `raysum prepare SOURCE --out {url}`")
     state = version(folder.parent if is_version(folder) else folder, content)
     if is_version(folder) and state != folder:
         raise UserError(f"{url} was replaced while it was read; start again")
     if not (state / MANIFEST).is_file():
-        manifest = _checked(_parsed(content, url), Path(MANIFEST))
-        for name in (VOCABULARY, *([RANKER] if manifest["recipe"].get("ranker_sha256") else [])):
-            fetch(state / name)
+        _checked(_parsed(content, url), Path(MANIFEST))
         fetch(state / MANIFEST, {"bytes": len(content), "crc32": zlib.crc32(content)})
     return state
 

@@ -13,7 +13,7 @@ from raysum.errors import UserError
 T = TypeVar("T")
 
 _SHOWN = 160  # characters of a quote that people are shown
-_WARNED = 3  # clusters of which they are shown the same warning
+_WARNED = 3  # clusters of which they are shown the same warning, or error
 
 
 class Citation(BaseModel, frozen=True):
@@ -164,18 +164,20 @@ class Summaries(list[Summary | NoSummary]):
         return f"{len(failed)} of {len(self)} clusters have no summary; the first of them: {failed[0].error}"
 
     def render(self) -> str:
-        """For people: each warning of the first three clusters that have it; of more, how many at the end."""
+        """For people: each warning or error of the first three clusters that have it; of more, how many at the end."""
         had, parts = Counter[str](), []
         for summary in self:
             if isinstance(summary, NoSummary):
-                parts.append(summary.render())
+                reason = f"error: {summary.error.partition(': ')[2] or summary.error}"
+                had[reason] += 1
+                parts += [summary.render()] if had[reason] <= _WARNED else []
                 continue
-            kinds = {warning.partition(":")[0]: warning for warning in summary.warnings}
+            kinds = {f"warning: {warning.partition(':')[0]}": warning for warning in summary.warnings}
             told = [warning for kind, warning in kinds.items() if had[kind] < _WARNED]
             had.update([*kinds])
             parts.append(summary.model_copy(update={"warnings": told}).render())
         more = {kind: count - _WARNED for kind, count in had.items() if count > _WARNED}
-        return "\n".join([*parts, *(f"warning: {kind}: {count} more (see --json)" for kind, count in more.items())])
+        return "\n".join([*parts, *(f"{kind}: {count} more (see --json)" for kind, count in more.items())])
 
 
 def shortened(quote: str) -> str:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from raysum.metrics.statistics import difference_of
 from raysum.run import Checkpoint, Run
 from raysum.runtime.mirror import added_to
 from raysum.runtime.progress import bar, say
-from raysum.runtime.remote import is_url, local
+from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.storage import write_json, writing
 from raysum.systems import extractive
 
@@ -65,8 +66,7 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
         from raysum.evaluate.ranking import evaluate_ranker
 
         result, outputs = evaluate_ranker(run, dataset, split, config)
-        _save(config.out or results_folder(run, dataset, split), result, outputs)
-        return result
+        return _save(config.out or results_folder(run, dataset, split), result, outputs)
     if run.config.model.extracts:
         if config.terms or config.swapped or config.checkpoints > 1:
             told = "terms, swapped and checkpoints are of runs that write"
@@ -189,9 +189,7 @@ def compare_systems(
         how=how,
         weights={one.name: dict(one.weights) for one in systems if isinstance(one, Trained) and one.weights},
     )
-    if out is not None:
-        _save(out, result, written)
-    return result
+    return result if out is None else _save(out, result, written)
 
 
 def _mean(scores: Sequence[pd.DataFrame], name: str) -> pd.DataFrame:
@@ -212,8 +210,8 @@ def _references(row: Row) -> dict[str, Any]:
     return {"reference": first, **({"other_references": others} if others else {})}
 
 
-def _save(out: str | Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> None:
-    """Write all three files, or none: what was there before stays where the disk is full."""
+def _save(out: str | Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> Evaluation:
+    """``result``, saved. All three files are written, or none: what was there before stays where the disk is full."""
     folder = local(out) if is_url(out) else Path(out)
     unfinished = folder / ".unfinished"
     try:
@@ -229,3 +227,4 @@ def _save(out: str | Path, result: Evaluation, outputs: Iterable[dict[str, Any]]
         with suppress(OSError):
             shutil.rmtree(unfinished)
             folder.rmdir()  # where nothing is in it
+    return replace(result, place=shown(folder))

@@ -22,7 +22,8 @@ class Evaluation(Shown):
     ``differences`` of the first system to each other one in facts F1 (of the facts of all examples together) and in
     ROUGE-2 (a mean over examples), where these are known, with the bounds of the paired bootstrap interval.
     ``weights``: of the score terms by which systems differ, where they are one model decoded in several ways.
-    ``how``: what each system does. ``data``: the ``fingerprint`` of the dataset and the ``split``.
+    ``how``: what each system does. ``data``: the ``fingerprint`` of the dataset and the ``split``. ``place``: where it
+    was saved, if it was.
     """
 
     systems: dict[str, dict[str, float]]
@@ -33,6 +34,7 @@ class Evaluation(Shown):
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
     how: dict[str, str] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
+    place: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         shown = [
@@ -64,7 +66,8 @@ class Evaluation(Shown):
             f"{pair}: {', '.join(_difference(by, name) for name in FIGURES if name in by)}"
             for pair, by in self.differences.items()
         )
-        told = "\n".join([f"{self.examples} examples", *ways, self.protocol, *differences])
+        saved = f"saved in {self.place}" if self.place else "not saved; --out FOLDER does"
+        told = "\n".join([f"{self.examples} examples", *ways, self.protocol, *differences, saved])
         compared = [name for name in FIGURES if name not in Wording.figures]
         tables = [_table(compared, self.systems, down=True), _table([*Wording.figures], self.systems, down=False)]
         return Group(*(table for table in tables if table.row_count), told)

@@ -8,7 +8,7 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.human.spreadsheet import read_table
 from raysum.prepare.factbook.scorer import read_facts
-from raysum.runtime.storage import read_lines
+from raysum.runtime.storage import check_here, read_lines
 
 REFERENCE = "reference"
 _NO_SYSTEM = {"id", REFERENCE, "other_references", "notes"}
@@ -80,6 +80,7 @@ def factbook_questions(items: Iterable[Item]) -> dict[str, list[tuple[str, str]]
 
 
 def _items(folder: Path, systems: Sequence[str] | None) -> list[Item]:
+    check_here(folder)
     path = folder / "outputs.jsonl"
     if not path.is_file():
         raise UserError(

@@ -48,7 +48,7 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
     summaries = [one for one in dict.fromkeys([raw.get("summary") or "", *others]) if one.strip()]
     documents, paragraphs = raw.get("documents"), raw.get("paragraphs")
     if "paragraph_ids" in raw:
-        raise Rejected("rows of ids need the vocabulary that made them", "name it with --vocab FILE.model")
+        raise Rejected("rows of ids need the vocabulary that made them", "prepare them with --vocab FILE.model")
     if not documents and not paragraphs:
         raise Rejected("no documents", "" if {"documents", "paragraphs"} & raw.keys() else keys_told(raw))
     if documents and paragraphs:

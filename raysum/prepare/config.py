@@ -2,9 +2,10 @@
 
 import hashlib
 import os
+from collections.abc import Iterable
 from typing import Any, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from raysum.config.base import Section
 from raysum.data.clean import Normalization
@@ -66,6 +67,7 @@ class PrepareConfig(Choices, Shaped):
     test: float = Field(0.0, ge=0, lt=1, description="share of clusters of no named split held out for testing")
     max_rejected: float = Field(0.1, ge=0, le=1, description="share of rows that may be rejected")
     address: str | None = Field(None, description="address of a running Ray cluster")
+    _limits: tuple[float, float] | None = PrivateAttr(None)  # of the places held out, where they were drawn
 
     @model_validator(mode="after")
     def _check(self) -> "PrepareConfig":
@@ -120,19 +122,34 @@ class PrepareConfig(Choices, Shaped):
         """The split asked for, else the row's own field, else the file's name, else a held-out share, else train.
 
         None where the row's own field is no split. Held out are the clusters whose hashed ids fall into the share: the
-        same ones each time, whatever the order.
+        same ones each time, whatever the order; and where :meth:`drawn`, as many as were asked for.
         """
-        told = record.raw.get("split") if isinstance(record.raw, dict) else None
         if self.split:
             return self.split
-        if told not in (None, ""):
+        if (told := _told(record)) not in (None, ""):
             return split_of(told)
         if by_file:
             return by_file
-        digest = hashlib.blake2b(record.id.encode(errors="replace"), digest_size=8).digest()
-        place = int.from_bytes(digest, "big") / 2**64
-        for split, share in (("valid", self.valid), ("test", self.test)):
-            if place < share:
-                return split
-            place -= share
-        return "train"
+        place, limits = _place(record), self._limits or (self.valid, self.valid + self.test)
+        return next((split for split, limit in zip(("valid", "test"), limits, strict=True) if place < limit), "train")
+
+    def drawn(self, records: Iterable[Record]) -> "PrepareConfig":
+        """The settings by which of ``records``, all that are of no named split, as many are held out as is nearest to
+        the shares, and at least one: chance may be far from it where they are few."""
+        places = sorted(_place(one) for one in records if not one.problem and _told(one) in (None, ""))
+        valid, test = (max(1, round(len(places) * share)) if share else 0 for share in (self.valid, self.test))
+        if valid + test >= len(places):
+            return self
+        base = self.model_copy()
+        base._limits = places[valid], places[valid + test]
+        return base
+
+
+def _told(record: Record) -> Any:
+    return record.raw.get("split") if isinstance(record.raw, dict) else None
+
+
+def _place(record: Record) -> float:
+    """Where its id falls between 0 and 1."""
+    digest = hashlib.blake2b(record.id.encode(errors="replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64

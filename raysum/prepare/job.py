@@ -76,7 +76,8 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
 
     ``settings`` are those of :class:`PrepareConfig`: without ``vocab`` one is trained on the train split, ``normalize``
     is by default what the vocabulary needs; a run as ``ranker`` brings both, and is kept beside the vocabulary.
-    ``valid`` and ``test`` are the shares of clusters of no named split that are held out. ``out`` appears complete, by
+    ``valid`` and ``test`` are the shares of clusters of no named split that are held out, by their hashed ids; of up to
+    8 MiB of text the numbers are exact. ``out`` appears complete, by
     renaming. The same call goes on where a killed one was.
     Raises UserError for a mistake in sources or settings; nothing is then made.
 
@@ -94,6 +95,12 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     _say_idle(found, shape)
     for told in unpaired(Path(name).expanduser() for name in named):
         say(told)
+    for source in found:
+        if local(source.name) == local(config.out):
+            raise UserError(f"{config.out} is a source; choose another --out")
+    is_small = sum(source.size for source in found) <= _SMALL
+    if is_small and (config.valid or config.test):
+        config = config.drawn(record for source in found if source.split is None for record in source.records())
     path = local(config.out)
     place, job = making(path), job_of(found, config, __version__, " ".join(_given(given, ranker)) or "trained")
     with leased(path):
@@ -101,7 +108,7 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
             with new_folder(place, partial(goes_on, job=job)) as folder:
                 writer = _writer(folder, found, config, given, ranker)
                 begin(folder, job)
-                on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
+                on_ray = config.address is not None or not is_small
                 with ray_session(config.address) if on_ray else nullcontext():
                     write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
         publish(place, job)

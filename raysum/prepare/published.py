@@ -32,7 +32,9 @@ def is_made(place: Path, job: dict[str, Any]) -> bool:
     told = place.with_name(_JOB)
     made = (place / MANIFEST).is_file() and told.is_file() and read_json(told) == job
     if there and not made:
-        raise UserError(f"{url} has files but no {MANIFEST}: it was not finished; remove it or choose another folder")
+        run = "config.yaml" in there
+        what = "is a run" if run else f"has files but no {MANIFEST}: it is no dataset, or was not finished"
+        raise UserError(f"{url} {what}; {'' if run else 'remove it or '}choose another folder")
     if not made:
         shutil.rmtree(place, ignore_errors=True)
     return made

@@ -69,7 +69,8 @@ def goes_on(folder: Path, job: Mapping[str, Any]) -> bool:
     if changed:
         say(f"An earlier start is not gone on with, as it had other {' and '.join(changed)}: all begins anew")
     else:
-        say(f"Going on with the {len([*folder.glob(f'*{_NOTE}')])} finished shards of an earlier start")
+        shards = len([*folder.glob(f"*{_NOTE}")])
+        say(f"Going on with the vocabulary{f' and {shards} finished shards' * (shards > 0)} of an earlier start")
     return not changed
 
 

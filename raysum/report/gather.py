@@ -214,6 +214,8 @@ def _evaluation(path: Path, run: Run | None) -> Evaluated:
             words.setdefault(name, []).append(len(text.split()))
         if one.id in reasons or (not scores and number < 3):
             kept[one.id] = one
+    if not words:
+        say(f"{file} is {'empty' if file.is_file() else 'missing'}: no summaries are shown; evaluate once more")
     rows = _rows(path, run, set(kept))
     order = [name for name in reasons if name in kept] or [*kept]
     examples = [Example(reasons.get(x, ""), kept[x], scores.get(x, {}), rows.get(x)) for x in order]

@@ -82,5 +82,5 @@ class Place:
         if system.name != "bert":
             return ""
         if not has("transformers"):
-            return 'pip install "raysum[bert]"'
+            return 'pip install -c constraints.txt ".[bert]"'
         return "bert=FOLDER" if self.config.size == "paper" and self.config.bert is None else ""

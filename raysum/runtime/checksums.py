@@ -1,5 +1,6 @@
 """Checksums of files that a later step reads: told in a file that is written last, compared before they are used."""
 
+import hashlib
 import json
 import os
 import zipfile
@@ -71,15 +72,26 @@ def checksum(path: Path, flush: bool = False) -> dict[str, int]:
 
 
 def check_file(path: Path, told: Mapping[str, Any]) -> None:
-    """Raises UserError where the file is missing, or has not the length and the CRC-32 that are ``told``, if any."""
+    """Raises UserError where the file is missing, or has not the length, CRC-32 or SHA-256 that are ``told``."""
     try:
         size = path.stat().st_size
         if size != told.get("bytes", size):
             raise damaged(path, f"is damaged: it has {size} bytes of {told['bytes']}")
         if "crc32" in told and checksum(path)["crc32"] != told["crc32"]:
             raise damaged(path, "is damaged: its content is not what was written")
+        if "sha256" in told and hashlib.sha256(path.read_bytes()).hexdigest() != told["sha256"]:
+            raise damaged(path, "is damaged: its content is not what was written")
     except OSError as error:
         raise damaged(path, f"cannot be read ({error.strerror})") from None
+
+
+def is_whole(path: Path, told: Mapping[str, Any]) -> bool:
+    """Whether :func:`check_file` finds nothing wrong."""
+    try:
+        check_file(path, told)
+    except UserError:
+        return False
+    return True
 
 
 def _own(values: Mapping[str, Any]) -> int:

@@ -7,6 +7,7 @@ from types import ModuleType
 from raysum.errors import UserError
 
 _EXTRAS = {"transformers": "bert", "tokenizers": "bert"}  # of setup.cfg; the others are for documents
+_PACKAGES = {"docx": "python-docx"}  # where its name is another
 _EXTRAS |= dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote")
 
 
@@ -15,8 +16,9 @@ def needs(library: str, what: str) -> ModuleType:
     try:
         return import_module(library)
     except ImportError:
-        told = f"{what} needs the {library} library, which is not installed"
-        raise UserError(f'{told}: pip install "raysum[{_EXTRAS.get(library, "documents")}]"') from None
+        told = f"{what} needs {_PACKAGES.get(library, library)}, which is not installed"
+        extra = _EXTRAS.get(library, "documents")
+        raise UserError(f'{told}: pip install -c constraints.txt ".[{extra}]" in the clone of raysum') from None
 
 
 def has(library: str) -> bool:

@@ -19,13 +19,14 @@ from raysum.runtime.checksums import SEAL
 from raysum.runtime.lease import check_lease, leased
 from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.progress import say
-from raysum.runtime.remote import exists, fetch, kept, listed, local, read, remove, upload, url_of
+from raysum.runtime.remote import check_bucket, exists, fetch, kept, listed, local, read, remove, upload, url_of
 from raysum.runtime.storage import read_json, write_json
 
 _MARKS = ("config.yaml", "search.yaml", "table.json")  # of a run, a search, an evaluation; uploaded first
 _STATE = "state.json"  # of a checkpoint
 _STEP = re.compile(r"(?:^|.*/)(step-\d+)(?=/)")  # how names of its files begin
 _OWN = re.compile(r"(^|/)(\.|damaged-)|(^|/)(ray|tune)/")  # never uploaded: unfinished, damaged, Ray's
+_missed = dict[Path, int]()  # how often in a row a folder was not uploaded
 _LATER = re.compile(r"(^|/)(tensorboard|labels)/")  # not fetched with the rest
 
 
@@ -56,7 +57,11 @@ def written(folder: Path) -> Iterator[None]:
                 raise UserError(f"{url} exists already; remove it or choose another folder")
         yield
         if url:
-            push(folder, pruned=True)
+            check_lease(folder)
+            try:
+                push(folder, pruned=True)
+            except UserError as error:
+                raise UserError(f"{error}. All is safe in {folder}; the same command again uploads it") from None
 
 
 @contextmanager
@@ -69,10 +74,16 @@ def added_to(folder: Path) -> Iterator[None]:
 
 def push_so_far(folder: Path) -> None:
     """``push`` of a run that is being trained, which goes on where the store cannot be reached: all is made up for."""
+    missed = _missed.get(folder, 0)
     try:
         push(folder, pruned=True)
     except UserError as error:
-        say(f"Not uploaded yet: {error}")
+        _missed[folder] = missed + 1
+        if not missed:
+            say(f"Not uploaded yet: {error}. Training goes on, and will upload later")
+        return
+    if _missed.pop(folder, 0):
+        say(f"Uploaded, after {missed} times that it could not be")
 
 
 def push(folder: Path, pruned: bool = False) -> None:
@@ -123,6 +134,8 @@ def _pull(folder: Path) -> None:
     before, here = _record(folder)
     marked = any(exists(f"{url}/{mark}") for mark in _MARKS)  # other folders may hold very much
     there = {name: state for name, (_, state) in listed(url).items() if not _OWN.search(name)} if marked else {}
+    if not there:
+        check_bucket(url)
     if there == before:
         return  # and what is here may be newer
     if not there:

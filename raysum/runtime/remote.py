@@ -8,15 +8,16 @@ the URL: whoever has one has the other.
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysum.errors import UserError
+from raysum.errors import UserError, check_no_password, without_users
 from raysum.runtime.checksums import check_file
 from raysum.runtime.extras import needs
 
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 
 _URL = re.compile(r"(?s)([a-z][a-z0-9+.-]+):/{1,2}(.*)")  # with one slash, too: pathlib joins two
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": "huggingface_hub"}
+_FETCHED_FIRST = ("http", "https", "ftp")  # whose folders have no listing, and whose files may change unseen
 _TRIES = 2  # of s3fs, and in each of botocore: a server that says nothing is left after a minute, not after seven
 _PATIENCE: dict[str, Any] = dict.fromkeys(("s3", "s3a"), {"config_kwargs": {"retries": {"total_max_attempts": _TRIES}}})
+_WITH_BUCKETS = ("s3:", "s3a:", "gs:", "gcs:")
+_HADOOP = re.compile("libhdfs|libjvm|[Hh]adoop")  # what pyarrow says, where these are not there, in an OSError
 _ROOT = "@"  # in the cache: that a path begins at the root of a store without hosts
 _VERSION = ".version-"  # a folder of the cache that is one state of the URL above it
 _TOLD_BY = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "modified", "created", "LastModified")
@@ -39,6 +43,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("RAYSUM_CACHE") or "~/.cache/raysum").expanduser().absolute()
 
 
+def check_cache() -> None:
+    """Raises UserError where the cache cannot be written."""
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        if not os.access(cache_folder(), os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UserError(f"cannot write the cache {cache_folder()} ({error.strerror}); set RAYSUM_CACHE") from None
+
+
 def is_url(path: str | os.PathLike[str]) -> bool:
     return bool(_URL.fullmatch(os.fspath(path)))
 
@@ -47,14 +61,14 @@ def local(path: str | os.PathLike[str]) -> Path:
     """``path``, absolute; of a URL the place in the cache where it is kept. Raises UserError where it cannot be."""
     if not (found := _URL.fullmatch(os.fspath(path))):
         return Path(path).expanduser().absolute()
+    check_no_password(os.fspath(path))
     protocol, rest = found.groups()
     if protocol in ("file", "local"):
         return Path(f"/{rest.lstrip('/')}")
     parts = [_ROOT] * rest.startswith("/") + [part for part in rest.split("/") if part]
     if ".." in parts or not parts:
         raise UserError(f"{protocol}://... is no place on a store; name it as {protocol}://BUCKET/FOLDER")
-    if ":" in parts[0].rpartition("@")[0]:
-        raise UserError(f"a {protocol}:// URL must not hold a password; give credentials in the environment")
+    check_cache()
     return kept() / protocol / Path(*parts)
 
 
@@ -82,6 +96,15 @@ def shown(path: Path) -> str:
     return url_of(path) or str(path)
 
 
+def as_named(text: str) -> str:
+    """``text`` with URLs in place of the paths of what is kept of them."""
+
+    def named(found: re.Match[str]) -> str:
+        return str(url_of(Path(found[0])))
+
+    return re.sub(rf"{re.escape(str(kept()))}/[^\s;,:'\"()]+", named, text)
+
+
 def version(folder: Path, content: bytes | None = None) -> Path:
     """Where one state of what ``folder`` keeps is, which ``content`` tells from others; or a state to come."""
     return folder / f"{_VERSION}{hashlib.sha256(content).hexdigest()[:16] if content else 'new'}"
@@ -95,13 +118,22 @@ def store(url: str) -> "tuple[AbstractFileSystem, str]":
     """The file system of ``url``, and the path in it. Raises UserError where the library for it is not installed."""
     import fsspec
 
+    check_no_password(url)
     protocol = url.partition(":")[0]
+    if protocol in _FETCHED_FIRST:
+        raise UserError(f"{protocol}:// is no store; fetch the file (curl -LO URL) and name that")
     if protocol in _LIBRARIES:
         needs(_LIBRARIES[protocol], f"{protocol}://")
+        logging.getLogger(_LIBRARIES[protocol]).setLevel(logging.CRITICAL)  # of a failure we tell ourselves
     if protocol not in fsspec.available_protocols():
         raise UserError(f"{protocol}:// is no protocol known here; s3://, gs://, hf:// and hdfs:// are")
     with asked(url):
-        files, path = fsspec.url_to_fs(url, **_PATIENCE.get(protocol, {}))
+        try:
+            files, path = fsspec.url_to_fs(url, **_PATIENCE.get(protocol, {}))
+        except (ImportError, OSError) as error:
+            if isinstance(error, ImportError) or _HADOOP.search(str(error)):
+                raise UserError(f"{protocol}:// needs a library that is not found: {_public(error)}") from None
+            raise
     if protocol in _PATIENCE:
         files.retries = _TRIES
     return files, path
@@ -132,7 +164,7 @@ def _public(error: Exception) -> str:
     for name, value in os.environ.items():
         if len(value) > 3 and _SECRET.search(name):
             text = text.replace(value, "***")
-    return re.sub(r"//[^/@\s]*@", "//***@", text)[:300]
+    return without_users(text)[:300]
 
 
 def listed(url: str) -> dict[str, tuple[int, str]]:
@@ -165,6 +197,16 @@ def read(url: str) -> bytes | None:
             return files.cat_file(name)
         except FileNotFoundError:
             return None
+
+
+def check_bucket(url: str) -> None:
+    """Raises UserError where it is known that there is no such bucket."""
+    protocol, _, bucket, *_ = url.split("/")
+    root, there = f"{protocol}//{bucket}", True
+    with suppress(UserError):  # it may not be asked for
+        there = protocol not in _WITH_BUCKETS or exists(root)
+    if not there:
+        raise UserError(f"there is no bucket {root}, or not for these credentials; check its name")
 
 
 def exists(url: str) -> bool:

@@ -73,9 +73,9 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def check_here(path: Path, option: str = "folder") -> None:
-    """Raises UserError where ``path`` is made of a URL, for what is written on this machine alone."""
+    """Raises UserError where ``path`` is made of a URL, for what works on this machine alone."""
     if found := _URL.search(str(path)):
-        raise UserError(f"{found[0]} is on a store, where this cannot be written; choose another {option}")
+        raise UserError(f"{found[0]} is on a store, and this is for folders of this machine; choose another {option}")
 
 
 def check_vacant(out: Path) -> None:

@@ -1,13 +1,13 @@
 """A file as one document: its text, and what page or heading each part of it stands under."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 from raysum.errors import UserError
 from raysum.prepare.documents.text import Text
-from raysum.prepare.sources.fetched import present
+from raysum.prepare.sources.fetched import as_asked, present
 from raysum.prepare.sources.record import LONGEST, TOO_LONG
 
 _READERS = {  # what reads files of these suffixes: a module of this room, imported when it is needed
@@ -40,6 +40,19 @@ def read_document(path: Path) -> Text:
     if len(content) > LONGEST:
         raise UserError(f"{path} is {TOO_LONG}; summarize parts of it")
     return parsed(content, path.name, str(path))
+
+
+def read_documents(paths: Iterable[Path]) -> list[Text]:
+    """The text of each file. Raises UserError naming all that do not read."""
+    found, problems = list[Text](), list[str]()
+    for path in paths:
+        try:
+            found.append(read_document(path))
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError(as_asked("; ".join(problems)))
+    return found
 
 
 def parsed(content: bytes, name: str, where: str) -> Text:

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from raysum.errors import UserError
-from raysum.runtime.remote import asked, cache_folder, fetch, kept, listed, local, shown, store
+from raysum.runtime.remote import asked, cache_folder, check_bucket, fetch, kept, listed, local, shown, store, url_of
 
 _PATTERN = re.compile(r"[*?\[]")
 _present = set[Path]()  # files of this process that have their content
@@ -26,15 +26,19 @@ _present = set[Path]()  # files of this process that have their content
 def placed(url: str, beside: bool = False) -> list[Path]:
     """What stands for the files and folders that ``url``, or a pattern, names; ``beside``: with what lies in the same
     folder. In natural order. Raises UserError where it names nothing."""
+    if url_of(here := local(url)) is None:  # file://
+        return [here]
     if _PATTERN.search(url):
         files, pattern = store(url)
         with asked(url):
             names = files.glob(pattern)
         if not names:
+            check_bucket(url)
             raise UserError(f"no file on the store matches {url}")
         before = url.removesuffix(pattern)
         return [part for name in sorted(names, key=natural) for part in placed(before + name, beside)]
     if not (found := listed(url)):
+        check_bucket(url)
         raise UserError(f"no such file or folder: {url}")
     path = folder = stand_in(url)
     if beside and "" in found:

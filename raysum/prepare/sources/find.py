@@ -15,9 +15,9 @@ from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.prepare.config import split_of
-from raysum.prepare.documents.read import is_document
+from raysum.prepare.documents.read import SUFFIXES, is_document
 from raysum.prepare.sources.fetched import as_asked, head, origin, placed, present, stand_in
-from raysum.prepare.sources.folders import cluster_folders, listed, read_folder
+from raysum.prepare.sources.folders import cluster_folders, document_folders, left_out, listed, read_folder, unclear
 from raysum.prepare.sources.formats import FORMATS, TOLD, format_of, named
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
@@ -32,6 +32,8 @@ _NO_TEXT = {  # what files begin with that have the name of a text
     b"PAR1": "Parquet; let its name end in .parquet",
     b"ARROW1": "Arrow; let its name end in .arrow",
 }
+_SEVERAL = 2  # folders of documents that are clusters rather than what lies beside rows
+_SHOWN = 5  # names in a line
 _SAMPLES = Path(__file__).parents[2] / "samples"
 
 
@@ -146,18 +148,32 @@ def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     """Its data files; or itself, when its folders hold documents; or else what its folders train, valid, test hold."""
     _check_raw(folder, folder)
     files = [item for item in listed(folder) if not item.is_dir() and named(item) and item.name not in _OF_ARROW]
-    rows = [item for item in files if item.suffix != ".json"] or files  # beside others it tells about them
-    if beside := [item.name for item in files if item not in rows]:
+    inner = document_folders(folder)
+    # A .json file beside others, or beside clusters, tells about them.
+    rows = [item for item in files if item.suffix != ".json"] or (files if len(inner) < _SEVERAL else [])
+    if rows and len(inner) >= _SEVERAL:
+        raise unclear(folder, rows, inner)
+    if rows and (beside := [item.name for item in files if item not in rows]):
         told = f"{folder}: {', '.join(beside)} is not read, as there are files of rows beside; name it if it has rows"
         _say_once(as_asked(told))
-    files = rows
-    if not files and next(cluster_folders(folder), None):
+    splits = [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
+    clusters = [] if rows else cluster_folders(folder, inner)
+    if clusters == [folder] and any(cluster_folders(item) for item in splits):
+        _say_left_out(folder, [item.name for item in listed(folder) if item not in splits])
+    elif clusters:
+        _say_left_out(folder, left_out(folder, clusters))
         size = sum(file.stat().st_size for file in folder.rglob("*") if is_document(file) and file.is_file())
         return [RawSource(folder, _split_in_name(folder), read_folder, size)]
-    inner = files or [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
-    if not inner:
-        raise UserError(f"{folder} holds neither files of clusters ({TOLD}) nor folders of documents")
-    return [source for item in inner for source in _expand(item, shape)]
+    if not rows and not splits:
+        kinds = f"neither files of clusters ({TOLD}) nor folders of documents ({', '.join(SUFFIXES)})"
+        raise UserError(f"{folder} holds {kinds}")
+    return [source for item in rows or splits for source in _expand(item, shape)]
+
+
+def _say_left_out(folder: Path, names: list[str]) -> None:
+    if names:
+        shown = ", ".join(names[:_SHOWN]) + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+        _say_once(as_asked(f"{folder}: left out: {shown}; documents are {', '.join(SUFFIXES)}"))
 
 
 @cache

@@ -1,12 +1,13 @@
 """Folders of documents: one cluster a folder, one file a document."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.prepare.documents.read import as_raw, is_document, read_document
+from raysum.prepare.documents.read import as_raw, is_document, read_documents
 from raysum.prepare.sources.fetched import natural
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record
 
@@ -34,25 +35,63 @@ def read_folder(folder: Path) -> Iterator[Record]:
 
 
 def _cluster(folder: Path, files: list[Path]) -> dict[str, Any]:
-    told = [file for file in files if file.suffix == ".txt" and (file.stem == _TOLD or _SUMMARY.fullmatch(file.stem))]
-    texts = {file.stem: read_document(file).text.strip() for file in told}
+    found = dict(zip(files, read_documents(files), strict=True))
+    texts = {file.stem: found.pop(file).text.strip() for file in files if _is_told(file)}
     title = texts.pop(_TOLD, folder.name.replace("_", " "))
     raw: dict[str, Any] = {"id": folder.name, "title": title}
     names = [file.stem for file in files]
     raw["documents"] = [
-        as_raw(read_document(file), file.stem if names.count(file.stem) == 1 else file.name)
-        for file in files
-        if file not in told
+        as_raw(text, file.stem if names.count(file.stem) == 1 else file.name) for file, text in found.items()
     ]
     raw |= {"summary": texts.pop("summary")} if "summary" in texts else {}
     return raw | ({"summaries": [*texts.values()]} if texts else {})
 
 
-def cluster_folders(folder: Path) -> Iterator[Path]:
-    """``folder`` itself where it holds texts, or documents and no folders of some; else its folders that do."""
-    inner = [item for item in listed(folder) if item.is_dir() and any(map(is_document, item.iterdir()))]
-    itself = any(folder.glob("*.txt")) or (not inner and any(map(is_document, folder.iterdir())))
-    return iter([folder] if itself else inner)
+def _is_told(file: Path) -> bool:
+    """Whether it is a title or a reference."""
+    return file.suffix == ".txt" and bool(file.stem == _TOLD or _SUMMARY.fullmatch(file.stem))
+
+
+def cluster_folders(folder: Path, inner: Sequence[Path] | None = None) -> list[Path]:
+    """``folder`` itself where it has a title or a summary, or documents and no folders of some; else its folders that
+    do (``inner``), also where files lie beside them, unless there is but one and there are more files.
+
+    Raises UserError where that does not tell which are the clusters.
+    """
+    inner = document_folders(folder) if inner is None else [*inner]
+    documents = [item for item in listed(folder) if is_document(item) and not item.is_dir()]
+    if any(map(_is_told, documents)) or len(documents) > len(inner) in (0, 1):
+        return [folder]
+    if len(documents) > len(inner):
+        raise unclear(folder, documents, inner)
+    return inner
+
+
+def document_folders(folder: Path) -> list[Path]:
+    """The folders in ``folder`` that hold documents."""
+    return [item for item in listed(folder) if item.is_dir() and _holds_documents(item)]
+
+
+def _holds_documents(folder: Path) -> bool:
+    with suppress(PermissionError):  # such as lost+found
+        return any(map(is_document, folder.iterdir()))
+    return False
+
+
+def unclear(folder: Path, files: list[Path], inner: list[Path]) -> UserError:
+    """What lies in ``folder`` may be meant in two ways."""
+    told = [", ".join(item.name for item in some[:3]) + ", ..." * (len(some) > 3) for some in (files, inner)]
+    return UserError(
+        f"{folder} holds files ({told[0]}) and folders of documents ({told[1]}); name what holds the clusters: the "
+        f"files, or the folders as {folder}/*/"
+    )
+
+
+def left_out(folder: Path, clusters: list[Path]) -> list[str]:
+    """What is visible in ``folder`` and in its ``clusters`` and is none of their documents."""
+    items = [item for one in dict.fromkeys([folder, *clusters]) for item in listed(one) if item not in clusters]
+    read = {item for item in items if item.parent in clusters and is_document(item) and not item.is_dir()}
+    return [f"{item.relative_to(folder)}{'/' * item.is_dir()}" for item in items if item not in read]
 
 
 def listed(folder: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from raysum.errors import UserError
 
 LONGEST = 64 << 20  # bytes or characters of a row, at most: it takes several times as much memory to prepare it
 TOO_LONG = f"longer than {LONGEST >> 20} MiB"
+_LATIN = "; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > OTHER"
 _DEEPEST = 64  # levels of lists and objects in one another: far below what Python can copy and write
 
 
@@ -50,7 +51,7 @@ class Record:
 
 def not_utf8(where: str, text: bytes, error: UnicodeDecodeError) -> Record:
     """A row whose bytes are no text; what can be read of it stands beside."""
-    return Record(where, text.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}")
+    return Record(where, text.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}{_LATIN}")
 
 
 def bounded_lines(readline: Callable[[int], AnyStr]) -> Iterator[AnyStr | None]:

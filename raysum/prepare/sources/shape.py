@@ -160,8 +160,8 @@ class Shape:
 
 
 def keys_told(raw: Mapping[str, Any]) -> str:
-    """The keys that a row without documents has, and what to do with them."""
-    shown = sorted(map(str, raw))[:_KEYS_SHOWN]
+    """The keys that a row without documents has, besides an id, and what to do with them."""
+    shown = sorted({*map(str, raw)} - {"id"})[:_KEYS_SHOWN]
     return f"found {', '.join(shown) or 'nothing'}; name them with --map documents=..."
 
 
