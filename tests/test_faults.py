@@ -117,7 +117,7 @@ SOURCES: dict[str, tuple[Make, str]] = {  # what lies in the folder `raw`, and w
         "one file is called .json",
     ),
     "a number as JSON": (file("a.json", b"5"), "1 not an object with title and documents (first: raw/a.json:1"),
-    "a list inside of an object": (file("a.json", b'{"data": %b}' % LIST), "found data, id; name them with --map"),
+    "a list inside of an object": (file("a.json", b'{"data": %b}' % LIST), "found data; name them with --map"),
     "CSV as JSON lines": (file("a.jsonl", CELLS), "not JSON (first: raw/a.jsonl:1"),
     "gzip without its suffix": (file("a.jsonl", gzip.compress(LINES)), "but gzipped; let its name end in .gz"),
     "a zip archive as JSON lines": (zipped("a.jsonl"), "but a zip archive; unpack it"),

@@ -68,7 +68,7 @@ def test_mistakes_leave_nothing_behind(tmp_path):
         ("out", {"split": "dev"}, "no split 'dev'"),
         ("out", {"pieces": 12}, "different characters"),
         ("taken", {}, "exists already"),
-        ("train.jsonl", {}, "exists already"),
+        ("train.jsonl", {}, "is a source; choose another --out"),
         ("train.jsonl/out", {}, "cannot write"),
     ):
         with pytest.raises(UserError, match=message):
@@ -116,6 +116,13 @@ def test_rows_keep_their_order_over_several_shards(tmp_path, vocabulary, capsys)
     ).dataset
     assert other.fingerprint != dataset.fingerprint
     assert Card.of(str(other.path)).figures["splits"]["train"]["source_cut"] > 0.2
+
+
+def test_of_few_clusters_as_many_are_held_out_as_are_asked_for(tmp_path, vocabulary):
+    source = write_lines(tmp_path / "few.jsonl", clusters(9))
+    named = write_lines(tmp_path / "test.jsonl", clusters(3, start=9))
+    made = prepare([source, named], tmp_path / "data", vocab=vocabulary, valid=0.2, test=0.2)
+    assert made.to_dict()["splits"] == {"train": 5, "valid": 2, "test": 5}
 
 
 def test_evaluation_counts_the_best_of_several_references(tmp_path, vocabulary):

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from raysum.config.loading import load_config
 from raysum.errors import UserError
-from raysum.run import Run
+from raysum.run import Run, RunResult
 
 
 @pytest.fixture
@@ -57,6 +57,12 @@ def test_best_is_the_lowest_validation_loss_and_the_last_word_on_a_step_counts(r
     assert run.checkpoint("10").step == 10
     with pytest.raises(UserError, match="steps 10, 20, 30"):
         run.checkpoint("15")
+
+
+def test_a_result_tells_the_best_step_and_how_many_are_done(run):
+    write = "".join(json.dumps({"step": step, "valid_loss": loss}) + "\n" for step, loss in ((20, 1.5), (30, 2.0)))
+    run.metrics.write_text(write)
+    assert "step: 20 (the best of 30)" in RunResult(run).render() and RunResult(run).to_dict()["step"] == 20
 
 
 def test_only_checkpoints_with_engine_state_are_resumed(run):

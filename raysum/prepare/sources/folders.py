@@ -89,8 +89,9 @@ def unclear(folder: Path, files: list[Path], inner: list[Path]) -> UserError:
 
 def left_out(folder: Path, clusters: list[Path]) -> list[str]:
     """What is visible in ``folder`` and in its ``clusters`` and is none of their documents."""
-    items = [item for one in dict.fromkeys([folder, *clusters]) for item in listed(one) if item not in clusters]
-    read = {item for item in items if item.parent in clusters and is_document(item) and not item.is_dir()}
+    own = {*clusters}
+    items = [item for one in dict.fromkeys([folder, *clusters]) for item in listed(one) if item not in own]
+    read = {item for item in items if item.parent in own and is_document(item) and not item.is_dir()}
     return [f"{item.relative_to(folder)}{'/' * item.is_dir()}" for item in items if item not in read]
 
 
