@@ -158,7 +158,7 @@ _INSTEAD_OF_NONE = {"source.max_tokens": 500, "train.label_examples": 9, "decode
 
 def test_every_config_key_can_be_searched_or_is_refused(space_file):
     trained = {name: spec_class(name) for name in names() if spec_class(name).summarizes}
-    sections = ("source", "train", "optim", "decode")
+    sections = ("source", "train", "optim", "adapters", "decode")
     cases = [("pht", key) for key in keys() if key.count(".") == 1 and key.startswith(sections)]
     presets = {"family": "pht"}
     cases += [
