@@ -163,7 +163,7 @@ def test_one_beam_stops_at_its_first_eos(stopping):
     assert [h.ids for h in search(table, **chosen)] == [[EOS]]
 
 
-def test_at_the_maximum_length_those_of_transformers_are_among_the_best_candidates():
+def test_transformers_keep_no_more_finished_hypotheses_than_beams():
     table = {(): {EOS: 0.4, A: 0.35, B: 0.25}, (A,): {EOS: 0.57, C: 0.43}, (B,): {EOS: 0.64, C: 0.36}}
     for stopping, ids in (
         (None, [[EOS], [A, EOS], [B, EOS], [A, C], [B, C]]),

@@ -1,7 +1,6 @@
 """Beam search with ``early_stopping`` finds what ``generate`` of transformers finds: all beams with their scores."""
 
 import random
-from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise, product
 from types import SimpleNamespace
@@ -83,7 +82,7 @@ class Published:
             spread = 0.3 if tensor.dim() > 1 else 0.1
             reads = "encoder_attn" in key or "EncDecAttention" in key  # so that what is read decides
             tensor.data.normal_(std=3 * spread if reads else spread).add_("norm.weight" in key)
-        model.get_output_embeddings().weight.data[model.config.eos_token_id] *= 3  # so that some end early
+        model.get_output_embeddings().weight.data[model.config.eos_token_id] *= 4  # so that some end early
         model.generation_config = transformers.GenerationConfig()  # else what is not forced is forced by its own
         lengths = torch.randint(3, 20, (sources,))
         mask = (torch.arange(20) < lengths[:, None]).long()
@@ -181,8 +180,8 @@ def test_a_sample_of_searches_equals_generate(name, beams):
 def test_searches_equal_generate(name, beams):
     published = Published.of(name, 50)
     found = {told: check(published, beams, *told) for told in product(*GRID)}
-    ends = Counter(len(ids) for example in found[1.0, False, 0, 0, False] for ids in example)
-    assert len(ends) > 5, "all are of the same length"
+    early = [len(ids) < LENGTH for example in found[1.0, False, 0, 0, False] for ids in example]
+    assert 0.05 < sum(early) / len(early) < 0.95, "they all end early, or none does"
     for place, choices in enumerate(GRID):
         if beams > 1 or place > 1:  # greedy search knows neither penalty nor stopping
             others = [

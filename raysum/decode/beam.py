@@ -71,16 +71,17 @@ def search(
     that has nothing left but blocked candidates finishes too, even below the minimum length. An example stops with R
     finished ones, and at the maximum length every live one counts as finished.
 
-    With ``early_stopping`` the search is that of transformers: an example stops as :func:`_over` says, its R best are
-    kept, and at the maximum length only those finish that are among the R best candidates.
+    With ``early_stopping`` the search is that of transformers: an example stops as :func:`_over` says, and only the R
+    best that have finished are kept of it.
     """
     num_examples, paragraphs = memory.paragraph_mask.shape
-    beams, device, published = settings.num_beams, memory.paragraph_mask.device, settings.early_stopping is not None
+    beams, device = settings.num_beams, memory.paragraph_mask.device
+    most = None if settings.early_stopping is None else beams
     watch: Asked = "tokens" if any(term.by_token for term in terms) else bool(terms)
     steering = [term for term in terms if not term.final]
     commas = torch.tensor(exempt, dtype=torch.long, device=device)
     forced = _forced(settings, marks, prompt, num_examples, device)
-    state, done = model.start(memory, beams), Finished(num_examples, device, marks.end, beams if published else None)
+    state, done = model.start(memory, beams), Finished(num_examples, device, marks.end, most)
     # The live hypotheses: tokens [B, R, T] from the start on, and log_prob [B, R], which is -inf where a beam is empty.
     tokens = torch.full((num_examples, beams, 1), marks.start, device=device)
     log_prob = torch.full((num_examples, beams), -torch.inf, device=device)
@@ -105,9 +106,8 @@ def search(
         kept = bonus.gather(1, parent)
         score, eos_score = log_prob / norm + kept, eos / norm + bonus
 
-        scores = torch.cat((eos_score, score), 1)
-        rank = (scores[:, None] > scores[..., None]).sum(-1)  # [B, 2 R] how many are better
-        ends = (eos > -torch.inf) & (stuck | (rank[:, :beams] < beams))
+        better = torch.cat((eos_score, score), 1)[:, None] > eos_score[..., None]
+        ends = (eos > -torch.inf) & (stuck | (better.sum(-1) < beams))
         if ends.any():
             done.add(tokens, history, ends, eos, eos_score, closed=True, guided=guided)
         tokens = torch.cat((tokens.gather(1, parent[..., None].expand_as(tokens)), token[..., None]), -1)
@@ -116,8 +116,7 @@ def search(
             guided.advance(parent, token)
         alive = log_prob > -torch.inf
         if length == settings.max_length:
-            last = alive & (rank[:, beams:] < beams) if published else alive
-            done.add(tokens, history, last, log_prob, score, closed=False, guided=guided)
+            done.add(tokens, history, alive, log_prob, score, closed=False, guided=guided)
             break
         state.reorder(parent)
         going = alive.any(-1) & ~_over(settings, done, history.examples, log_prob, kept, length)
