@@ -355,7 +355,7 @@ def test_newer_models_call_the_limit_otherwise(tmp_path, server):
 def test_text_of_any_script_comes_through_as_it_is(tmp_path, server):
     text = "Мост 7 — «старый» 🌉. 大桥很长. \u202eabc {title} {words}"
     rows = [{"id": "ü", "title": "{documents}", "documents": [text, "second. one"]}]
-    server.control(rules=[{"when": "{documents}", "content": "Мост 🌉 \ud800 {title}"}])
+    server.control(rules=[{"when": "{documents}", "content": "Мост\0 🌉 \ud800 {title}"}])
     taught(tmp_path, server, rows)
     (row,) = read(tmp_path / "t.jsonl")
     assert row["documents"][0] == text and row["summary"] == "Мост 🌉 ? {title}"
@@ -460,4 +460,5 @@ def test_on_ray_the_same_is_written_after_a_kill_as_in_one_process(tmp_path, ser
     assert 160 <= server.requests - before <= 160 + 4
     assert server.seen["most"] == 4
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    assert len(told.splitlines()) < 8, told  # Ray says nothing
+    said = [line for line in told.splitlines() if line and not line.startswith("teach:")]
+    assert len(said) == 1 and said[0].startswith("160 clusters to teach, 0 have a summary"), told  # and Ray nothing

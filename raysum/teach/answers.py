@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.runtime.progress import say
 
-_PATIENCE = 60  # seconds that a process of a killed start may live on
+_PATIENCE = 180  # seconds that a process of a killed start may live on
 _LOOK = 0.1
 
 
@@ -137,7 +138,9 @@ def answers_in(path: Path) -> Iterator[Answers]:
 
 def _take(file: int, path: Path) -> None:
     """Lock the open ``file``, which is freed as its process ends. Raises UserError where another goes on holding it."""
-    for _ in range(round(_PATIENCE / _LOOK)):
+    for look in range(round(_PATIENCE / _LOOK)):
+        if look == round(1 / _LOOK):
+            say(f"Waiting for what an earlier start left running, which still writes {path}")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

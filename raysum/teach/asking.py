@@ -27,6 +27,7 @@ class Outcome:
     problem: str = ""  # of the user's, for which no more is asked
     fault: str = ""  # of ours: the traceback
     spent: bool = False  # nothing is left of the budget
+    left: bool = False  # nothing was asked any more
     busy: int = 0  # others that are on their way
 
 
@@ -54,8 +55,9 @@ class Asker:
         with self._lock:
             self._busy += 1
         try:
-            if not self._ended:
-                self._teach(brief, outcome)
+            if self._ended:
+                raise Stopped
+            self._teach(brief, outcome)
         except Unanswered as missing:
             outcome.missing = str(missing)
         except Spent:
@@ -65,7 +67,7 @@ class Asker:
         except OSError as error:
             outcome.problem = f"cannot write {error.filename}: {error.strerror}; free space there"
         except Stopped:
-            pass
+            outcome.left = True
         except Exception:
             outcome.fault = traceback.format_exc()
         if outcome.spent or outcome.problem or outcome.fault:

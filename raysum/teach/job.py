@@ -8,9 +8,11 @@ many threads as there may be requests at once.
 import pickle
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,10 @@ from raysum.teach.written import TeachResult, write
 
 _SMALL = 8 << 20  # bytes of text: this process reads and ranks them while the teacher answers, in less than Ray's start
 _READING, _ASKING = 0.9, 0.1  # of a CPU; one that asks mostly waits
+_IN_CALL, _CALLS = (
+    16,
+    8,
+)  # briefs in a call of the actor, at most; calls of each thread, at least (a call takes Ray 45 ms)
 _ANSWERS = ".answers"  # behind the name of the output
 
 
@@ -62,7 +68,7 @@ def teach(
         if todo:
             on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
             with ray_session(config.address) if on_ray else nullcontext():
-                missing, spent = _followed((_ask_on_ray if on_ray else _ask_here)(found, task, known), todo)
+                missing, spent = _followed((_ask_on_ray if on_ray else _ask_here)(found, task, known, todo), todo)
         with answers_in(kept) as answers:
             figures = write(found, task, answers, path, missing)
             asked = len(answers.keys()) - len(known)
@@ -121,7 +127,7 @@ def _followed(outcomes: Iterator[Outcome], todo: int) -> tuple[dict[str, str], b
             problem, spent = problem or outcome.problem, spent or outcome.spent
             if outcome.missing:
                 missing[outcome.key] = outcome.missing
-            if outcome.key not in done and not (outcome.problem or outcome.spent):
+            if outcome.key not in done and not (outcome.problem or outcome.spent or outcome.left):
                 done.add(outcome.key)
                 shown.set_postfix_str(f"{outcome.tokens:,} tokens", refresh=False)
                 shown.update()
@@ -140,7 +146,7 @@ def _briefs(source: RawSource, task: Task, known: frozenset[str]) -> Iterator[Br
             yield brief_of(item, config)
 
 
-def _ask_here(sources: list[RawSource], task: Task, known: frozenset[str]) -> Iterator[Outcome]:
+def _ask_here(sources: list[RawSource], task: Task, known: frozenset[str], todo: int) -> Iterator[Outcome]:
     asker = Asker(task)
     try:
         briefs = (brief for source in sources for brief in _briefs(source, task, known))
@@ -150,46 +156,47 @@ def _ask_here(sources: list[RawSource], task: Task, known: frozenset[str]) -> It
 
 
 class _Asking:
-    """The actor that asks."""
+    """The actor that asks: by each call for some briefs, one after the other."""
 
     def __init__(self, task: Task):
         self.asker = Asker(task)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        given = pickle.loads(row["brief"])  # written by read, on the same cluster
-        return {"outcome": pickle.dumps(given if isinstance(given, Outcome) else self.asker(given))}
+        given = pickle.loads(row["briefs"])  # written by read, on the same cluster
+        return {"outcomes": pickle.dumps([one if isinstance(one, Outcome) else self.asker(one) for one in given])}
 
 
-def _ask_on_ray(sources: list[RawSource], task: Task, known: frozenset[str]) -> Iterator[Outcome]:
+def _ask_on_ray(sources: list[RawSource], task: Task, known: frozenset[str], todo: int) -> Iterator[Outcome]:
     """The actor is on this machine, where the answers are kept. No exception leaves a task, as in `raysum prepare`."""
     import ray.data
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     quiet_data()
+    at_once = task.config.concurrency
+    in_call = max(1, min(_IN_CALL, todo // (_CALLS * at_once)))
 
     def read(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
-            for brief in _briefs(sources[row["source"]], task, known):
-                yield {"brief": pickle.dumps(brief)}
+            briefs = _briefs(sources[row["source"]], task, known)
+            while some := list(islice(briefs, in_call)):
+                yield {"briefs": pickle.dumps(some)}
         except Exception:
-            yield {"brief": pickle.dumps(Outcome("", "", fault=traceback.format_exc()))}
+            yield {"briefs": pickle.dumps([Outcome("", "", fault=traceback.format_exc())])}
 
-    numbers, at_once = range(len(sources)), task.config.concurrency
+    numbers = range(len(sources))
     dataset = ray.data.from_items([{"source": number} for number in numbers], override_num_blocks=len(numbers))
-    dataset.context.target_max_block_size = 1  # byte: every brief is a block of its own, and so a call of its own
+    dataset.context.target_max_block_size = 1  # byte: every row is a block of its own, and so a call of its own
     most = max(1, int(ray.cluster_resources()["CPU"]))
     briefs = dataset.flat_map(read, num_cpus=_READING, compute=ray.data.TaskPoolStrategy(min(most, len(sources))))
-    outcomes = briefs.map(
-        _Asking,  # type: ignore[arg-type]
-        fn_constructor_args=(task,),
-        compute=ray.data.ActorPoolStrategy(
-            size=1,
-            max_concurrent_calls_per_actor=at_once,
-            max_tasks_in_flight_per_actor=at_once + 1,
-            enable_true_multi_threading=True,
-        ),
-        num_cpus=_ASKING,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False),
+    threads = ray.data.ActorPoolStrategy(
+        size=1,
+        max_concurrent_calls_per_actor=at_once,
+        max_tasks_in_flight_per_actor=at_once + 1,
+        enable_true_multi_threading=True,
     )
+    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    actor: Any = {"num_cpus": _ASKING, "label_selector": here, "compute": threads, "fn_constructor_args": (task,)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that max_restarts will have another place in a later Ray
+        outcomes = briefs.map(_Asking, max_restarts=0, **actor)  # type: ignore[arg-type]
     for row in outcomes.iter_rows():
-        yield pickle.loads(row["outcome"])
+        yield from pickle.loads(row["outcomes"])

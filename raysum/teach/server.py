@@ -29,6 +29,7 @@ _FIRST, _LONGEST = 0.5, 60.0  # seconds between tries
 _ASKED_FOR = 600.0  # seconds that a server may ask to wait, at most
 _SHOWN = 300  # characters of what a server says
 _LIMIT, _MODERN = "max_tokens", "max_completion_tokens"  # the second is for models that refuse the first
+_CONTROL = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _NO = re.compile(
     r"((i['’]m|i am) )?sorry\W+(but )?i (can|am|will)|i (can['’]t|cannot|can not) (help|assist)", re.IGNORECASE
@@ -178,7 +179,8 @@ def _answer(value: dict[str, Any]) -> Answer:
     text = message.get("content") or ""
     if isinstance(text, list):
         text = "".join(part.get("text") or "" for part in text)
-    text = _THOUGHT.sub("", text.encode("utf-8", "replace").decode(), count=1).strip()
+    text = _CONTROL.sub("", text.encode("utf-8", "replace").decode())
+    text = _THOUGHT.sub("", text, count=1).strip()
     reason = ""
     if finish == "length":
         reason = CUT
