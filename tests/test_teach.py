@@ -188,6 +188,14 @@ def test_the_budget_is_kept_and_a_higher_one_goes_on(tmp_path, server):
     assert server.requests == 30 and len(read(tmp_path / "t.jsonl")) == 30
 
 
+def test_a_budget_spent_before_all_are_cited_says_so(tmp_path, server):
+    figures = taught(tmp_path, server, clusters(20), cite=True, budget=4000, max_tokens=20, concurrency=1).figures
+    assert figures["spent"] and figures["left"] and sum(figures["tokens"].values()) <= 4000
+    assert figures["cited"] + figures["citations_left"] == figures["taught"]
+    result = raysum.teach(tmp_path / "c.jsonl", tmp_path / "t.jsonl", server.url, "tiny", cite=True, max_tokens=20)
+    assert result.figures["cited"] == 20 and server.requests == 40 and result.exit_code == 0
+
+
 def test_a_budget_needs_a_server_that_counts(tmp_path, server):
     server.control(rules=[{"when": "Bridge", "no_usage": True}])
     with pytest.raises(UserError, match="does not tell what an answer costs"):

@@ -36,15 +36,18 @@ class TeachResult(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """``out``, ``clusters``; of these ``taught``, ``kept`` (had a summary), ``rejected`` by reason and ``left``;
-        of the taught ``truncated``, ``cited`` and ``citations_unread``; ``tokens`` (prompt and completion, of all
-        starts), ``answers`` (of this one), ``spent`` (the budget), ``seconds``."""
+        of the taught ``truncated``, ``cited``, ``citations_unread`` and ``citations_left``; ``tokens`` (prompt and
+        completion, of all starts), ``answers`` (of this one), ``spent`` (the budget), ``seconds``."""
         return self.figures
 
     def render(self) -> str:
         lines = [f"{name}: {value}" for name, value in self.figures.items() if value not in (0, {}, False)]
-        if left := self.figures["left"]:
+        left, uncited = self.figures["left"], self.figures["citations_left"]
+        if left or uncited:
             why = "the budget is spent; a higher --budget" if self.figures["spent"] else "the same command"
-            lines.append(f"{left} clusters are left without summary: {why} goes on with them")
+            lines.append(
+                f"{left} clusters are left without summary, {uncited} without citations: {why} goes on with them"
+            )
         return "\n".join(lines)
 
 
@@ -77,7 +80,7 @@ def write(sources: list[RawSource], task: Task, answers: Answers, out: Path, mis
             partial_aside.unlink()
             aside.unlink(missing_ok=True)
     counted = {name: counts[name] for name in ("clusters", "taught", "kept")}
-    more = {name: counts[name] for name in ("left", "truncated", "cited", "citations_unread")}
+    more = {name: counts[name] for name in ("left", "truncated", "cited", "citations_unread", "citations_left")}
     tokens = {"prompt": answers.prompt_tokens, "completion": answers.completion_tokens}
     return {"out": str(out), **counted, "rejected": dict(rejected.most_common()), **more, "tokens": tokens}
 
@@ -118,6 +121,7 @@ def _cited(item: Item, answer: Answer, task: Task, answers: Answers, counts: Cou
     """The reference citations of a row; nothing where the teacher gave none that can be read."""
     told = answers.get(item.cite_key)
     if told is None:
+        counts["citations_left"] += 1
         return {}
     found = None
     if not told.reason:
