@@ -150,7 +150,7 @@ def test_no_summary_says_what_its_sources_do_not(model, vocabulary):
             "grounded": mode, "num_beams": beams, "n_best": beams, "max_length": most,
             "min_length": drawn.randint(0, most), "no_repeat_ngram_size": drawn.choice([0, 1, 2, 3]),
             "no_repeat_last": drawn.choice([0, 2]), "alignment_when": drawn.choice(["step", "final"]),
-            "early_stopping": drawn.choice([None, True, False, "never"]), "title_prompt": drawn.choice([False, True]),
+            "early_stopping": drawn.choice([None, True, False, "never"]),
             "forced_bos_token_id": drawn.choice([None, 1]), "forced_eos_token_id": drawn.choice([None, 5]),
         }  # fmt: skip
         writer = summarizer(model, pieces, seed, **decode)
