@@ -60,9 +60,7 @@ class Checkpoint:
     @cached_property
     def state(self) -> dict[str, Any]:
         """What was counted when it was written: step, tokens, seconds, workers, stage, dtype; whether it has checksums.
-
-        Raises UserError where that does not read.
-        """
+        Raises UserError where that does not read."""
         return check_sealed(read_json(self.path / "state.json"), self.path / "state.json")
 
     def check(self, *parts: str) -> None:

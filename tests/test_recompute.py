@@ -14,6 +14,7 @@ from raysum.models.batch import Batch
 from raysum.models.recomputing import recompute_layers
 from raysum.models.special_ids import PAD
 from raysum.models.specs.adapters import Adapters
+from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.graphsum import GraphSumSpec
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.run import Run
@@ -30,6 +31,7 @@ SPECS = {
     "copying P": spec("LL/FP", copy_heads=1, **WET),
     "graph": spec("LG/P", graph_heads=2, **WET),
     "tdmca": TdmcaSpec(**SIZES, **WET, layers="LM", source_loss=0.5),
+    "t5": spec("SL/FP", backbone=Backbone(norm="rms", bias=False, places="relative", gated=True), **WET),
     "graphsum": GraphSumSpec(**SIZES, **WET),
 }
 

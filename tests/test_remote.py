@@ -490,7 +490,9 @@ def test_a_training_outlives_a_store_that_is_away_for_a_while(store, dataset, mo
     assert "Uploaded, after " in told and "run/checkpoints/step-00000012/checksums.json" in keys(store)
     most, url = 999, f"s3://{BUCKET}/other"
     failed.clear()
-    with pytest.raises(UserError, match=rf"All is safe in {remote.local(url)}; the same command again uploads it"):
+    with pytest.raises(
+        UserError, match=rf"All is safe in the cache, {remote.cache_folder()}; the same command again uploads it"
+    ):
         train(dataset, url, 4)
     most = 0
     train(dataset, url, 4)

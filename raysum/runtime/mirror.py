@@ -19,7 +19,19 @@ from raysum.runtime.checksums import SEAL
 from raysum.runtime.lease import check_lease, leased
 from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.progress import say
-from raysum.runtime.remote import check_bucket, exists, fetch, kept, listed, local, read, remove, upload, url_of
+from raysum.runtime.remote import (
+    cache_folder,
+    check_bucket,
+    exists,
+    fetch,
+    kept,
+    listed,
+    local,
+    read,
+    remove,
+    upload,
+    url_of,
+)
 from raysum.runtime.storage import read_json, write_json
 
 _MARKS = ("config.yaml", "search.yaml", "table.json")  # of a run, a search, an evaluation; uploaded first
@@ -61,7 +73,9 @@ def written(folder: Path) -> Iterator[None]:
             try:
                 push(folder, pruned=True)
             except UserError as error:
-                raise UserError(f"{error}. All is safe in {folder}; the same command again uploads it") from None
+                raise UserError(
+                    f"{error}. All is safe in the cache, {cache_folder()}; the same command again uploads it"
+                ) from None
 
 
 @contextmanager
