@@ -492,7 +492,10 @@ def test_standard_input_is_json_lines_or_one_text_in_utf_8(monkeypatch):
     assert given(b"B\xe4r")[0]["documents"] == [{"source": "standard input", "text": "Bär"}]
     assert given(b'{"a"}\n')[0].error.startswith("standard input:1: not JSON")
     readable, unreadable = given(b'{"title": "T"}\n{"title": "\xe4"}')
-    assert (readable["title"], unreadable.error) == ("T", "standard input:2: not UTF-8 (byte 11)")
+    assert (readable["title"], unreadable.error) == (
+        "T",
+        "standard input:2: not UTF-8 (byte 11; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > OTHER)",
+    )
 
 
 def test_mistakes_in_what_is_given_are_named(tmp_path):
