@@ -88,6 +88,7 @@ def test_scoring_is_measured_beside_the_library_and_gives_the_same():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_stream_is_measured_as_it_is_trained_on(tmp_path):
     from small_datasets import write_dataset
 

@@ -149,6 +149,7 @@ def test_so_are_trainings_with_adapters(data, tmp_path, stage):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_two_workers_of_zero_3_gather_parameters_again(data, tmp_path, ray_session):
     """With adapters, so that some of them are frozen."""
     donor = trained(data, tmp_path / "donor", 1, 0, False)

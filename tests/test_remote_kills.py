@@ -100,6 +100,7 @@ def test_a_killed_reader_leaves_nothing_that_is_taken_for_whole(store, prepared,
     assert killed > 1, "no reader was killed before it had read all"
 
 
+@pytest.mark.long
 def test_workers_read_and_write_a_store(store, prepared, tmp_path):  # noqa: F811
     """Two workers under Ray, whose tasks fetch shards: the weights are those of a training here."""
     store.get(f"{BUCKET}/data/", str(tmp_path / "data"), recursive=True)
