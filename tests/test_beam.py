@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from small_models import EXAMPLES, model_of, pack
+from special_ids import EOS, PAD, SENTENCE_END
 
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import _best, beam_search
@@ -21,7 +22,6 @@ from raysum.decode.scores import AttentionAlignment, GnmtCoverage, History, Stru
 from raysum.importing.hiersumm import convert
 from raysum.models.batch import Source
 from raysum.models.marks import Marks
-from raysum.models.special_ids import EOS, PAD, SENTENCE_END
 from raysum.systems import build
 
 A, B, C = 9, 10, 11  # ordinary tokens; ids below are special

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from small_datasets import as_formerly, write_dataset
+from special_ids import TITLE_END
 
 from raysum.config.sources import SourceConfig
 from raysum.data.card import Card
@@ -20,7 +21,6 @@ from raysum.data.rows import references, table_of
 from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
-from raysum.models.special_ids import TITLE_END
 from raysum.stream.kinds.summarization import Summarization
 from raysum.stream.loader import Stream, batches, read_rows
 from raysum.stream.plan import PlanSettings

@@ -13,6 +13,7 @@ import pytest
 import torch
 from factbook_data import write_factbook, write_ranker, write_run
 from safetensors.torch import load_file
+from special_ids import TITLE_END
 
 from raysum.data.dataset import MANIFEST, Dataset
 from raysum.data.vocabulary import Vocabulary
@@ -26,7 +27,6 @@ from raysum.evaluate.scorers import means
 from raysum.evaluate.systems import Extracted, Sentences, swap
 from raysum.extract.summarizer import load
 from raysum.metrics.rouge import unread
-from raysum.models.special_ids import TITLE_END
 from raysum.prepare.job import prepare
 from raysum.prepare.sources.find import find_sources
 from raysum.run import Run

@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_datasets import write_dataset
 from small_models import pack
+from special_ids import EOS, PAD, PARAGRAPH_END
 from test_summarizer import DOCUMENTS, write_run
 
 from raysum.config.loading import load_config
@@ -17,7 +18,6 @@ from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
 from raysum.models.batch import Source
-from raysum.models.special_ids import EOS, PAD, PARAGRAPH_END
 from raysum.models.specs.family import FamilySpec
 from raysum.prepare.pipeline import prepare_example
 from raysum.stream.kinds.summarization import Summarization, cut_source

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 
 from raysum.data.recipe import Recipe
 from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summary import NoSummary, Summaries
 from raysum.errors import UserError
-from raysum.models.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_example, prepare_rows

@@ -9,6 +9,7 @@ import torch
 from published_tokenizers import tokenizer_of
 from pydantic import ValidationError
 from small_runs import TEXTS
+from special_ids import UNK
 
 from raysum import systems
 from raysum.config.decoding import DecodeConfig
@@ -23,7 +24,7 @@ from raysum.decode.grounding.pieces import Pieces
 from raysum.decode.searching import Searcher
 from raysum.decode.summarizer import Summarizer
 from raysum.metrics.names import Sources, is_number, runs, unsupported
-from raysum.models.special_ids import SPECIAL_PIECES, UNK
+from raysum.models.marks import SPECIAL_PIECES
 from raysum.serve.schema import SummarizeRequest
 
 DOCUMENTS = [

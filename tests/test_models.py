@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from small_models import DRY, EXAMPLES, MIXES, SIZES, model_of, pack, spec, targets
+from special_ids import PAD
 from torch import nn
 
 from raysum.errors import UserError
 from raysum.models.batch import Source
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.positions import sinusoids
-from raysum.models.special_ids import PAD
 from raysum.models.specs.family import FamilySpec
 from raysum.models.specs.predictor import PredictorSpec
 from raysum.systems import build

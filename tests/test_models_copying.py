@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from small_datasets import write_dataset
 from small_models import DRY, EXAMPLES, build_seeded, model_of, objective_of, pack, spec, targets
+from special_ids import BOS, EOS, PAD
 from torch import Tensor, nn
 
 from raysum.config.decoding import DecodeConfig
@@ -16,7 +17,6 @@ from raysum.decode.beam import beam_search
 from raysum.models.batch import Batch
 from raysum.models.kernels import cache, pieces
 from raysum.models.kernels.int8 import quantize
-from raysum.models.special_ids import BOS, EOS, PAD
 from raysum.restore import restore
 from raysum.systems import count_parameters, parameters
 from raysum.train.fit import train

@@ -8,12 +8,12 @@ import references as plain
 import torch
 from references import Weights
 from small_models import EXAMPLES, build_seeded, objective_of, pack, shaken
+from special_ids import BOS, EOS, MASK
 from torch import Tensor, nn
 
 from raysum.config.loading import load_config
 from raysum.config.sources import SourceConfig
 from raysum.models.batch import Source
-from raysum.models.special_ids import BOS, EOS, MASK
 from raysum.models.specs.hibert import HibertSpec
 from raysum.models.systems.hibert import SentenceBatch, masked
 from raysum.stream.kinds.sentences import Documents, Sentences

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from factbook_data import write_factbook
 from rouge_score import rouge_scorer
 from small_models import EXAMPLES, build_seeded, objective_of, pack, shaken
+from special_ids import TITLE_END
 
 import raysum
 from raysum.config.loading import load_config
@@ -17,7 +18,6 @@ from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
-from raysum.models.special_ids import TITLE_END
 from raysum.models.specs.ranker import RankerSpec
 from raysum.models.systems.ranker import RankingBatch, Titles
 from raysum.prepare.factbook.corpus import generate

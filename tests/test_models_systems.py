@@ -7,6 +7,7 @@ import references
 import torch
 import torch.nn.functional as F
 from small_models import EXAMPLES, build_seeded, log_probs, objective_of, pack, shaken, targets
+from special_ids import BOS, EOS, PAD
 from torch import Tensor, nn
 
 from raysum.config.decoding import DecodeConfig
@@ -16,7 +17,6 @@ from raysum.decode.searching import attention_of
 from raysum.errors import UserError
 from raysum.models.batch import Batch, Source
 from raysum.models.kernels import cache
-from raysum.models.special_ids import BOS, EOS, PAD
 from raysum.models.specs.graphsum import GraphSumSpec
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.specs.txl import TxlSpec

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from factbook_data import write_factbook, write_run
+from special_ids import EOS, SENTENCE_END
 
 from raysum.decode.notes import Ground, annotated, nearest
 from raysum.decode.page import fragment, page
@@ -21,7 +22,6 @@ from raysum.evaluate.scorers import means, score, scorers_of
 from raysum.evaluate.systems import Extracted
 from raysum.metrics import citations
 from raysum.metrics.support import Passage, said, share
-from raysum.models.special_ids import EOS, SENTENCE_END
 from raysum.prepare.factbook.scorer import Factbook
 
 GAZETTE = (

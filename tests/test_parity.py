@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from small_models import log_probs, pack
+from special_ids import PAD
 from torch import Tensor
 
 from raysum.importing import hiersumm, wiki_sum
 from raysum.models.batch import Source
 from raysum.models.family.model import Family
-from raysum.models.special_ids import PAD
 from raysum.systems import build
 
 PUBLISHED = {"ht": hiersumm, "ft": hiersumm, "pht": wiki_sum, "vht": wiki_sum}

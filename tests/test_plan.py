@@ -216,7 +216,7 @@ def test_drawn_references_are_read_alike_from_anywhere_and_weigh_what_they_hold(
 
 
 def test_collate_gives_the_rows_back(stream):
-    from raysum.models.special_ids import PAD
+    from special_ids import PAD
 
     batch = next(batches(stream, 0, 1, 0, 1))
     made = Summarization().collate(batch.arrays)

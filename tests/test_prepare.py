@@ -17,6 +17,7 @@ import pytest
 import syntok.segmenter
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
+from special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 
 from raysum.cli.clusters import given_clusters
 from raysum.config.loading import section_of
@@ -29,7 +30,6 @@ from raysum.errors import UserError
 from raysum.metrics import tfidf
 from raysum.metrics.names import Sources, unsupported
 from raysum.metrics.tfidf import words
-from raysum.models.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.graphs import similarity_graph
 from raysum.prepare.job import prepare

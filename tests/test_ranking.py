@@ -11,6 +11,7 @@ import pytest
 import torch
 from factbook_data import write_ranker, write_run
 from rouge_score.rouge_scorer import RougeScorer
+from special_ids import TITLE_END
 from typer.testing import CliRunner
 
 import raysum
@@ -25,7 +26,6 @@ from raysum.errors import UserError
 from raysum.evaluate.ranking import recalls
 from raysum.metrics.statistics import paired_difference
 from raysum.metrics.tfidf import words
-from raysum.models.special_ids import TITLE_END
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.learned import LearnedRanker, keep_ranker

@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load_file
 from small_datasets import write_dataset
 from small_models import EXAMPLES, build_seeded, objective_of, pack, spec, targets
+from special_ids import PAD
 
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
@@ -12,7 +13,6 @@ from raysum.errors import UserError
 from raysum.models.adapters import adapt
 from raysum.models.batch import Batch
 from raysum.models.recomputing import recompute_layers
-from raysum.models.special_ids import PAD
 from raysum.models.specs.adapters import Adapters
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.graphsum import GraphSumSpec

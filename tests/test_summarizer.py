@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from small_models import pack
+from special_ids import EOS, SENTENCE_END, TITLE_END
 
 from raysum import systems
 from raysum.cli.app import main
@@ -28,7 +29,6 @@ from raysum.decode.searching import attention_of
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.metrics import citations
-from raysum.models.special_ids import EOS, SENTENCE_END, TITLE_END
 from raysum.models.specs.family import FamilySpec
 from raysum.models.specs.predictor import PredictorSpec
 from raysum.models.specs.ranker import RankerSpec

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from small_datasets import as_formerly, write_dataset
 from small_models import objective_of, pack
+from special_ids import PAD
 from torch.nn import functional
 
 from raysum.config.loading import load_config, presets
@@ -21,7 +22,6 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.models.kernels import cross_entropy
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
-from raysum.models.special_ids import PAD
 from raysum.run import Run
 from raysum.runtime.storage import read_lines
 from raysum.stream.kinds.summarization import Summarization

@@ -17,8 +17,7 @@ from raysum.data.recipe import Recipe
 from raysum.data.rows import Row, table_of
 from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
-from raysum.models.marks import PUBLISHED
-from raysum.models.special_ids import SPECIAL_PIECES
+from raysum.models.marks import PUBLISHED, SPECIAL_PIECES
 
 _REPEATED, _SHARD = 1024, 4  # rows that are invented, and how often they come in a shard
 

@@ -27,7 +27,8 @@ _BYTES = {chr(byte): byte for byte in _SEEN} | {chr(256 + place): byte for place
 
 
 class FastTokenizer(Tokenizer):
-    """A published tokenizer, with its marks as ``raysum.data.pretrained`` found them; or a bert's, that tells its own.
+    """A published tokenizer, with its marks as ``raysum.data.published_tokenizer`` found them; or a bert's, that tells
+    its own.
 
     Where nothing marks sentences, texts are encoded whole, as the tokenizer would by itself.
     """

@@ -42,7 +42,7 @@ class Tokenizer(ABC):
         file = place / STORED if is_folder else place
         try:
             if is_folder and not file.is_file():
-                from raysum.data.pretrained import read_folder
+                from raysum.data.published_tokenizer import read_folder
 
                 return made(read_folder(place, language), str(place / "tokenizer.json"))
             content = read(str(path)) if is_url(path) else file.read_bytes()

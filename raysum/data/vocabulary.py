@@ -16,8 +16,7 @@ from raysum.data.clean import Normalization
 from raysum.data.tokenizer import Tokenizer
 from raysum.data.wordwise import Wordwise
 from raysum.errors import UserError
-from raysum.models.marks import PUBLISHED
-from raysum.models.special_ids import SPECIAL_PIECES
+from raysum.models.marks import PUBLISHED, SPECIAL_PIECES
 from raysum.runtime.processes import interruptible
 
 _UNKNOWN, _END, _SENTENCE_END = 0, PUBLISHED.end, PUBLISHED.sentence_end

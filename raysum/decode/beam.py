@@ -16,12 +16,11 @@ from raysum.decode.finished import Finished, Hypothesis
 from raysum.decode.grounding.guide import Guide, Guided
 from raysum.decode.scores import History, Term, length_norm
 from raysum.models.batch import Asked
-from raysum.models.marks import Marks
+from raysum.models.marks import PUBLISHED, Marks
 
 Left = Callable[[int], bool]  # whether nobody waits for an example any more, by its number in the batch
 
 CHUNK = 128  # candidates under one maximum; 64 measured alike
-MARKS = Marks()
 
 
 class StepState(Protocol):
@@ -54,7 +53,7 @@ def search(
     settings: DecodeConfig,
     terms: Sequence[Term] = (),
     *,
-    marks: Marks = MARKS,
+    marks: Marks = PUBLISHED,
     exempt: Sequence[int] = (),
     left: Left | None = None,
     prompt: Tensor | None = None,

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
-from raysum.decode.beam import MARKS, Left, StepModel, StepState, search
+from raysum.decode.beam import Left, StepModel, StepState, search
 from raysum.decode.finished import Hypothesis
 from raysum.decode.grounding.guide import Guide
 from raysum.decode.scores import terms
 from raysum.models.batch import Asked
-from raysum.models.marks import Marks
+from raysum.models.marks import PUBLISHED, Marks
 
 
 def search_betas(
@@ -28,7 +28,7 @@ def search_betas(
     predicted: Tensor | None = None,
     extracted: Tensor | None = None,
     *,
-    marks: Marks = MARKS,
+    marks: Marks = PUBLISHED,
     exempt: Sequence[int] = (),
     left: Left | None = None,
     prompt: Tensor | None = None,

@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+# The first pieces of the published WikiSum vocabulary, and of those that raysum trains: no text holds them.
+SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<T>", "<S>", "</S>", "<PAD>", "<P>", "<Q>")
+
 Id = Annotated[int, Field(ge=0, le=100_000_000)]
 
 

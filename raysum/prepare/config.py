@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from raysum.config.base import Section
 from raysum.data.clean import Normalization
 from raysum.data.recipe import OF_PARAGRAPHS, Choices, Ranker, Recipe
-from raysum.models.special_ids import SPECIAL_PIECES
+from raysum.models.marks import SPECIAL_PIECES
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
 from raysum.runtime.remote import is_url

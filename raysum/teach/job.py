@@ -33,10 +33,8 @@ from raysum.teach.written import TeachResult, write
 
 _SMALL = 8 << 20  # bytes of text: this process reads and ranks them while the teacher answers, in less than Ray's start
 _READING, _ASKING = 0.9, 0.1  # of a CPU; one that asks mostly waits
-_IN_CALL, _CALLS = (
-    16,
-    8,
-)  # briefs in a call of the actor, at most; calls of each thread, at least (a call takes Ray 45 ms)
+_IN_CALL = 16  # briefs in a call of the actor, at most: a call takes Ray 45 ms
+_CALLS = 8  # of each thread, at least
 _ANSWERS = ".answers"  # behind the name of the output
 
 

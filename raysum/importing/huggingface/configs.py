@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from raysum.importing.huggingface.families import ACTIVATIONS
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.family import FamilySpec
 
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new", "silu": "silu"}
+_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}  # the first of their names
 _CLASSES = {"bart": "Bart", "mbart": "MBart", "pegasus": "Pegasus", "led": "LED", "t5": "T5"}
 
 

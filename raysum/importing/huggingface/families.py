@@ -9,7 +9,7 @@ from raysum.models.specs.family import FamilySpec
 
 Config = Mapping[str, Any]
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_new": "gelu-tanh",
@@ -127,6 +127,6 @@ def _is_tied(arrays: Arrays) -> bool:
 
 
 def _activation(name: str) -> Any:
-    if name not in _ACTIVATIONS:
-        raise ValueError(f"its activation is {name}; read are {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[name]
+    if name not in ACTIVATIONS:
+        raise ValueError(f"its activation is {name}; read are {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from raysum.models.batch import Asked, Memory
-from raysum.models.family.parallel import ParallelKeys
-from raysum.models.kernels.attention import masked_softmax, split_heads
+from raysum.models.family.parallel import ParallelKeys, WordKeys, paragraph_keys
+from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.fusion import token_shares
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import Attended, Attention, norm_layer, silenced
@@ -39,7 +38,7 @@ class GatedParallel(nn.Module):
         silenced(self.paragraphs.out)
 
     def read(self, memory: Memory) -> ParallelKeys:
-        return ParallelKeys.of(memory, self.words, self.paragraphs)
+        return ParallelKeys.of(memory, self.words, **paragraph_keys(memory, self.paragraphs))
 
     def forward(self, x: Tensor, keys: ParallelKeys, attention: Asked) -> Attended:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
@@ -68,16 +67,10 @@ class GatedVertical(nn.Module):
         self.dropout = Dropout(spec.attention_dropout)
         silenced(self.contexts.out)
 
-    def read(self, memory: Memory) -> ParallelKeys:
-        layout = memory.source.layout
-        examples, most, length = layout.grid_mask.shape
-        grid = scatter_padded(self.words.source(memory.tokens), layout.in_grid, examples, most * length)
-        key, value = split_heads(grid, self.words.heads, 2)
-        key, value = key.transpose(-1, -2).contiguous(), value.contiguous()
-        mask = layout.grid_mask.flatten(1)
-        return ParallelKeys(layout.counts, key, value, mask, key[:, :, :0], value[:, :, :0], layout.paragraph_mask)
+    def read(self, memory: Memory) -> WordKeys:
+        return WordKeys.of(memory, self.words)
 
-    def forward(self, x: Tensor, keys: ParallelKeys, attention: Asked) -> Attended:
+    def forward(self, x: Tensor, keys: WordKeys, attention: Asked) -> Attended:
         words, query = self.words.queries(x), self.contexts.queries(x)
         context, logs = _by_pieces(_contexts, words, keys, dropout=self.dropout.active)
         seen = self.words.out(context.permute(0, 2, 3, 1, 4).flatten(3))  # [B, Q, M, D]
@@ -92,7 +85,7 @@ class GatedVertical(nn.Module):
         return self.contexts.merged(read) + self.words.merged(mixed), *_told(words, keys, weights, attention)
 
 
-def _told(words: Tensor, keys: ParallelKeys, weights: Tensor, attention: Asked) -> tuple[Tensor | None, Pointer | None]:
+def _told(words: Tensor, keys: WordKeys, weights: Tensor, attention: Asked) -> tuple[Tensor | None, Pointer | None]:
     """What is asked for of ``weights`` [B, H, Q, M], and how they point where the keys have ids."""
     key, mask = keys.key.transpose(-1, -2), keys.mask.unflatten(1, (weights.shape[-1], -1))
     pointer = None if keys.ids is None else Pointer(words, key, weights, mask, keys.ids)
@@ -101,7 +94,7 @@ def _told(words: Tensor, keys: ParallelKeys, weights: Tensor, attention: Asked) 
     return weights.mean(1) if attention else None, pointer
 
 
-def _by_pieces(function: Any, words: Tensor, keys: ParallelKeys, *more: Tensor, dropout: float) -> tuple[Tensor, ...]:
+def _by_pieces(function: Any, words: Tensor, keys: WordKeys, *more: Tensor, dropout: float) -> tuple[Tensor, ...]:
     """The two results of ``function``, a few examples at a time, made again for backward."""
     mask = keys.mask.unflatten(1, (keys.paragraph_mask.shape[1], -1))
     arrays = words, keys.key, keys.value, mask, *more

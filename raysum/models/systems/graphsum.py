@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from raysum.errors import UserError
 from raysum.models.batch import Asked, Memory, Source
-from raysum.models.family.parallel import ParallelAttention, ParallelKeys
+from raysum.models.family.parallel import ParallelAttention, ParallelKeys, paragraph_keys
 from raysum.models.generator import EncoderDecoder, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
@@ -115,7 +115,8 @@ class HierarchicalAttention(ParallelAttention):
         self.merge = xavier_linear(2 * spec.width, spec.width)
 
     def read(self, memory: Memory) -> ParallelKeys:
-        return HierarchicalKeys.of(memory, self.words, self.paragraphs, similarity=similarities(memory.source))
+        own = paragraph_keys(memory, self.paragraphs)
+        return HierarchicalKeys.of(memory, self.words, **own, similarity=similarities(memory.source))
 
     def forward(  # type: ignore[override]
         self, x: Tensor, keys: HierarchicalKeys, attention: Asked
