@@ -12,7 +12,7 @@ from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row
 from raysum.data.tokenizer import Tokenizer
 from raysum.models.batch import move
-from raysum.models.kernels.int8 import quantize
+from raysum.models.kernels.linear import only_run
 from raysum.prepare.pipeline import sentence_row
 from raysum.restore import restore_extractor
 from raysum.run import Run
@@ -32,10 +32,8 @@ class SentenceScorer:
         # All of a cluster can be taken, however little of it training could hold in memory.
         self.source = run.config.source.model_copy(update={"max_paragraphs": _ALL, "max_tokens": None})
         self.vocabulary, self.recipe = Tokenizer.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
-        self.model = restore_extractor(run, config.checkpoint, self.device)
+        self.model = only_run(restore_extractor(run, config.checkpoint, self.device), config.dtype)
         self.kind: Any = systems.kind(run.config.model)
-        if config.dtype == "int8":
-            quantize(self.model)
 
     def row(self, cluster: Mapping[str, Any]) -> Row:
         """A raw cluster as a row of kind extraction, without labels. Raises Rejected where it has no sentence."""

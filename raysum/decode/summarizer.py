@@ -18,7 +18,7 @@ from raysum.decode.grounding.guide import Grounding
 from raysum.decode.searching import Searcher, write_up
 from raysum.decode.summary import NoSummary, Summary, attempted, name_of
 from raysum.errors import UserError
-from raysum.models.kernels.int8 import quantize
+from raysum.models.kernels.linear import only_run
 from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.pipeline import Rejected, prepare_example
 from raysum.restore import restore_generator, restore_predictor, restore_ranker
@@ -81,9 +81,7 @@ class Summarizer:
         opened, place = Run.resolve(run), find_device(device)
         vocabulary, recipe = Tokenizer.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         settings = validate(opened.decode.model_dump() | config.decode, None, DecodeConfig)
-        model = restore_generator(opened, config.checkpoint, place)
-        if config.dtype == "int8":
-            quantize(model)
+        model = only_run(restore_generator(opened, config.checkpoint, place), config.dtype)
         commas = {i for text in (",", "a,") for i in vocabulary.encode(text) if vocabulary.decode([i]) == ","}
         searcher = Searcher(
             model,

@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def packed_linear(weight: Any, bias: "Tensor | None", rows: int) -> "Callable[[Tensor], Tensor] | None":
-    """``linear`` in fp32 on a CPU, from a copy of ``weight`` laid out by oneDNN for products of ``rows`` rows.
+def packed_linear(weight: Any, bias: "Tensor | None") -> "Callable[[Tensor], Tensor] | None":
+    """``linear`` in fp32 on a CPU, from a copy of ``weight`` laid out by oneDNN.
 
-    None where that does not apply. The plain equal is ``torch.nn.functional.linear``.
+    None where that does not apply. The plain equal is ``torch.nn.functional.linear``. The copy is laid out for inputs
+    of 80 rows; for 4 or 14,752 rows it is as fast as one made for so many.
     """
     import torch
 
     fits = isinstance(weight, torch.Tensor) and weight.dtype == torch.float32 and weight.device.type == "cpu"
     if not (fits and torch.backends.mkldnn.is_available()):
         return None
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, 80)
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 

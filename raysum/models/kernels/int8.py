@@ -4,28 +4,13 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysum.errors import UserError
 
 
-def quantize(model: Any) -> None:
-    """Put int8 layers in place of all linear layers of ``model``, the tied output included; embeddings stay.
-
-    Raises UserError where the model is not on a CPU, or torch has no int8 engine for it.
-    """
-    check_int8(next(model.parameters()).device)
-    with torch.no_grad():
-        if getattr(model, "output", model) is None:
-            model.output = int8_linear(model.embedding.weight, model.embedding.bias)
-        for module in list(model.modules()):
-            for name, child in module.named_children():
-                if isinstance(child, nn.Linear):
-                    setattr(module, name, int8_linear(child.weight, child.bias))
-
-
 def check_int8(device: torch.device) -> None:
-    """Raises UserError where :func:`quantize` cannot work."""
+    """Raises UserError where there are no such layers."""
     if device.type != "cpu":
         raise UserError(f"dtype int8 is for CPUs, and this is {device.type}; use bf16 there, or device='cpu'")
     if torch.backends.quantized.engine == "none":

@@ -1,4 +1,5 @@
-"""int8 linear layers: near the exact ones in every system, and with the cache; what they need is said."""
+"""Linear layers of models that are only run, in every system: laid out they give the same, in int8 nearly; what they
+need is said."""
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ from torch import nn
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import beam_search
 from raysum.errors import UserError
-from raysum.models.kernels.int8 import int8_linear, quantize
+from raysum.models.kernels import linear
+from raysum.models.kernels.int8 import int8_linear
+from raysum.models.kernels.linear import only_run
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.specs.txl import TxlSpec
 
@@ -36,11 +39,23 @@ def test_a_layer_rounds_by_row():
 
 
 @pytest.mark.parametrize("name", [*MIXES, *SYSTEMS])
+def test_laid_out_layers_give_the_same(name, monkeypatch):
+    monkeypatch.setattr(linear, "_LEAST", 0)
+    tokens, laid_out, plain = targets(3), only_run(model(name)), model(name)
+    assert not any(isinstance(module, nn.Linear) for module in laid_out.modules())
+    with torch.inference_mode():
+        torch.testing.assert_close(laid_out(SOURCE, tokens), plain(SOURCE, tokens))
+        settings = DecodeConfig(num_beams=3, max_length=10, beta=0)
+        found, expected = (beam_search(one, one.encode(SOURCE), settings) for one in (laid_out, plain))
+    assert [[one.ids for one in example] for example in found] == [[one.ids for one in example] for example in expected]
+
+
+@pytest.mark.parametrize("name", [*MIXES, *SYSTEMS])
 def test_logits_stay_near(name):
     tokens, quantized = targets(3), model(name)
     with torch.no_grad():
         exact = quantized(SOURCE, tokens)
-        quantize(quantized)
+        only_run(quantized, "int8")
         found = quantized(SOURCE, tokens)
     assert not any(isinstance(module, nn.Linear) for module in quantized.modules())
     error = (found - exact).abs().max() / exact.std()
@@ -53,7 +68,7 @@ def test_the_output_layer_is_quantized_tied_or_not(tied):
     hidden = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         exact = one.logits(hidden)
-        quantize(one)
+        only_run(one, "int8")
         near = one.logits(hidden)
     assert not torch.equal(near, exact)
     torch.testing.assert_close(near, exact, atol=0.05 * float(exact.std()), rtol=0)
@@ -63,7 +78,7 @@ def test_the_output_layer_is_quantized_tied_or_not(tied):
 def test_cached_decoding_is_near_teacher_forcing(name):
     """Near and not equal: how finely inputs are rounded depends on what is computed together."""
     quantized, tokens = model(name), targets(6, length=7)
-    quantize(quantized)
+    only_run(quantized, "int8")
     with torch.no_grad():
         state = quantized.start(quantized.encode(SOURCE), 2)
         steps = [quantized.step(column, state, attention=True) for column in tokens.unbind(1)]
@@ -77,7 +92,7 @@ def test_cached_decoding_is_near_teacher_forcing(name):
 
 def test_beam_search_runs_in_int8():
     quantized = model("LG/FP")
-    quantize(quantized)
+    only_run(quantized, "int8")
     with torch.inference_mode():
         found = beam_search(quantized, quantized.encode(SOURCE), DecodeConfig(num_beams=3, max_length=10))
     assert all(example[0].ids for example in found)
@@ -85,7 +100,7 @@ def test_beam_search_runs_in_int8():
 
 def test_what_int8_needs_is_said(monkeypatch):
     with pytest.raises(UserError, match="int8 is for CPUs.*meta"):
-        quantize(model_of("L/F").to("meta"))
+        only_run(model_of("L/F").to("meta"), "int8")
     monkeypatch.setattr(type(torch.backends.quantized), "engine", property(lambda self: "none"))
     with pytest.raises(UserError, match="no int8 engine"):
-        quantize(model_of("L/F"))
+        only_run(model_of("L/F"), "int8")
