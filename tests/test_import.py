@@ -22,6 +22,7 @@ from raysum.errors import UserError
 from raysum.importing import hiersumm, wiki_sum
 from raysum.importing.checkpoint import import_checkpoint
 from raysum.importing.tensor_bundle import TensorBundle, crc32c
+from raysum.restore import restore
 from raysum.run import Run
 from raysum.train.fit import check_resumable
 
@@ -140,7 +141,7 @@ def test_hiersumm_becomes_a_run_that_summarizes(small, vocabulary, tmp_path, sha
         checkpoint = torch.load(packed, weights_only=True)
     arrays = {name: value.numpy() for name, value in checkpoint["model"].items()}
     _, expected = hiersumm.convert(arrays, vars(checkpoint["opt"]))
-    weights = summarizer.searcher.model.state_dict()
+    weights = restore(run, "best", torch.device("cpu")).state_dict()
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], value) for name, value in expected.items())
     summary = summarizer.summarize("The mill", [TEXT, TEXT[20:]])

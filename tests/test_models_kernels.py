@@ -1,4 +1,4 @@
-"""The parts written by hand against plain ones: the eq. 9 fusion, bounded pieces, dropout."""
+"""The parts written by hand against plain ones: the eq. 9 fusion, bounded pieces, dropout, linear layers."""
 
 from functools import partial
 
@@ -10,7 +10,9 @@ from raysum.models.kernels import pieces
 from raysum.models.kernels.attention import attend, masked_softmax
 from raysum.models.kernels.dropout import Dropout, draw_keep, drop, rounded
 from raysum.models.kernels.fusion import _Fusion, fuse
+from raysum.models.kernels.linear import linear
 
+LARGE = 3, 700, 256  # inputs whose products with [48, 256] are by oneDNN
 B, H, Q, M, N, SIZE = 3, 2, 4, 3, 5, 4
 COUNTS = (3, 1, 2)
 
@@ -177,3 +179,31 @@ def test_relu_with_dropout_is_both_in_value_and_gradient():
         y = function(x, 0.2)
         found.append((y, *torch.autograd.grad(y, x, gradient)))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("shape", [LARGE, LARGE[1:], (2, 5, 256)])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_linear_layers_are_torchs_in_value_and_gradient(shape, with_bias):
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(*sizes, requires_grad=True) for sizes in (shape, (48, 256), (48,)))
+    inputs = [x, weight, *([bias] if with_bias else [])]
+    found, expected = (one(*inputs) for one in (linear, torch.nn.functional.linear))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
+    gradient = torch.randn_like(found)
+    for one, other in zip(*(torch.autograd.grad(y, inputs, gradient) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-5)
+
+
+def test_a_frozen_matrix_gets_no_gradient_and_its_input_does():
+    x, weight = torch.randn(LARGE, requires_grad=True), torch.randn(48, 256)
+    linear(x, weight).sum().backward()
+    torch.testing.assert_close(x.grad, weight.sum(0).expand(LARGE), atol=1e-4, rtol=1e-5)
+    assert weight.grad is None
+
+
+def test_linear_layers_follow_autocast_and_other_dtypes():
+    x, weight = torch.randn(LARGE), torch.randn(48, 256)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(linear(x, weight), torch.nn.functional.linear(x, weight))
+    x, weight = x.double(), weight.double()
+    assert torch.equal(linear(x, weight), torch.nn.functional.linear(x, weight))

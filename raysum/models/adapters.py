@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from raysum.errors import UserError
 from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.linear import Linear
 from raysum.models.specs.adapters import Adapters
 from raysum.systems import Spec, build
 
@@ -17,7 +18,7 @@ _PARTS_OF = {"attention": {"attention", "cross"}, "ffn": {"ffn", "intermediate"}
 _DOWN, _UP = "adapter_down", "adapter_up"
 
 
-class Adapted(nn.Linear):
+class Adapted(Linear):
     """A linear layer with an adapter; of matrices side by side (``layer.parts``) each has one of its own.
 
     B is 0 at first, so that nothing is changed.
@@ -70,7 +71,7 @@ def _chosen(model: nn.Module, settings: Adapters, new: Collection[str]) -> Itera
     """The layers that get an adapter: not the output layer, which is read as a matrix, and none that has fewer
     parameters than its adapter."""
     for path, layer in model.named_modules():
-        if type(layer).forward is not nn.Linear.forward or path == "output" or f"{path}.weight" in new:
+        if type(layer).forward is not Linear.forward or path == "output" or f"{path}.weight" in new:
             continue
         if settings.matrices != "all" and not _PARTS_OF[settings.matrices] & {*path.split(".")}:
             continue

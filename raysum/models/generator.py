@@ -17,6 +17,7 @@ from raysum.models.batch import Asked, Batch, Memory, Source, SourceKeys
 from raysum.models.kernels.cache import Cache, Turn
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.linear import linear
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, xavier_linear
@@ -50,7 +51,7 @@ class TokenEmbedding(nn.Module):
     def forward(self, x: Tensor, output: bool = False) -> Tensor:
         """Token ids [...] -> [..., D] times sqrt(D), or with ``output`` hidden states [..., D] -> logits [..., V]."""
         if output:
-            return F.linear(x, self.weight, self.bias)
+            return linear(x, self.weight, self.bias)
         return F.embedding(x, self.weight, self.frozen) * self.scale
 
 

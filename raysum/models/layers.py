@@ -12,6 +12,7 @@ from raysum.models.batch import Asked, Layout, SourceKeys
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.cache import Turn
 from raysum.models.kernels.dropout import Dropout, drop
+from raysum.models.kernels.linear import Linear
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.specs.backbone import PLAIN, Backbone
@@ -39,7 +40,7 @@ def norm_layer(spec: Any) -> nn.Module:
     return (nn.RMSNorm if made.norm == "rms" else nn.LayerNorm)(spec.width, made.eps)
 
 
-class Projection(nn.Linear):
+class Projection(Linear):
     """Several matrices side by side, computed in one product; each starts as its own Xavier-uniform matrix."""
 
     def __init__(self, width: int, parts: int = 1, bias: bool = True, outputs: int | None = None):
@@ -278,7 +279,7 @@ def pool(x: Tensor, scores: Tensor, layout: Layout, dropout: Dropout, values: Ca
 
 def xavier_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     """A linear layer that starts Xavier-uniform with bias 0."""
-    layer = nn.Linear(inputs, outputs, bias)
+    layer = Linear(inputs, outputs, bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:
         nn.init.zeros_(layer.bias)

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def onednn_linear(x: "Tensor", weight: "Tensor", bias: "Tensor | None") -> "Tensor":
+    """``linear`` in fp32 on a CPU by oneDNN, without gradients; the plain equal is ``torch.nn.functional.linear``."""
+    import torch
+
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
 def packed_linear(weight: Any, bias: "Tensor | None") -> "Callable[[Tensor], Tensor] | None":
     """``linear`` in fp32 on a CPU, from a copy of ``weight`` laid out by oneDNN.
 
@@ -29,7 +36,7 @@ def packed_linear(weight: Any, bias: "Tensor | None") -> "Callable[[Tensor], Ten
     if not (fits and torch.backends.mkldnn.is_available()):
         return None
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, 80)
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return lambda x: onednn_linear(x, packed, bias)
 
 
 def load_deepspeed() -> None:

@@ -1,20 +1,69 @@
-"""How a model that is only run keeps its linear layers on a CPU: laid out for products in fp32, or in int8.
+"""Linear layers on a CPU: by oneDNN in fp32, and in models that are only run laid out ahead, or in int8.
 
-torch's own products of fp32 take a matrix as it comes, by MKL, which is slow on processors of other makers. Measured on
-an AMD EPYC (Zen 5), 2 threads, matrices of width 256 to 768: oneDNN's products with matrices laid out ahead run at 430
-to 460 GFLOP/s against 195 of 922 rows, and of 4 rows at 37 to 55 GB/s of weights against 12.
+torch's own products of fp32 take MKL, which is slow on processors of other makers. Measured on an AMD EPYC (Zen 5), 2
+threads, matrices of width 256 to 3,072: 512 to 4,000 rows at 325 to 460 GFLOP/s against 180 to 205, their gradients at
+240 to 430 against 180 to 205; with matrices laid out ahead 4 rows read them at 37 to 55 GB/s against 12.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysum.models.kernels.int8 import check_int8, int8_linear
-from raysum.runtime.private import packed_linear
+from raysum.runtime.private import onednn_linear, packed_linear
 
-_LEAST = 1 << 16  # numbers of a matrix that is laid out: a product by oneDNN begins 10 microseconds later
+_LEAST_MATRIX = 1 << 16  # numbers of a matrix that is laid out: a product by oneDNN begins 10 microseconds later,
+_LEAST_WORK = 1 << 23  # multiplications of a product, and one with gradients by Python's way 40
+
+
+class Linear(nn.Linear):
+    """torch's layer, computed by :func:`linear`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., inputs], weight [outputs, inputs], bias [outputs] -> [..., outputs], as torch's function."""
+    if not _pays(x, weight):
+        return F.linear(x, weight, bias)
+    return _Linear.apply(x, weight, bias) if torch.is_grad_enabled() else onednn_linear(x, weight, bias)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """:func:`linear` without gradients, also of transposed arrays."""
+    return onednn_linear(x, weight, bias) if _pays(x, weight) else F.linear(x, weight, bias)
+
+
+def _pays(x: Tensor, weight: Tensor) -> bool:
+    return (
+        x.numel() * weight.shape[0] >= _LEAST_WORK
+        and x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return onednn_linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        rows = gradient.flatten(0, -2)
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            product(gradient, weight.t()) if of_x else None,
+            product(rows.t(), x.flatten(0, -2).t()) if of_weight else None,
+            rows.sum(0) if of_bias else None,
+        )
 
 
 def only_run(model: Any, dtype: str = "fp32") -> Any:
@@ -41,7 +90,7 @@ class LaidOut(nn.Module):
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None) -> nn.Module | None:
         """None where torch cannot lay it out, or it does not pay."""
-        product = packed_linear(weight, bias) if weight.numel() >= _LEAST else None
+        product = packed_linear(weight, bias) if weight.numel() >= _LEAST_MATRIX else None
         return None if product is None else cls(product)
 
     def forward(self, x: Tensor) -> Tensor:
