@@ -147,7 +147,8 @@ def attention_of(
 
     ``summaries`` are, for each example of ``memory``, the ids of some hypotheses, as many for each. Teacher-forced
     passes, of one hypothesis an example; what is the same for an example is computed once. ``asked`` is by paragraph,
-    of all layers or of some. A row is 0 where all of it falls on the marks of a pretrained model.
+    of all layers or of some. A row is 0 where these attend to no text: to marks of a pretrained model alone, or where
+    the source is out of their reach.
     """
     different = [list(dict.fromkeys(map(tuple, hypotheses))) for hypotheses in summaries]
     found: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
