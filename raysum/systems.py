@@ -105,6 +105,11 @@ class Spec(Checked):
         return False
 
     @property
+    def attending_layers(self) -> int:
+        """How many layers have an attention to paragraphs that can be asked for by itself."""
+        return 0
+
+    @property
     def joins_paragraphs(self) -> bool:
         """Whether it reads its paragraphs as one sequence, joined by marks."""
         return False

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from pretrained import published
@@ -43,9 +44,14 @@ def folder(request, tmp_path_factory):
 
 def test_an_imported_run_summarizes_and_cites(folder, tmp_path):
     import_checkpoint("huggingface", str(folder), str(tmp_path / "run"), overrides=["decode.max_length=12"])
-    summary = Summarizer.load(tmp_path / "run").summarize(**CLUSTER)
+    summarizer = Summarizer.load(tmp_path / "run")
+    summary, *others = (summarizer.summarize_rows([summarizer.prepare(CLUSTER)], summarizer.choose(chosen))[0]
+                        for chosen in ({}, {"citing_layers": [1]}, {"citing_layers": [2]}))  # fmt: skip
     assert summary.summary
     assert sum(summary.attention) == pytest.approx(1, abs=1e-5)
+    lowest, highest = np.sort([other.attention for other in others], axis=0)
+    assert (lowest - 1e-6 < summary.attention).all() and (summary.attention < highest + 1e-6).all()
+    assert (highest - lowest).max() > 1e-4
 
 
 def test_import_export_import_is_bit_equal(folder, tmp_path):

@@ -76,6 +76,7 @@ def test_every_decoding_setting_that_needs_no_more_memory_is_taken_with_the_boun
     settings |= {"beta": 0.5, "alignment_reduction": "mean", "structural_coverage": 0.1, "gnmt_coverage": 0.2}
     settings |= {"keep_paragraphs": 3, "citations": "lexical", "length_normalization": "length", "words": 50}
     settings |= {"early_stopping": "never", "forced_bos_token_id": 4, "forced_eos_token_id": 5}
+    settings |= {"citing_layers": [1, -1]}
     asked = {"documents": [{"text": "two"}], "options": settings | {"beam_size": 4}}
     answered = ask(json=asked).json()
     assert answered["settings"] == settings | {"num_beams": 4}
@@ -112,6 +113,8 @@ def test_every_decoding_setting_that_needs_no_more_memory_is_taken_with_the_boun
         ),
         ({"options": {"ranker": "x"}}, "options.ranker: is the server's alone: start it with --set ranker="),
         ({"options": {"beta": -1}}, "options.beta: Input should be greater than or equal to 0"),
+        ({"options": {"citing_layers": [1, 0]}}, "options.citing_layers: layers are counted from 1, or by -1 from"),
+        ({"options": {"citing_layers": 2}}, "options.citing_layers: Input should be a valid list"),
         ({"options": {"citations": "all"}}, "options.citations: Input should be 'attention', 'lexical' or 'both'"),
         ({"document": ["a"]}, "document: unknown field"),
         ({"options": {"num_beams": "4"}}, "options.num_beams: Input should be a valid integer"),

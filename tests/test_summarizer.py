@@ -152,6 +152,43 @@ def test_one_sentence_cites_by_the_attention_of_the_whole(plain):
     assert summary.sentences[0].citations[0].document == best
 
 
+@pytest.mark.parametrize("name", ["plain", "flat", "joined", "tdmca"])
+def test_citations_rest_on_the_layers_that_are_chosen_and_the_text_does_not(
+    folder, tmp_path, capsys, monkeypatch, name
+):
+    coverage = 0 if name == "tdmca" else 0.05
+    summarizer = Summarizer.load(folder / name, gnmt_coverage=coverage, citations="attention")
+    cluster = {"title": "The mill", "documents": DOCUMENTS}
+    (tmp_path / "cluster.jsonl").write_text(json.dumps(cluster))
+    row, model = summarizer.prepare(cluster), summarizer.searcher.model
+    spec, count = model.spec, model.spec.attending_layers
+    kind = systems.kind(spec)
+    source = kind.collate(kind.pack([row], summarizer.searcher.source)).source
+
+    def ended(layers: str) -> int:
+        options = [f"gnmt_coverage={coverage}", "citations=attention", f"decode.citing_layers={layers}", "--json"]
+        command = ["raysum", "summarize", str(folder / name), str(tmp_path / "cluster.jsonl"), *options]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    found = []
+    for layers, asked in (("null", True), ("[1]", frozenset([0])), ("[-1]", frozenset([count - 1]))):
+        assert not ended(layers)
+        found.append(json.loads(capsys.readouterr().out))
+        settings = summarizer.choose({"citing_layers": json.loads(layers)})
+        best = summarizer.searcher.find([row], settings, [0.0])[0].hypotheses[0][0]
+        ((weights,),) = attention_of(model, model.encode(source), [[best.ids]], asked)
+        assert found[-1]["attention"] == pytest.approx(citations.overall(weights).tolist(), abs=1e-5)
+    plain, *others = found
+    for other in others:
+        assert other["summary"] == plain["summary"] and other["score"] == pytest.approx(plain["score"], abs=1e-5)
+    assert (count == 1) == (others[0]["attention"] == pytest.approx(plain["attention"], abs=1e-5))
+    assert ended("[1,7]") == 2
+    assert f"citing_layers names decoder layer 7, and the {spec.system} has {count}, 1 to" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["plain", "flat"])
 def test_alone_or_together_in_input_order(folder, name):
     summarizer = Summarizer.load(folder / name)
@@ -246,9 +283,9 @@ def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch
         forced.append(len(tokens))
         return decode(tokens, *arguments, **options)
 
-    def listening(model, memory, summaries):
+    def listening(model, memory, summaries, *options):
         asked.extend((len(asked), example, tuple(ids)) for example, found in enumerate(summaries) for ids in found)
-        return attention_of(model, memory, summaries)
+        return attention_of(model, memory, summaries, *options)
 
     with monkeypatch.context() as patched:
         patched.setattr(aligned.searcher.model, "decode", counting)

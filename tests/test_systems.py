@@ -181,6 +181,8 @@ def test_it_is_shown_summarized_with_and_evaluated(toy, tmp_path):
     told = raysum("summarize", str(toy["run"]), str(tmp_path / "text.txt"), "title=Mill", "num_beams=2", "--json")
     assert told.returncode == 0 and json.loads(told.stdout)["attention"] == [pytest.approx(1)], told.stderr
     assert raysum("summarize", str(toy["run"]), str(tmp_path / "text.txt"), "gnmt_coverage=1").returncode == 2
+    refused = raysum("summarize", str(toy["run"]), str(tmp_path / "text.txt"), "citing_layers=[1]")
+    assert refused.returncode == 2 and "a toy has none to choose" in refused.stderr
 
 
 def test_without_its_package_a_run_is_refused_by_name(toy):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from raysum.config.base import Count, Most, Section
 from raysum.config.sources import SourceConfig
@@ -18,6 +18,16 @@ DECODE_ALIASES = {
     "max_new_tokens": "max_length",
     "min_new_tokens": "min_length",
 }
+
+
+def _check_layer(number: int) -> int:
+    if number:
+        return number
+    raise ValueError("layers are counted from 1, or by -1 from the last")
+
+
+# A layer of a decoder: 1 is the first, -1 the last.
+Layer = Annotated[int, Field(ge=-1000, le=1000), AfterValidator(_check_layer)]
 
 
 def _check_stopping(value: Any) -> Any:
@@ -74,6 +84,10 @@ class DecodeConfig(Section):
         "both",
         description="a sentence cites what it attended to, or the paragraph of nearest tf-idf, or of what it attended "
         "to the paragraphs that hold its names, numbers and other words",
+    )
+    citing_layers: Annotated[list[Layer], Field(min_length=1, max_length=1000)] | None = Field(
+        None,
+        description="decoder layers by whose attention sentences cite: 1 is the first, -1 the last; None = all of them",
     )
     batch_examples: Size = Field(16, description="examples decoded together")
 

@@ -25,7 +25,7 @@ from raysum.decode.scores import shares
 from raysum.decode.summary import Alternative, Summary
 from raysum.errors import UserError
 from raysum.metrics import citations
-from raysum.models.batch import Memory, move
+from raysum.models.batch import Asked, Memory, move
 from raysum.models.generator import Generator
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.marks import Marks, marks_of
@@ -64,7 +64,7 @@ class Searcher:
         """What the searches of each row find, one with each of ``betas`` in place of ``settings.beta``.
 
         The search of a row for which nobody waits any more, as ``left`` says by its place, ends where it is.
-        Raises UserError where scores are not finite.
+        Raises UserError where scores are not finite, and where the model lacks one of ``settings.citing_layers``.
         """
         limits, device = settings.reading(self.source), next(self.model.parameters()).device
         spec = self.model.spec
@@ -94,7 +94,7 @@ class Searcher:
             if not all(hypotheses for example in found for hypotheses in example):
                 raise UserError("no score is finite: the training of the model, its predictor or ranker diverged")
             best = [[hypotheses[0].ids for hypotheses in example] for example in found]
-            attention = attention_of(self.model, memory, best)
+            attention = attention_of(self.model, memory, best, citing(settings, spec))
         return [Found(*one) for one in zip(read, found, attention, strict=True)]
 
     def _extract(self, rows: Sequence[Row], limits: SourceConfig, memory: Memory) -> Tensor:
@@ -126,12 +126,29 @@ def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:
     return shares(chosen)
 
 
+def citing(settings: DecodeConfig, spec: systems.Spec) -> Asked:
+    """The attention of a model of ``spec`` by which sentences cite. Raises UserError where it lacks one of the layers
+    that ``settings`` name."""
+    if settings.citing_layers is None:
+        return True
+    count = spec.attending_layers
+    for layer in settings.citing_layers:
+        if abs(layer) > count:
+            there = f"the {spec.system} has {count}, 1 to {count}" if count else f"a {spec.system} has none to choose"
+            raise UserError(f"citing_layers names decoder layer {layer}, and {there}")
+    return frozenset(layer % count if layer < 0 else layer - 1 for layer in settings.citing_layers)
+
+
 @torch.inference_mode()
-def attention_of(model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[int]]]) -> list[list[np.ndarray]]:
+def attention_of(
+    model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[int]]], asked: Asked = True
+) -> list[list[np.ndarray]]:
     """The attention of each token of a summary, a [K, M] for each summary, rows summing to one.
 
     ``summaries`` are, for each example of ``memory``, the ids of some hypotheses, as many for each. Teacher-forced
-    passes, of one hypothesis an example; what is the same for an example is computed once.
+    passes, of one hypothesis an example; what is the same for an example is computed once. ``asked`` is by paragraph,
+    of all layers or of some. A row is 0 where these attend to no text: to marks of a pretrained model alone, or where
+    the source is out of their reach.
     """
     different = [list(dict.fromkeys(map(tuple, hypotheses))) for hypotheses in summaries]
     found: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
@@ -141,7 +158,8 @@ def attention_of(model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[
         part = memory if len(examples) == len(different) else memory.select(examples)
         forced = [different[example][turn] for example in examples]
         inputs = [torch.tensor([marks.start, *ids[:-1]], device=part.paragraph_mask.device) for ids in forced]
-        _, weights = model.decode(pad_sequence(inputs, batch_first=True, padding_value=marks.pad), part, attention=True)
+        tokens = pad_sequence(inputs, batch_first=True, padding_value=marks.pad)
+        _, weights = model.decode(tokens, part, attention=asked)
         for example, ids, rows in zip(examples, forced, shares(weights).cpu().numpy(), strict=True):
             found[example, ids] = rows[: len(ids)]
     return [[found[example, tuple(ids)] for ids in hypotheses] for example, hypotheses in enumerate(summaries)]

@@ -15,7 +15,7 @@ from raysum.data.rows import Row
 from raysum.data.tokenizer import Tokenizer
 from raysum.decode.beam import Left
 from raysum.decode.grounding.guide import Grounding
-from raysum.decode.searching import Searcher, write_up
+from raysum.decode.searching import Searcher, citing, write_up
 from raysum.decode.summary import NoSummary, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.models.kernels.linear import only_run
@@ -115,6 +115,7 @@ class Summarizer:
         for key in ("forced_bos_token_id", "forced_eos_token_id"):
             if (token := getattr(settings, key) or 0) >= spec.vocabulary:
                 raise UserError(f"{key}={token} is no token: {self.name} has ids up to {spec.vocabulary - 1}")
+        citing(settings, spec)
         if settings.gnmt_coverage and not spec.attends_to_tokens:
             raise UserError(f"a {spec.system} does not attend to all source tokens at each layer: no gnmt_coverage")
         return settings
@@ -200,8 +201,9 @@ class Summarizer:
         if self.familiar is None:
             return summary.model_copy(update={"warnings": told})
         made, usual = figures(summary.support, summary.attention), self.familiar.decode
-        if told or settings.citations != usual.citations:  # support is by what is cited
+        other_layers = settings.citing_layers != usual.citing_layers
+        if told or other_layers or settings.citations != usual.citations:  # support is by what is cited
             made.pop("support", None)
-        if settings.max_length < usual.max_length:  # what is cut short rests on fewer paragraphs
+        if other_layers or settings.max_length < usual.max_length:  # what is cut short rests on fewer paragraphs
             made.pop("entropy", None)
         return summary.model_copy(update={"warnings": [*self.familiar.warnings(row, made), *told]})

@@ -20,8 +20,9 @@ from raysum.models.marks import PUBLISHED, Marks
 Keys = TypeVar("Keys", bound="SourceKeys")
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 
-# Which attention to the source is wanted beside the result: none, by paragraph [..., M] (true), by token [..., M, N].
-Asked = bool | Literal["tokens"]
+# Which attention to the source is wanted beside the result: none, by paragraph [..., M] (true), that of some layers
+# alone, numbered from 0 on, or by token [..., M, N].
+Asked = bool | frozenset[int] | Literal["tokens"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,23 @@ class Source:
             counts=tuple(counts.tolist()),
         )
 
+    def is_text(self, marks: Marks, joined: bool = False) -> Tensor:
+        """[S] whether each token is of a text: false for ``marks`` around texts, behind a title and, of ``joined``
+        paragraphs, between them.
+
+        What ends a title or a paragraph may be a piece that texts have too, as a colon: it is told by its place.
+        """
+        around = {marks.pad, marks.start, marks.end, *marks.prefix, *marks.suffix, *marks.joined_end}
+        found = ~torch.isin(self.ids, self.ids.new_tensor([*around]))
+        layout = self.layout
+        if self.titles is not None:
+            behind = layout.sizes.cumsum(0) - layout.sizes + self.titles
+            found[_places(self.ids, marks.title_end, behind[self.titles > 0])] = False
+        if joined and marks.paragraph_end:
+            last = layout.rank == self.counts[layout.paragraph_example] - 1
+            found[_places(self.ids, marks.paragraph_end, self.lengths.cumsum(0) - last * len(marks.joined_end))] = False
+        return found
+
     def select(self, examples: Sequence[int]) -> "Source":
         """Only ``examples``, ascending."""
         layout, chosen = self.layout, torch.tensor(examples, device=self.ids.device)
@@ -151,6 +169,12 @@ class Source:
         return [self.select(examples) for examples in found]
 
 
+def _places(ids: Tensor, mark: Sequence[int], ends: Tensor) -> Tensor:
+    """Where in ``ids`` [S] the tokens of ``mark`` are that stand right before ``ends``."""
+    places = ends[ends >= len(mark), None] - torch.arange(len(mark), 0, -1, device=ids.device)
+    return places[(ids[places] == ids.new_tensor(mark)).all(-1)].flatten()
+
+
 @dataclass(frozen=True)
 class Batch:
     """Sources with their targets: ``target`` [B, K + 1] is start ... end, padded."""
@@ -161,18 +185,24 @@ class Batch:
 
 @dataclass(frozen=True)
 class Memory:
-    """``tokens`` [S, D] are the encoder's output, ``phi`` [B, M, D] there where the model pools paragraphs itself."""
+    """``tokens`` [S, D] are the encoder's output, ``phi`` [B, M, D] there where the model pools paragraphs itself.
+
+    ``text`` [S] tells the tokens to which attention counts; None: to all.
+    """
 
     source: Source
     tokens: Tensor
     phi: Tensor | None
+    text: Tensor | None = field(default=None, kw_only=True)
 
     @classmethod
     def joined(cls, source: Source, parts: Sequence["Memory"]) -> "Memory":
         """That of ``source``, encoded in parts."""
         widest = source.layout.paragraph_mask.shape[1]
         phi = [pad(part.phi, (0, 0, 0, widest - part.phi.shape[1])) for part in parts if part.phi is not None]
-        return cls(source, torch.cat([part.tokens for part in parts]), torch.cat(phi) if phi else None)
+        text = [part.text for part in parts if part.text is not None]
+        tokens = torch.cat([part.tokens for part in parts])
+        return cls(source, tokens, torch.cat(phi) if phi else None, text=torch.cat(text) if text else None)
 
     @property
     def paragraph_mask(self) -> Tensor:
@@ -181,16 +211,21 @@ class Memory:
 
     @property
     def token_mask(self) -> Tensor:
-        """[B, M, N], true = a real token."""
-        return self.source.layout.grid_mask
+        """[B, M, N], true = a real token, to which attention counts."""
+        layout = self.source.layout
+        if self.text is None:
+            return layout.grid_mask
+        examples, paragraphs, length = layout.grid_mask.shape
+        return scatter_padded(self.text, layout.in_grid, examples, paragraphs * length).view_as(layout.grid_mask)
 
     def select(self: "AnyMemory", examples: Sequence[int]) -> "AnyMemory":
         """That of ``examples`` only, ascending."""
         source = self.source.select(examples)
         chosen = torch.tensor(examples, device=self.tokens.device)
-        tokens = self.tokens[torch.isin(self.source.layout.token_example, chosen)]
+        kept = torch.isin(self.source.layout.token_example, chosen)
         phi = None if self.phi is None else self.phi[chosen, : int(source.counts.max())]
-        return replace(self, source=source, tokens=tokens, phi=phi)
+        text = None if self.text is None else self.text[kept]
+        return replace(self, source=source, tokens=self.tokens[kept], phi=phi, text=text)
 
 
 @dataclass(frozen=True)
@@ -199,6 +234,7 @@ class SourceKeys:
 
     counts: tuple[int, ...]  # paragraphs of each example
     ids: Tensor | None = field(default=None, kw_only=True)  # of the tokens, where a copy gate will ask for a Pointer
+    text: Tensor | None = field(default=None, kw_only=True)  # of the tokens, those to which attention counts
 
     def keep(self: Keys, index: Tensor) -> Keys:
         """Those of the examples ``index`` [B'] only."""

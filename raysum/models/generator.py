@@ -77,8 +77,8 @@ class Generator(nn.Module):
     """The face of all summarizing models.
 
     ``forward`` is teacher-forced training; ``start`` and ``step`` decode with a cache and give the same numbers.
-    Attention to the source, where it is asked for, is the mean over heads, summed over layers: to paragraphs [..., M],
-    or with ``"tokens"`` to the tokens of each, [..., M, N], where the system ``attends_to_tokens``.
+    Attention to the source, where it is asked for, is the mean over heads, summed over (some) layers: to paragraphs
+    [..., M], or with ``"tokens"`` to the tokens of each, [..., M, N], where the system ``attends_to_tokens``.
     """
 
     source_loss = 0.0  # weight in training of the source tokens' own prediction, for models that predict them
@@ -166,8 +166,9 @@ class Generator(nn.Module):
         total = pointer = None
         for number, (layer, kept) in enumerate(zip(layers, keys, strict=True)):
             turn = None if cache is None else Turn(cache, number)
-            x, share, pointer = layer(x, kept, attention, turn, **({} if bias is None else {"bias": bias}))
-            total = share if total is None else total + share
+            asked = number in attention if isinstance(attention, frozenset) else attention
+            x, share, pointer = layer(x, kept, asked, turn, **({} if bias is None else {"bias": bias}))
+            total = share if total is None else total if share is None else total + share
         return norm(x), total, pointer
 
     def paragraphs(self, memory: Memory) -> Tensor:

@@ -88,10 +88,15 @@ class GatedVertical(nn.Module):
 def _told(words: Tensor, keys: WordKeys, weights: Tensor, attention: Asked) -> tuple[Tensor | None, Pointer | None]:
     """What is asked for of ``weights`` [B, H, Q, M], and how they point where the keys have ids."""
     key, mask = keys.key.transpose(-1, -2), keys.mask.unflatten(1, (weights.shape[-1], -1))
-    pointer = None if keys.ids is None else Pointer(words, key, weights, mask, keys.ids)
-    if attention == "tokens":
-        return token_shares(words, key, weights, mask), pointer
-    return weights.mean(1) if attention else None, pointer
+    pointer = None if keys.ids is None else Pointer(words, key, weights, mask, keys.ids, keys.text)
+    if not attention:
+        return None, pointer
+    assert keys.text is not None, "only pretrained models have such layers"
+    shares = []
+    for *example, text in zip(*(one.split(1) for one in (words, key, weights, mask, keys.text)), strict=True):
+        share = token_shares(*example) * text.view_as(example[-1])[:, None]
+        shares.append(share if attention == "tokens" else share.sum(-1))
+    return torch.cat(shares), pointer
 
 
 def _by_pieces(function: Any, words: Tensor, keys: WordKeys, *more: Tensor, dropout: float) -> tuple[Tensor, ...]:

@@ -4,7 +4,8 @@ An encoder letter maps packed tokens [S, D] of a Source to new ones. A decoder l
 values of the source, made once an example, and ``forward``, which attends to them with queries [B, Q, D]: the target
 positions of an example in training, its beams in decoding. It returns what it read [B, Q, D] and, only when asked for,
 its attention in float32: the mean over its heads, before dropout, by paragraph [B, Q, M] or by token [B, Q, M, N]; the
-former is the latter summed over the paragraph's tokens.
+former is the latter summed over the paragraph's tokens. In pretrained models much of it falls on marks, which stand for
+no text: it is 0 there, and not shared out among the others.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,8 @@ from raysum.models.specs.family import FamilySpec
 class Family(EncoderDecoder):
     """HT, PHT, VHT, the flat Transformer and every mixture of their layers.
 
-    The paragraph attention of a position sums to the number of decoder layers.
+    The paragraph attention of a position sums to the number of decoder layers; of pretrained ones to less, by what
+    falls on marks.
     """
 
     def __init__(self, spec: FamilySpec):
@@ -78,7 +80,9 @@ class Family(EncoderDecoder):
         for letter, layer in zip(self.spec.encoder, self.encoder, strict=True):
             x = layer(x, source, biases.get(letter))
         x = self.encoder_norm(x)
-        return Memory(source, x, None if self.pooling is None else self.pooling(x, source))
+        phi = None if self.pooling is None else self.pooling(x, source)
+        is_pretrained, spec = self.entry is not None, self.spec
+        return Memory(source, x, phi, text=source.is_text(spec.marks, spec.joins_paragraphs) if is_pretrained else None)
 
     def _source_biases(self, source: Source) -> dict[str, Tensor | None]:
         """Of the scores of each encoder letter that has some, [1, H, T, T]."""
@@ -148,7 +152,9 @@ class FlatAttention(nn.Module):
         key, value = (part.contiguous() for part in split_heads(padded, self.words.heads, 2))
         in_example = layout.in_grid % layout.grid_mask[0].numel()
         place = scatter_padded(in_example, layout.in_source, *layout.source_mask.shape)
-        return FlatKeys(layout.counts, key, value, layout.source_mask, place, layout.grid_mask)
+        text = memory.text
+        text = None if text is None else scatter_padded(text, layout.in_source, *layout.source_mask.shape)
+        return FlatKeys(layout.counts, key, value, layout.source_mask, place, layout.grid_mask, text=text)
 
     def forward(self, x: Tensor, keys: FlatKeys, attention: Asked) -> Attended:
         query, mask = self.words.queries(x), keys.mask[:, None, None, :]
@@ -156,21 +162,22 @@ class FlatAttention(nn.Module):
         pointer = None
         if keys.ids is not None:
             whole = torch.ones(*x.shape[:2], 1, device=x.device)[:, None]
-            pointer = Pointer(query, keys.key, whole, keys.mask[:, None], keys.ids)
+            pointer = Pointer(query, keys.key, whole, keys.mask[:, None], keys.ids, keys.text)
         read = self.words.merged(attend(query, keys.key, keys.value, mask, dropout=self.dropout.active))
         return read, share, pointer
 
 
 def _share(query: Tensor, keys: FlatKeys, by_token: bool) -> Tensor:
-    """Mean over heads of the token weights: as they are [B, Q, M, N], or summed by paragraph [B, Q, M].
+    """Mean over heads of the text tokens' weights: as they are [B, Q, M, N], or summed by paragraph [B, Q, M].
 
     One example at a time to bound memory.
     """
     paragraphs, length = keys.grid_mask.shape[1:]
     columns, place = (paragraphs * length, keys.place) if by_token else (paragraphs, keys.place // length)
     shares = []
-    for q, key, mask, column in zip(query, keys.key, keys.mask, place, strict=True):
+    for row, (q, key, mask, column) in enumerate(zip(query, keys.key, keys.mask, place, strict=True)):
         weights = masked_softmax(q @ key.transpose(-1, -2) * q.shape[-1] ** -0.5, mask).mean(0)
+        weights = weights if keys.text is None else weights * keys.text[row]
         shares.append(weights.new_zeros(len(weights), columns).index_add(1, column, weights))
     share = torch.stack(shares)
     return share.unflatten(-1, (paragraphs, length)) if by_token else share

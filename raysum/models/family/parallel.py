@@ -41,7 +41,8 @@ class WordKeys(SourceKeys):
         grid = scatter_padded(words.source(memory.tokens), layout.in_grid, examples, most * length)
         key, value = split_heads(grid, words.heads, 2)
         key, value, mask = key.transpose(-1, -2).contiguous(), value.contiguous(), layout.grid_mask.flatten(1)
-        return cls(layout.counts, key, value, mask, layout.paragraph_mask, **more)
+        text = None if memory.text is None else memory.token_mask.flatten(1)
+        return cls(layout.counts, key, value, mask, layout.paragraph_mask, text=text, **more)
 
 
 @dataclass(frozen=True)

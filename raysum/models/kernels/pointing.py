@@ -14,12 +14,15 @@ from torch import Tensor
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.pieces import pieces, recompute
 
+_LEAST = 1e-20  # weight of all words: what is divided by it, and the gradient of that, must be finite
+
 
 @dataclass(frozen=True)
 class Pointer:
     """The weights of a layer's heads over source words, unmade: a softmax inside paragraphs times the paragraph's.
 
-    Attention over all tokens at once has one paragraph here.
+    Attention over all tokens at once has one paragraph here. Where ``text`` tells words from marks, they are those of
+    words, by their sum.
     """
 
     query: Tensor  # [B, H, Q, dh]
@@ -27,6 +30,7 @@ class Pointer:
     share: Tensor  # [B, H or 1, Q, M]
     mask: Tensor  # [B, M, N]
     ids: Tensor  # [B, T] of the words
+    text: Tensor | None = None  # [B, T] true = a word
     tokens: Tensor | None = None  # [B, Q] written last
     onward: Tensor | None = None  # [B, H, Q] added to the scores of the words behind these tokens
 
@@ -46,20 +50,32 @@ class Pointer:
         return self._by_pieces(_weight_of, ids)
 
     def _by_pieces(self, function: Callable[..., Tensor], *more: Tensor) -> Tensor:
-        own: list[Any] = [self.query, self.key, self.share, self.mask, self.ids, self.tokens, self.onward]
+        own: list[Any] = [self.query, self.key, self.share, self.mask, self.ids, self.tokens, self.onward, self.text]
         elements = self.query.shape[1] * self.query.shape[2] * self.mask.shape[2]
         parts = pieces([self.mask.shape[1]] * len(self.query), elements, self.query.device)
-        return torch.cat([recompute(function, *(x[rows] for x in (*own, *more)), random=False) for rows, _ in parts])
+        inputs = [[None if one is None else one[rows] for one in (*own, *more)] for rows, _ in parts]
+        return torch.cat([recompute(function, *piece, random=False) for piece in inputs])
 
 
 def _weights(
-    query: Tensor, key: Tensor, share: Tensor, mask: Tensor, ids: Tensor, tokens: Tensor, onward: Tensor
+    query: Tensor,
+    key: Tensor,
+    share: Tensor,
+    mask: Tensor,
+    ids: Tensor,
+    tokens: Tensor,
+    onward: Tensor,
+    text: Tensor | None,
 ) -> Tensor:
     before = F.pad(ids.view_as(mask)[..., :-1], (1, 0), value=-1)  # what stands before each word in its paragraph
     follows = (tokens[:, None, :, None, None] == before[:, None, None]).to(onward.dtype)
     scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).unflatten(-1, mask.shape[1:])
     scores = scores + onward[..., None, None] * follows
-    return (masked_softmax(scores, mask[:, None, None]) * share[..., None]).mean(1).flatten(2)
+    weights = (masked_softmax(scores, mask[:, None, None]) * share[..., None]).mean(1).flatten(2)
+    if text is None:
+        return weights
+    weights = weights * text[:, None]
+    return weights / weights.sum(-1, keepdim=True).clamp_min(_LEAST)
 
 
 def _weight_of(*inputs: Tensor) -> Tensor:

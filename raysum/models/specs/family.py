@@ -78,6 +78,10 @@ class FamilySpec(TransformerSpec):
         return self.graph_heads > 0
 
     @property
+    def attending_layers(self) -> int:
+        return len(self.decoder)
+
+    @property
     def joins_paragraphs(self) -> bool:
         return self.positions == "flat"
 

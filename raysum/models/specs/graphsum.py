@@ -28,3 +28,7 @@ class GraphSumSpec(TransformerSpec):
     @property
     def needs_graph(self) -> bool:
         return True
+
+    @property
+    def attending_layers(self) -> int:
+        return self.decoder_layers

@@ -24,6 +24,10 @@ class TdmcaSpec(TransformerSpec):
         0.0, description="weight of predicting a source token, beside 1 of a target token, in the training loss"
     )
 
+    @property
+    def attending_layers(self) -> int:
+        return len(self.layers)
+
     @model_validator(mode="after")
     def _check(self) -> "TdmcaSpec":
         check_letters("layers", self.layers, "LM")

@@ -22,3 +22,7 @@ class TxlSpec(TransformerSpec):
     source_loss: Weight = Field(
         0.0, description="weight of predicting a source token, beside 1 of a target token, in the training loss"
     )
+
+    @property
+    def attending_layers(self) -> int:
+        return self.layers
