@@ -1,6 +1,7 @@
 """From published folders to runs that write, and back."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -32,12 +33,16 @@ CLUSTER = {
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def folder(request, tmp_path_factory):
+    return folder_of(request.param, tmp_path_factory)
+
+
+def folder_of(family, tmp_path_factory):
     """A published model with its tokenizer."""
-    folder = tmp_path_factory.mktemp(request.param)
-    published_tokenizer(folder, request.param)
+    folder = tmp_path_factory.mktemp(family)
+    published_tokenizer(folder, family)
     told = json.loads((folder / "config.json").read_text())
     told.pop("model_type")
-    published(request.param, folder, **told)
+    published(family, folder, **told)
     return folder
 
 
@@ -64,6 +69,48 @@ def test_import_export_import_is_bit_equal(folder, tmp_path):
     assert ids[0] == ids[1]
     assert Tokenizer.load(runs[0].vocabulary).marks == Tokenizer.load(runs[1].vocabulary).marks
     AutoModelForSeq2SeqLM.from_pretrained(out)
+
+
+OURS = {"num_beams": 4, "early_stopping": None, "length_penalty": 1.0, "no_repeat_ngram_size": 3, "max_length": 256}
+THEIRS = {"early_stopping": False, "length_penalty": 1.0, "no_repeat_ngram_size": 0}  # where nothing is told
+TASK = {"early_stopping": True, "length_penalty": 2.0, "max_length": 200, "min_length": 30, "num_beams": 4}
+T5_BASE = {"task_specific_params": {"summarization": TASK | {"prefix": "summarize: "}, "translation": {"num_beams": 9}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "expected"),
+    [
+        ({}, {"forced_eos_token_id": 1}, OURS | {"forced_eos_token_id": 1}),
+        ({}, {"num_beams": 1}, OURS | {"num_beams": 1}),
+        ({}, {"no_repeat_ngram_size": 2}, OURS | {"no_repeat_ngram_size": 2}),
+        ({}, {"num_beams": 8, "length_penalty": 0.8}, THEIRS | {"num_beams": 8, "length_penalty": 0.8}),  # PEGASUS
+        ({"num_beams": 6, "max_length": 62}, {}, THEIRS | {"num_beams": 6, "max_length": 61}),
+        ({"num_beams": 6, "early_stopping": True}, {"num_beams": 3}, {"num_beams": 3, "early_stopping": True}),
+        ({"num_beams": 6}, {"num_beams": None, "min_length": 9}, THEIRS | {"num_beams": 6, "min_length": 8}),
+        (T5_BASE, {"eos_token_id": 1}, TASK | {"max_length": 199, "min_length": 29, "no_repeat_ngram_size": 0}),
+        (T5_BASE, {"num_beams": 2}, THEIRS | {"num_beams": 2, "min_length": 0, "max_length": 256}),
+        (T5_BASE, {"max_length": 21}, OURS | {"max_length": 20, "min_length": 0}),
+        ({"task_specific_params": None}, {}, OURS),
+        ({"task_specific_params": {"summarization": [1]}}, {}, OURS),
+    ],
+)
+def test_a_folder_is_searched_as_it_tells_and_an_export_tells_it_again(bart, tmp_path, config, generation, expected):
+    here, out = tmp_path / "folder", str(tmp_path / "out")
+    shutil.copytree(bart, here)
+    told = json.loads((here / "config.json").read_text())
+    (here / "config.json").write_text(json.dumps(told | config))
+    (here / "generation_config.json").write_text(json.dumps(generation))
+    import_checkpoint("huggingface", str(here), str(tmp_path / "run"))
+    found = Run.open(tmp_path / "run").config.decode
+    assert found.model_dump(include={*expected}) == expected
+    export_checkpoint("huggingface", str(tmp_path / "run"), out)
+    import_checkpoint("huggingface", out, str(tmp_path / "again"))
+    assert Run.open(tmp_path / "again").config.decode == found
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory):
+    return folder_of("bart", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -53,12 +53,20 @@ def read_folder(folder: Path, language: str | None = None) -> bytes:
 
 
 class Files:
-    """What the JSON files of a published folder tell: of the model, what its generation_config.json says first."""
+    """What the JSON files of a published folder tell: of the model first what generation_config.json does, but for
+    its nulls, and then config.json, where older folders have it all."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.config = {**self._read("config.json"), **_known(self._read("generation_config.json"))}
+        generation = self._read("generation_config.json")
+        self.config = {**generation, **self._read("config.json"), **_known(generation)}
         self.names = {**self._read("tokenizer_config.json"), **_known(self._read("special_tokens_map.json"))}
+
+    def task(self, name: str) -> dict[str, Any]:
+        """What ``task_specific_params`` tell of a task."""
+        tasks = self.config.get("task_specific_params")
+        found = tasks.get(name) if isinstance(tasks, dict) else None
+        return found if isinstance(found, dict) else {}
 
     def id(self, name: str) -> int | None:
         """``decoder_start_token_id`` and its like; the first of several."""
