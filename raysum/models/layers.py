@@ -87,7 +87,10 @@ class FeedForward(nn.Module):
         super().__init__()
         made = backbone_of(spec)
         self.activation, self.gated = made.activation, made.gated
-        self.inner = xavier_linear(spec.width, spec.ffn * (1 + made.gated), made.bias)
+        if made.gated:
+            self.inner: nn.Linear = Projection(spec.width, 2, made.bias, spec.ffn)
+        else:
+            self.inner = xavier_linear(spec.width, spec.ffn, made.bias)
         self.outer = xavier_linear(spec.ffn, spec.width, made.bias)
         self.dropout = Dropout(spec.ffn_dropout)
 
