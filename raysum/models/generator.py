@@ -167,8 +167,7 @@ class Generator(nn.Module):
         layers, norm = self._stack()
         total = pointer = None
         for number, (layer, kept) in enumerate(zip(layers, keys, strict=True)):
-            turn = None if cache is None else Turn(cache, number)
-            x, share, pointer = layer(x, kept, attention, turn, **({} if bias is None else {"bias": bias}))
+            x, share, pointer = layer(x, kept, attention, Turn(number, cache, bias))
             total = share if total is None else total + share
         return norm(x), total, pointer
 
