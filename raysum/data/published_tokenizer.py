@@ -53,13 +53,13 @@ def read_folder(folder: Path, language: str | None = None) -> bytes:
 
 
 class Files:
-    """What the JSON files of a published folder tell: of the model first what generation_config.json does, but for
-    its nulls, and then config.json, where older folders have it all."""
+    """What the JSON files of a published folder tell: of the model and, as transformers has it, of ``generation``:
+    generation_config.json, or where there is none config.json."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        generation = self._read("generation_config.json")
-        self.config = {**generation, **self._read("config.json"), **_known(generation)}
+        self.config = self._read("config.json")
+        self.generation = self._read("generation_config.json") or self.config
         self.names = {**self._read("tokenizer_config.json"), **_known(self._read("special_tokens_map.json"))}
 
     def task(self, name: str) -> dict[str, Any]:
@@ -69,8 +69,8 @@ class Files:
         return found if isinstance(found, dict) else {}
 
     def id(self, name: str) -> int | None:
-        """``decoder_start_token_id`` and its like; the first of several."""
-        found = self.config.get(name)
+        """``decoder_start_token_id`` and its like, of generation if it is told there; the first of several."""
+        found = _first(self.generation.get(name), self.config.get(name))
         found = found[0] if isinstance(found, list) and found else found
         return found if isinstance(found, int) else None
 

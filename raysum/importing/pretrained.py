@@ -78,7 +78,7 @@ def _decoding(folder: Path) -> dict[str, Any]:
     export writes it, is raysum's.
     """
     files = Files(folder)
-    told = files.config
+    told = files.generation
     if all(told.get(name) is None for name in (*_SEARCH, *_LENGTHS)):
         told = told | files.task("summarization")
     found = {name: told[name] for name in (*_SEARCH, *_FORCED) if told.get(name) is not None}
