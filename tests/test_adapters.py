@@ -120,6 +120,25 @@ def test_a_model_with_merged_weights_is_the_one_with_adapters(mix):
     torch.testing.assert_close(model(source, targets(3)), plain(source, targets(3)), rtol=1e-5, atol=5e-6)
 
 
+@pytest.mark.parametrize(("gated", "ranks"), [(False, [2, 2]), (True, [4, 2])])
+def test_both_matrices_of_a_gated_network_have_an_adapter_of_their_own(gated, ranks):
+    torch.manual_seed(2)
+    sizes = spec("L/F", backbone={"gated": gated, "activation": "gelu-tanh"})
+    model, plain = build(sizes), build(sizes)
+    before = model.state_dict()
+    adapt(model, Adapters(rank=2), new=[])
+    for layer in model.modules():
+        if isinstance(layer, Adapted):
+            nn.init.normal_(layer.adapter_up)
+    after = merged(model, model.state_dict())
+    assert after.keys() == plain.state_dict().keys() == before.keys()
+    for name in ("encoder.0.block.ffn.inner.weight", "decoder.0.ffn.inner.weight"):
+        change = after[name] - before[name]
+        first, second = change.split(sizes.ffn) if gated else (change, change)
+        found = [int(torch.linalg.matrix_rank(part, rtol=1e-3)) for part in (change, first, second)]
+        assert found == [ranks[0], ranks[1], ranks[1]]
+
+
 # Trainings
 
 

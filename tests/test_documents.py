@@ -277,7 +277,9 @@ def test_what_of_a_folder_of_documents_is_not_read_is_named(towns, capsys):
     (towns / "c2" / "sub" / "16.txt").write_text("A part.")
     (towns / "D.log").write_text("said")
     (towns / "empty").mkdir()
-    assert len(clusters_of(towns)) == 3
+    (towns / "c3" / "gone.txt").symlink_to(towns / "gone.txt")
+    assert len([*find_sources([towns])[0].records()]) == 3
+    assert find_sources([towns])[0].size == 6 * len("The town c1 has a river.")
     assert f"{towns}: left out: D.log, empty/, c2/15.jpg, c2/sub/; documents are .txt" in capsys.readouterr().err
     assert clusters_of(towns / "c2") == [("c2", 2)]
     assert f"{towns}/c2: left out: 15.jpg, sub/; documents" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """From published folders to runs that write, and back."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from published_tokenizers import published as published_tokenizer
 from raysum import restore, systems
 from raysum.data.dataset import Dataset
 from raysum.data.tokenizer import Tokenizer
+from raysum.decode.beam import beam_search
 from raysum.decode.summarizer import Summarizer
 from raysum.importing.checkpoint import export_checkpoint, import_checkpoint
 from raysum.models.batch import Source
@@ -33,12 +35,16 @@ CLUSTER = {
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def folder(request, tmp_path_factory):
+    return folder_of(request.param, tmp_path_factory)
+
+
+def folder_of(family, tmp_path_factory):
     """A published model with its tokenizer."""
-    folder = tmp_path_factory.mktemp(request.param)
-    published_tokenizer(folder, request.param)
+    folder = tmp_path_factory.mktemp(family)
+    published_tokenizer(folder, family)
     told = json.loads((folder / "config.json").read_text())
     told.pop("model_type")
-    published(request.param, folder, **told)
+    published(family, folder, **told)
     return folder
 
 
@@ -70,6 +76,73 @@ def test_import_export_import_is_bit_equal(folder, tmp_path):
     assert ids[0] == ids[1]
     assert Tokenizer.load(runs[0].vocabulary).marks == Tokenizer.load(runs[1].vocabulary).marks
     AutoModelForSeq2SeqLM.from_pretrained(out)
+
+
+FREE = {"forced_bos_token_id": None, "forced_eos_token_id": None}
+OURS = {"num_beams": 4, "early_stopping": None, "length_penalty": 1.0, "no_repeat_ngram_size": 3, "max_length": 256}
+THEIRS = {"early_stopping": False, "length_penalty": 1.0, "no_repeat_ngram_size": 0}  # where nothing is told
+TASK = {"early_stopping": True, "length_penalty": 2.0, "max_length": 200, "min_length": 30, "num_beams": 4}
+T5_BASE = {"task_specific_params": {"summarization": TASK | {"prefix": "summarize: "}, "translation": {"num_beams": 9}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "expected"),
+    [
+        ({}, {"forced_eos_token_id": 1}, OURS | {"forced_eos_token_id": 1}),
+        ({}, {"num_beams": 1}, OURS | {"num_beams": 1}),
+        ({}, {"no_repeat_ngram_size": 2}, OURS | {"no_repeat_ngram_size": 2}),
+        ({}, {"num_beams": 8, "length_penalty": 0.8}, THEIRS | {"num_beams": 8, "length_penalty": 0.8}),  # PEGASUS
+        ({"num_beams": 6, "max_length": 62}, {}, THEIRS | {"num_beams": 6, "max_length": 61}),
+        ({"num_beams": 6, "forced_eos_token_id": 2}, {"num_beams": 3}, THEIRS | FREE | {"num_beams": 3}),
+        ({"forced_eos_token_id": 2}, {"num_beams": None, "min_length": 9}, OURS | FREE | {"min_length": 8}),
+        (T5_BASE, {"eos_token_id": 1}, TASK | {"max_length": 199, "min_length": 29, "no_repeat_ngram_size": 0}),
+        (T5_BASE, {"num_beams": 2}, THEIRS | {"num_beams": 2, "min_length": 0, "max_length": 256}),
+        (T5_BASE, {"max_length": 21}, OURS | {"max_length": 20, "min_length": 0}),
+        ({"task_specific_params": None}, {}, OURS),
+        ({"task_specific_params": {"summarization": [1]}}, {}, OURS),
+    ],
+)
+def test_a_folder_is_searched_as_it_tells_and_an_export_tells_it_again(bart, tmp_path, config, generation, expected):
+    here, out = tmp_path / "folder", str(tmp_path / "out")
+    shutil.copytree(bart, here)
+    told = json.loads((here / "config.json").read_text())
+    (here / "config.json").write_text(json.dumps(told | config))
+    (here / "generation_config.json").write_text(json.dumps(generation))
+    import_checkpoint("huggingface", str(here), str(tmp_path / "run"))
+    found = Run.open(tmp_path / "run").config.decode
+    assert found.model_dump(include={*expected}) == expected
+    export_checkpoint("huggingface", str(tmp_path / "run"), out)
+    import_checkpoint("huggingface", out, str(tmp_path / "again"))
+    assert Run.open(tmp_path / "again").config.decode == found
+
+
+def test_a_folder_that_tells_of_beams_finds_what_generate_finds(bart, tmp_path):
+    from transformers import AutoModelForSeq2SeqLM
+
+    here = shutil.copytree(bart, tmp_path / "folder")
+    marks = Tokenizer.load(here).marks
+    told = {"decoder_start_token_id": marks.start, "eos_token_id": marks.end, "pad_token_id": marks.pad}
+    told |= {"num_beams": 4, "length_penalty": 0.8, "max_length": 25}
+    (here / "generation_config.json").write_text(json.dumps(told))
+    import_checkpoint("huggingface", str(here), str(tmp_path / "run"), overrides=["model.encoder=SS"])
+    run, theirs = Run.open(tmp_path / "run"), AutoModelForSeq2SeqLM.from_pretrained(here)
+    ours = restore.restore(run, "best", torch.device("cpu")).eval()
+    for model in (theirs.model.shared, ours.embedding):
+        model.weight.data[marks.end] *= 3  # so that some end early
+    generator, found, expected = torch.Generator().manual_seed(0), [], []
+    with torch.inference_mode():
+        for length in range(5, 25):
+            ids = torch.randint(7, 300, (length,), generator=generator)
+            memory = ours.encode(Source(ids, torch.tensor([length]), torch.tensor([1])))
+            ((best, *_),) = beam_search(ours, memory, run.config.decode, marks=marks)
+            found.append(best.ids)
+            expected.append(theirs.generate(ids[None])[0, 1:].tolist())
+    assert found == expected
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory):
+    return folder_of("bart", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

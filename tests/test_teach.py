@@ -442,6 +442,18 @@ def test_progress_and_the_last_line(tmp_path, server):
     assert nothing.taught == 5  # all is answered: no server is needed
 
 
+def test_a_rejected_cluster_is_not_gone_through_again_for_its_citations(tmp_path, server):
+    server.control(rules=[{"when": "Title: Bridge 1\n", "content": ""}])
+    taught(tmp_path, server, clusters(3), cite=True)
+    write(tmp_path / "c.jsonl", clusters(4))
+    ended = command(tmp_path, server, "--cite", "--json")
+    told = json.loads(ended.stdout)
+    assert (told["taught"], told["cited"], told["rejected"]) == (3, 3, {"the answer is empty": 1})
+    assert told["answers"] == 2 and server.requests == 5 + 2
+    assert "3 are answered already" in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("teach: 100%") and " 1/1 " in ended.stderr.splitlines()[-1]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_on_ray_the_same_is_written_after_a_kill_as_in_one_process(tmp_path, server):

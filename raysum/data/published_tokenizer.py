@@ -53,16 +53,24 @@ def read_folder(folder: Path, language: str | None = None) -> bytes:
 
 
 class Files:
-    """What the JSON files of a published folder tell: of the model, what its generation_config.json says first."""
+    """What the JSON files of a published folder tell: of the model and, as transformers has it, of ``generation``:
+    generation_config.json, or where there is none config.json."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.config = {**self._read("config.json"), **_known(self._read("generation_config.json"))}
+        self.config = self._read("config.json")
+        self.generation = self._read("generation_config.json") or self.config
         self.names = {**self._read("tokenizer_config.json"), **_known(self._read("special_tokens_map.json"))}
 
+    def task(self, name: str) -> dict[str, Any]:
+        """What ``task_specific_params`` tell of a task."""
+        tasks = self.config.get("task_specific_params")
+        found = tasks.get(name) if isinstance(tasks, dict) else None
+        return found if isinstance(found, dict) else {}
+
     def id(self, name: str) -> int | None:
-        """``decoder_start_token_id`` and its like; the first of several."""
-        found = self.config.get(name)
+        """``decoder_start_token_id`` and its like, of generation if it is told there; the first of several."""
+        found = _first(self.generation.get(name), self.config.get(name))
         found = found[0] if isinstance(found, list) and found else found
         return found if isinstance(found, int) else None
 

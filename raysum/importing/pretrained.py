@@ -7,9 +7,9 @@ from typing import Any
 
 from raysum.config.loading import apply_override, load_config, merge, section_of
 from raysum.config.sections import Config
+from raysum.data.published_tokenizer import Files
 from raysum.data.recipe import Recipe
 from raysum.data.tokenizer import Tokenizer
-from raysum.importing.huggingface.folder import read_json
 from raysum.importing.huggingface.loading import load, with_new
 from raysum.importing.huggingface.saving import save, save_decoding, save_tokenizer
 from raysum.models.specs.family import FamilySpec
@@ -21,11 +21,10 @@ from raysum.runtime.storage import new_folder
 from raysum.systems import Spec
 
 _SETTINGS = "bart-base"  # the preset that tells how imported weights are read, trained and decoded
-_DECODE = (
-    "num_beams", "length_penalty", "no_repeat_ngram_size", "early_stopping", "forced_bos_token_id",
-    "forced_eos_token_id",
-)  # fmt: skip
+_FORCED = ("forced_bos_token_id", "forced_eos_token_id")
+_SEARCH = ("num_beams", "length_penalty", "no_repeat_ngram_size", "early_stopping")
 _LENGTHS = ("min_length", "max_length")  # which count the start of a target, and ours do not
+_THEIRS = {"length_penalty": 1.0, "no_repeat_ngram_size": 0}  # of transformers, where a folder tells of beams alone
 
 
 def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), language: str | None = None) -> RunResult:
@@ -73,9 +72,18 @@ def _fitted(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:
 
 
 def _decoding(folder: Path) -> dict[str, Any]:
-    """The decoding settings that come with the weights; older folders have them in config.json."""
-    told = read_json(folder, "config.json") | read_json(folder, "generation_config.json", needed=False)
-    found = {name: told[name] for name in _DECODE if told.get(name) is not None}
+    """The decoding settings that come with the weights; where there are none, those of its task of summarization.
+
+    A search with several beams is transformers' own, also in what it does not tell; ``early_stopping`` null, as an
+    export writes it, is raysum's.
+    """
+    files = Files(folder)
+    told = files.generation
+    if all(told.get(name) is None for name in (*_SEARCH, *_LENGTHS)):
+        told = told | files.task("summarization")
+    found = {name: told[name] for name in (*_SEARCH, *_FORCED) if told.get(name) is not None}
+    if found.get("num_beams", 1) != 1:
+        found = _THEIRS | {"early_stopping": told.get("early_stopping", False)} | found
     return found | {name: max(told[name] - 1, 0) for name in _LENGTHS if isinstance(told.get(name), int)}
 
 

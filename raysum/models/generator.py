@@ -165,9 +165,8 @@ class Generator(nn.Module):
         layers, norm = self._stack()
         total = pointer = None
         for number, (layer, kept) in enumerate(zip(layers, keys, strict=True)):
-            turn = None if cache is None else Turn(cache, number)
             asked = number in attention if isinstance(attention, frozenset) else attention
-            x, share, pointer = layer(x, kept, asked, turn, **({} if bias is None else {"bias": bias}))
+            x, share, pointer = layer(x, kept, asked, Turn(number, cache, bias))
             total = share if total is None else total if share is None else total + share
         return norm(x), total, pointer
 

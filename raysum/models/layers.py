@@ -88,7 +88,10 @@ class FeedForward(nn.Module):
         super().__init__()
         made = backbone_of(spec)
         self.activation, self.gated = made.activation, made.gated
-        self.inner = xavier_linear(spec.width, spec.ffn * (1 + made.gated), made.bias)
+        if made.gated:
+            self.inner: nn.Linear = Projection(spec.width, 2, made.bias, spec.ffn)
+        else:
+            self.inner = xavier_linear(spec.width, spec.ffn, made.bias)
         self.outer = xavier_linear(spec.ffn, spec.width, made.bias)
         self.dropout = Dropout(spec.ffn_dropout)
 
@@ -211,15 +214,12 @@ class DecoderLayer(nn.Module):
         self.ffn = FeedForward(spec)
         self.around_ffn = Residual(spec)
 
-    def forward(
-        self, x: Tensor, keys: SourceKeys, attention: Asked, turn: Turn | None = None, bias: Tensor | None = None
-    ) -> Attended:
-        """x [B, K, D] all target positions, or with ``turn`` the newest token of each beam, [B, R, D]; ``bias`` of the
-        self-attention's scores.
+    def forward(self, x: Tensor, keys: SourceKeys, attention: Asked, turn: Turn) -> Attended:
+        """x [B, K, D] all target positions, or in a decoding step the newest token of each beam, [B, R, D].
 
         Returns the new x and, if asked for, the attention to paragraphs [B, K or R, M] or tokens [B, K or R, M, N].
         """
-        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), turn, bias))
+        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), turn))
         read, share, pointer = self.cross(self.around_cross.enter(x), keys, attention)
         x = self.around_cross.leave(x, read)
         return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x))), share, pointer
@@ -228,13 +228,13 @@ class DecoderLayer(nn.Module):
 class CausalSelfAttention(SelfAttention):
     """Each target position attends to itself and those before it."""
 
-    def forward(self, x: Tensor, turn: Turn | None = None, bias: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, turn: Turn) -> Tensor:
         query, key, value = self.split(self.qkv(x))
-        if turn is None:
-            context = attend(query, key, value, causal=True, dropout=self.dropout.active, bias=bias)
+        if turn.cache is None:
+            context = attend(query, key, value, causal=True, dropout=self.dropout.active, bias=turn.bias)
         else:
             kept = turn.cache.append(turn.layer, key, value)
-            context = attend(query, *kept, dropout=self.dropout.active, bias=bias)
+            context = attend(query, *kept, dropout=self.dropout.active, bias=turn.bias)
         return self.out(merge_heads(context))
 
 

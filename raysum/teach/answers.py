@@ -51,12 +51,12 @@ class Answers:
     def __contains__(self, key: str) -> bool:
         return key in self._places
 
+    def __len__(self) -> int:
+        return len(self._places)
+
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
-
-    def keys(self) -> frozenset[str]:
-        return frozenset(self._places)
 
     def get(self, key: str) -> Answer | None:
         with self._lock:

@@ -61,15 +61,15 @@ def teach(
     with held(path, path.with_name(f".{path.name}.lock")):
         with answers_in(kept) as answers:
             answers.note(task.prompts.sha256, task.prompts.summary)
-            known, todo = answers.keys(), _counted(found, task, answers)
+            known, todo = len(answers), _to_teach(found, task, answers)
         missing, spent = dict[str, str](), False
         if todo:
             on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
             with ray_session(config.address) if on_ray else nullcontext():
-                missing, spent = _followed((_ask_on_ray if on_ray else _ask_here)(found, task, known, todo), todo)
+                missing, spent = _followed((_ask_on_ray if on_ray else _ask_here)(found, task, todo), len(todo))
         with answers_in(kept) as answers:
             figures = write(found, task, answers, path, missing)
-            asked = len(answers.keys()) - len(known)
+            asked = len(answers) - known
     return TeachResult({**figures, "answers": asked, "spent": spent, "seconds": round(time.monotonic() - began, 2)})
 
 
@@ -82,8 +82,8 @@ def _check_place(out: Path, kept: Path, named: list[str | Path]) -> None:
             raise UserError(f"{out} would be read as one of the clusters; choose an --out elsewhere")
 
 
-def _counted(sources: list[RawSource], task: Task, answers: Answers) -> int:
-    """How many different clusters are to be asked about; it is said. Raises UserError where no cluster can be read."""
+def _to_teach(sources: list[RawSource], task: Task, answers: Answers) -> frozenset[str]:
+    """The keys of clusters to be asked about; how many is said. Raises UserError where no cluster can be read."""
     todo, counts, first = set[str](), Counter[str](), ""
     for source in sources:
         for item in items(source, task):
@@ -102,10 +102,11 @@ def _counted(sources: list[RawSource], task: Task, answers: Answers) -> int:
     if done := counts["to teach"] - len(todo):
         told.append(f"{done} are answered already or the same as another")
     say("; ".join(told))
-    return len(todo)
+    return frozenset(todo)
 
 
 def _is_done(item: Item, config: TeachConfig, answers: Answers) -> bool:
+    """Whether nothing is left to be asked; of a rejected answer no citations are."""
     if item.key not in answers:
         return False
     if not config.cite or item.cite_key in answers:
@@ -136,18 +137,15 @@ def _followed(outcomes: Iterator[Outcome], todo: int) -> tuple[dict[str, str], b
     return missing, spent
 
 
-def _briefs(source: RawSource, task: Task, known: frozenset[str]) -> Iterator[Brief]:
-    """Of the clusters that are to be asked about; those all of whose answers are ``known`` are left out."""
-    config = task.config
-    for item in items(source, task):
-        if item.key and not (item.key in known and (not config.cite or item.cite_key in known)):
-            yield brief_of(item, config)
+def _briefs(source: RawSource, task: Task, todo: frozenset[str]) -> Iterator[Brief]:
+    """Of the clusters whose keys are in ``todo``."""
+    return (brief_of(item, task.config) for item in items(source, task) if item.key in todo)
 
 
-def _ask_here(sources: list[RawSource], task: Task, known: frozenset[str], todo: int) -> Iterator[Outcome]:
+def _ask_here(sources: list[RawSource], task: Task, todo: frozenset[str]) -> Iterator[Outcome]:
     asker = Asker(task)
     try:
-        briefs = (brief for source in sources for brief in _briefs(source, task, known))
+        briefs = (brief for source in sources for brief in _briefs(source, task, todo))
         yield from ask_here(asker, briefs, task.config.concurrency)
     finally:
         asker.close()
@@ -164,17 +162,17 @@ class _Asking:
         return {"outcomes": pickle.dumps([one if isinstance(one, Outcome) else self.asker(one) for one in given])}
 
 
-def _ask_on_ray(sources: list[RawSource], task: Task, known: frozenset[str], todo: int) -> Iterator[Outcome]:
+def _ask_on_ray(sources: list[RawSource], task: Task, todo: frozenset[str]) -> Iterator[Outcome]:
     """The actor is on this machine, where the answers are kept. No exception leaves a task, as in `raysum prepare`."""
     import ray.data
 
     quiet_data()
     at_once = task.config.concurrency
-    in_call = max(1, min(_IN_CALL, todo // (_CALLS * at_once)))
+    in_call = max(1, min(_IN_CALL, len(todo) // (_CALLS * at_once)))
 
     def read(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
-            briefs = _briefs(sources[row["source"]], task, known)
+            briefs = _briefs(sources[row["source"]], task, todo)
             while some := list(islice(briefs, in_call)):
                 yield {"briefs": pickle.dumps(some)}
         except Exception:

@@ -73,7 +73,10 @@ def save_tokenizer(folder: Path, stored: bytes) -> None:
 
 
 def save_decoding(folder: Path, spec: FamilySpec, settings: DecodeConfig) -> None:
-    """Write generation_config.json; its lengths count the start of a target, which ours do not."""
+    """Write generation_config.json; its lengths count the start of a target, which ours do not.
+
+    Where ``early_stopping`` is null transformers takes false, and an import raysum's own search, as it was.
+    """
     marks = spec.marks
     _write(
         folder / "generation_config.json",

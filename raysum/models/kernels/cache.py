@@ -82,7 +82,8 @@ class Cache:
 
 @dataclass(frozen=True)
 class Turn:
-    """A layer's part in a decoding step."""
+    """A layer's part in reading target positions: all at once, or with a ``cache`` the newest token of each beam."""
 
-    cache: Cache
-    layer: int
+    layer: int = 0
+    cache: Cache | None = None
+    bias: Tensor | None = None  # of the scores of its self-attention, [..., H, Q, T]

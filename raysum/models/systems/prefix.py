@@ -63,10 +63,10 @@ class Own:
     query: Tensor
 
     @classmethod
-    def of(cls, key: Tensor, value: Tensor, turn: Turn | None) -> "Own":
+    def of(cls, key: Tensor, value: Tensor, turn: Turn) -> "Own":
         """From those of all positions [B, H, K, dh]; in a decoding step from those of each beam's newest token."""
         count = key.shape[2]
-        if turn is None:
+        if turn.cache is None:
             place = torch.arange(count, device=key.device)
             return cls(key, value, (place <= place[:, None])[None, None], place[None], place)
         key, value, mask = turn.cache.append(turn.layer, key, value)
@@ -92,8 +92,8 @@ class PrefixLayer(nn.Module):
         y, keys = self.attention.read(self.around_attention.enter(x), layout)
         return self._finish(x, y), keys
 
-    def forward(self, x: Tensor, keys: PrefixKeys, attention: Asked, turn: Turn | None = None) -> Attended:
-        """x [B, K, D] all target positions, or with ``turn`` the newest token of each beam, [B, R, D]."""
+    def forward(self, x: Tensor, keys: PrefixKeys, attention: Asked, turn: Turn) -> Attended:
+        """x [B, K, D] all target positions, or in a decoding step the newest token of each beam, [B, R, D]."""
         y, weights = self.attention(self.around_attention.enter(x), keys, turn)
         return self._finish(x, y), by_paragraph(weights, keys) if attention else None, None
 

@@ -45,7 +45,7 @@ class BlockAttention(SelfAttention):
         keys = PrefixKeys.of(qkv[:, x.shape[1] :][index], mask, index[..., None], layout, self.heads)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), keys
 
-    def forward(self, x: Tensor, keys: PrefixKeys, turn: Turn | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, keys: PrefixKeys, turn: Turn) -> tuple[Tensor, Tensor]:
         query, key, value = split_heads(self.qkv(x), self.heads, 3)
         own = Own.of(key, value, turn)
         filled = keys.length[:, None] % self.block
@@ -98,11 +98,11 @@ class CompressedAttention(nn.Module):
         context = attend(query, keys.key, keys.value, past, dropout=self.dropout.active)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, layout.in_source)), keys
 
-    def forward(self, x: Tensor, keys: CompressedKeys, turn: Turn | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, keys: CompressedKeys, turn: Turn) -> tuple[Tensor, Tensor]:
         width, c = x.shape[2], self.compression
         query, kv = self.qkv(x).split([width, 2 * width], -1)
         # the c tokens up to each one are compressed: a group where they end one, else masked
-        if turn is None:
+        if turn.cache is None:
             windows = torch.cat([keys.last, kv], 1).unfold(1, c, 1).transpose(2, 3)
         else:
             before = turn.cache.newest.get(turn.layer, keys.last[:, None].expand(-1, x.shape[1], -1, -1))

@@ -97,10 +97,10 @@ class RelativeAttention(nn.Module):
         recall = Recall.of(past[index], mask, index[..., None], layout, self.heads, codes=(codes,), later=[])
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), recall
 
-    def forward(self, x: Tensor, keys: Recall, turn: Turn | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, keys: Recall, turn: Turn) -> tuple[Tensor, Tensor]:
         (query,) = split_heads(self.query(x), self.heads, 1)
         key, value = split_heads(self.source(x), self.heads, 2)
-        if turn is not None:
+        if turn.cache is not None:
             context, weights = self._step(query, Own.of(key, value, turn), keys, turn.cache.length - 1)
             return self.out(merge_heads(context)), weights
         old, mask, gone = [keys.key, keys.value], keys.mask, 0

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.prepare.config import split_of
-from raysum.prepare.documents.read import SUFFIXES, is_document
+from raysum.prepare.documents.read import SUFFIXES
 from raysum.prepare.sources.fetched import as_asked, head, origin, placed, present, stand_in
-from raysum.prepare.sources.folders import cluster_folders, document_folders, left_out, listed, read_folder, unclear
+from raysum.prepare.sources.folders import cluster_folders, document_folders, listed, parted, read_folder, unclear
 from raysum.prepare.sources.formats import FORMATS, TOLD, format_of, named
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
@@ -161,8 +161,9 @@ def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     if clusters == [folder] and any(cluster_folders(item) for item in splits):
         _say_left_out(folder, [item.name for item in listed(folder) if item not in splits])
     elif clusters:
-        _say_left_out(folder, left_out(folder, clusters))
-        size = sum(file.stat().st_size for file in folder.rglob("*") if is_document(file) and file.is_file())
+        documents, left_out = parted(folder, clusters)
+        _say_left_out(folder, left_out)
+        size = sum(file.stat().st_size for file in documents if file.is_file())
         return [RawSource(folder, _split_in_name(folder), read_folder, size)]
     if not rows and not splits:
         kinds = f"neither files of clusters ({TOLD}) nor folders of documents ({', '.join(SUFFIXES)})"

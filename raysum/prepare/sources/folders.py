@@ -87,12 +87,17 @@ def unclear(folder: Path, files: list[Path], inner: list[Path]) -> UserError:
     )
 
 
-def left_out(folder: Path, clusters: list[Path]) -> list[str]:
-    """What is visible in ``folder`` and in its ``clusters`` and is none of their documents."""
-    own = {*clusters}
-    items = [item for one in dict.fromkeys([folder, *clusters]) for item in listed(one) if item not in own]
-    read = {item for item in items if item.parent in own and is_document(item) and not item.is_dir()}
-    return [f"{item.relative_to(folder)}{'/' * item.is_dir()}" for item in items if item not in read]
+def parted(folder: Path, clusters: list[Path]) -> tuple[list[Path], list[str]]:
+    """The documents of the ``clusters`` of ``folder``, and what else is visible in all of these."""
+    own, documents, left_out = {*clusters}, list[Path](), list[str]()
+    for one in dict.fromkeys([folder, *clusters]):
+        for item in listed(one):
+            is_folder = item.is_dir()
+            if one in own and is_document(item) and not is_folder:
+                documents.append(item)
+            elif item not in own:
+                left_out.append(f"{item.relative_to(folder)}{'/' * is_folder}")
+    return documents, left_out
 
 
 def listed(folder: Path) -> list[Path]:
