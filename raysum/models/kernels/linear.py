@@ -101,7 +101,8 @@ class LaidOut(nn.Module):
 def _replace(model: Any, make: Callable[[Tensor, Tensor | None], nn.Module | None]) -> None:
     if getattr(model, "output", model) is None:
         model.output = make(model.embedding.weight, model.embedding.bias)
-    for module in list(model.modules()):
+    parents = [module for module in model.modules() if not isinstance(module, nn.Linear)]  # replaced ones are let go
+    for module in parents:
         for name, child in module.named_children():
             if isinstance(child, nn.Linear) and (made := make(child.weight, child.bias)) is not None:
                 setattr(module, name, made)
