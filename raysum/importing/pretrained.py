@@ -9,6 +9,7 @@ from raysum.config.loading import apply_override, load_config, merge, section_of
 from raysum.config.sections import Config
 from raysum.data.recipe import Recipe
 from raysum.data.tokenizer import Tokenizer
+from raysum.errors import UserError
 from raysum.importing.huggingface.folder import read_json
 from raysum.importing.huggingface.loading import load, with_new
 from raysum.importing.huggingface.saving import save, save_decoding, save_tokenizer
@@ -25,6 +26,10 @@ _DECODE = (
     "num_beams", "length_penalty", "no_repeat_ngram_size", "early_stopping", "forced_bos_token_id",
     "forced_eos_token_id",
 )  # fmt: skip
+_SETTLED = (
+    "system", "vocabulary", "marks", "width", "ffn", "heads", "norm", "sinusoid", "tied_output", "positions",
+    "backbone",
+)  # fmt: skip
 _LENGTHS = ("min_length", "max_length")  # which count the start of a target, and ours do not
 
 
@@ -39,13 +44,20 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
     given: dict[str, Any] = {}
     for override in overrides:
         apply_override(given, {}, override)
-    mix = given.get("model") or {}
+    asked = given.get("model")
+    mix = {name: mix for name, mix in asked.items() if isinstance(mix, str)} if isinstance(asked, dict) else {}
     with new_folder(Path(out).expanduser().absolute()) as run_folder:
         found = load(place, mix.get("encoder"), mix.get("decoder"))
         tokenizer = Tokenizer.load(place, language)
         base = load_config(_SETTINGS).model_dump(mode="json", exclude={"model"})
-        model = {"model": _fitted(found.spec, tokenizer).model_dump(mode="json")}
+        fitted = _fitted(found.spec, tokenizer)
+        if len(tokenizer) != found.spec.vocabulary:
+            told = f"{len(tokenizer)} ids by its config.json and tokenizer, and rows for {found.spec.vocabulary}"
+            raise UserError(f"{place} has {told} in its weights; copy all its files again")
+        model = {"model": fitted.model_dump(mode="json")}
         config = section_of(Config, merge(base, model | {"decode": _decoding(place)}), overrides)
+        if settled := [name for name in _SETTLED if getattr(config.model, name, None) != getattr(fitted, name)]:
+            raise UserError(f"model.{settled[0]} is told by the weights of {place}; leave it out")
         recipe = Recipe(
             normalize=tokenizer.suggested_normalization(),
             max_paragraphs=config.source.max_paragraphs,
@@ -105,7 +117,7 @@ def export_pretrained(run: str, out: str, checkpoint: str = "best") -> Exported:
         model = restore(opened, checkpoint, torch.device("cpu"))
         weights = {name: value.detach() for name, value in model.named_parameters()}
         save(folder, spec, weights)
-        save_tokenizer(folder, opened.vocabulary.read_bytes())
+        save_tokenizer(folder, Tokenizer.load(opened.vocabulary))
         save_decoding(folder, spec, opened.decode)
     if "L" in spec.encoder:
         say("transformers reads paragraphs joined, and this model was made to read each alone: its summaries differ")
