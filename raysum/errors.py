@@ -19,12 +19,13 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str):
-        message = _CONTROL.sub(_spelled, _JOINED.sub(r"\1://", without_users(message)))
+        message = spelled(_JOINED.sub(r"\1://", without_users(message)))
         super().__init__(re.sub(rf"(\S{{{_LONGEST}}})\S+", r"\1...", message))
 
 
-def _spelled(found: re.Match[str]) -> str:
-    return repr(found[0])[1:-1]
+def spelled(text: str) -> str:
+    """``text`` for a terminal, with what that would obey as Python writes it."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def without_users(text: str) -> str:
