@@ -50,7 +50,7 @@ def refused(folder: Path, words: str, *overrides: str) -> None:
     with pytest.raises(UserError) as told:
         import_checkpoint("huggingface", str(folder), str(folder.parent / "run"), overrides=overrides)
     assert words in str(told.value)
-    assert {one.name for one in folder.parent.iterdir()} <= {"folder", ".run.lock"}
+    assert {one.name for one in folder.parent.iterdir()} <= {"folder", ".run.lock", "t5"}
 
 
 def changed(name: str, **changes: Any) -> Edit:
@@ -228,6 +228,25 @@ def test_a_bin_runs_nothing_and_fills_no_memory(folder, make, words, recwarn):
     make(folder / "pytorch_model.bin")
     refused(folder, words)
     assert not (folder / "executed").exists() and not recwarn.list
+
+
+def test_transformers_runs_nothing_where_it_makes_the_tokenizer(folder, monkeypatch):
+    """It asks whether code of the folder may run, and the answer may come from anywhere."""
+    (folder / "tokenizer.json").unlink()
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "own.py").write_text(f"open({str(folder / 'executed')!r}, 'w')\n\n\nclass Own:\n    pass\n")
+    changed("tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Own", "own.Own"]}, tokenizer_class="Own")(folder)
+    changed("config.json", auto_map={"AutoConfig": "own.Own"}, model_type="own")(folder)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(UserError, match="has no tokenizer.json, and transformers cannot make it of merges.txt"):
+        Tokenizer.load(folder)
+    assert not (folder / "executed").exists()
+
+
+def test_a_tokenizer_of_another_model(folder, tmp_path):
+    published_tokenizer(tmp_path / "t5", "t5")
+    (folder / "tokenizer.json").write_bytes((tmp_path / "t5" / "tokenizer.json").read_bytes())
+    refused(folder, "texts end with id 2 by its config.json, and with 1 by its tokenizer.json")
 
 
 # What a user asks for

@@ -94,7 +94,7 @@ def _content(folder: Path) -> bytes:
         return (folder / _FILE).read_bytes()
     transformers = needs("transformers", f"{folder}, which has {former[0]} and no {_FILE},")
     try:
-        found = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        found = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return found.backend_tokenizer.to_str().encode()
     except Exception as error:  # of many kinds
         raise UserError(
@@ -104,12 +104,18 @@ def _content(folder: Path) -> bytes:
 
 
 def _marks(tokenizer: Any, files: Files, size: int, language: str | None) -> Marks:
-    end = _first(files.id("eos_token_id"), _id(tokenizer, files, "eos_token"))
+    told, own = files.id("eos_token_id"), _id(tokenizer, files, "eos_token")
+    end = _first(told, own)
     pad = _first(files.id("pad_token_id"), _id(tokenizer, files, "pad_token"))
     start, target_prefix, prefix, suffix = _around_texts(tokenizer, files, language)
     for name, id in (("end", end), ("padding", pad), ("start of a target", start)):
         if id is None or not 0 <= id < size:
             raise UserError(f"{files.folder} does not tell the id of the {name}, as its config.json should")
+    if own not in (None, end):
+        raise UserError(
+            f"{files.folder}: texts end with id {told} by its config.json, and with {own} by its tokenizer.json: "
+            "they are of different models; copy both from one"
+        )
     if pad == end:
         raise UserError(
             f"{files.folder} has the id {pad} for both the end and padding, so that no model could learn to end; "
