@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from raysum.cli.app import main
 from raysum.data.tokenizer import Tokenizer
+from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.importing.checkpoint import export_checkpoint, import_checkpoint
 from raysum.models.specs.backbone import Backbone
@@ -265,6 +266,13 @@ def test_a_tokenizer_of_another_model(folder, tmp_path):
 )  # fmt: skip
 def test_what_weights_tell_is_not_chosen(folder, override, words):
     refused(folder, words, override)
+
+
+@pytest.mark.parametrize("mix", ["SS", "LL"])
+def test_what_is_longer_than_the_positions_is_cut(folder, tmp_path, mix):
+    import_checkpoint("huggingface", str(folder), str(tmp_path / "run"), overrides=[f"model.encoder={mix}"])
+    text = "The bridge of Sarsu fell into the river. " * 400
+    assert Summarizer.load(tmp_path / "run", max_length=4, num_beams=1, min_length=0).summarize("", [text]).summary
 
 
 def test_training_with_a_folder_in_place_of_a_run(folder, tmp_path, monkeypatch, capsys):

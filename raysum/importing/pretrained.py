@@ -52,10 +52,10 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
         base = load_config(_SETTINGS).model_dump(mode="json", exclude={"model"})
         fitted = _fitted(found.spec, tokenizer)
         if len(tokenizer) != found.spec.vocabulary:
-            told = f"{len(tokenizer)} ids by its config.json and tokenizer, and rows for {found.spec.vocabulary}"
-            raise UserError(f"{place} has {told} in its weights; copy all its files again")
-        model = {"model": fitted.model_dump(mode="json")}
-        config = section_of(Config, merge(base, model | {"decode": _decoding(place)}), overrides)
+            ids = f"{len(tokenizer)} ids by its config.json and tokenizer, and rows for {found.spec.vocabulary}"
+            raise UserError(f"{place} has {ids} in its weights; copy all its files again")
+        told = {"model": fitted.model_dump(mode="json"), "source": _reading(found.spec, base["source"])}
+        config = section_of(Config, merge(base, told | {"decode": _decoding(place)}), overrides)
         if settled := [name for name in _SETTLED if getattr(config.model, name, None) != getattr(fitted, name)]:
             raise UserError(f"model.{settled[0]} is told by the weights of {place}; leave it out")
         recipe = Recipe(
@@ -82,6 +82,17 @@ def _fitted(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:
         return fitted
     documents = marks.joined_end[: len(marks.joined_end) - len(marks.suffix)]
     return fitted.model_copy(update={"backbone": made.model_copy(update={"global_ids": documents})})
+
+
+def _reading(spec: FamilySpec, usual: dict[str, Any]) -> dict[str, int]:
+    """How much is read and learned to write, where the tables of positions end before what is ``usual``."""
+    made = spec.backbone
+    if made is None or made.places != "learned":
+        return {}
+    source, target = (rows - made.place_offset for rows in (made.source_places, made.target_places))
+    read = {"max_tokens": source} if spec.joins_paragraphs else {}
+    most = read | {"paragraph_tokens": source, "target_tokens": target}
+    return {name: min(usual[name] or places, places) for name, places in most.items()}
 
 
 def _decoding(folder: Path) -> dict[str, Any]:
