@@ -119,6 +119,8 @@ def _published(path: str) -> _Donor:
             )
     check(folder, _PUBLISHED, "model.safetensors")
     config, vocabulary = read_json(folder / _PUBLISHED), folder / "tokenizer.json"
+    if isinstance(config, dict) and config.get("is_encoder_decoder"):
+        raise UserError(f"{path} begins no training; name the run that `raysum import huggingface {path}` makes of it")
 
     def serving(names: Iterable[str], spec: systems.Spec) -> dict[str | None, str]:
         try:

@@ -82,6 +82,11 @@ class Handler(BaseHTTPRequestHandler):
         elif act.get("drop"):
             self.close_connection = True
             self.connection.close()
+        elif "raw" in act:
+            self.close_connection = True
+            self.wfile.write(act["raw"].encode("latin1"))
+        elif "told" in act:
+            self.reply(200, act["told"])
         elif "html" in act:
             self.send(200, act["html"].encode(), "text/html")
         elif "status" in act:

@@ -18,6 +18,7 @@ from raysum.runtime.storage import converted
 
 _PRESETS = Path(__file__).parents[1] / "presets"
 _OF_A_RUN = ("data", "mixed", "data_weights", "out", "run")  # what another training will be told anew
+_LARGEST = 64 << 20  # bytes of a text
 _MOST, _DEEPEST = 100_000, 30  # values in a YAML text, an alias counted each time, and how deep they are nested
 
 
@@ -66,6 +67,8 @@ def read_values(name: str, within: tuple[str, ...] = ()) -> tuple[dict[str, Any]
         values, places = parse_yaml(read_text(Path(config)), config)
         own = {key: value for key, value in values.items() if key not in _OF_A_RUN}
         return merge(own, {"train": {"start": os.path.abspath(name)}}), places
+    if os.path.isfile(os.path.join(name, "config.json")):
+        raise UserError(f"{name} is a published model; `raysum import huggingface {name} --out RUN` makes a run of it")
     values, places = read_yaml(name, _PRESETS, "preset")
     given = values.pop("extends", None)
     if given is None:
@@ -101,7 +104,12 @@ def read_yaml(name: str, folder: Path, noun: str) -> tuple[dict[str, Any], dict[
 def read_text(path: Path) -> str:
     """Raises UserError where a file that the user named is not there, or not in UTF-8."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise UserError(
+                f"{path} is larger than {_LARGEST >> 20} MiB, and no text that a person wrote; name another"
+            )
         return content.decode("utf-8-sig")  # line ends as they are: citations count characters
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}); {converted(content, path)}") from None

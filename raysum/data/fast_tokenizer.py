@@ -18,6 +18,7 @@ from raysum.models.marks import Marks
 from raysum.runtime.extras import needs
 
 _READ = 64  # characters for each token: what is longer is not encoded to be counted
+_UNHEARD_OF = "\U0010fffe"  # a character that no vocabulary has
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _NEWLINE, _AROUND_NEWLINE = "<n>", re.compile(" ?<n> ?")  # how PEGASUS writes the end of a line
 # Byte-level pieces are written in characters that can be seen: a byte that is none by itself has one from 256 on.
@@ -121,7 +122,8 @@ class FastTokenizer(Tokenizer):
             normal += text[last:start]
             starts.append(len(normal))
             normal, last = normal + normalize(text[start:end], how), end
-        ids, ends = zip(*self._encode(normal), strict=True) if normal else ((), ())
+        found = self._encode(normal)  # of a text that the tokenizer leaves out as a whole nothing
+        ids, ends = zip(*found, strict=True) if found else ((), ())
         cuts = np.searchsorted(np.maximum.accumulate([*ends, len(normal)]), starts[1:], "right").tolist()
         return [[*ids[a:b]] for a, b in pairwise([0, *cuts, len(ids)])] if starts else []
 
@@ -161,6 +163,7 @@ def opened(told: dict[str, Any], name: str) -> Any:
 
     try:
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(told))
+        tokenizer.encode(_UNHEARD_OF)
     except Exception as error:  # the library has no class of its own
         raise UserError(f"{name} is no tokenizer.json that reads: {' '.join(str(error).split())}") from None
     tokenizer.no_truncation()
@@ -203,6 +206,6 @@ def _stored_marks(told: dict[str, Any], name: str) -> Marks:
 def _parsed(content: bytes, name: str) -> dict[str, Any]:
     try:
         told = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{name} is no tokenizer.json that reads: {error}") from None
     return told if isinstance(told, dict) else {}

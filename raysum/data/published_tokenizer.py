@@ -34,16 +34,18 @@ def read_folder(folder: Path, language: str | None = None) -> bytes:
     try:
         told = json.loads(content)
         kind, decoder = told["model"].get("type"), (told.get("decoder") or {}).get("type")
-    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        for token in told.get("added_tokens") or ():
+            token["special"] = token.get("special", False) or token.get("content") == _BETWEEN_DOCUMENTS
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{folder / _FILE} is no tokenizer.json that reads: {error!r}") from None
     if kind == "WordPiece":
         return content
     if decoder not in _DECODERS:
         raise UserError(f"{folder / _FILE} decodes by {decoder}; those read are {', '.join(_DECODERS)}")
     told |= {"truncation": None, "padding": None}
-    for token in told.get("added_tokens", ()):
-        token["special"] = token.get("special", False) or token.get("content") == _BETWEEN_DOCUMENTS
     tokenizer, files = opened(told, str(folder / _FILE)), Files(folder)
+    if not tokenizer.encode(_PROBES[0], add_special_tokens=False).ids:
+        raise UserError(f"{folder / _FILE} has no pieces for letters; copy it again")
     size = files.id("vocab_size") or tokenizer.get_vocab_size()
     stored = {"marks": _marks(tokenizer, files, size, language).model_dump(), "vocabulary": size, "tokenizer": told}
     ordinary = set(tokenizer.get_vocab().values()) - _special(tokenizer).keys()
@@ -72,19 +74,20 @@ class Files:
         """``decoder_start_token_id`` and its like, of generation if it is told there; the first of several."""
         found = _first(self.generation.get(name), self.config.get(name))
         found = found[0] if isinstance(found, list) and found else found
-        return found if isinstance(found, int) else None
+        return found if type(found) is int else None
 
     def token(self, name: str) -> str | None:
         """``pad_token`` and its like."""
         found = self.names.get(name, _USUAL.get(name))
-        return found.get("content") if isinstance(found, dict) else found
+        found = found.get("content") if isinstance(found, dict) else found
+        return found if isinstance(found, str) else None
 
     def _read(self, name: str) -> dict[str, Any]:
         file = self.folder / name
         try:
             told = json.loads(file.read_bytes()) if file.is_file() else {}
-        except ValueError as error:
-            raise UserError(f"{file} does not read: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{file} does not read: {error}; copy it again") from None
         return told if isinstance(told, dict) else {}
 
 
@@ -99,7 +102,7 @@ def _content(folder: Path) -> bytes:
         return (folder / _FILE).read_bytes()
     transformers = needs("transformers", f"{folder}, which has {former[0]} and no {_FILE},")
     try:
-        found = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        found = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return found.backend_tokenizer.to_str().encode()
     except Exception as error:  # of many kinds
         raise UserError(
@@ -109,12 +112,23 @@ def _content(folder: Path) -> bytes:
 
 
 def _marks(tokenizer: Any, files: Files, size: int, language: str | None) -> Marks:
-    end = _first(files.id("eos_token_id"), _id(tokenizer, files, "eos_token"))
+    told, own = files.id("eos_token_id"), _id(tokenizer, files, "eos_token")
+    end = _first(told, own)
     pad = _first(files.id("pad_token_id"), _id(tokenizer, files, "pad_token"))
     start, target_prefix, prefix, suffix = _around_texts(tokenizer, files, language)
     for name, id in (("end", end), ("padding", pad), ("start of a target", start)):
-        if id is None or id >= size:
+        if id is None or not 0 <= id < size:
             raise UserError(f"{files.folder} does not tell the id of the {name}, as its config.json should")
+    if own not in (None, end):
+        raise UserError(
+            f"{files.folder}: texts end with id {told} by its config.json, and with {own} by its tokenizer.json: "
+            "they are of different models; copy both from one"
+        )
+    if pad == end:
+        raise UserError(
+            f"{files.folder} has the id {pad} for both the end and padding, so that no model could learn to end; "
+            "give pad_token_id another in its config.json"
+        )
     unknown = _id(tokenizer, files, "unk_token")
     masks = (_id(tokenizer, files, "mask_token"), tokenizer.token_to_id("<extra_id_0>"), unknown, pad)
     lines, documents = (_known_id(tokenizer, name) for name in (_LINE_END, _BETWEEN_DOCUMENTS))

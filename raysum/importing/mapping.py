@@ -47,6 +47,8 @@ def read(arrays: Arrays, code: str, parts: Iterable[Part], spare: Iterable[str] 
     state, unknown = {}, arrays.keys() - set(spare)
     for name, found in names(code, parts):
         turned = [arrays[one].T if one.endswith("/kernel") else arrays[one] for one in found]
+        if len({array.shape[1:] for array in turned}) > 1 or not all(array.ndim for array in turned):
+            raise ValueError(f"the shapes of {' and '.join(found)} do not go together")
         state[name] = torch.from_numpy(np.concatenate(turned))
         unknown -= set(found)
     broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]

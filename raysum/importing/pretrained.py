@@ -10,6 +10,7 @@ from raysum.config.sections import Config
 from raysum.data.published_tokenizer import Files
 from raysum.data.recipe import Recipe
 from raysum.data.tokenizer import Tokenizer
+from raysum.errors import UserError
 from raysum.importing.huggingface.loading import load, with_new
 from raysum.importing.huggingface.saving import save, save_decoding, save_tokenizer
 from raysum.models.specs.family import FamilySpec
@@ -23,6 +24,10 @@ from raysum.systems import Spec
 _SETTINGS = "bart-base"  # the preset that tells how imported weights are read, trained and decoded
 _FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 _SEARCH = ("num_beams", "length_penalty", "no_repeat_ngram_size", "early_stopping")
+_SETTLED = (
+    "system", "vocabulary", "marks", "width", "ffn", "heads", "norm", "sinusoid", "tied_output", "positions",
+    "backbone",
+)  # fmt: skip
 _LENGTHS = ("min_length", "max_length")  # which count the start of a target, and ours do not
 _THEIRS = {"length_penalty": 1.0, "no_repeat_ngram_size": 0}  # of transformers, where a folder tells of beams alone
 
@@ -38,13 +43,20 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
     given: dict[str, Any] = {}
     for override in overrides:
         apply_override(given, {}, override)
-    mix = given.get("model") or {}
+    asked = given.get("model")
+    mix = {name: mix for name, mix in asked.items() if isinstance(mix, str)} if isinstance(asked, dict) else {}
     with new_folder(Path(out).expanduser().absolute()) as run_folder:
         found = load(place, mix.get("encoder"), mix.get("decoder"))
         tokenizer = Tokenizer.load(place, language)
         base = load_config(_SETTINGS).model_dump(mode="json", exclude={"model"})
-        model = {"model": _fitted(found.spec, tokenizer).model_dump(mode="json")}
-        config = section_of(Config, merge(base, model | {"decode": _decoding(place)}), overrides)
+        fitted = _fitted(found.spec, tokenizer)
+        if len(tokenizer) != found.spec.vocabulary:
+            ids = f"{len(tokenizer)} ids by its config.json and tokenizer, and rows for {found.spec.vocabulary}"
+            raise UserError(f"{place} has {ids} in its weights; copy all its files again")
+        told = {"model": fitted.model_dump(mode="json"), "source": _reading(found.spec, base["source"])}
+        config = section_of(Config, merge(base, told | {"decode": _decoding(place)}), overrides)
+        if settled := [name for name in _SETTLED if getattr(config.model, name, None) != getattr(fitted, name)]:
+            raise UserError(f"model.{settled[0]} is told by the weights of {place}; leave it out")
         recipe = Recipe(
             normalize=tokenizer.suggested_normalization(),
             max_paragraphs=config.source.max_paragraphs,
@@ -69,6 +81,17 @@ def _fitted(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:
         return fitted
     documents = marks.joined_end[: len(marks.joined_end) - len(marks.suffix)]
     return fitted.model_copy(update={"backbone": made.model_copy(update={"global_ids": documents})})
+
+
+def _reading(spec: FamilySpec, usual: dict[str, Any]) -> dict[str, int]:
+    """How much is read and learned to write, where the tables of positions end before what is ``usual``."""
+    made = spec.backbone
+    if made is None or made.places != "learned":
+        return {}
+    source, target = (rows - made.place_offset for rows in (made.source_places, made.target_places))
+    read = {"max_tokens": source} if spec.joins_paragraphs else {}
+    most = read | {"paragraph_tokens": source, "target_tokens": target}
+    return {name: min(usual[name] or places, places) for name, places in most.items()}
 
 
 def _decoding(folder: Path) -> dict[str, Any]:
@@ -113,7 +136,7 @@ def export_pretrained(run: str, out: str, checkpoint: str = "best") -> Exported:
         model = restore(opened, checkpoint, torch.device("cpu"))
         weights = {name: value.detach() for name, value in model.named_parameters()}
         save(folder, spec, weights)
-        save_tokenizer(folder, opened.vocabulary.read_bytes())
+        save_tokenizer(folder, Tokenizer.load(opened.vocabulary))
         save_decoding(folder, spec, opened.decode)
     if "L" in spec.encoder:
         say("transformers reads paragraphs joined, and this model was made to read each alone: its summaries differ")

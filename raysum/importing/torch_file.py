@@ -6,6 +6,7 @@ import pickle
 import re
 import shutil
 import tempfile
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +38,7 @@ def read_checkpoint(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str
         if not isinstance(model, Mapping) or not isinstance(options, Mapping):
             raise UserError(f"{path} is no hiersumm checkpoint: that is a mapping with the keys 'model' and 'opt'")
         found = {str(name): value for name, value in model.items() if wanted(str(name))}
-        return {name: _array(name, value, path) for name, value in found.items()}, dict(options)
+        return {name: array_of(name, value, path) for name, value in found.items()}, dict(options)
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
@@ -46,14 +47,17 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
         found = _load(plain, path)
         if not isinstance(found, Mapping):
             raise UserError(f"{path} holds no mapping of names to tensors")
-        return {str(name): _array(name, value, path) for name, value in found.items()}
+        return {str(name): array_of(name, value, path) for name, value in found.items()}
 
 
-def _array(name: Any, value: Any, path: Path) -> np.ndarray:
-    """A copy in float32: the file may go. Raises UserError where ``value`` is no dense tensor of real numbers."""
+def array_of(name: Any, value: Any, path: Path) -> np.ndarray:
+    """A copy in float32: the file may go. Raises UserError where ``value`` is no dense tensor of real numbers, or tells
+    the same ones again and again: a small file would fill memory."""
     kind: Any = type(value).__name__
     if isinstance(value, Tensor):
         if not value.is_meta and value.layout == torch.strided and value.is_floating_point():
+            if value.nbytes > value.untyped_storage().nbytes():
+                raise UserError(f"{path} holds fewer numbers than {name} is of; save contiguous tensors")
             return value.detach().float().numpy().copy()
         kind = "a tensor without values" if value.is_meta else f"a tensor of {value.dtype}, {value.layout}"
     raise UserError(f"{path} holds {kind} in {name}, where dense tensors of real numbers are read; save them as such")
@@ -64,13 +68,15 @@ def _load(plain: Path, path: Path) -> Any:
     if mapped:  # PyTorch does not check tensors that it maps into memory
         try:
             with zipfile.ZipFile(plain) as archive:
-                bad = archive.testzip()
+                packed = (one.filename for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED)
+                bad = next(packed, None) or archive.testzip()  # PyTorch packs nothing, and a little may unpack to much
         except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError):
             bad = "its table of contents"
         if bad:
             raise UserError(f"{path} is damaged: {bad} is not what was written; copy the checkpoint again")
     try:
-        with safe_globals([argparse.Namespace]):
+        with safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what the file's makers did
             return torch.load(plain, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # whatever the bytes of a damaged file lead the unpickler to
         found = _GLOBAL.search(str(error)) if isinstance(error, pickle.UnpicklingError) else None

@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 from tqdm import TqdmWarning
 
+from raysum.errors import spelled
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", TqdmWarning)  # that a notebook without ipywidgets has plain bars
     from tqdm.auto import tqdm
@@ -38,9 +40,9 @@ def bar(items: Iterable[Any] | None = None, total: int | None = None, label: str
 def say(text: str) -> None:
     """One line: what is being done, or what was found."""
     if _watched():
-        tqdm.write(text, file=_stream())  # above the bars, which are drawn again
+        tqdm.write(spelled(text), file=_stream())  # above the bars, which are drawn again
     else:
-        print(text, file=sys.stderr, flush=True)
+        print(spelled(text), file=sys.stderr, flush=True)
 
 
 def _watched() -> bool:

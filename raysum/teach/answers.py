@@ -13,9 +13,11 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime.progress import say
+from raysum.runtime.storage import parsed
 
 _PATIENCE = 180  # seconds that a process of a killed start may live on
 _LOOK = 0.1
+_OURS = (b'{"key"', b'{"prompt"')  # how a line begins
 
 
 @dataclass(frozen=True)
@@ -108,19 +110,28 @@ class Answers:
         """Raises UserError where the file is something else. What a killed process has torn is passed over."""
         place, line = 0, b"\n"
         for line in self._file:
-            try:
-                told = json.loads(line)
-                if "prompt" in told:
-                    self._prompts.add(told["prompt"])
-                else:
-                    self._count(told["prompt_tokens"], told["completion_tokens"])
-                    self._places[told["key"]] = place
-            except (ValueError, TypeError, KeyError):
-                if line.strip(b"\0\n") and not line.strip(b"\0\n").startswith(b'{"'):
-                    raise UserError(f"{self.path} holds no answers; remove it, or choose another --out") from None
+            found = line.strip(b"\0\n")
+            told = next(parsed([found]), {})
+            if "prompt" in told:
+                self._prompts.add(str(told["prompt"]))
+            elif _is_answer(told):
+                self._count(told["prompt_tokens"], told["completion_tokens"])
+                self._places[told["key"]] = place
+            elif not any(found.startswith(begin[: len(found)]) for begin in _OURS):
+                raise UserError(f"{self.path} holds no answers; remove it, or choose another --out")
             place += len(line)
         if not line.endswith(b"\n"):
             os.write(self._out, b"\n")
+
+
+def _is_answer(told: Mapping[str, Any]) -> bool:
+    """Whether a line was written by :meth:`Answers.add`; of another there may be wrong words, and it is asked again."""
+    texts, counts = ("key", "text", "reason", "served"), ("prompt_tokens", "completion_tokens")
+    return (
+        told.keys() == {*texts, *counts}
+        and all(isinstance(told[name], str) for name in texts)
+        and all(type(told[name]) is int and told[name] >= 0 for name in counts)
+    )
 
 
 @contextmanager

@@ -18,11 +18,12 @@ from raysum.prepare.pipeline import Paragraph, paragraphs_of
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.sources.find import RawSource
 from raysum.prepare.sources.record import Record, Rejected
+from raysum.runtime.progress import say
 from raysum.teach.config import TeachConfig
 
 _OWN = Path(__file__).parent
 _SUMMARY, _CITATIONS = _OWN / "summary.txt", _OWN / "citations.txt"
-_SLOT = re.compile(r"\{(\w+)\}")
+_SLOT, _FILLED = re.compile(r"\{(\w+)\}"), ("documents", "title", "words")
 _TARGETS = ("summary", "summaries", "target_ids")
 _TAUGHT = ("teacher", "citations")  # what is written beside a summary
 
@@ -40,6 +41,9 @@ class Prompts:
         text = read_text(Path(config.prompt or _SUMMARY).expanduser())
         if "{documents}" not in text:
             raise UserError(f"{config.prompt} has no {{documents}} in it, where the cluster's documents are to stand")
+        if unknown := {*_SLOT.findall(text)} - {*_FILLED}:
+            filled = ", ".join(f"{{{slot}}}" for slot in _FILLED)
+            say(f"{config.prompt}: {{{min(unknown)}}} stays as it is; what is filled in are {filled}")
         return cls(_filled(text, words=str(config.words)), read_text(_CITATIONS))
 
     @property

@@ -29,7 +29,7 @@ from raysum.teach.answers import Answers, answers_in
 from raysum.teach.asking import Asker, Outcome, ask_here
 from raysum.teach.briefs import Brief, Item, Prompts, Task, brief_of, items
 from raysum.teach.config import TeachConfig, api_key
-from raysum.teach.written import TeachResult, write
+from raysum.teach.written import TeachResult, aside, write
 
 _SMALL = 8 << 20  # bytes of text: this process reads and ranks them while the teacher answers, in less than Ray's start
 _READING, _ASKING = 0.9, 0.1  # of a CPU; one that asks mostly waits
@@ -56,7 +56,7 @@ def teach(
     path = local(config.out)
     kept = path.with_name(path.name + _ANSWERS)
     check_here(Path(config.out), "--out")
-    _check_place(path, kept, named)
+    _check_place(path, kept, [local(str(name)) for name in named])
     task, found = Task(config, Prompts.of(config), api_key(), kept), find_sources(named, config.shape)
     with held(path, path.with_name(f".{path.name}.lock")):
         with answers_in(kept) as answers:
@@ -73,13 +73,16 @@ def teach(
     return TeachResult({**figures, "answers": asked, "spent": spent, "seconds": round(time.monotonic() - began, 2)})
 
 
-def _check_place(out: Path, kept: Path, named: list[str | Path]) -> None:
+def _check_place(out: Path, kept: Path, named: list[Path]) -> None:
     """Raises UserError where what would be written over is not ours, or would be read as a source."""
     if out.exists() and not kept.exists():
         raise UserError(f"{out} exists already; remove it, or choose another --out")
-    for name in map(local, map(str, named)):
-        if out == name or (name.is_dir() and out.is_relative_to(name)):
-            raise UserError(f"{out} would be read as one of the clusters; choose an --out elsewhere")
+    for written in (out, kept, aside(out)):
+        if written.exists() and not written.is_file():
+            raise UserError(f"{written} is no file; remove it, or choose another --out")
+        for name in named:
+            if written.resolve() == name.resolve() or (name.is_dir() and written.is_relative_to(name)):
+                raise UserError(f"{written} would be read as one of the clusters; choose an --out elsewhere")
 
 
 def _to_teach(sources: list[RawSource], task: Task, answers: Answers) -> frozenset[str]:

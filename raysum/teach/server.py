@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import httpx
 
 from raysum.errors import UserError
+from raysum.runtime.progress import say
 from raysum.teach.answers import Answer
 from raysum.teach.config import KEY, TeachConfig
 
@@ -27,10 +29,13 @@ TOO_LARGE = f"the answer is longer than {LARGEST >> 20} MiB"
 NO_ANSWER = "no answer"
 _FIRST, _LONGEST = 0.5, 60.0  # seconds between tries
 _ASKED_FOR = 600.0  # seconds that a server may ask to wait, at most
-_SHOWN = 300  # characters of what a server says
+_SHOWN, _READ = 300, 1 << 16  # characters of what a server says of an error, and bytes that these are sought in
+_KEY = 16  # characters of a key, at least
+_MOST_TOKENS = 10**9  # of a prompt or an answer: more is a mistake of the server's
 _LIMIT, _MODERN = "max_tokens", "max_completion_tokens"  # the second is for models that refuse the first
-_CONTROL = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_CONTROL = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"  # some servers leave out the first
+_LONGEST_NAME = 200  # characters of a model's name
 _NO = re.compile(
     r"((i['’]m|i am) )?sorry\W+(but )?i (can|am|will)|i (can['’]t|cannot|can not) (help|assist)", re.IGNORECASE
 )
@@ -58,7 +63,8 @@ class Server:
 
     def __init__(self, config: TeachConfig, key: str):
         self._config, self._secrets = config, config.secrets
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"Accept-Encoding": "identity"}  # a packed answer may be small, and fill memory
+        headers |= {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=config.concurrency, max_keepalive_connections=config.concurrency)
         timeout = httpx.Timeout(config.timeout, connect=min(config.timeout, 30), pool=None)
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it would tell each address, with what is secret in it
@@ -100,6 +106,8 @@ class Server:
         wait = min(_FIRST * 2 ** min(failures, 30), _LONGEST) * random.uniform(0.5, 1.0)
         if failure.wait is not None:
             wait = failure.wait + random.uniform(0, _FIRST)
+            if wait > _LONGEST and self._paused_until < time.monotonic():
+                say(f"{self._config.shown} asks to be left alone for {failure.wait:.0f} s")
             self._paused_until = max(self._paused_until, time.monotonic() + failure.wait)
         self._wait(wait)
 
@@ -119,19 +127,19 @@ class Server:
             if not self._answered:
                 raise self._mistake(f"does not answer ({error}); start the server, or mend --teacher") from None
             raise _Again(f"does not answer ({error})") from None
-        except (httpx.TransportError, httpx.DecodingError) as error:
+        except httpx.TransportError as error:
             raise _Again(f"breaks off ({error or type(error).__name__})") from None
         if content is None:
             return Answer("", TOO_LARGE)
         if status == 200:
             try:
-                return _answer(json.loads(content))
+                return self._without_secrets(_answer(json.loads(content)))
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                told = f"answers with something else than a chat completion: {_opening(content)!r}"
+                told = f"answers with something else than a chat completion: {self._opening(content)!r}"
             if not self._answered:
                 raise self._mistake(f"{told}; is --teacher the API's base, such as http://HOST/v1?")
             raise _Again(told)
-        if status == 400 and limit == _LIMIT and _MODERN in _error(content)[0]:
+        if status == 400 and limit == _LIMIT and _MODERN in self._error(content)[0]:
             self._limit = _MODERN
             return self._once(prompt)
         return self._refused(status, headers, content)
@@ -140,7 +148,7 @@ class Server:
         """Status, headers and what was answered; None where that is too long to be read."""
         ends, content = time.monotonic() + self._config.timeout, bytearray()
         with self._http.stream("POST", self._config.endpoint, json=body) as response:
-            for part in response.iter_bytes():
+            for part in response.iter_raw():
                 content += part
                 if len(content) > LARGEST:
                     return response.status_code, response.headers, None
@@ -149,7 +157,7 @@ class Server:
             return response.status_code, response.headers, bytes(content)
 
     def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> Answer:
-        said, code = _error(content)
+        said, code = self._error(content)
         if status in (408, 429) or status >= 500:
             raise _Again(f"answers {status}: {said}", _retry_after(headers), status == 429)
         if code in _BLOCKED:
@@ -166,21 +174,40 @@ class Server:
     def _mistake(self, told: str) -> UserError:
         return UserError(self._public(f"{self._config.shown} {told}"))
 
-    def _public(self, text: str) -> str:
+    def _error(self, content: bytes) -> tuple[str, str]:
+        """What a server says of an error, in one short line, and its code."""
+        with suppress(ValueError, AttributeError, RecursionError):
+            told = json.loads(content)
+            told = told.get("error", told)
+            if isinstance(told, str):
+                return self._opening(told.encode(errors="replace")), ""
+            said = told.get("message") or told.get("detail")
+            return self._opening(str(said or told).encode(errors="replace")), str(told.get("code"))
+        return self._opening(content), ""
+
+    def _opening(self, content: bytes) -> str:
+        line = " ".join(self._public(content[:_READ].decode("utf-8", "replace")).split())
+        return line if len(line) <= _SHOWN else f"{line[:_SHOWN]} ..."
+
+    def _without_secrets(self, answer: Answer) -> Answer:
+        """A server may repeat a key; what is shorter than one may be a word of the summary."""
+        return replace(answer, text=self._public(answer.text, _KEY), served=self._public(answer.served, _KEY))
+
+    def _public(self, text: str, shortest: int = 0) -> str:
         for secret in self._secrets:
-            text = text.replace(secret, "***")
+            text = text.replace(secret, "***") if len(secret) >= shortest else text
         return text
 
 
 def _answer(value: dict[str, Any]) -> Answer:
     """Raises KeyError and the like where ``value`` is no chat completion."""
     choice = value["choices"][0]
-    message, finish, usage = choice["message"], choice.get("finish_reason"), value.get("usage") or {}
+    message, finish, usage = choice["message"], choice.get("finish_reason"), value.get("usage")
     text = message.get("content") or ""
     if isinstance(text, list):
         text = "".join(part.get("text") or "" for part in text)
-    text = _CONTROL.sub("", text.encode("utf-8", "replace").decode())
-    text = _THOUGHT.sub("", text, count=1).strip()
+    text = _plain(text).rpartition(_THOUGHT_ENDS)[2].strip()
+    text = "" if text.startswith(_THOUGHT) else text
     reason = ""
     if finish == "length":
         reason = CUT
@@ -189,27 +216,16 @@ def _answer(value: dict[str, Any]) -> Answer:
     elif not text:
         reason = EMPTY
     served = value.get("model")
-    counts = (usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
-    prompt, completion = (count if isinstance(count, int) and count > 0 else 0 for count in counts)
+    counts = (usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens"))
+    prompt, completion = (count if type(count) is int and 0 < count <= _MOST_TOKENS else 0 for count in counts)
     text = text or str(message.get("refusal") or "")
-    return Answer(text, reason, prompt, completion, served if isinstance(served, str) else "")
+    served = _plain(served)[:_LONGEST_NAME] if isinstance(served, str) else ""
+    return Answer(text, reason, prompt, completion, served)
 
 
-def _error(content: bytes) -> tuple[str, str]:
-    """What a server says of an error, in one short line, and its code."""
-    with suppress(ValueError, AttributeError, RecursionError):
-        told = json.loads(content)
-        told = told.get("error", told)
-        if isinstance(told, str):
-            return _opening(told.encode(errors="replace")), ""
-        said = told.get("message") or told.get("detail")
-        return _opening(str(said or told).encode(errors="replace")), str(told.get("code"))
-    return _opening(content), ""
-
-
-def _opening(content: bytes) -> str:
-    line = " ".join(content[: 4 * _SHOWN].decode("utf-8", "replace").split())
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]} ..."
+def _plain(text: str) -> str:
+    """Without what a terminal obeys, and what UTF-8 cannot have."""
+    return _CONTROL.sub("", text.encode("utf-8", "replace").decode())
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

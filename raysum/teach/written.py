@@ -51,15 +51,21 @@ class TeachResult(Shown):
         return "\n".join(lines)
 
 
+def aside(out: Path) -> Path:
+    """Where the rows are that got no summary."""
+    return out.with_name(f"{out.name}.{REJECTED}")
+
+
 def write(sources: list[RawSource], task: Task, answers: Answers, out: Path, missing: dict[str, str]) -> dict[str, Any]:
     """Write ``out`` and, where there are any, the rejected rows beside it, in the order of the sources.
 
     Returns the figures; ``missing`` tells by key why there is no answer. Raises UserError where the disk is full.
     """
     counts, rejected = Counter[str](), Counter[str]()
-    aside = out.with_name(f"{out.name}.{REJECTED}")
-    partial, partial_aside = (path.with_name(f".{path.name}.partial") for path in (out, aside))
+    partial, partial_aside = (path.with_name(f".{path.name}.partial") for path in (out, aside(out)))
     with writing(out.parent), ExitStack() as stack:
+        for path in (partial, partial_aside):
+            stack.callback(path.unlink, missing_ok=True)
         rows, others = (stack.enter_context(path.open("w", encoding="utf-8")) for path in (partial, partial_aside))
         for item in chain.from_iterable(items(source, task) for source in sources):
             counts["clusters"] += 1
@@ -75,10 +81,9 @@ def write(sources: list[RawSource], task: Task, answers: Answers, out: Path, mis
             os.fsync(file.fileno())
         partial.replace(out)
         if rejected:
-            partial_aside.replace(aside)
+            partial_aside.replace(aside(out))
         else:
-            partial_aside.unlink()
-            aside.unlink(missing_ok=True)
+            aside(out).unlink(missing_ok=True)
     counted = {name: counts[name] for name in ("clusters", "taught", "kept")}
     more = {name: counts[name] for name in ("left", "truncated", "cited", "citations_unread", "citations_left")}
     tokens = {"prompt": answers.prompt_tokens, "completion": answers.completion_tokens}

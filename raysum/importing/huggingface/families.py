@@ -17,6 +17,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+_MOST_PLACES = 1 << 17  # of tokens, for which a table is made where the file has none
 _OLD = {"normalize_before", "add_final_layer_norm", "normalize_embedding"}  # switches that families now settle
 
 
@@ -32,6 +33,8 @@ def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> Fam
         raise ValueError("its positions are waves (static_position_embeddings), and tables are read")
     tables = [arrays.get(f"{side}.embed_positions.weight") for side in ("encoder", "decoder")]
     rows = [config.get("max_position_embeddings", 0) if table is None else len(table) for table in tables]
+    if not offset < min(rows) <= max(rows) <= _MOST_PLACES:
+        raise ValueError(f"it has {rows[0]} and {rows[1]} places, and {offset + 1} to {_MOST_PLACES} are read")
     return FamilySpec(
         **_sides(config, "attention_heads", "ffn_dim"),
         **_mixes(encoder, decoder),
@@ -127,6 +130,6 @@ def _is_tied(arrays: Arrays) -> bool:
 
 
 def _activation(name: str) -> Any:
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"its activation is {name}; read are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raysum.errors import UserError
-from raysum.importing.torch_file import read_tensors
+from raysum.importing.torch_file import array_of, read_tensors
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -20,7 +20,7 @@ def read_json(folder: Path, name: str, needed: bool = True) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} has no {name}; name a folder that save_pretrained() wrote") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} does not read ({error}); copy it again") from None
@@ -40,11 +40,13 @@ def read_arrays(folder: Path) -> dict[str, np.ndarray]:
         if not isinstance(places, Mapping) or not all(_plain(part) for part in places.values()):
             raise UserError(f"{folder / name} tells no files of its tensors; copy it again")
         parts = [folder / part for part in dict.fromkeys(places.values())]
+        if missing := [part.name for part in parts if not part.is_file()]:
+            raise UserError(f"{folder} lacks {missing[0]}, which {name} tells of; download it, too")
     return {tensor: array for part in parts for tensor, array in _read(part)}
 
 
 def _plain(name: Any) -> bool:
-    return isinstance(name, str) and Path(name).name == name
+    return isinstance(name, str) and name.isprintable() and Path(name).name == name != ".."
 
 
 def _read(path: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -56,6 +58,6 @@ def _read(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     try:
         with safe_open(str(path), "pt") as file:
             for name in file.keys():  # noqa: SIM118
-                yield name, file.get_tensor(name).float().numpy()
+                yield name, array_of(name, file.get_tensor(name), path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} does not read ({error}); copy it again") from None

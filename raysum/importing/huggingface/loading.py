@@ -1,8 +1,9 @@
 """A folder of a published pretrained encoder-decoder as a specification of the family and its weights."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ _BART, _LED = Kind("bart", bart_like), Kind("led", bart_like, "led.")
 _T5 = Kind("t5", t5, "", ("encoder.block.", "decoder.block."), ("num_layers", "num_decoder_layers"))
 KINDS = {"bart": _BART, "mbart": _BART, "pegasus": _BART, "led": _LED, "t5": _T5}
 
+_MOST_LAYERS = 1000
+
 # Tied or fixed, so of no use of their own; T5's first releases have a bias of distances in a cross-attention, unused.
 _SPARE = (
     "encoder.embed_tokens.weight",
@@ -51,17 +54,20 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
     """
     config = read_json(folder, "config.json")
     name = config.get("model_type")
-    if name not in KINDS:
+    if not isinstance(name, str) or name not in KINDS:
         raise UserError(f"{folder} is a {name}; read are {', '.join(KINDS)}")
     kind = KINDS[name]
     arrays = {name.removeprefix(kind.prefix): array for name, array in read_arrays(folder).items()}
     try:
-        layers = config[kind.counts[0]], config.get(kind.counts[1]) or config[kind.counts[0]]
+        if single := [name for name, array in arrays.items() if not array.ndim]:
+            raise ValueError(f"its {single[0]} is a single number")
+        layers = [_count(config, count, kind.counts[0]) for count in kind.counts]
         mixes = encoder or ("W" if kind is _LED else "L") * layers[0], decoder or "F" * layers[1]
         _check_mixes(mixes, layers)
         spec = kind.spec(config, arrays, *mixes)
         weights = placed(_completed(arrays, spec), spec, kind)
-    except (KeyError, ValueError, TypeError) as error:
+        _check_shapes(spec, weights)
+    except (LookupError, ValueError, TypeError) as error:
         raise misfit(folder, f"a {name}", error) from None
     return Published(spec, weights, 0, {})
 
@@ -72,7 +78,22 @@ def placed(arrays: Arrays, spec: FamilySpec, kind: Kind) -> dict[str, Tensor]:
     return read(arrays, f"huggingface/{kind.table}", parts_of(spec, kind), spare)
 
 
-def _check_mixes(mixes: tuple[str, str], layers: tuple[int, int]) -> None:
+def _count(config: Mapping[str, Any], name: str, otherwise: str) -> int:
+    """Layers of one side; some configs tell them of the encoder alone."""
+    found = config[otherwise] if config.get(name) is None else config[name]
+    if type(found) is not int or not 0 < found <= _MOST_LAYERS:
+        raise ValueError(f"its {name} is {found!r}, and models of 1 to {_MOST_LAYERS} layers are read")
+    return found
+
+
+def _check_shapes(spec: FamilySpec, weights: Mapping[str, Tensor]) -> None:
+    for name, wanted in systems.parameters(spec).items():
+        if name in weights and weights[name].shape != wanted.shape:
+            found, told = (" x ".join(map(str, one.shape)) for one in (weights[name], wanted))
+            raise ValueError(f"our {name} is of {told} numbers by its config, and of {found} in its weights")
+
+
+def _check_mixes(mixes: tuple[str, str], layers: Sequence[int]) -> None:
     for side, mix, count in zip(("encoder", "decoder"), mixes, layers, strict=True):
         own = mix.replace("G", "") if side == "encoder" else mix
         if len(own) != count:

@@ -7,11 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
+from raysum.data.tokenizer import Tokenizer
+from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.importing.huggingface.configs import config_of
 from raysum.importing.huggingface.loading import KINDS, parts_of
 from raysum.importing.mapping import names
-from raysum.models.marks import Marks
 from raysum.models.specs.family import FamilySpec
 
 # What is 0 as long as a layer of ours does what the published one does, or nothing.
@@ -59,13 +60,12 @@ def _check(spec: FamilySpec, weights: dict[str, Tensor]) -> None:
             )
 
 
-def save_tokenizer(folder: Path, stored: bytes) -> None:
-    """Write the files of the tokenizer that a run has ``stored``. Raises UserError where transformers has none such."""
-    if stored.lstrip()[:1] != b"{":
+def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    """Write the files of the tokenizer of a run. Raises UserError where transformers has none such."""
+    if tokenizer.pieces == Vocabulary.pieces:
         raise UserError("the run's vocabulary is raysum's own SentencePiece, which transformers has no tokenizer for")
-    told = json.loads(stored)
+    told, marks = json.loads(tokenizer.model), tokenizer.marks
     contents = {token["id"]: token["content"] for token in told["tokenizer"]["added_tokens"]}
-    marks = Marks.model_validate(told["marks"])
     named = {"eos_token": marks.end, "pad_token": marks.pad, "unk_token": marks.unknown, "mask_token": marks.mask}
     names = {name: contents[id] for name, id in named.items() if id in contents}
     _write(folder / "tokenizer.json", told["tokenizer"])

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raysum.systems import Checked, Size
 
@@ -36,6 +36,12 @@ class Backbone(Checked):
     output_bias: Literal["trained", "fixed", "none"] = "trained"
     output_scaled: bool = Field(False, description="whether the last states are divided by D^0.5 (T5 v1.0)")
     final_dropout: bool = Field(False, description="dropout behind the last norms")
+
+    @model_validator(mode="after")
+    def _check(self) -> "Backbone":
+        if self.farthest <= self.buckets // 2:
+            raise ValueError(f"farthest {self.farthest} is not above half of the {self.buckets} buckets of distances")
+        return self
 
 
 PLAIN = Backbone()
