@@ -405,6 +405,14 @@ def test_n_best_and_the_printed_form(plain):
     assert set(printed["sentences"][0]["citations"][0]) == told
 
 
+def test_an_empty_summary_is_told(plain):
+    options = {"max_length": 1, "forced_eos_token_id": plain.vocabulary.marks.end}
+    row = plain.prepare({"id": "a", "title": "The mill", "documents": DOCUMENTS})
+    (summary,) = plain.summarize_rows([row], plain.choose(options))
+    assert summary.summary == "" and summary.to_dict()["warnings"] == ["no summary: the model ended at once"]
+    assert "warning: no summary" in summary.render()
+
+
 def test_bf16_is_near_fp32(folder, plain):
     settings = plain.choose({"no_repeat_ngram_size": 0, "max_length": 6})
     row = plain.prepare({"title": "The mill", "documents": DOCUMENTS})

@@ -62,13 +62,15 @@ class Evaluation(Shown):
         """A column a system, a line a figure with half of its 95 % interval; then a line a system of its wording."""
         from rich.console import Group
 
+        without = [f"{name} {n}" for name, one in self.systems.items() if (n := one.get("empty"))]
+        empty = [f"empty summaries, of {self.examples}: {', '.join(without)}"] if without else []
         ways = (f"{name}: {how}" for name, how in self.how.items())
         differences = (
             f"{pair}: {', '.join(_difference(by, name) for name in FIGURES if name in by)}"
             for pair, by in self.differences.items()
         )
         saved = f"saved in {self.place}" if self.place else "not saved; --out FOLDER does"
-        told = "\n".join([f"{self.examples} examples", *ways, self.protocol, *differences, saved])
+        told = "\n".join([f"{self.examples} examples", *empty, *ways, self.protocol, *differences, saved])
         compared = [name for name in FIGURES if name not in Wording.figures]
         tables = [_table(compared, self.systems, down=True), _table([*Wording.figures], self.systems, down=False)]
         return Group(*(table for table in tables if table.row_count), told)
