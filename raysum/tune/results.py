@@ -83,8 +83,9 @@ class SearchResult(Shown):
         metric, shown = self.space.metric, {name: one for name, one in SHOWN.items() if name in self.best.metrics}
         found = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
         best = self.best.name + f", though all have the same {metric}" * (len(found) == 1 < len(self.trials))
+        sure = ", ± half of the 95 % interval" * any(f"{metric}_low" in trial.metrics for trial in self.trials)
         table = Grid(
-            title=f"{self.space.about}: trials by {metric}, ± half of the 95 % interval",
+            title=f"{self.space.about}: trials by {metric}{sure}",
             caption=f"best: {best}, now used by {self.run.path} ({self.seconds:.0f} s)",
         )
         table.add_column("trial")
