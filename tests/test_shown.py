@@ -5,6 +5,7 @@ import io
 import pandas as pd
 import pytest
 
+from raysum.cli.datasets import data_show
 from raysum.cli.options import print_result
 from raysum.evaluate.table import Evaluation
 from raysum.run import Run
@@ -52,3 +53,11 @@ def test_a_file_has_no_width(capsys, tmp_path):
     print_result(SearchResult(load_space("beta").config, trials, Run(tmp_path), 1.0), False)
     text = capsys.readouterr().out
     assert "23,000,000" in text and "a cause " * 20 in text
+
+
+def test_a_drawing_is_told(capsys, tmp_path):
+    from small_datasets import write_dataset
+
+    write_dataset(tmp_path / "data", {"train": 8})
+    data_show(str(tmp_path / "data"), str(tmp_path / "lengths.png"))
+    assert (tmp_path / "lengths.png").is_file() and str(tmp_path / "lengths.png") in capsys.readouterr().err

@@ -399,6 +399,7 @@ def test_n_best_and_the_printed_form(plain):
     printed = plain.summarize_rows([row])[0].to_dict()
     kept = {"id", "summary", "sentences", "attention", "score", "support", "unsupported", "warnings"}
     assert set(printed) == kept and set(summary.to_dict()) == {*kept, "alternatives"}
+    assert [f"  next best: {other.summary}" for other in summary.alternatives] == summary.render().splitlines()[-2:]
     assert summary.render().splitlines()[1].startswith(f"  {summary.sentences[0].text} [1]")
     assert set(printed["sentences"][0]) == {"text", "citations", "support", "unsupported"}
     told = {"document", "paragraph", "weight", "source", "quote", "start", "end", "place"}
