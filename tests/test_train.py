@@ -446,6 +446,7 @@ def test_labels_are_the_models_attention(alignment, twelve_steps, data):
     np.testing.assert_allclose(phi, model.paragraphs(memory)[0], atol=0.01)
 
 
+@pytest.mark.slow
 def test_actors_label_as_one_process_does_and_ray_has_no_remark(twelve_steps, data, tmp_path, ray_session, capfd):
     made = []
     for workers in (0, 2):
