@@ -61,7 +61,9 @@ def texts(summary: Summary) -> list[str]:
 
 
 def plain_row(title: str, paragraphs: list[str], summary: str) -> dict:
-    return {"id": "x", "title": title, "text": paragraphs, "summary": summary, "extra": ""}
+    places = {name: np.arange(len(paragraphs)) for name in ("document", "paragraph", "char_start")}
+    source = ["a document"] * len(paragraphs)
+    return {"id": "x", "title": title, "text": paragraphs, "summary": summary, "extra": "", "source": source, **places}
 
 
 def test_lead_takes_title_and_best_paragraphs_up_to_the_length_of_the_reference():
@@ -80,6 +82,31 @@ def test_lexrank_starts_with_the_most_central_paragraph():
     row = plain_row("Fox", paragraphs, "one two three four")
     (output,) = Extracted.named("lexrank").summarize([row], [row])
     assert texts(output)[0].split() == paragraphs[1].split()[:4]
+
+
+@pytest.mark.parametrize("system", [Extracted.named("lead"), Extracted.named("lead3"), Sentences.named("mmr")])
+def test_what_is_taken_is_cited_to_its_paragraph(rows, system):
+    for row, one in zip(rows, system.summarize(rows, rows), strict=True):
+        places = [*zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True)]
+        cited = [(part, citation) for part in one.sentences for citation in part.citations]
+        assert len(cited) == len(one.sentences) - system.system.opens_with_title > 0
+        for part, citation in cited:
+            paragraph = row["text"][places.index((citation.document, citation.paragraph))]
+            assert " ".join(part.text.split()) in " ".join(paragraph.split())
+
+
+def test_empty_summaries_are_counted(data):
+    """They have found none of what the teacher cites."""
+    extra = '{"citations": [{"sentence": "a", "paragraphs": [[0, 0]]}]}'
+    row = plain_row("T", ["One two three."], "a b") | {"extra": extra}
+    right = [Citation(document=0, paragraph=0, weight=1.0)]
+    figures = means(scorers.score([row] * 3, [said(), said("One two", cited=right), said()], [scorers.Cited()]))
+    assert figures["empty"] == 2 and figures["cited_recall"] == pytest.approx(100 / 3)
+    assert figures["cited_precision"] == 100
+
+    one_word = {"words": 1, "sentences": 1}
+    text = "\n".join(map(str, evaluate("lead", data.path, split="valid", decode=one_word).render().renderables))
+    assert "\nempty summaries, of 6: lead 6\n" in text
 
 
 def test_oracle_is_the_best_of_the_extractive_systems(rows):
@@ -244,7 +271,8 @@ def test_evaluating_a_run_saves_and_returns_the_same(run, data):
         assert result.systems["pht"][metric] == pytest.approx(again[metric].mean())
     gap = result.differences["pht - lead"]
     assert gap["rouge2"] == pytest.approx(result.systems["pht"]["rouge2"] - result.systems["lead"]["rouge2"])
-    assert "citation_precision" in result.systems["pht"] and "citation_precision" not in result.systems["lead"]
+    citing = {name for name, figures in result.systems.items() if "citation_precision" in figures}
+    assert citing == {"pht", "lead", "lexrank"}
     assert any(line["swapped"] != line["pht"] for line in lines)
 
 

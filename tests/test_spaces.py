@@ -123,12 +123,28 @@ def test_models_over_the_budget_are_not_tried(space_file, searcher):
     if searcher == "grid":
         assert tried and sorted(tried) == [size for size in sizes if size <= middle]
     else:
-        assert len(tried) == 40 and max(tried) <= middle < sizes[-1] and len(set(tried)) > 3
+        assert max(tried) <= middle < sizes[-1] and len(set(tried)) > 3
+        assert len({label(point) for point in space.points}) == len(tried) == space.num_trials
         assert space.points == load_space(mixes_file(space_file, drawn), [f"budget.parameters={middle}"]).points
     with pytest.raises(
         UserError, match=r"no model .* fits budget.parameters=9: the smallest, encoder=G,decoder=F, has"
     ):
         load_space(mixes_file(space_file, drawn), ["budget.parameters=9"]).points  # noqa: B018
+
+
+def test_a_random_search_tries_no_point_twice(space_file):
+    """Of 12 points; what is drawn from a range never repeats."""
+    orders = []
+    for seed, trials in ((0, 12), (1, 40), (0, 5)):
+        space = load_space(mixes_file(space_file, f"searcher: random\ntrials: {trials}\nseed: {seed}\n"))
+        orders.append([label(point) for point in space.points])
+        assert len(set(orders[-1])) == len(orders[-1]) == space.num_trials == min(trials, 12)
+    assert orders[0] != orders[1] and orders[0][:5] == orders[2]
+    text = "about: x\nkind: decode\nsearcher: random\ntrials: 9\nsearch:\n"
+    twice = load_space(space_file(text + "  decode.num_beams: {choice: [1, 1, 2]}\n"))
+    assert sorted(label(point) for point in twice.points) == ["num_beams=1", "num_beams=2"]
+    mixed = "  decode.num_beams: {choice: [1, 2]}\n  decode.beta: {uniform: [0, 1]}\n"
+    assert len({label(point) for point in load_space(space_file(text + mixed)).points}) == 9
 
 
 def parameters(space: Space, point: dict) -> int:

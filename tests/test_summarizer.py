@@ -399,10 +399,19 @@ def test_n_best_and_the_printed_form(plain):
     printed = plain.summarize_rows([row])[0].to_dict()
     kept = {"id", "summary", "sentences", "attention", "score", "support", "unsupported", "warnings"}
     assert set(printed) == kept and set(summary.to_dict()) == {*kept, "alternatives"}
+    assert [f"  next best: {other.summary}" for other in summary.alternatives] == summary.render().splitlines()[-2:]
     assert summary.render().splitlines()[1].startswith(f"  {summary.sentences[0].text} [1]")
     assert set(printed["sentences"][0]) == {"text", "citations", "support", "unsupported"}
     told = {"document", "paragraph", "weight", "source", "quote", "start", "end", "place"}
     assert set(printed["sentences"][0]["citations"][0]) == told
+
+
+def test_an_empty_summary_is_told(plain):
+    options = {"max_length": 1, "forced_eos_token_id": plain.vocabulary.marks.end}
+    row = plain.prepare({"id": "a", "title": "The mill", "documents": DOCUMENTS})
+    (summary,) = plain.summarize_rows([row], plain.choose(options))
+    assert summary.summary == "" and summary.to_dict()["warnings"] == ["no summary: the model ended at once"]
+    assert "warning: no summary" in summary.render()
 
 
 def test_bf16_is_near_fp32(folder, plain):

@@ -109,8 +109,7 @@ def test_a_student_is_compared_by_the_teachers_summaries_and_citations(tmp_path,
     raysum.prepare(tmp_path / "t.jsonl", tmp_path / "data", vocab=student / "vocabulary.model", keep=["citations"])
     figures = raysum.evaluate(student, tmp_path / "data").systems
     assert {"tiny", "lead", "lexrank"} == figures.keys() and figures["lead"]["rouge1"] > figures["tiny"]["rouge1"]
-    assert 0 < figures["tiny"]["cited_precision"] <= 100 and "cited_precision" not in figures["lead"]
-    assert "cited_recall" in figures["tiny"]
+    assert all(0 < one["cited_precision"] <= 100 and 0 < one["cited_recall"] <= 100 for one in figures.values())
     told = raysum.compare(str(student)).to_pandas()
     assert {"rouge2"} <= {*told["metric"]} and told["systems"].str.contains("lead").any()
 

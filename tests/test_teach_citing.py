@@ -67,8 +67,10 @@ def test_citations_are_scored_against_the_teachers():
     sentences = [Sentence(text="a", citations=given[:1]), Sentence(text="b", citations=given)]
     summary = Summary(id="1", summary="a b", sentences=sentences, attention=[], score=0)
     silent = summary.model_copy(update={"sentences": []})
-    scores = Cited().score([row, row | {"extra": ""}, row], [summary, summary, silent])
-    assert scores == [{"cited_correct": 1, "cited_given": 2, "cited_true": 2}, {}, {}]
+    empty = silent.model_copy(update={"summary": ""})
+    scores = Cited().score([row, row | {"extra": ""}, row, row], [summary, summary, silent, empty])
+    none = {"cited_correct": 0, "cited_given": 0, "cited_true": 2}
+    assert scores == [{"cited_correct": 1, "cited_given": 2, "cited_true": 2}, {}, {}, none]
 
 
 def test_a_server_tells_seconds_or_a_date():

@@ -29,6 +29,7 @@ from raysum.stream.loader import Stream, plan_of
 from raysum.stream.plan import PlanSettings
 from raysum.systems import build
 from raysum.train.fit import fit, train
+from raysum.train.labels import labelled
 from raysum.train.optim import engine_config, learning_rate, unfit
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
@@ -443,6 +444,20 @@ def test_labels_are_the_models_attention(alignment, twelve_steps, data):
     np.testing.assert_allclose(row["label"], eta, rtol=1e-4, atol=1e-6)
     phi = row["embeddings"].reshape(len(paragraphs), -1).astype(np.float32)
     np.testing.assert_allclose(phi, model.paragraphs(memory)[0], atol=0.01)
+
+
+@pytest.mark.slow
+def test_actors_label_as_one_process_does_and_ray_has_no_remark(twelve_steps, data, tmp_path, ray_session, capfd):
+    made = []
+    for workers in (0, 2):
+        run = Run(
+            shutil.copytree(twelve_steps.path, tmp_path / str(workers), ignore=shutil.ignore_patterns("alignment"))
+        )
+        options = [f"run={run.path}", f"data={data}", f"train.workers={workers}", "train.threads=1"]
+        labels, _ = labelled(load_config("alignment", [*options, "train.label_examples=150", "model.heads=2"]))
+        made.append([(row["id"], row["label"].tolist()) for row in labels.read("train")])
+    assert made[0] == made[1] and len(made[0]) == 150
+    assert "core_worker" not in capfd.readouterr().err
 
 
 def test_the_predictor_learns_and_resumes(alignment, twelve_steps, data, capsys):

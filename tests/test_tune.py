@@ -79,6 +79,7 @@ def test_result_as_json_table_and_figure(tmp_path, name):
     console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(result.render())
     text = console.export_text()
+    assert ("95 % interval" in text) == (name == "beta")  # the loss has none
     assert (
         ("6.50 ±1.50" in text and "out of memory" in text)
         if name == "beta"

@@ -26,18 +26,18 @@ class BenchResult(Shown):
 
     def render(self) -> "Group":
         """A line a figure, a column a row; a few columns beside each other, so that they fit a terminal."""
-        from rich import box
         from rich.console import Group
-        from rich.table import Table
+
+        from raysum.runtime.grid import Grid
 
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         tables = []
         for start in range(0, len(self.rows), _BESIDE):
             shown = self.rows[start : start + _BESIDE]
-            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+            table = Grid()
             table.add_column(names[0].replace("_", " "), no_wrap=True)
             for row in shown:
-                table.add_column(_cell(row.get(names[0])), justify="right", overflow="fold")
+                table.add_column(_cell(row.get(names[0])), justify="right")
             for name in names[1:]:
                 table.add_row(name.replace("_", " "), *(_cell(row.get(name)) for row in shown))
             tables.append(table)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from raysum.cli.options import verb
+from raysum.runtime.progress import say
 
 data_app = typer.Typer(help="Look into datasets.", no_args_is_help=True)
 
@@ -22,6 +23,7 @@ def data_show(
         from raysum.data.plots import plot_lengths
 
         plot_lengths(data, plot)
+        say(f"the lengths are drawn in {plot}")
     return card
 
 

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
 from types import UnionType
 from typing import Annotated, Any, get_args
@@ -29,6 +30,7 @@ _Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decoding setting, such as beta=0.4.")
 ]
 
+_WIDE = 100_000  # characters of a line of a pipe or file, which has no width
 _PAIR = re.compile(r"[A-Za-z_][\w.]*=")
 _DECODE = {*DecodeConfig.model_fields, *DECODE_ALIASES, *ExtractConfig.model_fields}
 
@@ -105,7 +107,8 @@ def print_result(result: Any, as_json: bool) -> None:
         else:
             from rich.console import Console
 
-            Console(soft_wrap=True).print(one.render(), markup=False, highlight=False)
+            wide = None if sys.stdout.isatty() else _WIDE
+            Console(soft_wrap=True, width=wide).print(one.render(), markup=False, highlight=False)
     if problem := getattr(result, "problem", None):
         raise UserError(problem)
 

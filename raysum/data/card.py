@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group
-from rich.table import Column, Table
 from rich.text import Text
 
 from raysum.data.dataset import Dataset
 from raysum.metrics.languages import LANGUAGE
+from raysum.runtime.grid import Grid
 from raysum.runtime.shown import Shown
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class Card(Shown):
         if card["repeated_ids"]:
             lines.append(f"repeated ids: {card['repeated_ids']}")
         lines += [f"vocabulary: {card['pieces']} pieces", f"fingerprint: {card['fingerprint']}"]
-        table = Table("", *(Column(split, justify="right") for split in card["splits"]))
+        table = Grid("")
+        for split in card["splits"]:
+            table.add_column(split, justify="right", no_wrap=True)
         columns = [_column(split) for split in card["splits"].values()]
         for name in dict.fromkeys(chain.from_iterable(columns)):
             table.add_row(name.replace("_", " "), *(str(column.get(name, 0)) for column in columns))

@@ -37,6 +37,7 @@ _MARGIN, _MARGIN_OF_FEW = 0.1, 8
 _SOURCES = "the sources are unlike what the model was trained on"
 _READING = "the model does not attend to these paragraphs as it does to those that it was trained on"
 _SUPPORT = "the summary rests on its sources less than is usual for this model"
+_EMPTY = "no summary: the model ended at once"
 _UNSUPPORTED = "hardly anything of the summary stands in what it cites"
 _LEAST_SUPPORT = 20  # below which that is told, whatever is usual; summaries of another cluster's sources have about 2
 
@@ -178,8 +179,10 @@ def learn(run: Run, dataset: Dataset, summaries: Sequence[Mapping[str, float]] =
         say(f"cannot write {_file(run)} ({error.strerror}): summaries come without warnings of unlike sources")
 
 
-def unsupported(support: float | None) -> list[str]:
-    """What is told of a summary's ``support`` without knowing what is usual: a sentence, or none."""
+def doubts(summary: str, support: float | None) -> list[str]:
+    """What is told of a ``summary`` and its ``support`` without knowing what is usual: a sentence, or none."""
+    if not summary.strip():
+        return [_EMPTY]
     return [f"{_UNSUPPORTED}: support {support:.0f} of 100"] if support is not None and support < _LEAST_SUPPORT else []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from raysum.config.decoding import DecodeConfig
 from raysum.config.problems import validate
 from raysum.config.sections import LoadConfig
-from raysum.data.familiar import Familiar, figures, unsupported
+from raysum.data.familiar import Familiar, doubts, figures
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
 from raysum.data.tokenizer import Tokenizer
@@ -197,7 +197,7 @@ class Summarizer:
         return [[summaries[place][number] for place in range(len(rows))] for number in range(len(betas))]
 
     def _warned(self, row: Row, summary: Summary, settings: DecodeConfig) -> Summary:
-        told = unsupported(summary.support)
+        told = doubts(summary.summary, summary.support)
         if self.familiar is None:
             return summary.model_copy(update={"warnings": told})
         made, usual = figures(summary.support, summary.attention), self.familiar.decode

@@ -100,7 +100,8 @@ class Summary(BaseModel, frozen=True):
         return [places.index(_place(citation)) + 1 for citation in sentence.citations]
 
     def render(self) -> str:
-        """For people: the id, a sentence a line with the numbers of its notes, the notes, what is to be doubted."""
+        """For people: the id, a sentence a line with the numbers of its notes, the notes, what is to be doubted, and
+        the next best."""
         lines = [self.id]
         for sentence in self.sentences:
             lines.append(f"  {sentence.text} {''.join(f'[{number}]' for number in self.numbered(sentence))}".rstrip())
@@ -110,6 +111,7 @@ class Summary(BaseModel, frozen=True):
             doubted = f"; in no source: {', '.join(span.text for span in self.unsupported)}" if self.unsupported else ""
             lines.append(f"    support {self.support:.0f} of 100{doubted}")
         lines += [f"    warning: {warning}" for warning in self.warnings]
+        lines += [f"  next best: {other.summary or '(empty)'}" for other in self.alternatives]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

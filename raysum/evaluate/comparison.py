@@ -54,11 +54,11 @@ class Comparison:
         return pd.DataFrame(lines, columns=["systems", "metric", "difference", "low", "high", "p"])
 
     def render(self) -> "Group":
-        from rich import box
         from rich.console import Group
-        from rich.table import Table
 
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        from raysum.runtime.grid import Grid
+
+        table = Grid()
         for column in ("", "metric", "difference", "95 % interval", "p"):
             table.add_column(column, justify="left" if column in ("", "metric") else "right", no_wrap=column != "")
         before = ""

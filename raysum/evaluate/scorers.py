@@ -110,7 +110,8 @@ class Support(Scorer):
 class Cited(Scorer):
     """The paragraphs that a summary cites, right where the teacher of the reference named them (`raysum teach --cite`).
 
-    Only paragraphs that the row holds count; a row without such citations, or a summary without any, counts nowhere.
+    Only paragraphs that the row holds count; a row without such citations, or a text without any, counts nowhere. A
+    summary that is empty has found none.
     """
 
     figures: ClassVar = {
@@ -126,7 +127,7 @@ def _cited(row: Row, summary: Summary) -> dict[str, float]:
     held = {*zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True)}
     true = held & reference_places(row.get("extra", ""))
     given = {(one.document, one.paragraph) for sentence in summary.sentences for one in sentence.citations}
-    if not true or not given:
+    if not true or (summary.summary.strip() and not given):
         return {}
     return {"cited_correct": len(true & given), "cited_given": len(given), "cited_true": len(true)}
 
@@ -151,17 +152,20 @@ def scorers_of(names: Sequence[str] | None, protocol: str = "google", several: r
 
 
 def score(rows: Sequence[Row], summaries: Sequence[Summary], scorers: Iterable[Scorer]) -> pd.DataFrame:
-    """One line an example: ``id``, and the columns of all ``scorers``."""
+    """One line an example: ``id``, whether its summary is ``empty``, and the columns of all ``scorers``."""
     parts = [pd.DataFrame(scorer.score(rows, summaries)) for scorer in scorers]
-    return pd.concat([pd.DataFrame({"id": [row["id"] for row in rows]}), *parts], axis=1)
+    empty = [int(not summary.summary.strip()) for summary in summaries]
+    return pd.concat([pd.DataFrame({"id": [row["id"] for row in rows], "empty": empty}), *parts], axis=1)
 
 
 def means(scores: pd.DataFrame, sure: Container[str] = FIGURES) -> dict[str, float]:
-    """The figures of one system, those in ``sure`` with bootstrap intervals (``_low``, ``_high``), and ``examples``."""
+    """The figures of one system, those in ``sure`` with bootstrap intervals (``_low``, ``_high``), ``examples``, and
+    how many of its summaries are ``empty``, where that is known."""
     figures: dict[str, float] = {}
     for name, figure in FIGURES.items():
         figures |= figure_of(name, figure, scores, name in sure)
-    return figures | _agreement(scores) | {"examples": len(scores)}
+    empty = {"empty": int(scores["empty"].sum())} if "empty" in scores else {}
+    return figures | _agreement(scores) | {"examples": len(scores)} | empty
 
 
 def _agreement(scores: pd.DataFrame) -> dict[str, float]:

@@ -108,31 +108,50 @@ class Extracted:
         return f"{self.system.how}, {length}"
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        """In sentences; every text starts a new one."""
-        return [annotated(row, list(self._sentences(row))) for row in rows]
+        """In sentences, each cited to its paragraph; every text starts a new one."""
+        return [_cited(row, [*self._sentences(row)]) for row in rows]
 
-    def _sentences(self, row: Row) -> Iterator[str]:
+    def _sentences(self, row: Row) -> Iterator[tuple[str, int | None]]:
         left = self.settings.words or len(row["summary"].split())
-        for text in self._texts(row):
+        for text, place in self._texts(row):
             for start, end in sentence_spans(text):
                 words = text[start:end].split()[:left]
                 left -= len(words)
                 if words:
-                    yield " ".join(words)
+                    yield " ".join(words), place
             if not left:
                 return
 
-    def _texts(self, row: Row) -> Iterator[str]:
+    def _texts(self, row: Row) -> Iterator[tuple[str, int | None]]:
+        """Texts that are taken, and the paragraph of the row that each is of."""
         if self.system.opens_with_title:
-            yield row["title"]
-        row = as_sentences(row) if self.system.reads_sentences else row
-        source = Source(row["text"], reference=row["summary"], row=row)
+            yield row["title"], None
+        read = as_sentences(row) if self.system.reads_sentences else row
+        source = Source(read["text"], reference=row["summary"], row=read)
         taken = Taken(source)
         limit = 1.0 if self.settings.redundancy is None else self.settings.redundancy
         for number in self.system.ordered(source, taken, limit):
             if not taken.repeats(number, limit):
                 taken.numbers.append(number)
-                yield source.texts[number]
+                yield source.texts[number], _place(row, read, number)
+
+
+def _cited(row: Row, found: Sequence[tuple[str, int | None]]) -> Summary:
+    """The summary of ``row`` in sentences that cite a paragraph each, or none."""
+    paid = np.zeros((len(found), len(row["text"])))
+    for weights, (_, place) in zip(paid, found, strict=True):
+        if place is not None:
+            weights[place] = 1
+    return annotated(row, [text for text, _ in found], [*paid], "attention")
+
+
+def _place(row: Row, read: Row, number: int) -> int | None:
+    """The paragraph of ``row`` that holds the text of that number in ``read``: the row, or its sentences."""
+    if read is row:
+        return number
+    text, document = read["text"][number], read["document"][number]
+    held = (m for m, one in enumerate(row["text"]) if row["document"][m] == document and text in one)
+    return next(held, None)
 
 
 class Sentences(Extracted):
@@ -147,14 +166,14 @@ class Sentences(Extracted):
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         """Empty where no sentence is short enough."""
-        return [self._summary(as_sentences(row)) for row in rows]
+        return [self._summary(row, as_sentences(row)) for row in rows]
 
-    def _summary(self, row: Row) -> Summary:
-        texts = [on_one_line(text) for text in row["text"]]
-        source = Source(texts, row["document"].tolist(), row["summary"], row)
+    def _summary(self, row: Row, read: Row) -> Summary:
+        texts = [on_one_line(text) for text in read["text"]]
+        source = Source(texts, read["document"].tolist(), row["summary"], read)
         chosen = sorted(take(self.system, source, self.settings))
         if "labels" not in row:  # of paragraphs, whose sentences have no places of their own
-            return annotated(row, [texts[number] for number in chosen])
+            return _cited(row, [(texts[number], _place(row, read, number)) for number in chosen])
         found = passages_of(row)
         return write_up(row["id"], row["source"], [found[number] for number in chosen])
 

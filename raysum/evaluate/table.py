@@ -12,7 +12,8 @@ from raysum.runtime.shown import Shown
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
+
+    from raysum.runtime.grid import Grid
 
 
 @dataclass(frozen=True)
@@ -61,28 +62,29 @@ class Evaluation(Shown):
         """A column a system, a line a figure with half of its 95 % interval; then a line a system of its wording."""
         from rich.console import Group
 
+        without = [f"{name} {n}" for name, one in self.systems.items() if (n := one.get("empty"))]
+        empty = [f"empty summaries, of {self.examples}: {', '.join(without)}"] if without else []
         ways = (f"{name}: {how}" for name, how in self.how.items())
         differences = (
             f"{pair}: {', '.join(_difference(by, name) for name in FIGURES if name in by)}"
             for pair, by in self.differences.items()
         )
         saved = f"saved in {self.place}" if self.place else "not saved; --out FOLDER does"
-        told = "\n".join([f"{self.examples} examples", *ways, self.protocol, *differences, saved])
+        told = "\n".join([f"{self.examples} examples", *empty, *ways, self.protocol, *differences, saved])
         compared = [name for name in FIGURES if name not in Wording.figures]
         tables = [_table(compared, self.systems, down=True), _table([*Wording.figures], self.systems, down=False)]
         return Group(*(table for table in tables if table.row_count), told)
 
 
-def _table(names: list[str], systems: dict[str, dict[str, float]], down: bool) -> "Table":
+def _table(names: list[str], systems: dict[str, dict[str, float]], down: bool) -> "Grid":
     """The figures of ``names`` that any system has: a line a figure (``down``, with intervals), or a line a system."""
-    from rich import box
-    from rich.table import Table
+    from raysum.runtime.grid import Grid
 
     known = [name for name in names if any(name in figures for figures in systems.values())]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
+    table = Grid(padding=(0, 0, 0, 1))
     table.add_column("", no_wrap=True)
     for column in systems if down else known:
-        table.add_column(column if down else FIGURES[column].label, justify="right", no_wrap=down and len(systems) < 6)
+        table.add_column(column if down else FIGURES[column].label, justify="right", no_wrap=True)
     if down:
         for name in known:
             table.add_row(FIGURES[name].label, *(cell(figures, name, FIGURES[name]) for figures in systems.values()))

@@ -16,7 +16,8 @@ from raysum.runtime.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
+
+    from raysum.runtime.grid import Grid
 
 _TESTS = {"pairwise": "exact binomial test, Holm", "ranking": "paired t test, Holm"}
 _TUKEY = "one-way ANOVA, Tukey HSD"
@@ -62,18 +63,14 @@ class Judgement(Shown):
 
         return pd.DataFrame.from_dict(self.scores, orient="index").rename_axis("system")
 
-    def render(self) -> "Table":
+    def render(self) -> "Grid":
         """A line a system; below what was answered, the tests and the agreement."""
-        from rich import box
-        from rich.table import Table
+        from raysum.runtime.grid import Grid
 
-        table = Table(
+        table = Grid(
             title=f"{self.design}: {self.answered} of {self.asked} answers ({100 * self.answered / self.asked:.0f} %)",
             caption="\n".join(self._notes()),
             caption_justify="left",
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
         )
         figures = list(dict.fromkeys(name for one in self.scores.values() for name in one))
         for name in ("system", *figures):

@@ -72,11 +72,11 @@ class Filled(Shown):
         return [*(f"{name}: {told}" for name, told in self.told.items()), *own, *self.notes]
 
     def render(self) -> "Group":
-        from rich import box
         from rich.console import Group
-        from rich.table import Table as Grid
 
-        grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
+        from raysum.runtime.grid import Grid
+
+        grid = Grid(padding=(0, 0, 0, 1))
         grid.title, grid.title_justify = f"{self.table.id}: {self.table.paper}", "left"
         wide = self.compares and len(self.table.columns) > _FEW
         heads = [name.replace(" ", "\n") for name in (self.table.columns if wide else self.heads("\n"))]
@@ -157,11 +157,11 @@ class Listed(Shown):
         return {"tables": {one.id: self._told(one) for one in self.tables}}
 
     def render(self) -> "Group":
-        from rich import box
         from rich.console import Group
-        from rich.table import Table as Grid
 
-        grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        from raysum.runtime.grid import Grid
+
+        grid = Grid(padding=(0, 1, 0, 0))
         for name in ("table", "paper", "rows", "about", "what"):
             grid.add_column(name, no_wrap=name != "what")
         for one in self.tables:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,6 @@ from raysum.runtime.placement import device, share
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import bar
 from raysum.runtime.session import ray_session
-from raysum.runtime.silence import quiet_data
 from raysum.runtime.storage import new_folder
 from raysum.stream.kinds.base import kind_of
 from raysum.stream.loader import Stream, read_rows, rows_with_targets
@@ -76,7 +76,7 @@ class Labeler:
         self.stream, self.device = stream, device()
         self.model = restore(run, checkpoint, self.device)
 
-    def __call__(self, block: pa.Table) -> pa.Table:
+    def label(self, block: pa.Table) -> pa.Table:
         """A table of labels for the ascending numbers in the column ``row``, of rows of the stream."""
         stream, kind = self.stream, self.stream.kind
         examples = [*read_rows(stream.path, stream.split, block["row"].to_numpy(), ("id", *kind.columns)).values()]
@@ -140,27 +140,21 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
 
 
 def _labelled(run: Run, checkpoint: str, stream: Stream, settings: TrainConfig) -> Iterator[pa.Table]:
-    """The labels of a stream, a row group at a time: by this process without workers, else by actors in Ray Data."""
+    """The labels of a stream, a row group at a time: by this process without workers, else by actors."""
     rows, workers = rows_with_targets(stream), settings.workers
     blocks = [pa.table({"row": rows[start : start + ROW_GROUP]}) for start in range(0, len(rows), ROW_GROUP)]
     shown = partial(bar, total=len(blocks), label=f"labelling {stream.split}", unit="chunk")
     if not blocks:
         return
     if not workers:
-        yield from shown(map(Labeler(run, checkpoint, stream, settings.threads, 1), blocks))
+        yield from shown(map(Labeler(run, checkpoint, stream, settings.threads, 1).label, blocks))
         return
-    import ray.data
+    import ray
+    from ray.util import ActorPool
 
-    quiet_data()
     each = share("labeller", workers)
-    found = ray.data.from_arrow(blocks).map_batches(
-        Labeler,
-        fn_constructor_args=(run, checkpoint, stream, settings.threads, workers),
-        batch_size=None,
-        batch_format="pyarrow",
-        concurrency=min(workers, len(blocks)),
-        num_cpus=each.cpus,
-        num_gpus=each.gpus,
-    )
-    found.context.execution_options.preserve_order = True
-    yield from shown(found.iter_batches(batch_size=None, batch_format="pyarrow"))
+    place = {"num_cpus": each.cpus, "num_gpus": each.gpus, "max_restarts": -1, "max_task_retries": -1}
+    actor: Any = ray.remote(Labeler).options(**place)
+    given = (run, checkpoint, stream, settings.threads, workers)
+    pool = ActorPool([actor.remote(*given) for _ in range(min(workers, len(blocks)))])
+    yield from shown(pool.map(lambda labeler, block: labeler.label.remote(block), blocks))

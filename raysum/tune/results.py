@@ -15,7 +15,8 @@ from raysum.tune.spaces import label
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import Group
-    from rich.table import Table
+
+    from raysum.runtime.grid import Grid
 
 
 # The figures of a trial that tables show.
@@ -71,24 +72,25 @@ class SearchResult(Shown):
         ]
         return pd.DataFrame(lines)
 
-    def render(self) -> "Table | Group":
+    def render(self) -> "Grid | Group":
         from rich.console import Group
 
         return Group(self._trials(), "", self.then.render()) if self.then else self._trials()
 
-    def _trials(self) -> "Table":
-        from rich.table import Table
+    def _trials(self) -> "Grid":
+        from raysum.runtime.grid import Grid
 
         metric, shown = self.space.metric, {name: one for name, one in SHOWN.items() if name in self.best.metrics}
         found = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
         best = self.best.name + f", though all have the same {metric}" * (len(found) == 1 < len(self.trials))
-        table = Table(
-            title=f"{self.space.about}: trials by {metric}, ± half of the 95 % interval",
+        sure = ", ± half of the 95 % interval" * any(f"{metric}_low" in trial.metrics for trial in self.trials)
+        table = Grid(
+            title=f"{self.space.about}: trials by {metric}{sure}",
             caption=f"best: {best}, now used by {self.run.path} ({self.seconds:.0f} s)",
         )
-        table.add_column("trial", min_width=max(len(trial.name) for trial in self.trials))
+        table.add_column("trial")
         for heading in (*(figure.label for figure in shown.values()), "seconds"):
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", no_wrap=True)
         for trial in self.trials:
             named = f"{trial.name}: {label(trial.config)}" if self.space.scheduler == "pbt" else trial.name
             cells = [cell(trial.metrics, name, figure, interval=name == metric) for name, figure in shown.items()]

@@ -56,6 +56,9 @@ def _search(job: Job, started: float) -> SearchResult:
     purpose = "decode" if job.run else "search"
     make_ready(purpose, settings.address)
     _claim(job)
+    if (space.config.trials or 0) > space.num_trials:
+        told = f"trials={space.config.trials} are more than the space {space.name} has points"
+        say(f"{told}: each of {space.num_trials} is tried once")
     Record().add(job.out, begun=space.num_trials)
     with paged(job.out) as page, ray_session(settings.address, job.at_once * (settings.workers + 2), purpose):
         say(f"Trials: {page}; TensorBoard: tensorboard --logdir {job.out}")

@@ -81,7 +81,10 @@ class Space:
     def samples(self) -> Iterator[dict[str, Any]]:
         """Every point of a grid, whatever the budget; every choice and end of other spaces."""
         grid = self.config.searcher == "grid"
-        for point in product(*(values.listed if grid else values.ends for values in self.config.search.values())):
+        return self._combined(values.listed if grid else values.ends for values in self.config.search.values())
+
+    def _combined(self, tried: Iterable[list[Any]]) -> Iterator[dict[str, Any]]:
+        for point in product(*tried):
             yield dict(zip(self.config.search, point, strict=True))
 
     def fits(self, values: dict[str, Any]) -> bool:
@@ -91,12 +94,18 @@ class Space:
 
     @cached_property
     def points(self) -> list[dict[str, Any]]:
-        """The trials of a grid or a random search, in order. Raises UserError where none fits the budget."""
+        """The trials of a grid or a random search, in order; where points can be counted, none of a random one comes
+        twice. Raises UserError where none fits the budget."""
         self.check_budget()
         if self.config.searcher == "grid":
             return [point for point in self.samples() if self.fits(point)]
-        rng = random.Random(self.config.seed)
-        draws = ({key: values.draw(rng) for key, values in self.config.search.items()} for _ in count())
+        rng, searched = random.Random(self.config.seed), self.config.search
+        if not any(values.bounds for values in searched.values()):
+            points = self._combined(values.listed for values in searched.values())
+            different = [*{repr(point): point for point in points}.values()]
+            rng.shuffle(different)
+            return [*islice(filter(self.fits, different), self.config.trials)]
+        draws = ({key: values.draw(rng) for key, values in searched.items()} for _ in count())
         return [self.first_fit(draws) for _ in range(self.config.trials or 0)]
 
     def first_fit(self, draws: Iterator[Any]) -> dict[str, Any]:
@@ -115,8 +124,13 @@ class Space:
             )
 
     @property
+    def drawn_by_tune(self) -> bool:
+        """Whether the trials are not known before the search."""
+        return self.config.searcher == "optuna" or self.config.scheduler == "pbt"
+
+    @property
     def num_trials(self) -> int:
-        return self.config.trials or len(self.points)
+        return self.config.trials if self.config.trials and self.drawn_by_tune else len(self.points)
 
 
 @dataclass(frozen=True)

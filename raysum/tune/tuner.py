@@ -95,10 +95,9 @@ def _tuner(job: Job, decoder: Any, begun: bool, again: bool) -> tune.Tuner:
     trainable = tune.with_resources(tune.with_parameters(trial, job=job, **given), resources)
     if begun:
         return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=again)
-    drawn = space.searcher == "optuna" or space.scheduler == "pbt"  # by Tune, else by us
     return tune.Tuner(
         trainable,
-        param_space={key: domain(values) for key, values in space.search.items()} if drawn else {},
+        param_space={key: domain(values) for key, values in space.search.items()} if job.space.drawn_by_tune else {},
         tune_config=tune.TuneConfig(
             metric=space.metric,
             mode=space.mode,
@@ -172,7 +171,7 @@ class Listed(Searcher):
         self.points, self.given = points, 0
 
     def suggest(self, trial_id: str) -> Any:
-        if self.given == len(self.points):
+        if self.given >= len(self.points):
             return Searcher.FINISHED
         self.given += 1
         return self.points[self.given - 1]

@@ -1,0 +1,60 @@
+"""Tables of which nothing is cut: columns that have no room beside the others stand below them."""
+
+from copy import copy
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import measure_renderables
+from rich.table import Column, Table
+from rich.text import Text
+
+_UNBOUNDED = 100_000  # characters of a line
+_PART = 3  # of a line: so much of it a word may take before it is parted
+
+
+class Grid(Table):
+    """A table of texts. Columns with ``no_wrap`` are whole, the others go on in the next line after a word.
+
+    What is too wide all the same goes on below, beside the first column once more.
+    """
+
+    def __init__(self, *headings: str, **how: Any):
+        super().__init__(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, **how)
+        for heading in headings:
+            self.add_column(heading)
+
+    def add_column(self, header: Any = "", *args: Any, **how: Any) -> None:
+        super().add_column(_text(header), *args, **how)
+
+    def add_row(self, *cells: Any, **how: Any) -> None:
+        super().add_row(*map(_text, cells), **how)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update_width(_UNBOUNDED)
+        for column in self.columns:
+            words, lines = measure_renderables(console, unbounded, [column.header, *column.cells])
+            column.min_width = lines if column.no_wrap else min(words, options.max_width // _PART)
+        first, *left = self.columns
+        while left:
+            count = len(left)
+            while count > 1 and self._least([first, *left[:count]], console, unbounded) > options.max_width:
+                count -= 1
+            part = self._of([first, *left[:count]])
+            part.title = self.title if len(left) == len(self.columns) - 1 else None
+            left = left[count:]
+            part.caption = None if left else self.caption
+            yield from super(Grid, part).__rich_console__(console, options)
+            yield from [""] * bool(left)
+
+    def _least(self, columns: list[Column], console: Console, options: ConsoleOptions) -> int:
+        return console.measure(self._of(columns), options=options).minimum
+
+    def _of(self, columns: list[Column]) -> "Grid":
+        part = copy(self)
+        part.columns = columns
+        return part
+
+
+def _text(cell: str) -> Text:
+    return Text(cell, overflow="fold", no_wrap=False)
