@@ -159,13 +159,14 @@ def test_the_same_cluster_is_asked_about_once(tmp_path, server):
 
 def test_another_model_prompt_or_parameter_is_another_question(tmp_path, server):
     source, out = write(tmp_path / "c.jsonl", clusters(2)), tmp_path / "t.jsonl"
-    (tmp_path / "prompt.txt").write_text('{"title": {title}} {documents}')
+    (tmp_path / "prompt.txt").write_text('{"title": {title}, "n": {"a": 1}} {3} {{place}} {documents}')
     for number, told in enumerate(
         ({}, {"temperature": 0.5}, {"words": 80}, {"prompt": str(tmp_path / "prompt.txt")}), 1
     ):
         raysum.teach(source, out, server.url, "tiny", **told)
         assert server.requests == 2 * number
-    assert server.seen["bodies"][-1]["messages"][0]["content"].startswith('{"title": Bridge')
+    sent = server.seen["bodies"][-1]["messages"][0]["content"]
+    assert sent.startswith('{"title": Bridge') and ', "n": {"a": 1}} {3} {place} [1] ' in sent
     raysum.teach(source, out, server.url, "other")
     assert server.requests == 10 and read(out)[0]["teacher"]["model"] == "other"
 
@@ -311,6 +312,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path, server):
         ({"out": "notes.jsonl"}, "notes.jsonl.answers holds no answers"),
         ({"prompt": "prompt.txt"}, "has no {documents} in it"),
         ({"prompt": "none.txt"}, "cannot read none.txt"),
+        ({"prompt": "misspelled.txt"}, "has {titel} in it, which nothing fills; did you mean {title}?"),
         ({"concurrency": 0}, "concurrency"),
         ({"budget": -3}, "budget"),
         ({"sources": ["none.jsonl"]}, "no such file or folder: none.jsonl"),
@@ -326,6 +328,7 @@ def test_mistakes_of_settings_are_told(tmp_path, monkeypatch, given, words):
     (tmp_path / "other.jsonl").write_text("{}")
     (tmp_path / "notes.jsonl.answers").write_text("My notes.\n")
     (tmp_path / "prompt.txt").write_text("Summarize {document}")
+    (tmp_path / "misspelled.txt").write_text('{"title": {titel}} {documents}')
     whole = {"sources": ["c.jsonl"], "teacher": "http://127.0.0.1:9", "model": "tiny", "out": "t.jsonl", **given}
     with pytest.raises(UserError) as told:
         raysum.teach(**whole)

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ from raysum.teach.config import TeachConfig
 
 _OWN = Path(__file__).parent
 _SUMMARY, _CITATIONS = _OWN / "summary.txt", _OWN / "citations.txt"
+_SLOTS = ("documents", "title", "words")
 _SLOT = re.compile(r"\{(\w+)\}")
+_WORD = re.compile(r"(?<!\{)\{([A-Za-z_]+)\}")  # what looks like a slot
+_DOUBLED = re.compile(r"\{(\{[A-Za-z_]+\})\}")
 _TARGETS = ("summary", "summaries", "target_ids")
 _TAUGHT = ("teacher", "citations")  # what is written beside a summary
 
@@ -36,11 +40,18 @@ class Prompts:
 
     @classmethod
     def of(cls, config: TeachConfig) -> "Prompts":
-        """Raises UserError where the file of a prompt does not read, or has no place for the documents."""
+        """Raises UserError where the file of a prompt does not read, has no place for the documents, or one for what
+        there is not."""
         text = read_text(Path(config.prompt or _SUMMARY).expanduser())
         if "{documents}" not in text:
             raise UserError(f"{config.prompt} has no {{documents}} in it, where the cluster's documents are to stand")
-        return cls(_filled(text, words=str(config.words)), read_text(_CITATIONS))
+        if odd := next((word for word in _WORD.findall(text) if word not in _SLOTS), None):
+            (near,) = get_close_matches(odd.lower(), _SLOTS, 1, cutoff=0)
+            raise UserError(
+                f"{config.prompt} has {{{odd}}} in it, which nothing fills; did you mean {{{near}}}? "
+                f"To send it as it is, write {{{{{odd}}}}}"
+            )
+        return cls(_filled(_DOUBLED.sub(r"\1", text), words=str(config.words)), read_text(_CITATIONS))
 
     @property
     def sha256(self) -> str:
