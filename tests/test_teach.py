@@ -395,8 +395,13 @@ def test_all_that_prepare_reads_is_taught_and_splits_stay(tmp_path, server):
         (tmp_path / "docs" / cluster).mkdir(parents=True)
         (tmp_path / "docs" / cluster / "a.txt").write_text(f"Text {cluster}. More of it.")
     (tmp_path / "docs" / "one" / "summary.txt").write_text("It has one.")
-    figures = raysum.teach(tmp_path / "docs", tmp_path / "t.jsonl", server.url, "tiny").figures
+    docs, own = (tmp_path / "docs", tmp_path / "t.jsonl", server.url, "tiny"), tmp_path / "docs" / "two" / "title.txt"
+    figures = raysum.teach(*docs).figures
     assert (figures["taught"], figures["kept"]) == (1, 1)
+    own.write_text("A bridge")
+    raysum.teach(*docs)
+    sent = [body["messages"][0]["content"] for body in server.seen["bodies"]]
+    assert "Title: \n" in sent[0] and "Title: A bridge\n" in sent[1]  # a folder's name is no title
     (tmp_path / "data").mkdir()
     for split in ("train", "valid"):
         write(tmp_path / "data" / f"{split}.jsonl", [row | {"id": f"{split}-{row['id']}"} for row in clusters(2)])

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -115,6 +115,8 @@ def items(source: RawSource, task: Task) -> Iterator[Item]:
                 continue
             raw = {name: value for name, value in raw.items() if name not in (*_TARGETS, *_TAUGHT)}
             cluster = read_cluster(raw)
+            if raw.get("title") == Path(record.where).name.replace("_", " "):  # the folder's name, for want of a title
+                cluster = replace(cluster, title="")
             if not any(text.strip() for _, text in cluster.documents):
                 raise Rejected("no text in the documents")
         except Rejected as problem:
