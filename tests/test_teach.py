@@ -252,6 +252,30 @@ def test_answers_of_no_use_are_set_aside_by_reason_and_not_asked_for_again(tmp_p
     assert aside["empty"]["where"].endswith("c.jsonl:9")
 
 
+def test_too_many_answers_of_no_use_end_it_and_what_helps_asks_for_them_alone(tmp_path, server):
+    write(tmp_path / "c.jsonl", clusters(40))
+    server.control(rules=[{"when": "Bridge", "finish": "length"}], delay=0.02)
+    more = ["--concurrency=2", "--json"]
+    for _ in range(2):  # the second asks nothing
+        ended = command(tmp_path, server, *more)
+        told = json.loads(ended.stdout)
+        assert ended.returncode == 2 and 10 <= server.requests <= 11
+        assert told["rejected"] == {"the answer is cut at max_tokens": server.requests} and told["left"] >= 29
+        assert "answers are of no use, more than --max-rejected 0.5: the answer is cut at max_tokens" in ended.stderr
+        assert "A --max-tokens above 1000 asks again for what was cut" in ended.stderr
+    asked = server.requests
+    server.control(rules=[{"when": "Title: Bridge 3\n", "content": ""}])
+    told = json.loads(command(tmp_path, server, *more, "--max-tokens=2000").stdout)
+    assert told["taught"] == 39 and told["answers"] == 40 and server.requests == asked + 40
+    server.control(rules=[])
+    ended = command(tmp_path, server, "--max-tokens=3000")
+    assert "--again asks once more" in ended.stdout and ended.returncode == 0 and server.requests == asked + 40
+    assert json.loads(command(tmp_path, server, "--again", "--json").stdout)["answers"] == 1
+    rows = read(tmp_path / "t.jsonl")
+    assert len(rows) == 40 and {row["teacher"]["max_tokens"] for row in rows} == {1000, 2000}
+    assert not (tmp_path / "t.jsonl.rejected.jsonl").exists() and server.requests == asked + 41
+
+
 def test_a_cluster_that_the_server_fails_at_is_set_aside_and_asked_about_again(tmp_path, server):
     server.control(rules=[{"when": "Title: Bridge 3\n", "status": 500, "message": f"boom {KEY}"}], delay=0.1)
     figures = taught(tmp_path, server, clusters(20), retries=1, concurrency=2).figures
@@ -428,7 +452,7 @@ def test_citations_are_asked_for_after_the_summaries(tmp_path, server):
     taught(tmp_path, server, clusters(4))
     server.control(rules=[{"when": "Floods closed bridge 1 for weeks.\n\nFor each", "content": "I do not know."}])
     figures = raysum.teach(tmp_path / "c.jsonl", tmp_path / "t.jsonl", server.url, "tiny", cite=True).figures
-    assert (figures["cited"], figures["citations_unread"], figures["answers"]) == (3, 1, 4)
+    assert (figures["cited"], [*figures["citations_unread"].values()], figures["answers"]) == (3, [1], 4)
     made = read(tmp_path / "t.jsonl")
     assert "citations" not in made[1] and made[1]["summary"]
     assert made[2]["citations"] == [

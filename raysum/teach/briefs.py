@@ -159,9 +159,10 @@ def _has_summary(raw: dict[str, Any]) -> bool:
 
 
 def _key(cluster: Cluster, task: Task) -> str:
-    """What an answer follows from: model, prompt, parameters and content."""
+    """What an answer follows from, if it is not cut: model, prompt, parameters and content."""
     config = task.config
-    asked = [config.model, task.prompts.summary, config.parameters, config.context, config.parted_by]
+    parameters = {name: value for name, value in config.parameters.items() if name != "max_tokens"}
+    asked = [config.model, task.prompts.summary, parameters, config.context, config.parted_by]
     return _hashed(json.dumps([asked, cluster.cut_into_paragraphs, cluster.title, cluster.documents]))
 
 

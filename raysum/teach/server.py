@@ -18,11 +18,11 @@ from typing import Any
 import httpx
 
 from raysum.errors import UserError
-from raysum.teach.answers import Answer
+from raysum.teach.answers import CUT, Answer
 from raysum.teach.config import KEY, TeachConfig
 
 LARGEST = 4 << 20  # bytes of an answer that are read
-EMPTY, REFUSED, CUT = "the answer is empty", "the teacher refuses", "the answer is cut at max_tokens"
+EMPTY, REFUSED = "the answer is empty", "the teacher refuses"
 TOO_LARGE = f"the answer is longer than {LARGEST >> 20} MiB"
 NO_ANSWER = "no answer"
 _FIRST, _LONGEST = 0.5, 60.0  # seconds between tries
