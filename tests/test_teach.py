@@ -439,6 +439,20 @@ def test_all_that_prepare_reads_is_taught_and_splits_stay(tmp_path, server):
         raysum.teach(tmp_path / "data", tmp_path / "data" / "t.jsonl", server.url, "tiny")
 
 
+def test_an_output_of_other_clusters_is_not_written_over(tmp_path, server):
+    taught(tmp_path, server, clusters(6, summaries=1))
+    before, asked = (tmp_path / "t.jsonl").read_bytes(), server.requests
+    write(tmp_path / "c.jsonl", [row | {"documents": ["Another. It is."]} for row in clusters(6)])
+    ended = command(tmp_path, server)
+    assert ended.returncode == 2 and server.requests == asked and (tmp_path / "t.jsonl").read_bytes() == before
+    assert "t.jsonl holds other clusters; choose another --out, or remove it (the answers stay in" in ended.stderr
+    write(tmp_path / "c.jsonl", clusters(9)[2:])
+    ended = command(tmp_path, server, "--json")
+    assert json.loads(ended.stdout)["answers"] == 3 and "t.jsonl holds 2 other clusters, which will go" in ended.stderr
+    (tmp_path / "t.jsonl").write_text("My notes.\n")
+    assert "t.jsonl holds no clusters; remove it" in command(tmp_path, server).stderr
+
+
 def test_summaries_are_replaced_where_that_is_asked_for(tmp_path, server):
     rows = clusters(2, summaries=2)
     rows[0]["summaries"] = ["Another."]

@@ -29,6 +29,7 @@ from raysum.teach.answers import Answer, Answers, answers_in
 from raysum.teach.asking import Asker, Outcome, ask_here, kept_of
 from raysum.teach.briefs import Brief, Item, Prompts, Task, brief_of, items
 from raysum.teach.config import TeachConfig, api_key
+from raysum.teach.earlier import Earlier
 from raysum.teach.useless import Tally
 from raysum.teach.written import TeachResult, write
 
@@ -63,7 +64,7 @@ def teach(
         with answers_in(kept) as answers:
             answers.note(task.prompts.sha256, task.prompts.summary)
             tally = Tally(config.max_rejected)
-            known, todo = len(answers), _to_teach(found, task, answers, tally)
+            known, todo = len(answers), _to_teach(found, task, answers, tally, Earlier(path))
         missing, spent = dict[str, str](), False
         if todo and not tally.ends_it:
             on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
@@ -87,12 +88,13 @@ def _check_place(out: Path, kept: Path, named: list[str | Path]) -> None:
             raise UserError(f"{out} would be read as one of the clusters; choose an --out elsewhere")
 
 
-def _to_teach(sources: list[RawSource], task: Task, answers: Answers, tally: Tally) -> frozenset[str]:
+def _to_teach(sources: list[RawSource], task: Task, answers: Answers, tally: Tally, earlier: Earlier) -> frozenset[str]:
     """The keys of clusters to be asked about; how many is said, and answers that are kept go into the ``tally``. Raises
-    UserError where no cluster can be read."""
+    UserError where no cluster can be read, or the output holds others."""
     todo, counts, first = set[str](), Counter[str](), ""
     for source in sources:
         for item in items(source, task):
+            earlier.seen(item.raw)
             if item.problem:
                 counts["unreadable"] += 1
                 first = first or f"{item.record.where}: {item.problem}"
@@ -105,6 +107,7 @@ def _to_teach(sources: list[RawSource], task: Task, answers: Answers, tally: Tal
                     todo.add(item.key)
     if counts["unreadable"] == counts.total():
         raise UserError(f"no cluster can be read; the first that cannot is {first}")
+    earlier.check()
     told = [f"{counts['to teach']} clusters to teach, {counts['kept']} have a summary"]
     if counts["unreadable"]:
         told.append(f"{counts['unreadable']} cannot be read, such as {first}")
