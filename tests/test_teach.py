@@ -219,6 +219,43 @@ def test_a_limit_stops_all_until_the_time_that_the_server_tells(tmp_path, server
     assert time.monotonic() - began > 1.5 and server.requests == 9
 
 
+@pytest.mark.parametrize("more", [[], pytest.param(["--address=local"], marks=pytest.mark.slow)])
+def test_a_wait_is_told_as_it_begins(tmp_path, server, more):
+    write(tmp_path / "c.jsonl", clusters(3))
+    limit = {"status": 429, "message": "Rate limit reached", "headers": {"Retry-After": "1"}}
+    torn = {"html": '{"choices": '}
+    server.control(script=[torn, limit, limit, {"status": 503, "message": "not up"}])
+    ended = command(tmp_path, server, "--concurrency=1", *more)
+    assert ended.returncode == 0 and "answers 503: not up; next try in " in ended.stderr
+    assert ended.stderr.count("answers 429: Rate limit reached; next try in 2 s; it ends after 600 s without") == 1
+    assert "something else than a chat completion: '{\"choices\":'; next try in" in ended.stderr
+
+
+def test_too_long_a_wait_is_not_begun(tmp_path, server):
+    write(tmp_path / "c.jsonl", clusters(3))
+    server.control(
+        script=[{}], rules=[{"when": f"Bridge {n}", "status": 429, "headers": {"Retry-After": "3600"}} for n in (1, 2)]
+    )
+    ended = command(tmp_path, server, "--concurrency=1")
+    assert ended.returncode == 2 and server.requests == 2 and "Traceback" not in ended.stderr
+    assert (
+        "answers 429: not now, and asks to wait for 3600 s; nothing is answered for longer than --patience 600"
+        in ended.stderr
+    )
+
+
+def test_a_server_that_never_answers_is_given_up_and_told_of_before(tmp_path, server, monkeypatch, capsys):
+    monkeypatch.setattr("raysum.teach.server._QUIET", 0.2)
+    server.control(delay=30)
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"breaks off \(timed out\); nothing is answered for longer than --patience 2"):
+        taught(tmp_path, server, clusters(2), timeout=0.8, patience=2)
+    assert time.monotonic() - began < 4
+    told = capsys.readouterr().err
+    assert "has not answered yet, after 0.2 s; a request may take 0.8 s (--timeout)" in told
+    assert told.count("breaks off (timed out); next try in 1 s; it ends after 2 s without any answer (--patience)") == 1
+
+
 def test_a_slow_answer_is_given_up_after_the_timeout(tmp_path, server):
     server.control(script=[{"delay": 5}])
     began = time.monotonic()

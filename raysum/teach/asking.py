@@ -5,6 +5,8 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 
 from raysum.data.sentences import sentence_spans
@@ -14,6 +16,7 @@ from raysum.teach.briefs import Brief, Task
 from raysum.teach.budget import Budget, Spent
 from raysum.teach.config import TeachConfig
 from raysum.teach.server import Server, Stopped, Unanswered
+from raysum.teach.telling import tell
 from raysum.teach.useless import Tally
 
 
@@ -41,10 +44,10 @@ class Asker:
     its way comes to its end. ``tally`` holds the answers that were there before.
     """
 
-    def __init__(self, task: Task, tally: Tally):
+    def __init__(self, task: Task, tally: Tally, relay: Path | None = None):
         self._config, self._prompts, self._tally = task.config, task.prompts, tally
         self._answers = Answers(task.answers)
-        self._server = Server(task.config, task.api_key)
+        self._server = Server(task.config, task.api_key, partial(tell, relay=relay))
         self._budget = Budget(task.config.budget, self._answers.tokens)
         self._lock, self._ended, self._busy = threading.Lock(), False, 0
         self._asked: dict[str, threading.Event] = {}  # by key, what is on its way

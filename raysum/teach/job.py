@@ -30,6 +30,7 @@ from raysum.teach.asking import Asker, Outcome, ask_here, kept_of
 from raysum.teach.briefs import Brief, Item, Prompts, Task, brief_of, items
 from raysum.teach.config import TeachConfig, api_key
 from raysum.teach.earlier import Earlier
+from raysum.teach.telling import relayed
 from raysum.teach.useless import Tally
 from raysum.teach.written import TeachResult, write
 
@@ -162,8 +163,8 @@ def _ask_here(sources: list[RawSource], task: Task, todo: frozenset[str], tally:
 class _Asking:
     """The actor that asks: by each call for some briefs, one after the other."""
 
-    def __init__(self, task: Task, tally: Tally):
-        self.asker = Asker(task, tally)
+    def __init__(self, task: Task, tally: Tally, relay: Path):
+        self.asker = Asker(task, tally, relay)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         given = pickle.loads(row["briefs"])  # written by read, on the same cluster
@@ -198,9 +199,11 @@ def _ask_on_ray(sources: list[RawSource], task: Task, todo: frozenset[str], tall
         enable_true_multi_threading=True,
     )
     here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
-    actor: Any = {"num_cpus": _ASKING, "label_selector": here, "compute": threads, "fn_constructor_args": (task, tally)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that max_restarts will have another place in a later Ray
-        outcomes = briefs.map(_Asking, max_restarts=0, **actor)  # type: ignore[arg-type]
-    for row in outcomes.iter_rows():
-        yield from pickle.loads(row["outcomes"])
+    with relayed() as relay:
+        given = (task, tally, relay)
+        actor: Any = {"num_cpus": _ASKING, "label_selector": here, "compute": threads, "fn_constructor_args": given}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that max_restarts will have another place in a later Ray
+            outcomes = briefs.map(_Asking, max_restarts=0, **actor)  # type: ignore[arg-type]
+        for row in outcomes.iter_rows():
+            yield from pickle.loads(row["outcomes"])
