@@ -231,17 +231,15 @@ def test_a_wait_is_told_as_it_begins(tmp_path, server, more):
     assert "something else than a chat completion: '{\"choices\":'; next try in" in ended.stderr
 
 
-def test_too_long_a_wait_is_not_begun(tmp_path, server):
+@pytest.mark.parametrize("wait", ["3600", "inf"])
+def test_too_long_a_wait_is_not_begun(tmp_path, server, wait):
     write(tmp_path / "c.jsonl", clusters(3))
-    server.control(
-        script=[{}], rules=[{"when": f"Bridge {n}", "status": 429, "headers": {"Retry-After": "3600"}} for n in (1, 2)]
-    )
+    limit = {"status": 429, "headers": {"Retry-After": wait}}
+    server.control(rules=[{"when": f"Bridge {n}", **limit} for n in (1, 2)])
     ended = command(tmp_path, server, "--concurrency=1")
     assert ended.returncode == 2 and server.requests == 2 and "Traceback" not in ended.stderr
-    assert (
-        "answers 429: not now, and asks to wait for 3600 s; nothing is answered for longer than --patience 600"
-        in ended.stderr
-    )
+    told = f"answers 429: not now, and asks to wait for {wait} s; nothing is answered for longer than --patience 600"
+    assert told in ended.stderr
 
 
 def test_a_server_that_never_answers_is_given_up_and_told_of_before(tmp_path, server, monkeypatch, capsys):

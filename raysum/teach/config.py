@@ -53,7 +53,7 @@ class TeachConfig(Shaped):
     again: bool = Field(False, description="ask again for answers that are empty, cut or refused")
     timeout: float = Field(300.0, gt=0, le=86_400, description="seconds of one request, at most")
     patience: float = Field(
-        600.0, gt=0, description="seconds without any answer, at most, also where the server asks for a longer wait"
+        600.0, gt=0, le=604_800, description="seconds without any answer, at most, whatever wait the server asks for"
     )
     retries: int = Field(8, ge=0, le=100, description="tries after the first; the waits between them double")
     address: str | None = Field(None, description="address of a running Ray cluster")

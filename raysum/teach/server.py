@@ -113,12 +113,13 @@ class Server:
         wait = min(_FIRST * 2 ** min(failures, 30), _LONGEST) * random.uniform(0.5, 1.0)
         if failure.wait is not None:
             wait = failure.wait + random.uniform(0, _FIRST)
-            self._paused_until = max(self._paused_until, time.monotonic() + failure.wait)
         silent, patience = time.monotonic() - max(began, self._last), self._config.patience
         if silent + wait > patience:
             asked = f", and asks to wait for {failure.wait:.0f} s" if failure.wait else ""
             told = f"{failure}{asked}; nothing is answered for longer than --patience {patience:g}"
             raise self._mistake(f"{told}. What was answered is kept: the same command goes on")
+        if failure.wait is not None:
+            self._paused_until = max(self._paused_until, time.monotonic() + failure.wait)
         self._say_wait(failure, wait)
         self._wait(wait)
 
