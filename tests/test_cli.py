@@ -116,6 +116,12 @@ def test_who_has_read_enough_is_told_nothing(tmp_path, arguments):
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize(("verb", "default"), [("teach", "1000"), ("prepare", "0.1"), ("serve", "8000")])
+def test_help_shows_defaults(verb, default):
+    shown = raysum(verb, "--help").stdout
+    assert f"[default: {default}]" in " ".join(shown.replace("│", " ").split())
+
+
 def test_help_loads_no_heavy_module():
     command = [sys.executable, "-X", "importtime", "-m", "raysum", "--help"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -195,13 +195,3 @@ def test_what_cannot_be_written_whole_leaves_no_part(server, monkeypatch):
     with pytest.raises(UserError, match="No space left on device"):
         taught(server)
     assert {one.name for one in Path().iterdir()} <= {"c.jsonl", "t.jsonl.answers", ".t.jsonl.lock"}
-
-
-def test_slots_of_a_prompt_that_are_not_filled_are_told(server, capsys):
-    Path("p.txt").write_text('{documents} {titel} {"as": "JSON"} {')
-    taught(server, prompt="p.txt")
-    assert (
-        "p.txt: {titel} stays as it is; what is filled in are {documents}, {title}, {words}" in capsys.readouterr().err
-    )
-    with pytest.raises(UserError, match="/dev/zero is larger than 64 MiB"):
-        taught(server, prompt="/dev/zero")

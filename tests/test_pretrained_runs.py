@@ -95,7 +95,7 @@ T5_BASE = {"task_specific_params": {"summarization": TASK | {"prefix": "summariz
         ({"num_beams": 6, "max_length": 62}, {}, THEIRS | {"num_beams": 6, "max_length": 61}),
         ({"num_beams": 6, "forced_eos_token_id": 2}, {"num_beams": 3}, THEIRS | FREE | {"num_beams": 3}),
         ({"forced_eos_token_id": 2}, {"num_beams": None, "min_length": 9}, OURS | FREE | {"min_length": 8}),
-        (T5_BASE, {"eos_token_id": 1}, TASK | {"max_length": 199, "min_length": 29, "no_repeat_ngram_size": 0}),
+        (T5_BASE, {"eos_token_id": 2}, TASK | {"max_length": 199, "min_length": 29, "no_repeat_ngram_size": 0}),
         (T5_BASE, {"num_beams": 2}, THEIRS | {"num_beams": 2, "min_length": 0, "max_length": 256}),
         (T5_BASE, {"max_length": 21}, OURS | {"max_length": 20, "min_length": 0}),
         ({"task_specific_params": None}, {}, OURS),

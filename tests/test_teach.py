@@ -158,13 +158,14 @@ def test_the_same_cluster_is_asked_about_once(tmp_path, server):
 
 def test_another_model_prompt_or_parameter_is_another_question(tmp_path, server):
     source, out = write(tmp_path / "c.jsonl", clusters(2)), tmp_path / "t.jsonl"
-    (tmp_path / "prompt.txt").write_text('{"title": {title}} {documents}')
+    (tmp_path / "prompt.txt").write_text('{"title": {title}, "n": {"a": 1}} {3} {{place}} {documents}')
     for number, told in enumerate(
         ({}, {"temperature": 0.5}, {"words": 80}, {"prompt": str(tmp_path / "prompt.txt")}), 1
     ):
         raysum.teach(source, out, server.url, "tiny", **told)
         assert server.requests == 2 * number
-    assert server.seen["bodies"][-1]["messages"][0]["content"].startswith('{"title": Bridge')
+    sent = server.seen["bodies"][-1]["messages"][0]["content"]
+    assert sent.startswith('{"title": Bridge') and ', "n": {"a": 1}} {3} {place} [1] ' in sent
     raysum.teach(source, out, server.url, "other")
     assert server.requests == 10 and read(out)[0]["teacher"]["model"] == "other"
 
@@ -217,6 +218,41 @@ def test_a_limit_stops_all_until_the_time_that_the_server_tells(tmp_path, server
     assert time.monotonic() - began > 1.5 and server.requests == 9
 
 
+@pytest.mark.parametrize("more", [[], pytest.param(["--address=local"], marks=pytest.mark.slow)])
+def test_a_wait_is_told_as_it_begins(tmp_path, server, more):
+    write(tmp_path / "c.jsonl", clusters(3))
+    limit = {"status": 429, "message": "Rate limit reached", "headers": {"Retry-After": "1"}}
+    torn = {"html": '{"choices": '}
+    server.control(script=[torn, limit, limit, {"status": 503, "message": "not up"}])
+    ended = command(tmp_path, server, "--concurrency=1", *more)
+    assert ended.returncode == 0 and "answers 503: not up; next try in " in ended.stderr
+    assert ended.stderr.count("answers 429: Rate limit reached; next try in 2 s; it ends after 600 s without") == 1
+    assert "something else than a chat completion: '{\"choices\":'; next try in" in ended.stderr
+
+
+@pytest.mark.parametrize("wait", ["3600", "inf"])
+def test_too_long_a_wait_is_not_begun(tmp_path, server, wait):
+    write(tmp_path / "c.jsonl", clusters(3))
+    limit = {"status": 429, "headers": {"Retry-After": wait}}
+    server.control(rules=[{"when": f"Bridge {n}", **limit} for n in (1, 2)])
+    ended = command(tmp_path, server, "--concurrency=1")
+    assert ended.returncode == 2 and server.requests == 2 and "Traceback" not in ended.stderr
+    told = f"answers 429: not now, and asks to wait for {wait} s; nothing is answered for longer than --patience 600"
+    assert told in ended.stderr
+
+
+def test_a_server_that_never_answers_is_given_up_and_told_of_before(tmp_path, server, monkeypatch, capsys):
+    monkeypatch.setattr("raysum.teach.server._QUIET", 0.2)
+    server.control(delay=30)
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"breaks off \(timed out\); nothing is answered for longer than --patience 2"):
+        taught(tmp_path, server, clusters(2), timeout=0.8, patience=2)
+    assert time.monotonic() - began < 4
+    told = capsys.readouterr().err
+    assert "has not answered yet, after 0.2 s; a request may take 0.8 s (--timeout)" in told
+    assert told.count("breaks off (timed out); next try in 1 s; it ends after 2 s without any answer (--patience)") == 1
+
+
 def test_a_slow_answer_is_given_up_after_the_timeout(tmp_path, server):
     server.control(script=[{"delay": 5}])
     began = time.monotonic()
@@ -248,6 +284,30 @@ def test_answers_of_no_use_are_set_aside_by_reason_and_not_asked_for_again(tmp_p
     aside = {line["row"]["title"]: line for line in read(tmp_path / "t.jsonl.rejected.jsonl")}
     assert len(aside) == 7 and aside["Bridge 1"]["answer"] == "I can't help with that."
     assert aside["empty"]["where"].endswith("c.jsonl:9")
+
+
+def test_too_many_answers_of_no_use_end_it_and_what_helps_asks_for_them_alone(tmp_path, server):
+    write(tmp_path / "c.jsonl", clusters(40))
+    server.control(rules=[{"when": "Bridge", "finish": "length"}], delay=0.02)
+    more = ["--concurrency=2", "--json"]
+    for _ in range(2):  # the second asks nothing
+        ended = command(tmp_path, server, *more)
+        told = json.loads(ended.stdout)
+        assert ended.returncode == 2 and 10 <= server.requests <= 11
+        assert told["rejected"] == {"the answer is cut at max_tokens": server.requests} and told["left"] >= 29
+        assert "answers are of no use, more than --max-rejected 0.5: the answer is cut at max_tokens" in ended.stderr
+        assert "A --max-tokens above 1000 asks again for what was cut" in ended.stderr
+    asked = server.requests
+    server.control(rules=[{"when": "Title: Bridge 3\n", "content": ""}])
+    told = json.loads(command(tmp_path, server, *more, "--max-tokens=2000").stdout)
+    assert told["taught"] == 39 and told["answers"] == 40 and server.requests == asked + 40
+    server.control(rules=[])
+    ended = command(tmp_path, server, "--max-tokens=3000")
+    assert "--again asks once more" in ended.stdout and ended.returncode == 0 and server.requests == asked + 40
+    assert json.loads(command(tmp_path, server, "--again", "--json").stdout)["answers"] == 1
+    rows = read(tmp_path / "t.jsonl")
+    assert len(rows) == 40 and {row["teacher"]["max_tokens"] for row in rows} == {1000, 2000}
+    assert not (tmp_path / "t.jsonl.rejected.jsonl").exists() and server.requests == asked + 41
 
 
 def test_a_cluster_that_the_server_fails_at_is_set_aside_and_asked_about_again(tmp_path, server):
@@ -310,6 +370,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path, server):
         ({"out": "notes.jsonl"}, "notes.jsonl.answers holds no answers"),
         ({"prompt": "prompt.txt"}, "has no {documents} in it"),
         ({"prompt": "none.txt"}, "cannot read none.txt"),
+        ({"prompt": "misspelled.txt"}, "has {titel} in it, which nothing fills; did you mean {title}?"),
         ({"concurrency": 0}, "concurrency"),
         ({"budget": -3}, "budget"),
         ({"sources": ["none.jsonl"]}, "no such file or folder: none.jsonl"),
@@ -325,6 +386,7 @@ def test_mistakes_of_settings_are_told(tmp_path, monkeypatch, given, words):
     (tmp_path / "other.jsonl").write_text("{}")
     (tmp_path / "notes.jsonl.answers").write_text("My notes.\n")
     (tmp_path / "prompt.txt").write_text("Summarize {document}")
+    (tmp_path / "misspelled.txt").write_text('{"title": {titel}} {documents}')
     whole = {"sources": ["c.jsonl"], "teacher": "http://127.0.0.1:9", "model": "tiny", "out": "t.jsonl", **given}
     with pytest.raises(UserError) as told:
         raysum.teach(**whole)
@@ -391,8 +453,13 @@ def test_all_that_prepare_reads_is_taught_and_splits_stay(tmp_path, server):
         (tmp_path / "docs" / cluster).mkdir(parents=True)
         (tmp_path / "docs" / cluster / "a.txt").write_text(f"Text {cluster}. More of it.")
     (tmp_path / "docs" / "one" / "summary.txt").write_text("It has one.")
-    figures = raysum.teach(tmp_path / "docs", tmp_path / "t.jsonl", server.url, "tiny").figures
+    docs, own = (tmp_path / "docs", tmp_path / "t.jsonl", server.url, "tiny"), tmp_path / "docs" / "two" / "title.txt"
+    figures = raysum.teach(*docs).figures
     assert (figures["taught"], figures["kept"]) == (1, 1)
+    own.write_text("A bridge")
+    raysum.teach(*docs)
+    sent = [body["messages"][0]["content"] for body in server.seen["bodies"]]
+    assert "Title: \n" in sent[0] and "Title: A bridge\n" in sent[1]  # a folder's name is no title
     (tmp_path / "data").mkdir()
     for split in ("train", "valid"):
         write(tmp_path / "data" / f"{split}.jsonl", [row | {"id": f"{split}-{row['id']}"} for row in clusters(2)])
@@ -404,6 +471,20 @@ def test_all_that_prepare_reads_is_taught_and_splits_stay(tmp_path, server):
     assert read(tmp_path / "v.jsonl")[0]["summary"] == "It stands."
     with pytest.raises(UserError, match="would be read as one of the clusters"):
         raysum.teach(tmp_path / "data", tmp_path / "data" / "t.jsonl", server.url, "tiny")
+
+
+def test_an_output_of_other_clusters_is_not_written_over(tmp_path, server):
+    taught(tmp_path, server, clusters(6, summaries=1))
+    before, asked = (tmp_path / "t.jsonl").read_bytes(), server.requests
+    write(tmp_path / "c.jsonl", [row | {"documents": ["Another. It is."]} for row in clusters(6)])
+    ended = command(tmp_path, server)
+    assert ended.returncode == 2 and server.requests == asked and (tmp_path / "t.jsonl").read_bytes() == before
+    assert "t.jsonl holds other clusters; choose another --out, or remove it (the answers stay in" in ended.stderr
+    write(tmp_path / "c.jsonl", clusters(9)[2:])
+    ended = command(tmp_path, server, "--json")
+    assert json.loads(ended.stdout)["answers"] == 3 and "t.jsonl holds 2 other clusters, which will go" in ended.stderr
+    (tmp_path / "t.jsonl").write_text("My notes.\n")
+    assert "t.jsonl holds no clusters; remove it" in command(tmp_path, server).stderr
 
 
 def test_summaries_are_replaced_where_that_is_asked_for(tmp_path, server):
@@ -419,7 +500,7 @@ def test_citations_are_asked_for_after_the_summaries(tmp_path, server):
     taught(tmp_path, server, clusters(4))
     server.control(rules=[{"when": "Floods closed bridge 1 for weeks.\n\nFor each", "content": "I do not know."}])
     figures = raysum.teach(tmp_path / "c.jsonl", tmp_path / "t.jsonl", server.url, "tiny", cite=True).figures
-    assert (figures["cited"], figures["citations_unread"], figures["answers"]) == (3, 1, 4)
+    assert (figures["cited"], [*figures["citations_unread"].values()], figures["answers"]) == (3, [1], 4)
     made = read(tmp_path / "t.jsonl")
     assert "citations" not in made[1] and made[1]["summary"]
     assert made[2]["citations"] == [

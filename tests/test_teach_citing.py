@@ -77,7 +77,7 @@ def test_a_server_tells_seconds_or_a_date():
     then = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=30), usegmt=True)
     assert 28 < _retry_after({"Retry-After": then}) <= 30
     assert _retry_after({"Retry-After": "2.5"}) == 2.5
-    assert _retry_after({"Retry-After": "86400"}) == 600
+    assert _retry_after({"Retry-After": "86400"}) == 86400
     assert _retry_after({"Retry-After": "-5"}) == 0
     for given in ("", "soon", "nan", "Mon, 99 Foo"):
         assert _retry_after({"Retry-After": given}) is None

@@ -121,7 +121,8 @@ def _option(name: str, field: FieldInfo) -> Any:
     """An option that is None, or an empty list, where it is not given."""
     kinds = get_args(field.annotation) if isinstance(field.annotation, UnionType) else (field.annotation,)
     kind: Any = next((kind for kind in kinds if kind in (bool, int, float, list[str])), str)
-    default = "" if field.is_required() or not field.default else f" [default: {field.default}]"
+    # the backslash: rich would take the bracket for a style
+    default = "" if field.is_required() or not field.default else f" \\[default: {field.default}]"
     flag = f"--{name.replace('_', '-')}"
     option = typer.Option(flag, help=f"{field.description or ''}{default}", show_default=False)
     return Annotated[kind | None, option]

@@ -18,7 +18,8 @@ def teach(
 ) -> Any:
     """Let a language model write the summaries that clusters lack: JSON lines for `raysum prepare`.
 
-    The same command goes on where a killed one was. The exit status is 3 where the budget was spent before the end."""
+    The same command goes on where a killed one was. The exit status is 3 where the budget was spent before the end,
+    and 2 where too many answers are of no use."""
     from raysum.teach.job import teach as run
 
     return run(clusters, **settings.model_dump())

@@ -15,6 +15,7 @@ from raysum.errors import UserError
 from raysum.runtime.progress import say
 from raysum.runtime.storage import parsed
 
+CUT = "the answer is cut at max_tokens"
 _PATIENCE = 180  # seconds that a process of a killed start may live on
 _LOOK = 0.1
 _OURS = (b'{"key"', b'{"prompt"')  # how a line begins
@@ -29,6 +30,7 @@ class Answer:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     served: str = ""  # the model, as the server calls it
+    max_tokens: int = 0  # that it could have had
 
     @property
     def tokens(self) -> int:
@@ -43,30 +45,35 @@ class Answers:
 
     def __init__(self, path: Path):
         self.path, self.prompt_tokens, self.completion_tokens = path, 0, 0
-        self._places, self._prompts = dict[str, int](), set[str]()
+        self._places, self._prompts, self._lines = dict[str, int](), set[str](), 0
         self._lock = threading.Lock()
         self._out = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         self._file = path.open("rb")
         _take(self._out, path)
         self._read()
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._places
+        self._known = os.fstat(self._out).st_size
 
     def __len__(self) -> int:
-        return len(self._places)
+        """Also of those that another has taken the place of."""
+        return self._lines
 
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
-    def get(self, key: str) -> Answer | None:
+    def get(self, key: str, max_tokens: int) -> Answer | None:
+        """None also for one that was cut, where there may be more of it by now."""
         with self._lock:
             if key not in self._places:
                 return None
             self._file.seek(self._places[key])
             told = json.loads(self._file.readline())
-        return Answer(**{name: value for name, value in told.items() if name != "key"})
+        found = Answer(**{name: value for name, value in told.items() if name != "key"})
+        return None if found.reason == CUT and found.max_tokens < max_tokens else found
+
+    def is_old(self, key: str) -> bool:
+        """Whether it was there when the file was opened."""
+        return self._places[key] < self._known
 
     def add(self, key: str, answer: Answer) -> None:
         """Keep an answer: it is on the disk when this returns. Raises OSError where there is no room for it."""
@@ -103,6 +110,7 @@ class Answers:
         return place
 
     def _count(self, prompt: int, completion: int) -> None:
+        self._lines += 1
         self.prompt_tokens += prompt
         self.completion_tokens += completion
 
@@ -126,7 +134,7 @@ class Answers:
 
 def _is_answer(told: Mapping[str, Any]) -> bool:
     """Whether a line was written by :meth:`Answers.add`; of another there may be wrong words, and it is asked again."""
-    texts, counts = ("key", "text", "reason", "served"), ("prompt_tokens", "completion_tokens")
+    texts, counts = ("key", "text", "reason", "served"), ("prompt_tokens", "completion_tokens", "max_tokens")
     return (
         told.keys() == {*texts, *counts}
         and all(isinstance(told[name], str) for name in texts)

@@ -4,7 +4,9 @@ import threading
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 
 from raysum.data.sentences import sentence_spans
@@ -12,7 +14,10 @@ from raysum.errors import UserError
 from raysum.teach.answers import Answer, Answers
 from raysum.teach.briefs import Brief, Task
 from raysum.teach.budget import Budget, Spent
+from raysum.teach.config import TeachConfig
 from raysum.teach.server import Server, Stopped, Unanswered
+from raysum.teach.telling import tell
+from raysum.teach.useless import Tally
 
 
 @dataclass
@@ -27,6 +32,7 @@ class Outcome:
     problem: str = ""  # of the user's, for which no more is asked
     fault: str = ""  # of ours: the traceback
     spent: bool = False  # nothing is left of the budget
+    enough: bool = False  # of answers that are of no use
     left: bool = False  # nothing was asked any more
     busy: int = 0  # others that are on their way
 
@@ -34,13 +40,14 @@ class Outcome:
 class Asker:
     """Gives each brief to the teacher and keeps what it answers. Threads share it.
 
-    After a problem, or when the budget is spent, nothing new is asked; what is on its way comes to its end.
+    After a problem, when the budget is spent, or where too many answers are of no use, nothing new is asked; what is on
+    its way comes to its end. ``tally`` holds the answers that were there before.
     """
 
-    def __init__(self, task: Task):
-        self._config, self._prompts = task.config, task.prompts
+    def __init__(self, task: Task, tally: Tally, relay: Path | None = None):
+        self._config, self._prompts, self._tally = task.config, task.prompts, tally
         self._answers = Answers(task.answers)
-        self._server = Server(task.config, task.api_key)
+        self._server = Server(task.config, task.api_key, partial(tell, relay=relay))
         self._budget = Budget(task.config.budget, self._answers.tokens)
         self._lock, self._ended, self._busy = threading.Lock(), False, 0
         self._asked: dict[str, threading.Event] = {}  # by key, what is on its way
@@ -70,7 +77,7 @@ class Asker:
             outcome.left = True
         except Exception:
             outcome.fault = traceback.format_exc()
-        if outcome.spent or outcome.problem or outcome.fault:
+        if outcome.spent or outcome.enough or outcome.problem or outcome.fault:
             self._ended = True
             self._server.stop()
         with self._lock:
@@ -81,6 +88,10 @@ class Asker:
 
     def _teach(self, brief: Brief, outcome: Outcome) -> None:
         summary = self._answer(brief.key, brief.summary_prompt(self._prompts), outcome)
+        if outcome.answers:
+            with self._lock:
+                self._tally.add(bool(summary.reason))
+                outcome.enough = self._tally.ends_it
         if self._config.cite and not summary.reason:
             sentences = sentences_of(summary.text)
             self._answer(brief.cite_key, brief.citations_prompt(self._prompts, sentences), outcome)
@@ -88,9 +99,9 @@ class Asker:
     def _answer(self, key: str, prompt: str, outcome: Outcome) -> Answer:
         """The answer of that key, which is asked for once."""
         with self._alone(key):
-            found = self._answers.get(key)
+            found = kept_of(self._answers, key, self._config)
             if found is None:
-                found = self._ask(prompt)
+                found = replace(self._ask(prompt), max_tokens=self._config.max_tokens)
                 self._answers.add(key, found)
                 outcome.answers += 1
             return found
@@ -124,6 +135,12 @@ class Asker:
             self._ended = True
             raise UserError(f"{self._config.shown} does not tell what an answer costs (`usage`): leave --budget out")
         return answer
+
+
+def kept_of(answers: Answers, key: str, config: TeachConfig) -> Answer | None:
+    """The answer of that key; None where it is to be asked for."""
+    found = answers.get(key, config.max_tokens)
+    return None if found and found.reason and config.again and answers.is_old(key) else found
 
 
 def sentences_of(summary: str) -> list[str]:

@@ -4,7 +4,8 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from raysum.prepare.pipeline import Paragraph, paragraphs_of
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.sources.find import RawSource
 from raysum.prepare.sources.record import Record, Rejected
-from raysum.runtime.progress import say
 from raysum.teach.config import TeachConfig
 
 _OWN = Path(__file__).parent
 _SUMMARY, _CITATIONS = _OWN / "summary.txt", _OWN / "citations.txt"
-_SLOT, _FILLED = re.compile(r"\{(\w+)\}"), ("documents", "title", "words")
+_SLOTS = ("documents", "title", "words")
+_SLOT = re.compile(r"\{(\w+)\}")
+_WORD = re.compile(r"(?<!\{)\{([A-Za-z_]+)\}")  # what looks like a slot
+_DOUBLED = re.compile(r"\{(\{[A-Za-z_]+\})\}")
 _TARGETS = ("summary", "summaries", "target_ids")
 _TAUGHT = ("teacher", "citations")  # what is written beside a summary
 
@@ -37,14 +40,18 @@ class Prompts:
 
     @classmethod
     def of(cls, config: TeachConfig) -> "Prompts":
-        """Raises UserError where the file of a prompt does not read, or has no place for the documents."""
+        """Raises UserError where the file of a prompt does not read, has no place for the documents, or one for what
+        there is not."""
         text = read_text(Path(config.prompt or _SUMMARY).expanduser())
         if "{documents}" not in text:
             raise UserError(f"{config.prompt} has no {{documents}} in it, where the cluster's documents are to stand")
-        if unknown := {*_SLOT.findall(text)} - {*_FILLED}:
-            filled = ", ".join(f"{{{slot}}}" for slot in _FILLED)
-            say(f"{config.prompt}: {{{min(unknown)}}} stays as it is; what is filled in are {filled}")
-        return cls(_filled(text, words=str(config.words)), read_text(_CITATIONS))
+        if odd := next((word for word in _WORD.findall(text) if word not in _SLOTS), None):
+            (near,) = get_close_matches(odd.lower(), _SLOTS, 1, cutoff=0)
+            raise UserError(
+                f"{config.prompt} has {{{odd}}} in it, which nothing fills; did you mean {{{near}}}? "
+                f"To send it as it is, write {{{{{odd}}}}}"
+            )
+        return cls(_filled(_DOUBLED.sub(r"\1", text), words=str(config.words)), read_text(_CITATIONS))
 
     @property
     def sha256(self) -> str:
@@ -108,6 +115,8 @@ def items(source: RawSource, task: Task) -> Iterator[Item]:
                 continue
             raw = {name: value for name, value in raw.items() if name not in (*_TARGETS, *_TAUGHT)}
             cluster = read_cluster(raw)
+            if raw.get("title") == Path(record.where).name.replace("_", " "):  # the folder's name, for want of a title
+                cluster = replace(cluster, title="")
             if not any(text.strip() for _, text in cluster.documents):
                 raise Rejected("no text in the documents")
         except Rejected as problem:
@@ -150,9 +159,10 @@ def _has_summary(raw: dict[str, Any]) -> bool:
 
 
 def _key(cluster: Cluster, task: Task) -> str:
-    """What an answer follows from: model, prompt, parameters and content."""
+    """What an answer follows from, if it is not cut: model, prompt, parameters and content."""
     config = task.config
-    asked = [config.model, task.prompts.summary, config.parameters, config.context, config.parted_by]
+    parameters = {name: value for name, value in config.parameters.items() if name != "max_tokens"}
+    asked = [config.model, task.prompts.summary, parameters, config.context, config.parted_by]
     return _hashed(json.dumps([asked, cluster.cut_into_paragraphs, cluster.title, cluster.documents]))
 
 

@@ -36,10 +36,25 @@ class TeachConfig(Shaped):
     budget: int | None = Field(
         None, gt=0, description="tokens of prompts and answers that OUT may cost in all, by the server's count"
     )
-    max_tokens: int = Field(1000, gt=0, le=1_000_000, description="tokens of an answer, at most")
+    max_tokens: int = Field(
+        1000,
+        gt=0,
+        le=1_000_000,
+        description="tokens of an answer, at most; more of them ask again for what was cut alone",
+    )
     temperature: float | None = Field(None, ge=0, le=5, description="by default the server's own")
     seed: int | None = Field(None, description="seed of the server's draws, where it has one")
+    max_rejected: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of the answers that may be empty, cut or refused; ten tell",
+    )
+    again: bool = Field(False, description="ask again for answers that are empty, cut or refused")
     timeout: float = Field(300.0, gt=0, le=86_400, description="seconds of one request, at most")
+    patience: float = Field(
+        600.0, gt=0, le=604_800, description="seconds without any answer, at most, whatever wait the server asks for"
+    )
     retries: int = Field(8, ge=0, le=100, description="tries after the first; the waits between them double")
     address: str | None = Field(None, description="address of a running Ray cluster")
 

@@ -10,8 +10,8 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,13 @@ from raysum.runtime.remote import local
 from raysum.runtime.session import ray_session
 from raysum.runtime.silence import quiet_data
 from raysum.runtime.storage import check_here
-from raysum.teach.answers import Answers, answers_in
-from raysum.teach.asking import Asker, Outcome, ask_here
+from raysum.teach.answers import Answer, Answers, answers_in
+from raysum.teach.asking import Asker, Outcome, ask_here, kept_of
 from raysum.teach.briefs import Brief, Item, Prompts, Task, brief_of, items
 from raysum.teach.config import TeachConfig, api_key
+from raysum.teach.earlier import Earlier
+from raysum.teach.telling import relayed
+from raysum.teach.useless import Tally
 from raysum.teach.written import TeachResult, aside, write
 
 _SMALL = 8 << 20  # bytes of text: this process reads and ranks them while the teacher answers, in less than Ray's start
@@ -61,16 +64,20 @@ def teach(
     with held(path, path.with_name(f".{path.name}.lock")):
         with answers_in(kept) as answers:
             answers.note(task.prompts.sha256, task.prompts.summary)
-            known, todo = len(answers), _to_teach(found, task, answers)
+            tally = Tally(config.max_rejected)
+            known, todo = len(answers), _to_teach(found, task, answers, tally, Earlier(path))
         missing, spent = dict[str, str](), False
-        if todo:
+        if todo and not tally.ends_it:
             on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
             with ray_session(config.address) if on_ray else nullcontext():
-                missing, spent = _followed((_ask_on_ray if on_ray else _ask_here)(found, task, todo), len(todo))
+                ask = _ask_on_ray if on_ray else _ask_here
+                with closing(ask(found, task, todo, tally)) as outcomes:
+                    missing, spent = _followed(outcomes, len(todo))
         with answers_in(kept) as answers:
             figures = write(found, task, answers, path, missing)
             asked = len(answers) - known
-    return TeachResult({**figures, "answers": asked, "spent": spent, "seconds": round(time.monotonic() - began, 2)})
+    figures |= {"answers": asked, "spent": spent, "seconds": round(time.monotonic() - began, 2)}
+    return TeachResult(figures, config)
 
 
 def _check_place(out: Path, kept: Path, named: list[Path]) -> None:
@@ -85,20 +92,26 @@ def _check_place(out: Path, kept: Path, named: list[Path]) -> None:
                 raise UserError(f"{written} would be read as one of the clusters; choose an --out elsewhere")
 
 
-def _to_teach(sources: list[RawSource], task: Task, answers: Answers) -> frozenset[str]:
-    """The keys of clusters to be asked about; how many is said. Raises UserError where no cluster can be read."""
+def _to_teach(sources: list[RawSource], task: Task, answers: Answers, tally: Tally, earlier: Earlier) -> frozenset[str]:
+    """The keys of clusters to be asked about; how many is said, and answers that are kept go into the ``tally``. Raises
+    UserError where no cluster can be read, or the output holds others."""
     todo, counts, first = set[str](), Counter[str](), ""
     for source in sources:
         for item in items(source, task):
+            earlier.seen(item.raw)
             if item.problem:
                 counts["unreadable"] += 1
                 first = first or f"{item.record.where}: {item.problem}"
             else:
                 counts["to teach" if item.key else "kept"] += 1
-                if item.key and not _is_done(item, task.config, answers):
+                kept = kept_of(answers, item.key, task.config) if item.key else None
+                if kept:
+                    tally.add(bool(kept.reason))
+                if item.key and not (kept and _is_done(item, kept, task.config, answers)):
                     todo.add(item.key)
     if counts["unreadable"] == counts.total():
         raise UserError(f"no cluster can be read; the first that cannot is {first}")
+    earlier.check()
     told = [f"{counts['to teach']} clusters to teach, {counts['kept']} have a summary"]
     if counts["unreadable"]:
         told.append(f"{counts['unreadable']} cannot be read, such as {first}")
@@ -108,32 +121,28 @@ def _to_teach(sources: list[RawSource], task: Task, answers: Answers) -> frozens
     return frozenset(todo)
 
 
-def _is_done(item: Item, config: TeachConfig, answers: Answers) -> bool:
-    """Whether nothing is left to be asked; of a rejected answer no citations are."""
-    if item.key not in answers:
-        return False
-    if not config.cite or item.cite_key in answers:
-        return True
-    found = answers.get(item.key)
-    return bool(found and found.reason)
+def _is_done(item: Item, kept: Answer, config: TeachConfig, answers: Answers) -> bool:
+    """Whether nothing more is to be asked; of a rejected answer no citations are."""
+    return not config.cite or bool(kept.reason) or kept_of(answers, item.cite_key, config) is not None
 
 
 def _followed(outcomes: Iterator[Outcome], todo: int) -> tuple[dict[str, str], bool]:
     """Why clusters were not answered, by key, and whether the budget is spent. Raises UserError for a problem, once
     all that was on its way is answered."""
-    missing, done, problem, spent = dict[str, str](), set[str](), "", False
+    missing, done, problem, spent, enough = dict[str, str](), set[str](), "", False, False
     with bar(total=todo, label="teach", unit="cluster") as shown:
         for outcome in outcomes:
             if outcome.fault:
                 raise RuntimeError(f"teaching failed:\n{outcome.fault}")
             problem, spent = problem or outcome.problem, spent or outcome.spent
+            enough = enough or outcome.enough
             if outcome.missing:
                 missing[outcome.key] = outcome.missing
             if outcome.key not in done and not (outcome.problem or outcome.spent or outcome.left):
                 done.add(outcome.key)
                 shown.set_postfix_str(f"{outcome.tokens:,} tokens", refresh=False)
                 shown.update()
-            if (problem or spent) and not outcome.busy:
+            if (problem or spent or enough) and not outcome.busy:
                 break
     if problem:
         raise UserError(problem)
@@ -145,8 +154,8 @@ def _briefs(source: RawSource, task: Task, todo: frozenset[str]) -> Iterator[Bri
     return (brief_of(item, task.config) for item in items(source, task) if item.key in todo)
 
 
-def _ask_here(sources: list[RawSource], task: Task, todo: frozenset[str]) -> Iterator[Outcome]:
-    asker = Asker(task)
+def _ask_here(sources: list[RawSource], task: Task, todo: frozenset[str], tally: Tally) -> Generator[Outcome]:
+    asker = Asker(task, tally)
     try:
         briefs = (brief for source in sources for brief in _briefs(source, task, todo))
         yield from ask_here(asker, briefs, task.config.concurrency)
@@ -157,15 +166,15 @@ def _ask_here(sources: list[RawSource], task: Task, todo: frozenset[str]) -> Ite
 class _Asking:
     """The actor that asks: by each call for some briefs, one after the other."""
 
-    def __init__(self, task: Task):
-        self.asker = Asker(task)
+    def __init__(self, task: Task, tally: Tally, relay: Path):
+        self.asker = Asker(task, tally, relay)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         given = pickle.loads(row["briefs"])  # written by read, on the same cluster
         return {"outcomes": pickle.dumps([one if isinstance(one, Outcome) else self.asker(one) for one in given])}
 
 
-def _ask_on_ray(sources: list[RawSource], task: Task, todo: frozenset[str]) -> Iterator[Outcome]:
+def _ask_on_ray(sources: list[RawSource], task: Task, todo: frozenset[str], tally: Tally) -> Generator[Outcome]:
     """The actor is on this machine, where the answers are kept. No exception leaves a task, as in `raysum prepare`."""
     import ray.data
 
@@ -193,9 +202,11 @@ def _ask_on_ray(sources: list[RawSource], task: Task, todo: frozenset[str]) -> I
         enable_true_multi_threading=True,
     )
     here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
-    actor: Any = {"num_cpus": _ASKING, "label_selector": here, "compute": threads, "fn_constructor_args": (task,)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that max_restarts will have another place in a later Ray
-        outcomes = briefs.map(_Asking, max_restarts=0, **actor)  # type: ignore[arg-type]
-    for row in outcomes.iter_rows():
-        yield from pickle.loads(row["outcomes"])
+    with relayed() as relay:
+        given = (task, tally, relay)
+        actor: Any = {"num_cpus": _ASKING, "label_selector": here, "compute": threads, "fn_constructor_args": given}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that max_restarts will have another place in a later Ray
+            outcomes = briefs.map(_Asking, max_restarts=0, **actor)  # type: ignore[arg-type]
+        for row in outcomes.iter_rows():
+            yield from pickle.loads(row["outcomes"])

@@ -5,11 +5,12 @@ The protocol is that of OpenAI's chat completions, as vLLM, llama.cpp and hosted
 
 import json
 import logging
+import math
 import random
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -19,16 +20,16 @@ from typing import Any
 import httpx
 
 from raysum.errors import UserError
-from raysum.runtime.progress import say
-from raysum.teach.answers import Answer
+from raysum.teach.answers import CUT, Answer
 from raysum.teach.config import KEY, TeachConfig
 
 LARGEST = 4 << 20  # bytes of an answer that are read
-EMPTY, REFUSED, CUT = "the answer is empty", "the teacher refuses", "the answer is cut at max_tokens"
+EMPTY, REFUSED = "the answer is empty", "the teacher refuses"
 TOO_LARGE = f"the answer is longer than {LARGEST >> 20} MiB"
 NO_ANSWER = "no answer"
 _FIRST, _LONGEST = 0.5, 60.0  # seconds between tries
-_ASKED_FOR = 600.0  # seconds that a server may ask to wait, at most
+_QUIET = 30.0  # seconds without a first answer, after which that is said
+_LONGER = 10  # times the wait that was said last: it is said again
 _SHOWN, _READ = 300, 1 << 16  # characters of what a server says of an error, and bytes that these are sought in
 _KEY = 16  # characters of a key, at least
 _MOST_TOKENS = 10**9  # of a prompt or an answer: more is a mistake of the server's
@@ -59,9 +60,13 @@ class _Again(Exception):
 
 
 class Server:
-    """Asked by many threads. What a message says holds neither the key nor a password in the address."""
+    """Asked by many threads. What a message says holds neither the key nor a password in the address.
 
-    def __init__(self, config: TeachConfig, key: str):
+    ``tell`` is called with what there is to say of waits: the first of each kind, and much longer ones.
+    """
+
+    def __init__(self, config: TeachConfig, key: str, tell: Callable[[str], None]):
+        self._tell, self._told, self._lock = tell, dict[str, float](), threading.Lock()
         self._config, self._secrets = config, config.secrets
         headers = {"Accept-Encoding": "identity"}  # a packed answer may be small, and fill memory
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
@@ -72,17 +77,23 @@ class Server:
         self._http = httpx.Client(headers=headers, auth=login, timeout=timeout, limits=limits)
         self._limit = _LIMIT
         self._paused_until = 0.0
-        self._answered = 0
+        self._answered, self._last = 0, 0.0  # answers, and when the last of them came
         self._stopped = threading.Event()
+        self._watch = threading.Timer(_QUIET, self._say_quiet)
+        self._watch.daemon = True
 
     def stop(self) -> None:
         """Let what waits for another try end as :class:`Stopped`."""
         self._stopped.set()
+        self._watch.cancel()
 
     def ask(self, prompt: str) -> Answer:
         """The answer to a prompt. Raises UserError for a mistake of the user's and where nothing answers any more,
         Unanswered where the server gives up on this prompt alone, Stopped after :meth:`stop`."""
-        failures, before, seen = 0, self._answered, self._answered
+        failures, before, seen, began = 0, self._answered, self._answered, time.monotonic()
+        with self._lock:
+            if self._watch.ident is None:
+                self._watch.start()
         while True:
             self._wait(max(0.0, self._paused_until - time.monotonic()))
             try:
@@ -96,20 +107,40 @@ class Server:
                     if self._answered > before:
                         raise Unanswered(self._public(told)) from None
                     raise self._mistake(f"{told}; see whether it is up. The same command goes on") from None
-                self._pause(failure, failures)
+                self._pause(failure, failures, began)
             else:
-                self._answered += 1
+                self._answered, self._last = self._answered + 1, time.monotonic()
                 return answer
 
-    def _pause(self, failure: _Again, failures: int) -> None:
-        """Before the next try; where the server asks for it, also of all others."""
+    def _pause(self, failure: _Again, failures: int, began: float) -> None:
+        """Before the next try; where the server asks for it, also of all others. Raises UserError where there would be
+        no answer for too long."""
         wait = min(_FIRST * 2 ** min(failures, 30), _LONGEST) * random.uniform(0.5, 1.0)
         if failure.wait is not None:
             wait = failure.wait + random.uniform(0, _FIRST)
-            if wait > _LONGEST and self._paused_until < time.monotonic():
-                say(f"{self._config.shown} asks to be left alone for {failure.wait:.0f} s")
+        silent, patience = time.monotonic() - max(began, self._last), self._config.patience
+        if silent + wait > patience:
+            asked = f", and asks to wait for {failure.wait:.0f} s" if failure.wait else ""
+            told = f"{failure}{asked}; nothing is answered for longer than --patience {patience:g}"
+            raise self._mistake(f"{told}. What was answered is kept: the same command goes on")
+        if failure.wait is not None:
             self._paused_until = max(self._paused_until, time.monotonic() + failure.wait)
+        self._say_wait(failure, wait)
         self._wait(wait)
+
+    def _say_wait(self, failure: _Again, wait: float) -> None:
+        kind = str(failure).partition(":")[0]
+        with self._lock:
+            if kind in self._told and wait < _LONGER * self._told[kind]:
+                return
+            self._told[kind] = wait
+        limit = f"it ends after {self._config.patience:g} s without any answer (--patience)"
+        self._tell(self._public(f"{self._config.shown} {failure}; next try in {math.ceil(wait)} s; {limit}"))
+
+    def _say_quiet(self) -> None:
+        if not (self._answered or self._told or self._stopped.is_set()):
+            limits = f"a request may take {self._config.timeout:g} s (--timeout)"
+            self._tell(f"{self._config.shown} has not answered yet, after {_QUIET:g} s; {limits}")
 
     def _wait(self, seconds: float) -> None:
         if self._stopped.wait(seconds) or self._stopped.is_set():
@@ -134,9 +165,10 @@ class Server:
         if status == 200:
             try:
                 return self._without_secrets(_answer(json.loads(content)))
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                torn = isinstance(error, json.JSONDecodeError) and content.lstrip().startswith(b"{")
                 told = f"answers with something else than a chat completion: {self._opening(content)!r}"
-            if not self._answered:
+            if not self._answered and not torn:
                 raise self._mistake(f"{told}; is --teacher the API's base, such as http://HOST/v1?")
             raise _Again(told)
         if status == 400 and limit == _LIMIT and _MODERN in self._error(content)[0]:
@@ -240,4 +272,4 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
             return None
         zone = then.tzinfo or timezone.utc
         seconds = (then.replace(tzinfo=zone) - datetime.now(timezone.utc)).total_seconds()
-    return min(max(seconds, 0.0), _ASKED_FOR) if seconds == seconds else None
+    return max(seconds, 0.0) if seconds == seconds else None
