@@ -195,3 +195,8 @@ def test_what_cannot_be_written_whole_leaves_no_part(server, monkeypatch):
     with pytest.raises(UserError, match="No space left on device"):
         taught(server)
     assert {one.name for one in Path().iterdir()} <= {"c.jsonl", "t.jsonl.answers", ".t.jsonl.lock"}
+
+
+def test_a_prompt_without_end_is_refused(server):
+    with pytest.raises(UserError, match="/dev/zero is larger than 64 MiB"):
+        taught(server, prompt="/dev/zero")
