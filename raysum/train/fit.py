@@ -18,7 +18,8 @@ from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready
 from raysum.runtime.storage import check_own, check_vacant, drop_torn, writing
-from raysum.stream.loader import batches
+from raysum.stream.loader import Stream, batches
+from raysum.stream.unread import TRAINING, unread_of
 from raysum.train import checkpoints
 from raysum.train.brief import Brief, brief_of
 from raysum.train.follow import followed
@@ -109,8 +110,10 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
             say(trained_share(config.model, config.adapters, brief.start.new))
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     drop_torn(run.metrics)
-    if not newest and (told := unfit(config)):
-        say(told)
+    if not newest:
+        for told in (unfit(config), *(_unread(part, config) for part in brief.train.parts)):
+            if told:
+                say(told)
     if newest:
         say(f"{run.place} goes on from step {done}")
         if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):
@@ -148,6 +151,10 @@ def _say_why(run: Run, config: Config, step: int, limit: str) -> None:
         say(f"Training ends after step {step}: {told} were no better than that of step {run.best().step}")
     elif limit == "minutes" and step < config.train.steps:
         say(f"Training ends after step {step} of {config.train.steps}: train.minutes={config.train.minutes:g} are over")
+
+
+def _unread(part: Stream, config: Config) -> str | None:
+    return unread_of(Dataset.open(part.path), part.split, config.model, config.source, TRAINING)
 
 
 def _mixture(newest: Checkpoint) -> str:
