@@ -10,16 +10,19 @@ from raysum.config.sections import Config
 from raysum.data.published_tokenizer import Files
 from raysum.data.recipe import Recipe
 from raysum.data.tokenizer import Tokenizer
+from raysum.errors import UserError
 from raysum.importing.huggingface.loading import load, with_new
 from raysum.importing.huggingface.saving import save, save_decoding, save_tokenizer
+from raysum.importing.imported import Imported, marks_around
 from raysum.models.specs.family import FamilySpec
 from raysum.restore import restore
-from raysum.run import Run, RunResult
+from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.runtime.shown import Shown
 from raysum.runtime.storage import new_folder
 from raysum.systems import Spec
 
+_LEAST = 8  # tokens of a paragraph, in a recipe
 _SETTINGS = "bart-base"  # the preset that tells how imported weights are read, trained and decoded
 _FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 _SEARCH = ("num_beams", "length_penalty", "no_repeat_ngram_size", "early_stopping")
@@ -27,7 +30,7 @@ _LENGTHS = ("min_length", "max_length")  # which count the start of a target, an
 _THEIRS = {"length_penalty": 1.0, "no_repeat_ngram_size": 0}  # of transformers, where a folder tells of beams alone
 
 
-def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), language: str | None = None) -> RunResult:
+def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), language: str | None = None) -> Imported:
     """Write the run ``out`` with the model, tokenizer and decoding settings of a published ``folder``.
 
     ``overrides`` are dotted ``key=value`` pairs over the config that comes with it; ``model.encoder`` and
@@ -43,12 +46,14 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
         found = load(place, mix.get("encoder"), mix.get("decoder"))
         tokenizer = Tokenizer.load(place, language)
         base = load_config(_SETTINGS).model_dump(mode="json", exclude={"model"})
-        model = {"model": _fitted(found.spec, tokenizer).model_dump(mode="json")}
-        config = section_of(Config, merge(base, model | {"decode": _decoding(place)}), overrides)
+        spec = _fitted(found.spec, tokenizer)
+        told = {"model": spec.model_dump(mode="json"), "source": _source(spec), "decode": _decoding(place)}
+        config = section_of(Config, merge(base, told), overrides)
+        _check_source(config)
         recipe = Recipe(
             normalize=tokenizer.suggested_normalization(),
             max_paragraphs=config.source.max_paragraphs,
-            paragraph_tokens=config.source.paragraph_tokens,
+            paragraph_tokens=max(config.source.paragraph_tokens - marks_around(config.model), _LEAST),
             parted_by="blank-lines",
             long_paragraphs="split",
             vocabulary_sha256=tokenizer.sha256,
@@ -59,7 +64,28 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
         weights = with_new(FamilySpec.model_validate(config.model), found.weights)
         untrained = [name for name in weights if name not in found.weights]
         run.add_weights(0, weights, {"imported": "huggingface", "file": place.name, "untrained": untrained})
-    return RunResult(Run(out))
+    return Imported(Run(out))
+
+
+def _source(spec: Spec) -> dict[str, Any]:
+    """As much as the table of positions holds, where that is less than the preset's limits."""
+    if spec.places is None:
+        return {}
+    if spec.joins_paragraphs:
+        return {"max_tokens": spec.places}
+    return {"paragraph_tokens": min(spec.places, load_config(_SETTINGS).source.paragraph_tokens)}
+
+
+def _check_source(config: Config) -> None:
+    """Raises UserError where more is to be read than the model has positions for."""
+    places, name = config.model.places, "max_tokens" if config.model.joins_paragraphs else "paragraph_tokens"
+    limit = getattr(config.source, name)
+    if places is not None and (limit is None or limit > places):
+        told = "null" if limit is None else limit
+        raise UserError(
+            f"source.{name}={told} is more than the {places} tokens that the model has places for; "
+            f"source.{name}={places} is the most"
+        )
 
 
 def _fitted(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:

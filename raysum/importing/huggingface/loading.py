@@ -49,18 +49,22 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
     is new is not among the weights: see :func:`with_new`. Raises UserError where the folder does not read, or is of a
     model that the family cannot express.
     """
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; name the folder that it is in: {folder.parent}")
     config = read_json(folder, "config.json")
     name = config.get("model_type")
     if name not in KINDS:
         raise UserError(f"{folder} is a {name}; read are {', '.join(KINDS)}")
     kind = KINDS[name]
-    arrays = {name.removeprefix(kind.prefix): array for name, array in read_arrays(folder).items()}
     try:
         layers = config[kind.counts[0]], config.get(kind.counts[1]) or config[kind.counts[0]]
         mixes = encoder or ("W" if kind is _LED else "L") * layers[0], decoder or "F" * layers[1]
-        _check_mixes(mixes, layers)
+        _check_mixes(mixes, layers, "SLGW" if kind is _LED else "SLG")
+        arrays = {name.removeprefix(kind.prefix): array for name, array in read_arrays(folder).items()}
         spec = kind.spec(config, arrays, *mixes)
         weights = placed(_completed(arrays, spec), spec, kind)
+    except UserError:
+        raise
     except (KeyError, ValueError, TypeError) as error:
         raise misfit(folder, f"a {name}", error) from None
     return Published(spec, weights, 0, {})
@@ -72,12 +76,16 @@ def placed(arrays: Arrays, spec: FamilySpec, kind: Kind) -> dict[str, Tensor]:
     return read(arrays, f"huggingface/{kind.table}", parts_of(spec, kind), spare)
 
 
-def _check_mixes(mixes: tuple[str, str], layers: tuple[int, int]) -> None:
-    for side, mix, count in zip(("encoder", "decoder"), mixes, layers, strict=True):
-        own = mix.replace("G", "") if side == "encoder" else mix
+def _check_mixes(mixes: tuple[str, str], layers: tuple[int, int], letters: str) -> None:
+    """Raises UserError where a mix has other letters, or not all layers of the weights."""
+    for side, mix, count, known in zip(("encoder", "decoder"), mixes, layers, (letters, "FPV"), strict=True):
+        if wrong := [letter for letter in mix if letter not in known]:
+            raise UserError(f"model.{side}={mix}: {wrong[0]} is no letter of its layers, which are {', '.join(known)}")
+        own = mix.replace("G", "")
         if len(own) != count:
-            raise ValueError(
-                f"model.{side}={mix} has {len(own)} layers of the {count} of its weights; give all, in order"
+            added = "; G, which is new, does not count" if side == "encoder" else ""
+            raise UserError(
+                f"model.{side}={mix} has {len(own)} layer{'s' * (len(own) != 1)}, and the weights have {count}: give all, in order{added}"
             )
 
 
