@@ -191,8 +191,8 @@ class Start:
 
 
 def listed(names: Iterable[str], others: Iterable[str]) -> str:
-    """The names, as ``module.*`` where a whole module is among them and nothing of it among ``others``; those of several
-    layers together: ``encoder.1,3-5.*``."""
+    """The names, as ``module.*`` where a whole module is among them and nothing of it among ``others``; those of
+    several layers together: ``encoder.1,3-5.*``."""
     inside = {prefix for name in others for prefix in accumulate(name.split("."), "{}.{}".format)}
     numbers: dict[str, list[int]] = {}
     for name in names:

@@ -354,6 +354,21 @@ def test_a_run_goes_on_only_as_it_began(twelve_steps, data, tmp_path):
         fit(config(other, twelve_steps.path))
 
 
+def test_a_run_without_a_checkpoint_takes_other_settings(twelve_steps, data, tmp_path, capsys):
+    """It ended before its first: what it was to be does not bind."""
+    out, steps = tmp_path / "run", {"steps": 12, "validate_every": 6}
+    with pytest.raises(UserError, match="the loss is"):
+        fit(config(data, out, train={"steps": 9, "seed": 5}, optim={"lr": 1e4, "weight_decay": 1e4}))
+    assert losses(Run(out)) and not Run(out).checkpoints()
+    run = fit(config(data, out, train=steps))
+    assert "has no checkpoint: it begins anew" in capsys.readouterr().err
+    assert losses(run) == losses(twelve_steps) and run.config.train.seed == 0
+    weights = [load_file(one.checkpoint_path(12) / "weights.safetensors") for one in (run, twelve_steps)]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    with pytest.raises(UserError, match=r"other values of train\.seed"):
+        fit(config(data, out, train=steps | {"seed": 5}))
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

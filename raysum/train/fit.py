@@ -108,6 +108,9 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
             from raysum.models.adapters import trained_share  # loads torch
 
             say(trained_share(config.model, config.adapters, brief.start.new))
+    if not newest and run.exists:
+        say(f"{run.place} has no checkpoint: it begins anew, with the settings that are given now")
+        run.metrics.unlink(missing_ok=True)  # of steps that are lost
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     drop_torn(run.metrics)
     if not newest:
@@ -198,8 +201,9 @@ def _given(config: Config) -> tuple[Dataset, Config]:
 
 
 def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
-    """Raises UserError where ``run`` exists and was trained with another vocabulary, dataset or config."""
-    if not run.exists:
+    """Raises UserError where ``run`` was trained with another vocabulary, dataset or config; what has no checkpoint was
+    not."""
+    if not run.exists or _is_untrained(run):
         return
     run.check()
     if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
@@ -221,6 +225,10 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
         )
     if newest and newest.state["data"] != dataset.fingerprint:
         raise UserError(f"{run.place} was trained on another dataset than {dataset.place}; choose another out=")
+
+
+def _is_untrained(run: Run) -> bool:
+    return not run.checkpoints() and not any(run.checkpoint_folder.glob("damaged-*"))
 
 
 def _train_here(brief: Brief) -> None:

@@ -81,12 +81,10 @@ def _check_mixes(mixes: tuple[str, str], layers: tuple[int, int], letters: str) 
     for side, mix, count, known in zip(("encoder", "decoder"), mixes, layers, (letters, "FPV"), strict=True):
         if wrong := [letter for letter in mix if letter not in known]:
             raise UserError(f"model.{side}={mix}: {wrong[0]} is no letter of its layers, which are {', '.join(known)}")
-        own = mix.replace("G", "")
-        if len(own) != count:
+        if (own := len(mix.replace("G", ""))) != count:
             added = "; G, which is new, does not count" if side == "encoder" else ""
-            raise UserError(
-                f"model.{side}={mix} has {len(own)} layer{'s' * (len(own) != 1)}, and the weights have {count}: give all, in order{added}"
-            )
+            told = f"model.{side}={mix} has {own} layer{'s' * (own != 1)}"
+            raise UserError(f"{told}, and the weights have {count}: give all, in order{added}")
 
 
 def parts_of(spec: FamilySpec, kind: Kind) -> Iterable[Part]:
