@@ -1,11 +1,12 @@
 """The driver of a training: checks, the run folder, and the workers: under Ray Train, or here, which loads torch."""
 
+import os
 from collections.abc import Sequence
 from contextlib import closing
 from pkgutil import resolve_name
 from typing import Any
 
-from raysum.config.loading import load_config, pairs
+from raysum.config.loading import load_config, pairs, presets
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.familiar import learn
@@ -27,6 +28,7 @@ from raysum.train.on_ray import train_on_ray
 from raysum.train.optim import check_engine_config, check_start, unfit
 
 _AUTO = "auto"
+_OF_MODELS = ("config.yaml", "config.json")  # in folders of runs, and of published models
 _REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and seconds at most
 # May differ when a run is resumed; everything else must be as it was.
 _RUNNING = {"steps", "minutes", "patience", "workers", "threads", "address", "keep", "log_every", "recompute"}
@@ -50,6 +52,8 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
 
     >>> raysum.train("pht", data="data", out="runs/pht", train={"steps": 2000}, model={"encoder": "LLG"})
     """
+    if preset in presets() and any(os.path.isfile(os.path.join(preset, one)) for one in _OF_MODELS):
+        say(f"{preset} is the preset of that name; the folder {preset} that is here is named ./{preset}")
     if preset == _AUTO:  # above this room, as it evaluates
         return resolve_name("raysum.auto.training:train")(*overrides, **values)
     config = load_config(preset, overrides, values)
@@ -122,7 +126,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):
             checkpoints.convert(newest)
     try:
-        with followed(run, done, config.train.steps):
+        with followed(run, done, config.train):
             if config.train.workers:
                 train_on_ray(brief, callbacks)
             else:
