@@ -28,6 +28,7 @@ from raysum.stream.kinds.summarization import Summarization
 from raysum.stream.loader import Stream, plan_of
 from raysum.stream.plan import PlanSettings
 from raysum.systems import build
+from raysum.train.brief import brief_of, overlong
 from raysum.train.fit import fit, train
 from raysum.train.optim import engine_config, learning_rate, unfit
 
@@ -184,6 +185,22 @@ def test_a_schedule_that_does_not_fit_the_steps_is_told(twelve_steps, data, tmp_
     train(None, **values)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "optim.warmup_steps=30" in line]
     assert "1.0e-03" in line and "set optim.warmup_steps=0" in line
+
+
+def test_a_training_of_very_many_passes_is_told(tmp_path, capsys):
+    data = write_dataset(tmp_path / "data", {"train": 12, "valid": 3})
+
+    def told(**changes) -> tuple[str | None, int]:
+        settings = config(data, tmp_path / "run", train={"micro_batches": 1} | changes)
+        brief = brief_of(Dataset.open(data), settings, Run(tmp_path), 0)
+        return overlong(brief), plan_of(brief.train).epoch(0).num_steps
+
+    _, each = told()
+    line = f"train.steps={101 * each} are 101 passes over the 12 rows: train.steps={10 * each} are 10, and train."
+    assert str(told(steps=101 * each)[0]).startswith(line)
+    assert [told(steps=100 * each)[0], told(steps=9999, minutes=1)[0], told(steps=9999, patience=2)[0]] == [None] * 3
+    fit(config(data, tmp_path / "run", train={"steps": 102, "batch_tokens": 10**6, "log_every": 200}))
+    assert "are 102 passes over the 12 rows" in capsys.readouterr().err
 
 
 def test_the_users_deepspeed_block_wins_over_ours(data):

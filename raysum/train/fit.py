@@ -22,7 +22,7 @@ from raysum.runtime.storage import check_own, check_vacant, drop_torn, writing
 from raysum.stream.loader import Stream, batches
 from raysum.stream.unread import TRAINING, unread_of
 from raysum.train import checkpoints
-from raysum.train.brief import Brief, brief_of
+from raysum.train.brief import Brief, brief_of, overlong
 from raysum.train.follow import followed
 from raysum.train.on_ray import train_on_ray
 from raysum.train.optim import check_engine_config, check_start, unfit
@@ -118,7 +118,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     drop_torn(run.metrics)
     if not newest:
-        for told in (unfit(config), *(_unread(part, config) for part in brief.train.parts)):
+        for told in (unfit(config), overlong(brief), *(_unread(part, config) for part in brief.train.parts)):
             if told:
                 say(told)
     if newest:
