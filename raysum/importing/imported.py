@@ -8,8 +8,6 @@ from raysum.restore import listed
 from raysum.run import RunResult
 from raysum.systems import Spec, count_parameters, parameters
 
-_KEPT = ("max_paragraphs", "paragraph_tokens")  # of the recipe
-
 
 def marks_around(spec: Spec) -> int:
     """The tokens around each paragraph that ``source.paragraph_tokens`` counts, too."""
@@ -29,12 +27,13 @@ class Imported(RunResult):
 
     def render(self) -> str:
         told, spec, source = self.to_dict(), self.run.config.model, self.run.config.source
+        around = marks_around(spec)
         read = f"{source.max_paragraphs} paragraphs of {source.paragraph_tokens} tokens"
-        read += f" ({around} of them marks)" if (around := marks_around(spec)) else ""
+        read += f" ({around} of them marks)" if around else ""
         read += f", {source.max_tokens:,} in all" if source.max_tokens else ""
         places = f"; it has places for {spec.places:,} tokens" if spec.places else ""
         places += " of a paragraph" if places and not spec.joins_paragraphs else ""
-        kept = " ".join(f"--{name.replace('_', '-')} {self.run.recipe[name]}" for name in _KEPT)
+        kept = f"--max-paragraphs {source.max_paragraphs} --paragraph-tokens {source.paragraph_tokens - around}"
         lines = [f"run: {told['run']}, {told['encoder']}/{told['decoder']}, {told['parameters']:,} parameters"]
         if told["new"]:
             trained = [name for name in parameters(spec) if name not in told["new"]]
