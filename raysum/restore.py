@@ -1,6 +1,7 @@
 """A run's models, ready: the one place where weights are put into a model."""
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -177,14 +178,11 @@ class Start:
         return [*self.fresh, *self.untrained]
 
     def __str__(self) -> str:
-        parts = [f"{len(self.taken)} parameters begin as those of {self.origin}"]
-        parts += [f"new are {_listed(self.fresh, [*self.taken])}"] if self.fresh else []
-        parts += [f"as it was made is {_listed(self.untrained, self._trained())}"] if self.untrained else []
-        parts += [f"left out are its {_listed(self.unused, [*self.taken.values()])}"] if self.unused else []
+        trained = [name for name in self.taken if name not in self.untrained]
+        parts = [f"{len(trained)} parameters begin as those of {self.origin}"]
+        parts += [f"new, with nothing loaded: {listed(self.new, trained)}"] if self.new else []
+        parts += [f"left out are its {listed(self.unused, [*self.taken.values()])}"] if self.unused else []
         return "; ".join(parts)
-
-    def _trained(self) -> list[str]:
-        return [name for name in self.taken if name not in self.untrained]
 
     def apply(self, model: Any) -> None:
         """Put the weights that are taken over into ``model``."""
@@ -194,11 +192,26 @@ class Start:
         model.load_state_dict({name: weights[own] for name, own in self.taken.items()}, strict=False)
 
 
-def _listed(names: list[str], others: list[str]) -> str:
-    """The names, as ``module.*`` where a whole module is among them and nothing of it among ``others``."""
+def listed(names: Iterable[str], others: Iterable[str]) -> str:
+    """The names, as ``module.*`` where a whole module is among them and nothing of it among ``others``; those of
+    several layers together: ``encoder.1,3-5.*``."""
     inside = {prefix for name in others for prefix in accumulate(name.split("."), "{}.{}".format)}
-    short = dict.fromkeys(
-        next((f"{p}.*" for p in accumulate(name.split("."), "{}.{}".format) if p not in inside and p != name), name)
-        for name in names
-    )
-    return ", ".join(short)
+    numbers: dict[str, list[int]] = {}
+    for name in names:
+        above = (p for p in accumulate(name.split("."), "{}.{}".format) if p not in inside and p != name)
+        short = next((f"{p}.*" for p in above), name)
+        number = re.search(r"(?<=\.)\d+(?=\.)", short)
+        form = f"{short[: number.start()]}#{short[number.end() :]}" if number else short
+        numbers.setdefault(form, []).extend([int(number[0])] if number else [])
+    return ", ".join(form.replace("#", _ranges(found), 1) for form, found in numbers.items())
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """``1,3-5`` of 1, 3, 4, 5."""
+    runs: list[list[int]] = []
+    for number in sorted({*numbers}):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

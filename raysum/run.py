@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from raysum.config.decoding import DecodeConfig, ExtractConfig
-from raysum.config.loading import dump, merge, parse_yaml, read_text
+from raysum.config.loading import dump, merge, of_published, parse_yaml, read_text
 from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config
 from raysum.errors import UserError
@@ -94,7 +94,7 @@ class Run:
             near = _OF_SYSTEM if str(path) in extractive_names() else did_you_mean(str(path), extractive_names())
             raise UserError(f"no run folder {path}; {near}train one with `raysum train PRESET data=DATA out={path}`")
         if not run.exists:
-            raise UserError(f"{path} is not a run folder: it has no config.yaml")
+            raise UserError(of_published(path) or f"{path} is not a run folder: it has no config.yaml")
         run.check()
         return run
 

@@ -114,6 +114,11 @@ class Spec(Checked):
         """Whether it reads its paragraphs as one sequence, joined by marks."""
         return False
 
+    @property
+    def places(self) -> int | None:
+        """The most tokens, with marks, that are read as one sequence; None where any number is."""
+        return None
+
     def serves(self, name: str, other: "Spec") -> str | None:
         """What the parameter ``name`` of this model is called in the one of ``other``, which may begin with it; None
         where it is of no use there."""

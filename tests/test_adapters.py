@@ -226,7 +226,7 @@ def test_a_start_from_an_adapted_run_takes_the_merged_weights(data, adapted, tmp
     run = fit(config(data, tmp_path / "next", 1, adapted, **sections))
     told = capsys.readouterr().err
     assert f"{len(weights(adapted))} parameters begin as those of {adapted.path}, step 4\n" in told
-    assert "parameters are trained (" in told and "new are" not in told and "left out" not in told
+    assert "parameters are trained (" in told and "new, with" not in told and "left out" not in told
     assert run.latest().state["new"] == []
     for name, value in weights(run).items():
         torch.testing.assert_close(value, weights(adapted)[name], rtol=1e-5, atol=1e-7)
@@ -241,7 +241,7 @@ def test_what_an_import_put_beside_published_weights_is_new(data, donor, tmp_pat
     capsys.readouterr()
     optim = RATE | {"lr": 1e-12, "new_lr": 0.01}
     run = fit(config(data, tmp_path / "run", 2, imported, adapters=LOW | {"matrices": "ffn"}, optim=optim))
-    assert "step 0; as it was made is encoder.1.*\n" in capsys.readouterr().err
+    assert "step 0; new, with nothing loaded: encoder.1.*\n" in capsys.readouterr().err
     assert {*run.latest().state["new"]} == {*made}
     moved = {name for name, value in weights(run).items() if not torch.equal(value, weights(donor)[name])}
     assert {*made} <= moved and {name.rpartition(".")[0] for name in moved - {*made}} == {

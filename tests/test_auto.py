@@ -100,6 +100,7 @@ def test_a_training_ends_after_its_minutes_and_goes_on_with_more(data, tmp_path,
     values = {"data": str(data.path), "out": str(tmp_path / "run")}
     settings = {"steps": 100_000, "batch_tokens": 300, "workers": 0, "threads": 1, "validate_every": 10**6}
     run = train("quickstart", *SMALL, **values, train=settings | {"minutes": 0.02, "micro_batches": 1}).run
+    assert f"training run: 100%|##########| {run.latest().step}/{run.latest().step} [" in capsys.readouterr().err
     done = run.latest()
     assert 0 < done.step < 100_000 and done.step in run.validations() and 1.2 <= done.state["seconds"] < 10
     train("quickstart", *SMALL, **values, train=settings | {"minutes": 0.02, "micro_batches": 1})

@@ -49,6 +49,10 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["evaluate", "lexrank", "--data", "none", "--set", "wrods=9"], "no dataset none"),
         (["quickstart", "--out", "file"], "file exists already"),
         (["config", "show", "pht", "model.decoder=PQ"], "letters F, P, V"),
+        (["summarize", "lead", "file", "max_lenght=3"], "did you mean 'max_length'?"),
+        (["summarize", "lead", "file", "source.max_tokens=9"], "did you mean 'source_tokens'?"),
+        (["train", "published", "data=none", "out=run"], "make it one by `raysum import huggingface published --out"),
+        (["summarize", "published", "file"], "make it one by `raysum import huggingface published --out RUN`"),
         (["config", "show", ""], "no preset or file ''"),
         (["config", "show", "pht", "deepspeed.gradient_cliping=1"], "did you mean 'gradient_clipping'?"),
         (
@@ -87,6 +91,8 @@ def test_mistakes_are_one_message_and_exit_2(tmp_path, monkeypatch, capsys, argu
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "file").write_text("")
     (tmp_path / "own.jsonl").write_text('{"documents": ["A text."]}')
+    (tmp_path / "published").mkdir()
+    (tmp_path / "published" / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["raysum", *arguments])
     with pytest.raises(SystemExit) as end:
@@ -95,7 +101,7 @@ def test_mistakes_are_one_message_and_exit_2(tmp_path, monkeypatch, capsys, argu
     assert end.value.code == 2, told.err
     assert "Traceback" not in told.err and told.out == ""
     assert words in told.err
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["empty.jsonl", "file", "own.jsonl"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["empty.jsonl", "file", "own.jsonl", "published"]
 
 
 def test_config_show_prints_the_resolved_config_and_its_size():

@@ -3,6 +3,7 @@
 import argparse
 import gzip
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -159,7 +160,13 @@ def test_architecture_and_step_come_from_the_file(plain, vocabulary, tmp_path):
     options = argparse.Namespace(**(vars(checkpoint["opt"]) | {"heads": 2, "trunc_src_nblock": 9}))
     file = tmp_path / "wikisum_model_step_320.pt"
     torch.save({"model": old, "opt": options}, file, _use_new_zipfile_serialization=False)
-    run = import_checkpoint("hiersumm", str(file), str(tmp_path / "run"), vocabulary).run
+    made = import_checkpoint("hiersumm", str(file), str(tmp_path / "run"), vocabulary)
+    assert re.fullmatch(
+        r"run: \S+/run, LGG/F, [\d,]+ parameters\nreads 9 paragraphs of 100 tokens\n"
+        r"data for it: raysum prepare .* --vocab \S+ --max-paragraphs 9 --paragraph-tokens 100",
+        made.render(),
+    )
+    run = made.run
     assert (run.config.model.encoder, run.config.model.decoder, run.config.model.heads) == ("LGG", "F", 2)
     assert run.config.source.max_paragraphs == 9 and run.best().step == 320
 

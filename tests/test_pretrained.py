@@ -133,7 +133,8 @@ def test_too_long_a_sequence_is_told(theirs):
     if own.entry.source_places is None:
         return
     most = len(own.entry.source_places.weight) - own.entry.source_places.offset
-    with pytest.raises(UserError, match=rf"places for {most} tokens, and here are {most + 1}: .*paragraph_tokens"):
+    key = "source_tokens in decoding" if own.entry.flat else "paragraph_tokens"
+    with pytest.raises(UserError, match=rf"places for {most} tokens, and here are {most + 1}: .*{key}"):
         own.encode(source_of(sequences((most + 1,)), [1]))
 
 

@@ -14,6 +14,7 @@ from raysum.data.dataset import Dataset
 from raysum.data.tokenizer import Tokenizer
 from raysum.decode.beam import beam_search
 from raysum.decode.summarizer import Summarizer
+from raysum.errors import UserError
 from raysum.importing.checkpoint import export_checkpoint, import_checkpoint
 from raysum.models.batch import Source
 from raysum.prepare.factbook.corpus import generate
@@ -244,3 +245,78 @@ def test_another_mix_begins_as_the_imported_one(folder, tmp_path):
     with torch.no_grad():
         found, expected = (one(source, target[None]) for one in (other, model))
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
+LONG = {"title": "The bridge of Sarsu", "documents": ["\n\n".join(["The bridge crosses the river Vun. " * 30] * 9)]}
+
+
+@pytest.mark.parametrize(
+    ("family", "mix", "asked", "limits"),
+    [
+        ("bart", "SS", [], {"max_tokens": 1024, "paragraph_tokens": 256}),
+        ("bart", "SS", ["source.max_tokens=900"], {"max_tokens": 900}),
+        ("bart", "LGL", [], {"max_tokens": None, "paragraph_tokens": 256}),
+        ("led", "WW", [], {"max_tokens": 2048}),
+        ("t5", "SS", [], {"max_tokens": None}),
+    ],
+)
+def test_an_imported_model_reads_what_it_has_places_for(family, mix, asked, limits, tmp_path_factory, tmp_path):
+    folder, run = folder_of(family, tmp_path_factory), tmp_path / "run"
+    asked = [f"model.encoder={mix}", "decode.max_length=3", "decode.num_beams=1", *asked]
+    import_checkpoint("huggingface", str(folder), str(run), overrides=asked)
+    assert Run(run).config.source.model_dump(include={*limits}) == limits
+    summarizer = Summarizer.load(run)
+    row = summarizer.prepare(LONG)
+    assert len(row["ids"]) > 2048
+    kept, around = np.diff(row["paragraph_offsets"]), 0 if mix != "LGL" else 2
+    assert kept[1:].max() + around <= 256  # of the first one the title is a part
+    summarizer.summarize_rows([row])
+
+
+def test_more_than_a_model_has_places_for_is_refused_with_the_number_that_fits(bart, tmp_path):
+    for mix, key, wanted in (
+        ("SS", "max_tokens", 1025),
+        ("SS", "max_tokens", "null"),
+        ("LL", "paragraph_tokens", 2000),
+    ):
+        asked = [f"model.encoder={mix}", f"source.{key}={wanted}"]
+        with pytest.raises(UserError, match=rf"source\.{key}={wanted} is more .* source\.{key}=1024 is the most"):
+            import_checkpoint("huggingface", str(bart), str(tmp_path / "run"), overrides=asked)
+        assert not (tmp_path / "run").exists()
+    import_checkpoint("huggingface", str(bart), str(tmp_path / "run"), overrides=["model.encoder=SS"])
+    summarizer = Summarizer.load(tmp_path / "run", source_tokens=3000)
+    with pytest.raises(UserError, match="places for 1024 tokens.*source_tokens"):
+        summarizer.summarize_rows([summarizer.prepare(LONG)])
+
+
+def test_an_import_tells_what_it_made(bart, tmp_path):
+    asked = ["model.encoder=GLGL", "model.decoder=PP"]
+    made = import_checkpoint("huggingface", str(bart), str(tmp_path / "run"), overrides=asked)
+    first, new, reads, data = made.render().splitlines()
+    count = systems.count_parameters(made.run.config.model)
+    assert first == f"run: {tmp_path / 'run'}, GLGL/PP, {count:,} parameters"
+    assert new.startswith("new, without published weights: encoder.0,2.*, decoder.0-1.cross.")
+    assert reads == "reads 16 paragraphs of 256 tokens (2 of them marks); it has places for 1,024 tokens of a paragraph"
+    assert data.endswith("run/vocabulary.model --max-paragraphs 16 --paragraph-tokens 254")
+    assert made.to_dict()["parameters"] == count and "encoder.0.attention.out.weight" in made.to_dict()["new"]
+
+
+@pytest.mark.parametrize(
+    ("mix", "told"),
+    [
+        ("encoder=LGLL", "model.encoder=LGLL has 3 layers, and the weights have 2: give all, in order; "
+         "G, which is new, does not count"),
+        ("encoder=LXL", "model.encoder=LXL: X is no letter of its layers, which are S, L, G"),
+        ("decoder=FGF", "model.decoder=FGF: G is no letter of its layers, which are F, P, V"),
+        ("decoder=F", "model.decoder=F has 1 layer, and the weights have 2: give all, in order"),
+    ],
+)  # fmt: skip
+def test_a_mix_that_cannot_be_is_told_in_full(bart, tmp_path, mix, told):
+    with pytest.raises(UserError) as error:
+        import_checkpoint("huggingface", str(bart), str(tmp_path / "run"), overrides=[f"model.{mix}"])
+    assert str(error.value) == told
+
+
+def test_a_file_of_the_folder_is_no_folder(bart, tmp_path):
+    with pytest.raises(UserError, match=f"is a file; name the folder that it is in: {bart}"):
+        import_checkpoint("huggingface", str(bart / "model.safetensors"), str(tmp_path / "run"))

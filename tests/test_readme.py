@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pretrained import published
+from published_tokenizers import published as tokenizer
 
+from raysum.prepare.factbook.corpus import generate
 from raysum.run import Run
 
 README = Path(__file__).parents[1] / "README.md"
@@ -61,6 +64,31 @@ def test_the_blocks_run_in_order(tmp_path):
     assert table["examples"] == 8
     assert {"lead", "lexrank"} < set(table["systems"])
     assert len(json.loads((tmp_path / "runs" / "beta" / "best.json").read_text())["config"]) == 2
+
+
+def test_the_lines_of_pretrained_models_run_in_order(tmp_path):
+    """On a tiny BART with the layers and positions of the base one, and clusters that hold more than it reads."""
+    tokenizer(tmp_path / "bart-base", "bart")
+    told = json.loads((tmp_path / "bart-base" / "config.json").read_text())
+    told.pop("model_type")
+    published("bart", tmp_path / "bart-base", **told, encoder_layers=6, decoder_layers=6)
+    for number, raw in enumerate(generate("train", 40)):
+        place = tmp_path / "papers" / f"cluster-{number}"
+        place.mkdir(parents=True)
+        texts = [document["text"] for document in raw["documents"]]
+        (place / "all.txt").write_text("\n\n".join(" ".join(texts[i:] + texts[:i]) for i in range(len(texts))) * 3)
+        (place / "title.txt").write_text(raw["title"])
+        (place / "summary.txt").write_text(raw["summary"])
+    section = README.read_text().partition("## Pretrained models")[2]
+    block = re.search(r"```\n(.*?)```", section, re.DOTALL)[1]
+    *lines, last = block.replace("\\\n", "").splitlines()
+    assert last == "raysum serve runs/papers"
+    done = {line.split("#")[0]: shell(line, tmp_path) for line in lines}
+    for line, one in done.items():
+        assert one.returncode == 0, f"{line}:\n{one.stderr[-3000:]}"
+        assert "tokens are read" not in one.stderr and "passes over" not in one.stderr, line
+    assert next(iter(done.values())).stdout.endswith("--max-paragraphs 16 --paragraph-tokens 254\n")
+    assert (tmp_path / "for-transformers" / "model.safetensors").exists()
 
 
 def test_quickstart_with_few_steps_prints_what_it_promises(tmp_path):

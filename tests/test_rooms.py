@@ -37,6 +37,10 @@ ROOMS = [
 FLOOR = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
 LIGHT = ["models", "metrics", "decode", "extract", "stream/plan.py"]  # never import Ray or DeepSpeed
 PUBLIC = {"os._exit", "torch.utils._python_dispatch.TorchDispatchMode"}  # documented under these names
+# Libraries as they are imported, where packages have other names; those that come with one; those of extras.
+OTHERWISE = {"protobuf": "google", "scikit-learn": "sklearn", "PyYAML": "yaml", "markdown-it-py": "markdown_it"}
+BROUGHT = {"starlette", "uvicorn", "pydantic_core"}
+OF_EXTRAS = {"transformers", "ctranslate2", "lxml"}
 OPERATORS = re.compile(r"\b(torch\.ops|_aten)\.[\w.]*")  # operators of torch are known by their schema's names
 OWN = re.compile(r"\b(self|cls|super\(\)|job|space|summarizer|searcher|base)\._")
 
@@ -125,6 +129,15 @@ def test_every_package_is_installed():
     parser.read(PACKAGE.parent / "setup.cfg")
     folders = {".".join(file.parent.relative_to(PACKAGE.parent).parts) for file in PACKAGE.rglob("*.py")}
     assert set(parser["options"]["packages"].split()) - {"raysum.spaces"} == folders
+
+
+def test_every_library_is_installed_or_of_an_extra():
+    parser = configparser.ConfigParser()
+    parser.read(PACKAGE.parent / "setup.cfg")
+    told = {re.split(r"[^\w-]", line)[0] for line in parser["options"]["install_requires"].split()}
+    told = {OTHERWISE.get(name, name).replace("-", "_").lower() for name in told}
+    used = {name.split(".")[0].lower() for _, tree in modules() for name in imported(tree)}
+    assert used - told - BROUGHT - sys.stdlib_module_names - {"raysum"} == OF_EXTRAS
 
 
 def test_every_data_file_is_installed():

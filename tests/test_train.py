@@ -28,6 +28,7 @@ from raysum.stream.kinds.summarization import Summarization
 from raysum.stream.loader import Stream, plan_of
 from raysum.stream.plan import PlanSettings
 from raysum.systems import build
+from raysum.train.brief import brief_of, overlong
 from raysum.train.fit import fit, train
 from raysum.train.labels import labelled
 from raysum.train.optim import engine_config, learning_rate, unfit
@@ -185,6 +186,22 @@ def test_a_schedule_that_does_not_fit_the_steps_is_told(twelve_steps, data, tmp_
     train(None, **values)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "optim.warmup_steps=30" in line]
     assert "1.0e-03" in line and "set optim.warmup_steps=0" in line
+
+
+def test_a_training_of_very_many_passes_is_told(tmp_path, capsys):
+    data = write_dataset(tmp_path / "data", {"train": 12, "valid": 3})
+
+    def told(**changes) -> tuple[str | None, int]:
+        settings = config(data, tmp_path / "run", train={"micro_batches": 1} | changes)
+        brief = brief_of(Dataset.open(data), settings, Run(tmp_path), 0)
+        return overlong(brief), plan_of(brief.train).epoch(0).num_steps
+
+    _, each = told()
+    line = f"train.steps={101 * each} are 101 passes over the 12 rows: train.steps={10 * each} are 10, and train."
+    assert str(told(steps=101 * each)[0]).startswith(line)
+    assert [told(steps=100 * each)[0], told(steps=9999, minutes=1)[0], told(steps=9999, patience=2)[0]] == [None] * 3
+    fit(config(data, tmp_path / "run", train={"steps": 102, "batch_tokens": 10**6, "log_every": 200}))
+    assert "are 102 passes over the 12 rows" in capsys.readouterr().err
 
 
 def test_the_users_deepspeed_block_wins_over_ours(data):
@@ -355,6 +372,21 @@ def test_a_run_goes_on_only_as_it_began(twelve_steps, data, tmp_path):
         fit(config(other, twelve_steps.path))
 
 
+def test_a_run_without_a_checkpoint_takes_other_settings(twelve_steps, data, tmp_path, capsys):
+    """It ended before its first: what it was to be does not bind."""
+    out, steps = tmp_path / "run", {"steps": 12, "validate_every": 6}
+    with pytest.raises(UserError, match="the loss is"):
+        fit(config(data, out, train={"steps": 9, "seed": 5}, optim={"lr": 1e4, "weight_decay": 1e4}))
+    assert losses(Run(out)) and not Run(out).checkpoints()
+    run = fit(config(data, out, train=steps))
+    assert "has no checkpoint: it begins anew" in capsys.readouterr().err
+    assert losses(run) == losses(twelve_steps) and run.config.train.seed == 0
+    weights = [load_file(one.checkpoint_path(12) / "weights.safetensors") for one in (run, twelve_steps)]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    with pytest.raises(UserError, match=r"other values of train\.seed"):
+        fit(config(data, out, train=steps | {"seed": 5}))
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -376,6 +408,19 @@ def test_what_another_put_there_is_not_trained_over(data, tmp_path):
     with pytest.raises(UserError, match="exists already"):
         train("quickstart", data=str(data), out=str(tmp_path))
     assert file.read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "config.json"])
+def test_of_a_preset_and_a_folder_of_one_name_the_preset_is_trained_and_that_is_said(
+    data, tmp_path, monkeypatch, capsys, file
+):
+    (tmp_path / "pht").mkdir()
+    (tmp_path / "pht" / file).write_text("train: {seed: 5}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="train.patience needs"):  # by which its config has been read
+        train("pht", data=str(write_dataset(tmp_path / "bare", {"train": 9})), out="run", train={"patience": 1})
+    assert "pht is the preset of that name; the folder pht that is here is named ./pht" in capsys.readouterr().err
+    assert load_config("pht").train.start is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -19,6 +19,7 @@ from typer.models import ArgumentInfo
 from raysum.config.base import Section
 from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
 from raysum.config.loading import section_of
+from raysum.config.problems import nearest
 from raysum.errors import UserError
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]
@@ -64,6 +65,8 @@ def verb(
                 if items is not None:
                     pairs = [item for item in given[items] or [] if _is_pair(item)]
                     given[items] = [item for item in given[items] or [] if not _is_pair(item)]
+                if "decode" in known:
+                    _check_keys(pairs, {*known, *_DECODE})
                 pairs += [f"decode.{pair.removeprefix('decode.')}" for pair in given.get("set_") or []]
                 decoding = _DECODE.difference(known) if "decode" in known else ()
                 pairs = [f"decode.{pair}" if re.split("[.=]", pair)[0] in decoding else pair for pair in pairs]
@@ -92,6 +95,13 @@ def _check_arguments(parameters: list[inspect.Parameter], given: dict[str, Any])
         if isinstance(told, ArgumentInfo) and isinstance(value, str) and _is_pair(value):
             name = told.metavar or one.name.upper()
             raise UserError(f"{name} is missing: {value} is a setting, and comes after it ({told.help or name})")
+
+
+def _check_keys(pairs: list[str], known: set[str]) -> None:
+    """Raises UserError with the nearest key where one is none of the ``known``, under some of which are others."""
+    for key in (pair.partition("=")[0] for pair in pairs):
+        if key.partition(".")[0] not in known and (near := nearest(key, sorted(known))):
+            raise UserError(f"unknown key {key!r} (on the command line); did you mean {near!r}?")
 
 
 def print_result(result: Any, as_json: bool) -> None:

@@ -63,7 +63,8 @@ def dump(config: Section) -> str:
 def read_values(name: str, within: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
     """Values of a preset or file, with what it extends below it, and the place of each dotted key; those of a run are
     for a training that begins with its weights."""
-    if os.path.isfile(config := os.path.join(name, "config.yaml")):
+    config = os.path.join(name, "config.yaml")
+    if name not in presets() and os.path.isfile(config):
         values, places = parse_yaml(read_text(Path(config)), config)
         own = {key: value for key, value in values.items() if key not in _OF_A_RUN}
         return merge(own, {"train": {"start": os.path.abspath(name)}}), places
@@ -98,7 +99,16 @@ def read_yaml(name: str, folder: Path, noun: str) -> tuple[dict[str, Any], dict[
         return parse_yaml(read_text(folder / f"{name}.yaml"), f"{noun} {name}")
     if os.path.isfile(name):
         return parse_yaml(read_text(Path(name)), name)
-    raise UserError(f"no {noun} or file {name!r}; {did_you_mean(name, names)}the {noun}s are {', '.join(names)}")
+    told = f"no {noun} or file {name!r}; {did_you_mean(name, names)}the {noun}s are {', '.join(names)}"
+    raise UserError(of_published(name) or told)
+
+
+def of_published(name: str | os.PathLike[str]) -> str | None:
+    """What to tell where a run is wanted and ``name`` is the folder of a published model."""
+    if not os.path.isfile(os.path.join(name, "config.json")):
+        return None
+    command = f"`raysum import huggingface {name} --out RUN`"
+    return f"{name} is a published model, no run; make it one by {command}, and name RUN"
 
 
 def read_text(path: Path) -> str:

@@ -71,7 +71,7 @@ def _explain(problem: Any, places: dict[str, str], root: type[Section], spec: ty
     dotted = ".".join(map(str, problem["loc"]))
     where = f" ({place})" if (place := _place(problem, dotted, places)) else ""
     if problem["type"] == "extra_forbidden":
-        near = _nearest(dotted, list(keys(root, spec)))
+        near = nearest(dotted, list(keys(root, spec)))
         return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
     if problem["type"] == "missing":
         field = root.model_fields.get(dotted)
@@ -95,7 +95,7 @@ def _place(problem: Any, dotted: str, places: dict[str, str]) -> str:
     return next(reversed(written), "") or next((places[key] for key in places if key.startswith(f"{dotted}.")), "")
 
 
-def _nearest(dotted: str, valid: list[str]) -> str | None:
+def nearest(dotted: str, valid: list[str]) -> str | None:
     """The valid key most like ``dotted``: the same last word in another section first, then close spellings."""
     last, words = dotted.rpartition(".")[2], {key.rpartition(".")[2]: key for key in reversed(valid)}
     if last in words:

@@ -15,7 +15,6 @@ from raysum.data.sentences import quick_sentence_spans, sentence_spans
 from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.models.marks import Marks
-from raysum.runtime.extras import needs
 
 _READ = 64  # characters for each token: what is longer is not encoded to be counted
 _UNHEARD_OF = "\U0010fffe"  # a character that no vocabulary has
@@ -37,7 +36,6 @@ class FastTokenizer(Tokenizer):
     def __init__(self, model: bytes, name: str = "tokenizer.json"):
         """``model`` is the content of a file of a dataset or run, or of a bert's tokenizer.json. Raises UserError where
         it is neither."""
-        needs("tokenizers", "a tokenizer.json")
         super().__init__(model)
         told = _parsed(model, name)
         self._tokenizer = opened(told.get("tokenizer", told), name)

@@ -25,7 +25,8 @@ from raysum.restore import restore_generator, restore_predictor, restore_ranker
 from raysum.run import Run
 from raysum.runtime.placement import device as find_device
 from raysum.runtime.processes import keep_freed_memory
-from raysum.runtime.progress import bar
+from raysum.runtime.progress import bar, say
+from raysum.stream.unread import DECODING, unread
 
 DTYPES = ("fp32", "bf16", "int8")
 
@@ -142,6 +143,8 @@ class Summarizer:
         """:meth:`summarize_many`, where a cluster without usable text has a :class:`NoSummary` in its place."""
         prepared = [attempted(self.prepare, cluster, number) for number, cluster in enumerate(clusters, 1)]
         rows = [row for row in prepared if not isinstance(row, NoSummary)]
+        if told := unread(rows, self.searcher.model.spec, self.settings.reading(self.searcher.source), DECODING):
+            say(told)
         found = iter(self.summarize_rows(rows, progress=progress))
         return [
             row if isinstance(row, NoSummary) else next(found).located(raw)

@@ -29,6 +29,7 @@ from raysum.runtime.mirror import added_to
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.storage import write_json, writing
+from raysum.stream.unread import DECODING, unread_of
 from raysum.systems import extractive
 
 _CHUNK = 128  # examples held in memory at once
@@ -79,6 +80,9 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
     if teaches:
         learn(run, dataset)
     summarizer = Summarizer.of(run.path, config)
+    reading = summarizer.settings.reading(run.config.source)
+    if partly := unread_of(dataset, split, run.config.model, reading, DECODING, config.limit):
+        say(partly)
     name = run.path.name + ("+align" if summarizer.settings.beta else "")
     plain = Watched(name, summarizer, summarizer.settings)
     systems: list[System] = list(strategies(summarizer)) if config.terms else [plain]

@@ -9,10 +9,11 @@ from raysum.data.recipe import Recipe
 from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.importing import hiersumm, wiki_sum
+from raysum.importing.imported import Imported
 from raysum.importing.mapping import Published
 from raysum.importing.pretrained import Exported, export_pretrained, import_pretrained
 from raysum.restore import fill
-from raysum.run import Run, RunResult
+from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.runtime.storage import new_folder
 
@@ -29,7 +30,7 @@ def import_checkpoint(
     dropout: float | None = None,
     language: str | None = None,
     overrides: Iterable[str] = (),
-) -> RunResult:
+) -> Imported:
     """Write the run ``out`` with the weights of ``file``, a checkpoint of the code ``kind``; of ``huggingface`` the
     folder of a pretrained model: see ``raysum.importing.pretrained.import_pretrained``.
 
@@ -67,7 +68,7 @@ def import_checkpoint(
         run.create(config, recipe.model_dump(), Path(vocab))
         run.add_weights(found.step, weights, {"imported": kind, "file": Path(file).name})
     say("The optimizer's state is not imported: train.start=RUN begins a new training with these weights")
-    return RunResult(Run(out))
+    return Imported(Run(out))
 
 
 def _load(kind: str, file: Path, heads: int | None, dropout: float | None) -> Published:

@@ -13,14 +13,16 @@ from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.importing.huggingface.loading import load, with_new
 from raysum.importing.huggingface.saving import save, save_decoding, save_tokenizer
+from raysum.importing.imported import Imported, marks_around
 from raysum.models.specs.family import FamilySpec
 from raysum.restore import restore
-from raysum.run import Run, RunResult
+from raysum.run import Run
 from raysum.runtime.progress import say
 from raysum.runtime.shown import Shown
 from raysum.runtime.storage import new_folder
 from raysum.systems import Spec
 
+_LEAST = 8  # tokens of a paragraph, in a recipe
 _SETTINGS = "bart-base"  # the preset that tells how imported weights are read, trained and decoded
 _FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 _SEARCH = ("num_beams", "length_penalty", "no_repeat_ngram_size", "early_stopping")
@@ -32,7 +34,7 @@ _LENGTHS = ("min_length", "max_length")  # which count the start of a target, an
 _THEIRS = {"length_penalty": 1.0, "no_repeat_ngram_size": 0}  # of transformers, where a folder tells of beams alone
 
 
-def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), language: str | None = None) -> RunResult:
+def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), language: str | None = None) -> Imported:
     """Write the run ``out`` with the model, tokenizer and decoding settings of a published ``folder``.
 
     ``overrides`` are dotted ``key=value`` pairs over the config that comes with it; ``model.encoder`` and
@@ -57,10 +59,11 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
         config = section_of(Config, merge(base, told | {"decode": _decoding(place)}), overrides)
         if settled := [name for name in _SETTLED if getattr(config.model, name, None) != getattr(fitted, name)]:
             raise UserError(f"model.{settled[0]} is told by the weights of {place}; leave it out")
+        _check_source(config)
         recipe = Recipe(
             normalize=tokenizer.suggested_normalization(),
             max_paragraphs=config.source.max_paragraphs,
-            paragraph_tokens=config.source.paragraph_tokens,
+            paragraph_tokens=max(config.source.paragraph_tokens - marks_around(config.model), _LEAST),
             parted_by="blank-lines",
             long_paragraphs="split",
             vocabulary_sha256=tokenizer.sha256,
@@ -71,7 +74,19 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
         weights = with_new(FamilySpec.model_validate(config.model), found.weights)
         untrained = [name for name in weights if name not in found.weights]
         run.add_weights(0, weights, {"imported": "huggingface", "file": place.name, "untrained": untrained})
-    return RunResult(Run(out))
+    return Imported(Run(out))
+
+
+def _check_source(config: Config) -> None:
+    """Raises UserError where more is to be read than the model has positions for."""
+    places, name = config.model.places, "max_tokens" if config.model.joins_paragraphs else "paragraph_tokens"
+    limit = getattr(config.source, name)
+    if places is not None and (limit is None or limit > places):
+        told = "null" if limit is None else limit
+        raise UserError(
+            f"source.{name}={told} is more than the {places} tokens that the model has places for; "
+            f"source.{name}={places} is the most"
+        )
 
 
 def _fitted(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:
@@ -86,11 +101,10 @@ def _fitted(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:
 def _reading(spec: FamilySpec, usual: dict[str, Any]) -> dict[str, int]:
     """How much is read and learned to write, where the tables of positions end before what is ``usual``."""
     made = spec.backbone
-    if made is None or made.places != "learned":
+    if made is None or spec.places is None:
         return {}
-    source, target = (rows - made.place_offset for rows in (made.source_places, made.target_places))
-    read = {"max_tokens": source} if spec.joins_paragraphs else {}
-    most = read | {"paragraph_tokens": source, "target_tokens": target}
+    most = {"paragraph_tokens": spec.places, "target_tokens": made.target_places - made.place_offset}
+    most |= {"max_tokens": spec.places} if spec.joins_paragraphs else {}
     return {name: min(usual[name] or places, places) for name, places in most.items()}
 
 

@@ -7,7 +7,6 @@ from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.models.specs.bert import SIZES
 from raysum.reproduce.place import BASE, Place
-from raysum.runtime.extras import needs
 from raysum.runtime.storage import read_json
 
 _PIECES = 4000  # about twice the sentence pieces of the size small, as [CLS] and ## tell places apart
@@ -23,7 +22,6 @@ def word_pieces(place: Place) -> Path:
         return Path(place.config.bert)
     folder = place.out / "bert"
     if not (file := folder / "tokenizer.json").is_file():
-        needs("tokenizers", "BERT's row")
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from raysum.errors import UserError
 
-_EXTRAS = {"transformers": "bert", "tokenizers": "bert"}  # of setup.cfg; the others are for documents
+_EXTRAS = {"transformers": "bert"}  # of setup.cfg; the others are for documents
 _PACKAGES = {"docx": "python-docx"}  # where its name is another
 _EXTRAS |= dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote")
 

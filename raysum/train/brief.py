@@ -19,6 +19,8 @@ from raysum.train.mixture import mixed, shares
 if TYPE_CHECKING:
     from raysum.train.measure import Measure
 
+_PASSES, _FEWER = 100, 10  # over the data: more are told of; what is named in their place
+
 
 @dataclass(frozen=True)
 class Brief:
@@ -43,6 +45,17 @@ class Brief:
         ``worths`` are those of ``Run.worths``. What follows from these alone is the same after any restart.
         """
         return stale(self.config.train.patience, worths, done)
+
+
+def overlong(brief: Brief) -> str | None:
+    """What there is to say of a training that nothing but its steps ends, after very many passes over the data."""
+    settings, each = brief.config.train, plan_of(brief.train).epoch(0).num_steps
+    if settings.steps <= _PASSES * each or settings.minutes or settings.patience:
+        return None
+    rows = sum(len(rows_with_targets(part)) for part in brief.train.parts)
+    told = f"train.steps={settings.steps} are {settings.steps / each:,.0f} passes over the {rows} rows"
+    ends = ", and train.patience=3 ends a training that gets no better" if brief.valid else ""
+    return f"{told}: train.steps={_FEWER * each} are {_FEWER}{ends}"
 
 
 def stale(patience: int | None, worths: Mapping[int, float], done: int) -> bool:

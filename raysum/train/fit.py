@@ -1,11 +1,12 @@
 """The driver of a training: checks, the run folder, and the workers: under Ray Train, or here, which loads torch."""
 
+import os
 from collections.abc import Sequence
 from contextlib import closing
 from pkgutil import resolve_name
 from typing import Any
 
-from raysum.config.loading import load_config, pairs
+from raysum.config.loading import load_config, pairs, presets
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.familiar import learn
@@ -18,14 +19,16 @@ from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready
 from raysum.runtime.storage import check_own, check_vacant, drop_torn, writing
-from raysum.stream.loader import batches
+from raysum.stream.loader import Stream, batches
+from raysum.stream.unread import TRAINING, unread_of
 from raysum.train import checkpoints
-from raysum.train.brief import Brief, brief_of
+from raysum.train.brief import Brief, brief_of, overlong
 from raysum.train.follow import followed
 from raysum.train.on_ray import train_on_ray
 from raysum.train.optim import check_engine_config, check_start, unfit
 
 _AUTO = "auto"
+_OF_MODELS = ("config.yaml", "config.json")  # in folders of runs, and of published models
 _REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and seconds at most
 # May differ when a run is resumed; everything else must be as it was.
 _RUNNING = {"steps", "minutes", "patience", "workers", "threads", "address", "keep", "log_every", "recompute"}
@@ -49,6 +52,8 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
 
     >>> raysum.train("pht", data="data", out="runs/pht", train={"steps": 2000}, model={"encoder": "LLG"})
     """
+    if preset in presets() and any(os.path.isfile(os.path.join(preset, one)) for one in _OF_MODELS):
+        say(f"{preset} is the preset of that name; the folder {preset} that is here is named ./{preset}")
     if preset == _AUTO:  # above this room, as it evaluates
         return resolve_name("raysum.auto.training:train")(*overrides, **values)
     config = load_config(preset, overrides, values)
@@ -107,16 +112,21 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
             from raysum.models.adapters import trained_share  # loads torch
 
             say(trained_share(config.model, config.adapters, brief.start.new))
+    if not newest and run.exists:
+        say(f"{run.place} has no checkpoint: it begins anew, with the settings that are given now")
+        run.metrics.unlink(missing_ok=True)  # of steps that are lost
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     drop_torn(run.metrics)
-    if not newest and (told := unfit(config)):
-        say(told)
+    if not newest:
+        for told in (unfit(config), overlong(brief), *(_unread(part, config) for part in brief.train.parts)):
+            if told:
+                say(told)
     if newest:
         say(f"{run.place} goes on from step {done}")
         if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):
             checkpoints.convert(newest)
     try:
-        with followed(run, done, config.train.steps):
+        with followed(run, done, config.train):
             if config.train.workers:
                 train_on_ray(brief, callbacks)
             else:
@@ -148,6 +158,10 @@ def _say_why(run: Run, config: Config, step: int, limit: str) -> None:
         say(f"Training ends after step {step}: {told} were no better than that of step {run.best().step}")
     elif limit == "minutes" and step < config.train.steps:
         say(f"Training ends after step {step} of {config.train.steps}: train.minutes={config.train.minutes:g} are over")
+
+
+def _unread(part: Stream, config: Config) -> str | None:
+    return unread_of(Dataset.open(part.path), part.split, config.model, config.source, TRAINING)
 
 
 def _mixture(newest: Checkpoint) -> str:
@@ -191,8 +205,9 @@ def _given(config: Config) -> tuple[Dataset, Config]:
 
 
 def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
-    """Raises UserError where ``run`` exists and was trained with another vocabulary, dataset or config."""
-    if not run.exists:
+    """Raises UserError where ``run`` was trained with another vocabulary, dataset or config; what has no checkpoint was
+    not."""
+    if not run.exists or _is_untrained(run):
         return
     run.check()
     if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
@@ -214,6 +229,10 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
         )
     if newest and newest.state["data"] != dataset.fingerprint:
         raise UserError(f"{run.place} was trained on another dataset than {dataset.place}; choose another out=")
+
+
+def _is_untrained(run: Run) -> bool:
+    return not run.checkpoints() and not any(run.checkpoint_folder.glob("damaged-*"))
 
 
 def _train_here(brief: Brief) -> None:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from raysum.config.sections import TrainConfig
 from raysum.run import Run
 from raysum.runtime.progress import bar, say
 from raysum.runtime.storage import parsed
@@ -12,10 +13,11 @@ _POLL = 0.3  # seconds between looks at metrics.jsonl
 
 
 @contextmanager
-def followed(run: Run, start: int, steps: int) -> Iterator[None]:
-    """The bar, on stderr, for the length of the block: of a training from step ``start`` to ``steps``."""
+def followed(run: Run, start: int, settings: TrainConfig) -> Iterator[None]:
+    """The bar, on stderr, for the length of the block: of a training from step ``start`` to the last one, or
+    to the one that its minutes will allow, as far as is known."""
     done = threading.Event()
-    follower = threading.Thread(target=_follow, args=(run, start, steps, done), daemon=True)
+    follower = threading.Thread(target=_follow, args=(run, start, settings, done), daemon=True)
     follower.start()
     try:
         yield
@@ -24,10 +26,10 @@ def followed(run: Run, start: int, steps: int) -> Iterator[None]:
         follower.join()
 
 
-def _follow(run: Run, start: int, steps: int, done: threading.Event) -> None:
+def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) -> None:
     label, shown, last = f"training {run.path.name}", dict[str, str](), False
     # Appending makes the file where there is none, and begins at its end.
-    with run.metrics.open("ab+") as metrics, bar(total=steps, label=label, unit="step") as progress:
+    with run.metrics.open("ab+") as metrics, bar(total=settings.steps, label=label, unit="step") as progress:
         progress.initial = progress.n = start
         while not last:
             last = done.wait(_POLL)
@@ -44,5 +46,8 @@ def _follow(run: Run, start: int, steps: int, done: threading.Event) -> None:
                     shown |= {"loss": f"{line['loss']:.3f}", "tokens/s": f"{line['tokens_per_s']:,.0f}"}
                     if "new_lr" in line:
                         shown["lr"] = f"{line['lr']:.1e}, new {line['new_lr']:.1e}"
+                    if settings.minutes:
+                        allowed = round(step * 60 * settings.minutes / line["seconds"])
+                        progress.total = min(settings.steps, max(step, allowed))
                 progress.set_postfix(shown, refresh=False)
                 progress.update(step - progress.n)

@@ -52,21 +52,25 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
     is new is not among the weights: see :func:`with_new`. Raises UserError where the folder does not read, or is of a
     model that the family cannot express.
     """
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; name the folder that it is in: {folder.parent}")
     config = read_json(folder, "config.json")
     name = config.get("model_type")
     if not isinstance(name, str) or name not in KINDS:
         raise UserError(f"{folder} is a {name}; read are {', '.join(KINDS)}")
     kind = KINDS[name]
-    arrays = {name.removeprefix(kind.prefix): array for name, array in read_arrays(folder).items()}
     try:
-        if single := [name for name, array in arrays.items() if not array.ndim]:
-            raise ValueError(f"its {single[0]} is a single number")
         layers = [_count(config, count, kind.counts[0]) for count in kind.counts]
         mixes = encoder or ("W" if kind is _LED else "L") * layers[0], decoder or "F" * layers[1]
-        _check_mixes(mixes, layers)
+        _check_mixes(mixes, layers, "SLGW" if kind is _LED else "SLG")
+        arrays = {name.removeprefix(kind.prefix): array for name, array in read_arrays(folder).items()}
+        if single := [name for name, array in arrays.items() if not array.ndim]:
+            raise ValueError(f"its {single[0]} is a single number")
         spec = kind.spec(config, arrays, *mixes)
         weights = placed(_completed(arrays, spec), spec, kind)
         _check_shapes(spec, weights)
+    except UserError:
+        raise
     except (LookupError, ValueError, TypeError) as error:
         raise misfit(folder, f"a {name}", error) from None
     return Published(spec, weights, 0, {})
@@ -93,13 +97,15 @@ def _check_shapes(spec: FamilySpec, weights: Mapping[str, Tensor]) -> None:
             raise ValueError(f"our {name} is of {told} numbers by its config, and of {found} in its weights")
 
 
-def _check_mixes(mixes: tuple[str, str], layers: Sequence[int]) -> None:
-    for side, mix, count in zip(("encoder", "decoder"), mixes, layers, strict=True):
-        own = mix.replace("G", "") if side == "encoder" else mix
-        if len(own) != count:
-            raise ValueError(
-                f"model.{side}={mix} has {len(own)} layers of the {count} of its weights; give all, in order"
-            )
+def _check_mixes(mixes: tuple[str, str], layers: Sequence[int], letters: str) -> None:
+    """Raises UserError where a mix has other letters, or not all layers of the weights."""
+    for side, mix, count, known in zip(("encoder", "decoder"), mixes, layers, (letters, "FPV"), strict=True):
+        if wrong := [letter for letter in mix if letter not in known]:
+            raise UserError(f"model.{side}={mix}: {wrong[0]} is no letter of its layers, which are {', '.join(known)}")
+        if (own := len(mix.replace("G", ""))) != count:
+            added = "; G, which is new, does not count" if side == "encoder" else ""
+            told = f"model.{side}={mix} has {own} layer{'s' * (own != 1)}"
+            raise UserError(f"{told}, and the weights have {count}: give all, in order{added}")
 
 
 def parts_of(spec: FamilySpec, kind: Kind) -> Iterable[Part]:

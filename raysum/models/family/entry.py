@@ -16,7 +16,10 @@ from raysum.models.positions import sinusoids
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.family import FamilySpec
 
-_READ = "read less of it, by source.paragraph_tokens where paragraphs are read alone, else by source.max_tokens"
+_READ = {
+    True: "read less of it, by source.max_tokens, and by source_tokens in decoding",  # joined
+    False: "read less of each paragraph, by source.paragraph_tokens",
+}
 _WRITTEN = "write less, by decode.max_length, and source.target_tokens in training"
 
 
@@ -28,7 +31,7 @@ class Entry(nn.Module):
         self.flat, self.sinusoid = spec.positions == "flat", spec.sinusoid
         self.source_places = self.target_places = None
         if made.places == "learned":
-            self.source_places = PlaceTable(spec.width, made, made.source_places, _READ)
+            self.source_places = PlaceTable(spec.width, made, made.source_places, _READ[self.flat])
             self.target_places = PlaceTable(spec.width, made, made.target_places, _WRITTEN)
         self.source_distances = self.target_distances = None
         if made.places == "relative":

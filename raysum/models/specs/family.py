@@ -85,6 +85,11 @@ class FamilySpec(TransformerSpec):
     def joins_paragraphs(self) -> bool:
         return self.positions == "flat"
 
+    @property
+    def places(self) -> int | None:
+        made = self.backbone
+        return made.source_places - made.place_offset if made and made.places == "learned" else None
+
     def serves(self, name: str, other: Spec) -> str | None:
         """Between pretrained layers others may be inserted: each kind is counted by itself."""
         side, _, rest = name.partition(".")

@@ -37,6 +37,10 @@ class Kind(Protocol):
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
         """From ``lengths`` [rows, 3]: units of the batch budget [rows], weights in the loss denominator [rows]."""
 
+    def cut(self, row: Any, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        """Of a row what is read: ids [S] and the tokens [P] of its paragraphs. Nothing of rows that hold no text."""
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+
     def pack(self, rows: list[Any], source: SourceConfig) -> Arrays:
         """Flat arrays of one micro-batch of at least one row."""
 

@@ -42,16 +42,18 @@ class Ranking(Kind):
         paragraphs = np.minimum(paragraphs, source.max_paragraphs)
         return np.minimum(tokens, paragraphs * source.paragraph_tokens), np.where(target > 0, paragraphs, 0)
 
+    def cut(self, row: Row, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        return cut_source(row, source.model_copy(update={"max_tokens": None}))
+
     def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
         """``title`` flat, ``title_lengths`` [B]; ``ids`` [S], ``lengths`` [P], ``counts`` [B]; ``recall`` [P].
 
         A title that is not there, and a paragraph that is nothing but the title, is the mark behind titles alone.
         """
-        whole = source.model_copy(update={"max_tokens": None})
         mark = np.array(self.marks.title_end, np.int32)
         titles, paragraphs, counts, recall = [], [], [], []
         for row in rows:
-            ids, lengths = cut_source(row, whole)
+            ids, lengths = self.cut(row, source)
             first, *rest = np.split(ids, np.cumsum(lengths)[:-1])
             end = row["title_tokens"]
             titles.append(first[:end] if end else mark)

@@ -54,10 +54,12 @@ class Sentences(Kind):
         """Whether something is learned of rows with such ``target`` tokens."""
         return target > 0
 
+    def cut(self, row: Row, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        return cut_source(row, source.model_copy(update={"max_tokens": None}))
+
     def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
         """``ids`` [S] and ``lengths`` [P] of sentences with their marks, ``counts`` of windows, ``labels`` [P]."""
-        whole = source.model_copy(update={"max_tokens": None})
-        ids, lengths = zip(*(cut_source(row, whole) for row in rows), strict=True)
+        ids, lengths = zip(*(self.cut(row, source) for row in rows), strict=True)
         arrays = {
             "ids": np.concatenate([framed(i, n, *self.frame) for i, n in zip(ids, lengths, strict=True)]),
             "lengths": np.concatenate(lengths, dtype=np.int32) + sum(map(len, self.frame)),

@@ -66,11 +66,14 @@ class Summarization(Kind):
         target = np.minimum(target, source.target_tokens)
         return tokens + target, np.maximum(target - 1, 0)
 
+    def cut(self, row: Row, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        return cut_source(row, source, self.joined, self.marks)
+
     def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
         """``ids`` [S], ``lengths`` [P], ``counts`` and ``titles`` [B] as in a Source; ``target`` flat and
         ``target_lengths`` [B]. With a graph also ``edges`` [B], their number in each example, and their columns, flat.
         """
-        ids, lengths = zip(*(cut_source(row, source, self.joined, self.marks) for row in rows), strict=True)
+        ids, lengths = zip(*(self.cut(row, source) for row in rows), strict=True)
         targets = [cut_target(row["target_ids"], source.target_tokens) for row in rows]
         titles = [self._title(row["title_tokens"], int(sizes[0])) for row, sizes in zip(rows, lengths, strict=True)]
         arrays = {

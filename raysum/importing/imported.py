@@ -1,0 +1,43 @@
+"""What an import tells when it is done: the model, what of it is new, and how much it reads."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from raysum.models.marks import marks_of
+from raysum.restore import listed
+from raysum.run import RunResult
+from raysum.systems import Spec, count_parameters, parameters
+
+
+def marks_around(spec: Spec) -> int:
+    """The tokens around each paragraph that ``source.paragraph_tokens`` counts, too."""
+    marks = marks_of(spec)
+    return 0 if spec.joins_paragraphs else len(marks.prefix) + len(marks.suffix)
+
+
+@dataclass(frozen=True)
+class Imported(RunResult):
+    """A run that was imported."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Besides what every run tells: its layers, parameters, and those that no weights came for."""
+        spec: Any = self.run.config.model
+        told = {"encoder": spec.encoder, "decoder": spec.decoder, "parameters": count_parameters(spec)}
+        return {**super().to_dict(), **told, "new": self.run.best().state.get("untrained", [])}
+
+    def render(self) -> str:
+        told, spec, source = self.to_dict(), self.run.config.model, self.run.config.source
+        around = marks_around(spec)
+        read = f"{source.max_paragraphs} paragraphs of {source.paragraph_tokens} tokens"
+        read += f" ({around} of them marks)" if around else ""
+        read += f", {source.max_tokens:,} in all" if source.max_tokens else ""
+        places = f"; it has places for {spec.places:,} tokens" if spec.places else ""
+        places += " of a paragraph" if places and not spec.joins_paragraphs else ""
+        kept = f"--max-paragraphs {source.max_paragraphs} --paragraph-tokens {source.paragraph_tokens - around}"
+        lines = [f"run: {told['run']}, {told['encoder']}/{told['decoder']}, {told['parameters']:,} parameters"]
+        if told["new"]:
+            trained = [name for name in parameters(spec) if name not in told["new"]]
+            lines.append(f"new, without published weights: {listed(told['new'], trained)}")
+        lines.append(f"reads {read}{places}")
+        lines.append(f"data for it: raysum prepare ... --vocab {self.run.vocabulary} {kept}")
+        return "\n".join(lines)
