@@ -68,8 +68,6 @@ def read_values(name: str, within: tuple[str, ...] = ()) -> tuple[dict[str, Any]
         values, places = parse_yaml(read_text(Path(config)), config)
         own = {key: value for key, value in values.items() if key not in _OF_A_RUN}
         return merge(own, {"train": {"start": os.path.abspath(name)}}), places
-    if os.path.isfile(os.path.join(name, "config.json")):
-        raise UserError(f"{name} is a published model; `raysum import huggingface {name} --out RUN` makes a run of it")
     values, places = read_yaml(name, _PRESETS, "preset")
     given = values.pop("extends", None)
     if given is None:
