@@ -363,6 +363,16 @@ def test_old_checkpoints_go_but_the_best_and_the_newest(data, tmp_path):
     assert sorted(losses(run)) == list(range(1, 17)), "a torn line harms no other"
 
 
+def test_few_slow_steps_are_saved_by_the_clock(data, tmp_path):
+    settings = {"steps": 7, "save_every": 100, "validate_every": 100, "log_every": 2, "keep": 9}
+    run, plain = (
+        fit(config(data, tmp_path / name, train=settings | more))
+        for name, more in (("often", {"save_minutes": 1e-6}), ("plain", {}))
+    )
+    assert [one.step for one in run.checkpoints()] == [2, 4, 6, 7] and [one.step for one in plain.checkpoints()] == [7]
+    assert losses(run) == losses(plain)
+
+
 def test_a_run_goes_on_only_as_it_began(twelve_steps, data, tmp_path):
     changed = config(data, twelve_steps.path, train={"steps": 20, "seed": 1}, optim={"lr": 0.5})
     with pytest.raises(UserError, match=r"other values of train\.seed, optim\.lr"):

@@ -44,6 +44,9 @@ class TrainConfig(Section):
     )
     label_examples: Count | None = Field(20000, description="alignment: train examples labelled; None = all")
     save_every: Count = Field(500, description="steps between checkpoints")
+    save_minutes: Annotated[float, Field(gt=0, le=10**6)] = Field(
+        15, description="minutes after which the next line of metrics has a checkpoint, however few the steps"
+    )
     keep: Count = Field(3, description="newest checkpoints kept, besides the best")
     log_every: Count = Field(10, description="steps between lines of metrics.jsonl")
     start: str | None = Field(

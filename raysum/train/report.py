@@ -38,7 +38,7 @@ class Meter:
         self._since_line = dict(self._mine)
         self._planned = 0  # loss denominators of the steps since the last line
         self._norm: float | torch.Tensor | None = None  # of the last step's gradient
-        self._line_time = self._counted = self.begun
+        self._line_time = self._counted = self._saved = self.begun
         self._first = True
 
     def awaited(self, coming: Iterator[MicroBatch]) -> MicroBatch:
@@ -114,9 +114,19 @@ class Meter:
         """Whether the run has taken so many minutes. Every worker calls it, and all are told the same."""
         if minutes is None:
             return False
-        late = torch.tensor(float(self.seconds + time.monotonic() - self.begun >= 60 * minutes), device=self.device)
-        distributed.all_reduce(late, distributed.ReduceOp.MAX)
-        return bool(late)
+        return self._agreed(self.seconds + time.monotonic() - self.begun >= 60 * minutes)
+
+    def unsaved(self, minutes: float) -> bool:
+        """Whether :meth:`saved` was called so many minutes ago, or never. Every worker calls it, as :meth:`over`."""
+        return self._agreed(time.monotonic() - self._saved >= 60 * minutes)
+
+    def saved(self) -> None:
+        self._saved = time.monotonic()
+
+    def _agreed(self, late: bool) -> bool:
+        found = torch.tensor(float(late), device=self.device)
+        distributed.all_reduce(found, distributed.ReduceOp.MAX)
+        return bool(found)
 
     def state(self) -> dict[str, Any]:
         """What was counted since the run began. Every worker calls it."""

@@ -45,11 +45,14 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
         used = step(engine, brief, done - 1, coming, meter)
         last = done == settings.steps or meter.over(settings.minutes)
         wanted = brief.judges(done) or (last and brief.valid is not None)
+        due = last or done % settings.save_every == 0 or wanted
         if last or done % settings.log_every == 0:
             reporter.write(meter.line(done, used))
-        if last or done % settings.save_every == 0 or wanted:
+            due = due or meter.unsaved(settings.save_minutes)
+        if due:
             with meter.paused():
                 checkpoints.save(engine, run, state | meter.state() | {"step": done})
+                meter.saved()
                 if wanted:
                     judge(done)
                 reporter.hand_on(reporter.latest)
