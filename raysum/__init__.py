@@ -9,12 +9,11 @@
 Verbs have the names and settings of the command line; nothing heavy is imported before one is called.
 """
 
-import os
 from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from raysum.runtime.processes import WAITING
+from raysum.runtime.processes import let_threads_sleep
 
 if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from raysum.train.fit import train as train
     from raysum.tune.search import tune as tune
 
-os.environ.update({**WAITING, **os.environ})  # before torch is imported: also in a notebook
+let_threads_sleep()
 
 __version__ = "0.1.0"
 __all__ = [

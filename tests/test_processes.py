@@ -40,10 +40,11 @@ def test_a_share_is_heeded_and_never_more_than_there_is(monkeypatch):
     assert there[0] == there[1] >= 1
 
 
-@pytest.mark.parametrize("given, expected", [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_threads_that_wait_sleep_from_the_import_on_also_in_a_notebook(given, expected):
-    code = "import raysum, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
-    known = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    values = known | ({"OMP_WAIT_POLICY": given} if given else {})
+@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "5"}])
+def test_threads_that_wait_sleep_from_the_import_on_also_in_a_notebook(given):
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    code = f"import raysum, os, sys; print(*(os.environ.get(one) for one in {names}), 'torch' in sys.modules)"
+    values = {name: value for name, value in os.environ.items() if name not in names} | given
     done = subprocess.run([sys.executable, "-c", code], env=values, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [expected, "False"]
+    expected = given or {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+    assert done.stdout.split() == [*(str(expected.get(name)) for name in names), "False"]

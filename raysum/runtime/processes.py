@@ -19,10 +19,18 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _LARGEST = 64 << 20  # bytes: larger blocks still go back at once, as keeping them costs too much memory
 _KEPT = 256 << 20  # bytes that may stay free at the end of the heap
 
-# OpenMP's threads sleep while they wait for each other, where they would spin, which takes the cores from whoever has
-# the work that they wait for. It reads this when torch is imported. Measured on two cores that others used as well
-# (PHT of width 128, a request of 400 tokens, two threads): 0.1 -> 4.8 requests a second of one client, 0.4 -> 10 of 8.
-WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+# OpenMP's threads sleep while they wait for each other, after some microseconds in which they spin. Spinning takes the
+# cores from whoever has the work that they wait for, and sleeping on an idle core costs more than the work of a small
+# model. OpenMP reads this when torch is imported. Searches a second of the quickstart's model in a virtual machine, two
+# threads on two cores, by torch's own way, asleep at once, and so: alone 9.0, 3.4, 6.9; beside loops on both cores
+# 0.05, 1.9, 2.8; two such processes together 2.9, 10.2, 5.7; four 0.1, 8.3, 5.3.
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+
+
+def let_threads_sleep() -> None:
+    """Before torch is imported; nothing where the user has chosen how threads wait."""
+    if not _WAITING.keys() & os.environ.keys():
+        os.environ.update(_WAITING)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from raysum.errors import UserError
 from raysum.runtime import forkserver
 from raysum.runtime.local import check_temporary, reason, signals_held, start_local, stop_local
 from raysum.runtime.private import same_modules
-from raysum.runtime.processes import WAITING
 from raysum.runtime.silence import quiet_ray
 
 # Ray reads these when it is imported or started. Workers inherit them.
@@ -27,7 +26,6 @@ _ENVIRONMENT = {
     "RAY_prestart_worker_first_driver": "0",  # workers that Train and Tune do not use: theirs have an environment
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a box whatever its verbosity
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune's returns as if the search had ended
-    **WAITING,
 }
 
 
