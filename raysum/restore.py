@@ -179,7 +179,7 @@ class Start:
 
     def __str__(self) -> str:
         trained = [name for name in self.taken if name not in self.untrained]
-        parts = [f"{len(trained)} parameters begin as those of {self.origin}"]
+        parts = [f"{len(trained)} tensors begin as those of {self.origin}"]
         parts += [f"new, with nothing loaded: {listed(self.new, trained)}"] if self.new else []
         parts += [f"left out are its {listed(self.unused, [*self.taken.values()])}"] if self.unused else []
         return "; ".join(parts)

@@ -21,7 +21,7 @@ from raysum.runtime.mirror import bring, pulled
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.shown import Shown
-from raysum.runtime.storage import read_json, read_lines, write_json, write_text
+from raysum.runtime.storage import read_json, read_lines, save_tensors, write_json, write_text
 from raysum.systems import extractive_names
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ _AVERAGE = re.compile("average:([1-9][0-9]{0,3})")
 
 def fill_checkpoint(folder: Path, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
     """Write what every checkpoint has into its ``folder``, and checksums of all that is there."""
-    from safetensors.torch import save_file
-
-    save_file(weights, folder / "weights.safetensors")
+    save_tensors(weights, folder / "weights.safetensors")
     write_json(folder / "state.json", {**state, "sealed": True})
     seal(folder)
 

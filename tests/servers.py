@@ -19,7 +19,7 @@ class Server:
 
     def __init__(self, run: Path | str, *arguments: str):
         self.port = free_port()
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+        environment = {name: value for name, value in os.environ.items() if "OMP_" not in name}
         pipes: dict = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
         self.command = Command("serve", str(run), f"--port={self.port}", *arguments, env=environment, **pipes)
         self.process = self.command.process

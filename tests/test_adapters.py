@@ -225,7 +225,7 @@ def test_a_start_from_an_adapted_run_takes_the_merged_weights(data, adapted, tmp
     sections = {"model": {"encoder": "LG"}, "adapters": {"rank": 1}, "optim": RATE | {"lr": 1e-12}}
     run = fit(config(data, tmp_path / "next", 1, adapted, **sections))
     told = capsys.readouterr().err
-    assert f"{len(weights(adapted))} parameters begin as those of {adapted.path}, step 4\n" in told
+    assert f"{len(weights(adapted))} tensors begin as those of {adapted.path}, step 4\n" in told
     assert "parameters are trained (" in told and "new, with" not in told and "left out" not in told
     assert run.latest().state["new"] == []
     for name, value in weights(run).items():

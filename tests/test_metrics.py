@@ -271,6 +271,11 @@ def test_pairing_sees_a_small_constant_gain_that_single_intervals_hide():
         paired_difference(means_of(first), means_of(second[1:]))
 
 
+def test_few_pairs_prove_little_whatever_their_gaps():
+    pairs = [paired_difference(means_of(np.arange(n) + 5.0), means_of(np.arange(n))) for n in (1, 3, 5)]
+    assert [one.p for one in pairs] == [1, 0.25, 0.0625]
+
+
 def test_gold_attention_follows_shared_rare_words():
     paragraphs = ["the river rises", "the comet shines", "no word of it", "the comet returned"]
     gold = gold_attention("the comet returned", paragraphs)

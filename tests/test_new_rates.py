@@ -134,4 +134,4 @@ def test_the_schedule_of_transformers_is_its_own_step_by_step(warm, steps):
         optimizer.step()
         schedule.step()
     assert found == pytest.approx(theirs, rel=1e-12)
-    assert (unfit(Config(optim=optim, train={"steps": steps})) is None) == (steps > warm)
+    assert (unfit(Config(optim=optim, train={"steps": steps})) is None) == (steps >= warm)

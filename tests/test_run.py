@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from raysum.config.loading import load_config
@@ -21,6 +22,12 @@ def run(tmp_path) -> Run:
         (folder / "engine").mkdir(parents=True)
         save_file({}, folder / "weights.safetensors")
     return run
+
+
+def test_weights_are_for_whoever_may_read_the_rest(run):
+    run.add_weights(40, {"w": torch.ones(2)}, {})
+    modes = {file.name: file.stat().st_mode for file in run.checkpoint_path(40).iterdir()}
+    assert modes["weights.safetensors"] == modes["state.json"]
 
 
 def test_create_then_open_gives_the_same_config(run):

@@ -50,7 +50,8 @@ def paired_difference(first: ArrayLike, second: ArrayLike) -> Difference:
 
     The examples are the same, in the same order; each resample draws them once, for both systems, and divides a sum by
     a sum for each (micro average). An interval without 0 says that the systems differ. Its p is twice the share of
-    resamples on the rarer side of 0 (Efron and Tibshirani, 1993, section 15.4), no smaller than 2 / (RESAMPLES + 1).
+    resamples on the rarer side of 0 (Efron and Tibshirani, 1993, section 15.4), no smaller than 2 / (RESAMPLES + 1),
+    nor than 2^(1 - n): what n pairs show if all have one sign, by the exact test of signs.
     Raises ValueError where the lists differ in length or are empty.
     """
     one, other = np.asarray(first, float), np.asarray(second, float)
@@ -59,7 +60,8 @@ def paired_difference(first: ArrayLike, second: ArrayLike) -> Difference:
     value = _ratio(one.sum(axis=0)) - _ratio(other.sum(axis=0))
     gaps = _ratio(_resampled(one)) - _ratio(_resampled(other))
     rarer = min(np.count_nonzero(gaps <= 0), np.count_nonzero(gaps >= 0))
-    return Difference(*_interval(value, gaps), p=float(min(1, 2 * (1 + rarer) / (1 + len(gaps)))))
+    p = max(2 * (1 + rarer) / (1 + len(gaps)), 2.0 ** (1 - len(one)))
+    return Difference(*_interval(value, gaps), p=float(min(1, p)))
 
 
 def _resampled(values: np.ndarray) -> np.ndarray:

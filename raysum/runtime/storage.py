@@ -8,10 +8,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
 from raysum.runtime.lock import LOCK, held
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _TRUST = "RAYSUM_TRUST_OTHERS"  # set to 1 in the environment: files of other users are unpickled
 _URL = re.compile(r"(?<![^/])[a-z][a-z0-9+.-]+:/.*")  # as pathlib writes it
@@ -182,3 +185,16 @@ def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(found, dict):
             yield found
+
+
+def save_tensors(tensors: "dict[str, Tensor]", path: Path, told: dict[str, str] | None = None) -> None:
+    """A file of safetensors, for whoever may read what this user writes; the library keeps it to its owner.
+
+    ``told`` is what the file says of itself.
+    """
+    from safetensors.torch import save_file
+
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, told)
+    path.chmod(mode)

@@ -55,7 +55,7 @@ def check_start(config: Config) -> None:
 def unfit(config: Config) -> str | None:
     """What there is to say of a schedule whose rate is still rising when the training ends; None of any other."""
     optim, steps = config.optim, config.train.steps
-    if steps > optim.warmup_steps:
+    if steps >= optim.warmup_steps:
         return None
     width = config.model.width
     reached = learning_rate(optim, width, steps, optim.warmup_steps)

@@ -14,6 +14,7 @@ from raysum.importing.huggingface.configs import config_of
 from raysum.importing.huggingface.loading import KINDS, parts_of
 from raysum.importing.mapping import names
 from raysum.models.specs.family import FamilySpec
+from raysum.runtime.storage import save_tensors
 
 # What is 0 as long as a layer of ours does what the published one does, or nothing.
 _HEARD = {
@@ -25,8 +26,6 @@ _OUTSIDE = ("lm_head.weight", "final_logits_bias")  # of the model within
 
 def save(folder: Path, spec: FamilySpec, weights: dict[str, Tensor]) -> None:
     """Write config.json and model.safetensors. Raises UserError where transformers has no such model."""
-    from safetensors.torch import save_file
-
     _check(spec, weights)
     config = config_of(spec)
     kind = KINDS[config["model_type"]]
@@ -37,7 +36,7 @@ def save(folder: Path, spec: FamilySpec, weights: dict[str, Tensor]) -> None:
             tensors[theirs if theirs in _OUTSIDE else kind.prefix + theirs] = part.contiguous().clone()
     if not config.get("tie_word_embeddings", True):
         tensors.setdefault("lm_head.weight", weights["embedding.weight"].clone())
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    save_tensors(tensors, folder / "model.safetensors", {"format": "pt"})
     _write(folder / "config.json", config)
 
 
