@@ -30,7 +30,7 @@ def train(*overrides: str, **values: Any) -> AutoResult:
             "prepare it with --valid 0.1"
         )
     run = Run(pulled(asked.out))
-    if run.exists and run.checkpoints():
+    if run.exists and not fit.is_untrained(run):
         config = load_config(None, overrides, merge(run.config.model_dump(), values))
     else:
         config = chosen(dataset, overrides, values)

@@ -11,8 +11,7 @@ from raysum.systems import Spec, count_parameters, parameters
 
 def marks_around(spec: Spec) -> int:
     """The tokens around each paragraph that ``source.paragraph_tokens`` counts, too."""
-    marks = marks_of(spec)
-    return 0 if spec.joins_paragraphs else len(marks.prefix) + len(marks.suffix)
+    return 0 if spec.joins_paragraphs else marks_of(spec).around
 
 
 @dataclass(frozen=True)

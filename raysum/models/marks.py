@@ -36,6 +36,11 @@ class Marks(BaseModel, extra="forbid", frozen=True):
     joined_end: tuple[Id, ...] = Field((5,), description="behind the last of the paragraphs that are joined")
     target_prefix: tuple[Id, ...] = ()
 
+    @property
+    def around(self) -> int:
+        """How many stand around a paragraph that an encoder reads by itself."""
+        return len(self.prefix) + len(self.suffix)
+
 
 PUBLISHED = Marks()
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +134,11 @@ class Answers:
 
 def _is_answer(told: Mapping[str, Any]) -> bool:
     """Whether a line was written by :meth:`Answers.add`; of another there may be wrong words, and it is asked again."""
-    texts, counts = ("key", "text", "reason", "served"), ("prompt_tokens", "completion_tokens", "max_tokens")
+    kinds = {"key": str} | {one.name: one.type for one in fields(Answer)}
     return (
-        told.keys() == {*texts, *counts}
-        and all(isinstance(told[name], str) for name in texts)
-        and all(type(told[name]) is int and told[name] >= 0 for name in counts)
+        told.keys() == kinds.keys()
+        and all(type(told[name]) is kind for name, kind in kinds.items())
+        and all(told[name] >= 0 for name, kind in kinds.items() if kind is int)
     )
 
 

@@ -49,8 +49,11 @@ class Brief:
 
 def overlong(brief: Brief) -> str | None:
     """What there is to say of a training that nothing but its steps ends, after very many passes over the data."""
-    settings, each = brief.config.train, plan_of(brief.train).epoch(0).num_steps
-    if settings.steps <= _PASSES * each or settings.minutes or settings.patience:
+    settings = brief.config.train
+    if settings.minutes or settings.patience:
+        return None
+    each = plan_of(brief.train).epoch(0).num_steps
+    if settings.steps <= _PASSES * each:
         return None
     rows = sum(len(rows_with_targets(part)) for part in brief.train.parts)
     told = f"train.steps={settings.steps} are {settings.steps / each:,.0f} passes over the {rows} rows"

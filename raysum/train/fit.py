@@ -207,7 +207,7 @@ def _given(config: Config) -> tuple[Dataset, Config]:
 def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
     """Raises UserError where ``run`` was trained with another vocabulary, dataset or config; what has no checkpoint was
     not."""
-    if not run.exists or _is_untrained(run):
+    if not run.exists or is_untrained(run):
         return
     run.check()
     if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
@@ -231,7 +231,8 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
         raise UserError(f"{run.place} was trained on another dataset than {dataset.place}; choose another out=")
 
 
-def _is_untrained(run: Run) -> bool:
+def is_untrained(run: Run) -> bool:
+    """Whether a run folder has no checkpoint, and never had one that is damaged."""
     return not run.checkpoints() and not any(run.checkpoint_folder.glob("damaged-*"))
 
 

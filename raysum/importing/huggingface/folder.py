@@ -13,11 +13,9 @@ from raysum.importing.torch_file import array_of, read_tensors
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def read_json(folder: Path, name: str, needed: bool = True) -> dict[str, Any]:
-    """The object in a file of the folder; empty where it may be missing and is. Raises UserError."""
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """The object in a file of the folder. Raises UserError."""
     path = folder / name
-    if not needed and not path.exists():
-        return {}
     try:
         found = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):

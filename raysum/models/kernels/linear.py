@@ -33,11 +33,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _Linear.apply(x, weight, bias) if torch.is_grad_enabled() else onednn_linear(x, weight, bias)
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """:func:`linear` without gradients, also of transposed arrays."""
-    return onednn_linear(x, weight, bias) if _pays(x, weight) else F.linear(x, weight, bias)
-
-
 def _pays(x: Tensor, weight: Tensor) -> bool:
     return (
         x.numel() * weight.shape[0] >= _LEAST_WORK
@@ -60,8 +55,8 @@ class _Linear(torch.autograd.Function):
         rows = gradient.flatten(0, -2)
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
-            product(gradient, weight.t()) if of_x else None,
-            product(rows.t(), x.flatten(0, -2).t()) if of_weight else None,
+            linear(gradient, weight.t()) if of_x else None,
+            linear(rows.t(), x.flatten(0, -2).t()) if of_weight else None,
             rows.sum(0) if of_bias else None,
         )
 
@@ -75,7 +70,7 @@ def only_run(model: Any, dtype: str = "fp32") -> Any:
     if dtype == "int8":
         check_int8(next(model.parameters()).device)
         _replace(model, int8_linear)
-    elif dtype == "fp32" and next(model.parameters()).device.type == "cpu":
+    elif dtype == "fp32":
         _replace(model, LaidOut.of)
     return model
 

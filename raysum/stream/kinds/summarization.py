@@ -60,7 +60,7 @@ class Summarization(Kind):
             around = len(marks.prefix) + len(marks.joined_end)
             tokens += around
         else:
-            around = len(marks.prefix) + len(marks.suffix)
+            around = marks.around
             tokens = np.minimum(tokens + paragraphs * around, paragraphs * max(source.paragraph_tokens, around + 1))
         tokens = np.minimum(tokens, max(source.max_tokens, around + 1) if source.max_tokens else tokens)
         target = np.minimum(target, source.target_tokens)
@@ -132,7 +132,7 @@ def cut_source(
     paragraph that it ends, and only ``max_tokens`` counts it.
     """
     full = np.diff(row["paragraph_offsets"][: source.max_paragraphs + 1])
-    around = 0 if joined else len(marks.prefix) + len(marks.suffix)
+    around = 0 if joined else marks.around
     lengths = np.minimum(full, max(source.paragraph_tokens - around, 1))
     if not joined:
         most = None if source.max_tokens is None else max(source.max_tokens, around + 1)
