@@ -1,4 +1,4 @@
-"""The plan of the house: imports go down only, files are short, what is light stays light."""
+"""The plan of the house: imports go down only, what is light stays light."""
 
 import ast
 import configparser
@@ -74,11 +74,9 @@ def test_imports_go_down_only():
             assert there == here or FLOOR[there] > FLOOR[here], f"{file.relative_to(PACKAGE)} imports {name}"
 
 
-def test_files_are_short_and_have_one_line_that_says_their_subject():
+def test_every_file_says_its_subject():
     for file, tree in modules():
-        lines = file.read_text().splitlines()
-        assert len(lines) <= 300, f"{file} has {len(lines)} lines"
-        assert not lines or ast.get_docstring(tree), f"{file} does not say what it is about"
+        assert not file.read_text() or ast.get_docstring(tree), f"{file} does not say what it is about"
 
 
 def test_models_metrics_decoding_and_the_plan_know_neither_ray_nor_deepspeed():
