@@ -12,8 +12,8 @@ from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
-from raysum.evaluate.evaluation import compare_systems, results_folder
-from raysum.evaluate.systems import Extracted, Swapped, System, Trained
+from raysum.evaluate.evaluation import compare_systems, results_folder, served_baselines
+from raysum.evaluate.systems import Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.prepare.factbook import corpus as factbook
 from raysum.prepare.factbook.scorer import KEPT
@@ -115,15 +115,13 @@ def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
     """The model with and without alignment, the control that reads another cluster's sources, and the baselines."""
     summarizer = Summarizer.load(run.path)
     plain = summarizer.choose({"beta": 0.0})
-    config = EvaluateConfig(data=str(data), split="test")
+    config, dataset = EvaluateConfig(data=str(data), split="test"), Dataset.open(data)
     systems: list[System] = [
         Trained("pht", summarizer, plain),
         Trained("pht+align", summarizer, summarizer.choose({"beta": beta})),
         Swapped("swapped", summarizer, plain),
-        Extracted.named("lead"),
-        Extracted.named("lexrank"),
+        *served_baselines(dataset, "test"),
     ]
-    dataset = Dataset.open(data)
     return compare_systems(systems, dataset, "test", config, out=results_folder(run, dataset, "test"))
 
 

@@ -22,7 +22,7 @@ from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.shown import Shown
 from raysum.runtime.storage import read_json, read_lines, save_tensors, write_json, write_text
-from raysum.systems import extractive_names
+from raysum.systems import extractive_names, paper_baseline_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -89,7 +89,8 @@ class Run:
         """An existing run. Raises UserError where ``path`` is not one, or its config does not read."""
         run = cls(pulled(path))
         if not run.path.exists():
-            near = _OF_SYSTEM if str(path) in extractive_names() else did_you_mean(str(path), extractive_names())
+            evaluated = [*extractive_names(), *paper_baseline_names()]
+            near = _OF_SYSTEM if str(path) in evaluated else did_you_mean(str(path), extractive_names())
             raise UserError(f"no run folder {path}; {near}train one with `raysum train PRESET data=DATA out={path}`")
         if not run.exists:
             raise UserError(of_published(path) or f"{path} is not a run folder: it has no config.yaml")

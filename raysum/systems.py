@@ -32,6 +32,7 @@ _EXTRACTIVE = {
     "mmr": "raysum.extract.systems:Mmr",
     "oracle": "raysum.extract.systems:Oracle",
 }
+PAPER = "-paper"  # ends the name of a system that is evaluated as in the papers: word-cut at the reference's length
 DEFAULT = "family"
 _FORMER = {"seq2seq": "family"}  # names in configs written before
 
@@ -169,6 +170,11 @@ def spec_classes() -> Iterator[type[Spec]]:
 def extractive_names() -> list[str]:
     """The systems that take texts of the source and need no training."""
     return [*_EXTRACTIVE]
+
+
+def paper_baseline_names() -> list[str]:
+    """The baselines of the papers' tables, which are evaluated but not served."""
+    return [f"lead{PAPER}", f"lexrank{PAPER}"]
 
 
 def extractive(name: str) -> Any:

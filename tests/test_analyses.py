@@ -91,7 +91,7 @@ def test_every_system_has_attention_that_is_compared(name, data, rows, tmp_path)
         assert attention.sum() == pytest.approx(1, abs=1e-5) and attention.std() > 1e-4
         similarities.append(_cosine(attention, gold_attention(row["summary"], row["text"])))
     table = attention_table(tmp_path / "out").set_index("system")
-    assert [*table.index] == [name, "lead", "lexrank"]
+    assert [*table.index] == [name, "lead", "lexrank", "lead-paper", "lexrank-paper"]
     own = table.loc[name]
     assert own["attention"] == pytest.approx(np.mean(similarities)) and own["low"] <= own["attention"] <= own["high"]
     texts = [gold_attention(line["lead"], row["text"]) for row, line in zip(rows, lines, strict=True)]
@@ -102,8 +102,11 @@ def test_every_system_has_attention_that_is_compared(name, data, rows, tmp_path)
 def test_one_table_of_several_evaluations(data, pht, tmp_path):
     one = evaluate(pht.path, data.path, limit=4, out=str(tmp_path / "one"))
     table = attention_table(one, evaluate("lead", data.path, limit=4), evaluate("mmr", data.path, limit=4))
-    assert table["system"].tolist() == ["pht", "lead", "lexrank", "mmr"] and (table["examples"] == 4).all()
-    pd.testing.assert_frame_equal(attention_table(tmp_path / "one"), table[:3])
+    assert (
+        table["system"].tolist() == ["pht", "lead", "lexrank", "lead-paper", "lexrank-paper", "mmr"]
+        and (table["examples"] == 4).all()
+    )
+    pd.testing.assert_frame_equal(attention_table(tmp_path / "one"), table[:5])
     with pytest.raises(UserError, match="lead was evaluated without the scorer attention"):
         attention_table(evaluate("lead", data.path, scorers=["rouge"]))
     with pytest.raises(UserError, match=r"it has no table\.json"):

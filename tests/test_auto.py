@@ -11,7 +11,7 @@ from rich.console import Console
 import raysum
 from raysum.auto import choice
 from raysum.auto.choice import SIZES, Size, chosen
-from raysum.auto.comparison import AutoResult
+from raysum.auto.comparison import AutoResult, summary_words
 from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
@@ -42,6 +42,20 @@ def test_the_run_is_best_only_beyond_doubt_and_where_it_hardly_invents(low, inve
     Console(file=printed, width=200).print(result.render())
     assert f"{100 * invented:.0f} % of the summaries of pht have" in printed.getvalue()
     assert ("invents too much" in printed.getvalue()) == (invented > 0.1)
+
+
+@pytest.mark.parametrize(("long", "words"), [(0, 5), (1, 5), (2, 30)])
+def test_a_length_that_is_too_short_for_the_sentences_is_not_recommended(long, words, tmp_path):
+    lines = []
+    for split in ("train", "valid"):
+        for number in range(20):
+            count = 30 if number < long else 5
+            text = " ".join([f"Town{number}", *["lies"] * (count - 2), "here."])
+            row = {"id": f"{split}{number}", "title": "Towns", "documents": [f"{text} {text}"], "summary": "a b c d e"}
+            lines.append(json.dumps(row | {"split": split}))
+    (tmp_path / "towns.jsonl").write_text("\n".join(lines))
+    towns = raysum.prepare(tmp_path / "towns.jsonl", tmp_path / "data", pieces=80).dataset
+    assert summary_words(towns, limit=20) == words
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ def folder(tmp_path_factory) -> Path:
     data = write_factbook(root / "data", {"valid": 6, "test": 12})
     run = write_run(root / "pht", data)
     evaluate(run.path, data.path, split="test", decode={"max_length": 8})
-    for name in ("lead", "lexrank", "oracle"):
+    for name in ("lead", "lexrank", "oracle", "lead-paper", "lexrank-paper"):
         evaluate(name, data.path, split="test", out=root / name)
     return root
 
@@ -40,7 +40,9 @@ def test_differences_are_those_of_a_plain_paired_bootstrap(folder):
     assert [gap["rouge2_low"], gap["rouge2_high"]] == pytest.approx(np.quantile(gaps, [0.025, 0.975]).tolist())
     rarer = min(sum(one <= 0 for one in gaps), sum(one >= 0 for one in gaps))
     assert gap["rouge2_p"] == pytest.approx(2 * (1 + rarer) / 1001) and gap["rouge2_p"] < 1
-    assert gap["length_ratio"] == 0 and gap["length_ratio_p"] == 1
+    as_long = raysum.compare(folder / "lexrank-paper", folder / "lead-paper", metrics=["length_ratio"])
+    (same,) = as_long.differences.values()
+    assert same["length_ratio"] == 0 and same["length_ratio_p"] == 1 and gap["length_ratio"] != 0
     frame = result.to_pandas()
     assert frame["metric"].tolist() == ["rouge2", "length_ratio", "novel2"]
     assert frame.loc[0, ["difference", "low", "high", "p"]].tolist() == list(gap.values())[:4]
@@ -59,7 +61,7 @@ def test_a_run_is_compared_by_what_it_has_in_common_and_baselines_once(folder, t
     evaluate(other, folder / "data", split="valid", limit=2, decode={"max_length": 8})  # the first run has none of it
     result = raysum.compare(folder / "pht", other)
     ours, theirs = f"{folder / 'pht'}: pht", f"{other}: pht"
-    names = [ours, theirs, "lead", "lexrank"]
+    names = [ours, theirs, "lead", "lexrank", "lead-paper", "lexrank-paper"]
     assert list(result.differences) == [f"{one} - {two}" for one, two in combinations(names, 2)]
     gap = result.differences[f"{ours} - {theirs}"]
     assert [gap[key] for key in ("rouge1", "rouge1_low", "rouge1_high")] == pytest.approx([-1] * 3)

@@ -24,12 +24,17 @@ from raysum.evaluate import scorers
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare_systems, evaluate, results_folder
 from raysum.evaluate.scorers import means
-from raysum.evaluate.systems import Extracted, Sentences, swap
+from raysum.evaluate.systems import Extracted, PaperBaseline, swap
 from raysum.extract.summarizer import load
 from raysum.metrics.rouge import unread
+from raysum.metrics.tfidf import count_words
 from raysum.prepare.job import prepare
+from raysum.prepare.sentences import as_sentences
 from raysum.prepare.sources.find import find_sources
 from raysum.run import Run
+from raysum.systems import extractive
+
+BASELINES = ["lead", "lexrank", "lead-paper", "lexrank-paper"]
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +66,15 @@ def texts(summary: Summary) -> list[str]:
 
 
 def plain_row(title: str, paragraphs: list[str], summary: str) -> dict:
-    places = {name: np.arange(len(paragraphs)) for name in ("document", "paragraph", "char_start")}
+    places = {name: np.arange(len(paragraphs)) for name in ("document", "paragraph")}
+    places |= {"char_start": np.zeros(len(paragraphs)), "char_end": np.array([*map(len, paragraphs)])}
     source = ["a document"] * len(paragraphs)
     return {"id": "x", "title": title, "text": paragraphs, "summary": summary, "extra": "", "source": source, **places}
 
 
 def test_lead_takes_title_and_best_paragraphs_up_to_the_length_of_the_reference():
     row = plain_row("The Mill", ["One two three. Four five.", "Six seven eight."], "a b c d e f g h")
-    (output,) = Extracted.named("lead").summarize([row], [row])
+    (output,) = Extracted.named("lead-paper").summarize([row], [row])
     assert texts(output) == ["The Mill", "One two three.", "Four five.", "Six"]
 
 
@@ -80,16 +86,16 @@ def test_lexrank_starts_with_the_most_central_paragraph():
         "The fox jumps and jumps.",
     ]
     row = plain_row("Fox", paragraphs, "one two three four")
-    (output,) = Extracted.named("lexrank").summarize([row], [row])
+    (output,) = Extracted.named("lexrank-paper").summarize([row], [row])
     assert texts(output)[0].split() == paragraphs[1].split()[:4]
 
 
-@pytest.mark.parametrize("system", [Extracted.named("lead"), Extracted.named("lead3"), Sentences.named("mmr")])
+@pytest.mark.parametrize("system", [*map(Extracted.named, ("lead-paper", "lead3", "mmr"))])
 def test_what_is_taken_is_cited_to_its_paragraph(rows, system):
     for row, one in zip(rows, system.summarize(rows, rows), strict=True):
         places = [*zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True)]
         cited = [(part, citation) for part in one.sentences for citation in part.citations]
-        assert len(cited) == len(one.sentences) - system.system.opens_with_title > 0
+        assert len(cited) == len(one.sentences) - (system.name == "lead-paper") > 0
         for part, citation in cited:
             paragraph = row["text"][places.index((citation.document, citation.paragraph))]
             assert " ".join(part.text.split()) in " ".join(paragraph.split())
@@ -104,33 +110,75 @@ def test_empty_summaries_are_counted(data):
     assert figures["empty"] == 2 and figures["cited_recall"] == pytest.approx(100 / 3)
     assert figures["cited_precision"] == 100
 
-    one_word = {"words": 1, "sentences": 1}
-    text = "\n".join(map(str, evaluate("lead", data.path, split="valid", decode=one_word).render().renderables))
-    assert "\nempty summaries, of 6: lead 6\n" in text
+    result = evaluate("lead", data.path, split="valid")
+    result.systems["lead"]["empty"] = 6
+    assert "\nempty summaries, of 6: lead 6\n" in "\n".join(map(str, result.render().renderables))
 
 
 def test_oracle_is_the_best_of_the_extractive_systems(rows):
     recall = {
         system.name: score(rows, system.summarize(rows, rows))["rouge2_recall"].mean()
-        for system in map(Extracted.named, ("lead", "lexrank", "oracle"))
+        for system in (PaperBaseline(extractive(name)) for name in ("lead", "lexrank", "oracle"))
     }
-    assert recall["oracle"] > max(recall["lead"], recall["lexrank"])
+    assert recall["oracle-paper"] > max(recall["lead-paper"], recall["lexrank-paper"])
 
 
-def test_what_is_served_without_training_is_evaluated_as_it_is_served(tmp_path):
-    data = prepare("samples", tmp_path / "data", pieces=1000).dataset
+LAYOUTS = [
+    "Florence lies on the river Arno.\nIt is the capital of Tuscany today.\nMillions of people visit it each year.",
+    "The Tiber is the river of Rome in Italy. It\nrises on Mount Fumaiolo and runs through the old\ncity to the sea."
+    " Its floods were\nfeared in old times by everyone.",
+    "Venice was built upon the water of a lagoon. It has bridges.\n\nIts canals are the streets of the whole city.",
+    "佛罗伦萨位于阿诺河畔，是托斯卡纳的首府。大教堂于一四三六年完工！罗马自一八七一年起是意大利的首都。",
+]
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory) -> tuple[Dataset, list[dict]]:
+    """Clusters of whose documents a dataset keeps every paragraph, and these clusters."""
+    folder = tmp_path_factory.mktemp("samples")
     clusters = [record.cluster() for source in find_sources(["samples/valid.jsonl"]) for record in source.records()]
-    for name in ("lead", "lexrank", "mmr"):
-        extractor = load(name, words=40)
-        found = Sentences(extractor.system, extractor.settings).summarize([*data.read("valid")], [])
-        expected = extractor.summarize_many(clusters)
-        assert [[part.text for part in one.sentences] for one in found] == [
-            [part.text for part in one.sentences] for one in expected
-        ]
-        assert all(one.sentences and not one.unsupported for one in found)
-    one_word = load("lead", words=1)
-    (nothing,) = Sentences(one_word.system, one_word.settings).summarize([next(data.read("valid"))], [])
-    assert nothing.summary == ""
+    clusters.append({"id": "layouts", "title": "Italy", "documents": LAYOUTS, "summary": "Rome lies on the Tiber."})
+    lines = [json.dumps({**cluster, "split": "train"}) for cluster in clusters]
+    (folder / "all.jsonl").write_text("\n".join(lines))
+    return prepare(folder / "all.jsonl", folder / "data", pieces=1000, max_paragraphs=1000).dataset, clusters
+
+
+@pytest.mark.parametrize("words", [1, 10, 44, 100])
+@pytest.mark.parametrize("name", ["lead", "lead3", "lexrank", "mmr", "oracle"])
+def test_a_system_is_evaluated_as_it_is_served(samples, name, words, tmp_path):
+    data, clusters = samples
+    result = evaluate(name, data.path, decode={"words": words}, out=tmp_path / "out", scorers=["rouge", "support"])
+    written = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
+    expected = {summary.id: summary for summary in load(name, words=words).summarize_many(clusters)}
+    assert {line["id"]: line[name] for line in written} == {key: one.summary for key, one in expected.items()}
+    assert {line["id"]: line["notes"][name]["warnings"] for line in written} == {
+        key: one.warnings for key, one in expected.items()
+    }
+    assert result.systems[name]["empty"] == 0 and result.systems[name]["support"] == 100
+
+
+def test_sentences_of_a_row_cite_their_places_in_the_documents(samples):
+    data, clusters = samples
+    documents = {cluster["id"]: cluster["documents"] for cluster in clusters}
+    for row in data.read("train"):
+        sentences = as_sentences(row)
+        for number, text in enumerate(sentences["text"]):
+            document = documents[row["id"]][sentences["document"][number]]
+            whole = document if isinstance(document, str) else document["text"]
+            found = whole[sentences["char_start"][number] : sentences["char_end"][number]]
+            assert found.split() == text.split()
+
+
+def test_the_papers_baselines_are_evaluated_by_name_and_not_served(data):
+    cut = evaluate("lexrank-paper", data.path, split="valid")
+    assert list(cut.systems) == ["lexrank-paper"]
+    assert cut.systems["lexrank-paper"]["length_ratio"] == pytest.approx(100)
+    shorter = evaluate("lead-paper", data.path, split="valid", decode={"words": 7})
+    assert set(shorter.scores["words"]) == {7}
+    with pytest.raises(UserError, match="leave out sentences, or evaluate lead"):
+        evaluate("lead-paper", data.path, split="valid", decode={"sentences": 2})
+    with pytest.raises(UserError, match="no run folder lead-paper; `raysum evaluate`"):
+        load("lead-paper")
 
 
 def test_swap_puts_another_clusters_paragraphs_behind_the_own_title(data, rows):
@@ -244,20 +292,20 @@ def test_without_facts_there_is_a_difference_in_rouge_alone(data):
     lines = ["attention", "rouge"], ["attention"]
     both, none = (
         compare_systems(
-            [Extracted.named("lead"), Extracted.named("lexrank")],
+            [Extracted.named("lead-paper"), Extracted.named("lexrank-paper")],
             data,
             "valid",
             EvaluateConfig(data=str(data.path), scorers=names),
         )
         for names in lines
     )
-    assert list(both.differences["lead - lexrank"]) == ["rouge2", "rouge2_low", "rouge2_high", "rouge2_p"]
+    assert list(both.differences["lead-paper - lexrank-paper"]) == ["rouge2", "rouge2_low", "rouge2_high", "rouge2_p"]
     assert none.differences == {}
 
 
 def test_evaluating_a_run_saves_and_returns_the_same(run, data):
     result = evaluate(str(run.path), data.path, split="test", limit=5, swapped=True)
-    assert list(result.systems) == ["pht", "swapped", "lead", "lexrank"] and result.examples == 5
+    assert list(result.systems) == ["pht", "swapped", *BASELINES] and result.examples == 5
     assert "rouge-score" in result.protocol and "n 5" in result.protocol
     folder = results_folder(run, data, "test")
     assert json.loads((folder / "table.json").read_text()) == json.loads(json.dumps(result.to_dict()))
@@ -272,7 +320,7 @@ def test_evaluating_a_run_saves_and_returns_the_same(run, data):
     gap = result.differences["pht - lead"]
     assert gap["rouge2"] == pytest.approx(result.systems["pht"]["rouge2"] - result.systems["lead"]["rouge2"])
     citing = {name for name, figures in result.systems.items() if "citation_precision" in figures}
-    assert citing == {"pht", "lead", "lexrank"}
+    assert citing == {"pht", *BASELINES}
     assert any(line["swapped"] != line["pht"] for line in lines)
 
 
@@ -290,20 +338,20 @@ def test_the_results_of_two_datasets_stand_side_by_side(run, data, tmp_path):
 
 def test_alignment_is_in_the_name_and_an_extractive_system_stands_alone(run, data, tmp_path):
     both = evaluate(str(run.path), data.path, split="valid", decode={"beta": 0.8}, out=tmp_path / "out")
-    alone = evaluate("lead", data.path, split="valid")
-    assert list(both.systems) == ["pht+align", "lead", "lexrank"] and list(alone.systems) == ["lead"]
+    references = [count_words(row["summary"]) for row in data.read("valid")]
+    usual = int(np.ceil(np.mean(references)))
+    alone = evaluate("lead", data.path, split="valid", decode={"words": usual})
+    assert list(both.systems) == ["pht+align", *BASELINES] and list(alone.systems) == ["lead"]
     assert alone.systems["lead"] == both.systems["lead"] and alone.differences == {}
     assert both.place == str(tmp_path / "out") and alone.place == ""
     assert (tmp_path / "out" / "scores.parquet").is_file() and not results_folder(run, data, "valid").exists()
 
 
 def test_systems_that_extract_take_their_own_settings(data):
-    short = evaluate("mmr", data.path, split="valid", decode={"words": 10})
-    assert list(short.systems) == ["mmr"] and short.systems["mmr"]["words"] == 10
-    whole = {name: evaluate(name, data.path, split="valid").systems[name] for name in ("mmr", "oracle", "lexrank")}
-    references = [len(row["summary"].split()) for row in data.read("valid")]
-    assert all(figures["words"] == pytest.approx(np.mean(references)) for figures in whole.values())
-    assert whole["oracle"]["rouge2"] > max(whole["mmr"]["rouge2"], whole["lexrank"]["rouge2"])
+    short = evaluate("mmr", data.path, split="valid", decode={"words": 20})  # sentences have 8 to 12
+    assert list(short.systems) == ["mmr"] and 10 < short.systems["mmr"]["words"] <= 20
+    whole = {name: evaluate(name, data.path, split="valid").systems[name] for name in ("mmr", "lexrank")}
+    assert all(80 < figures["words"] <= 100 for figures in whole.values())
     for settings, words in (
         ({"decode": {"beta": 1}}, "beta is no setting of what takes sentences"),
         ({"dtype": "int8"}, "dtype=int8"),
@@ -315,7 +363,7 @@ def test_systems_that_extract_take_their_own_settings(data):
 def test_the_rows_of_table_2_are_one_model_with_one_term_each(run, data, capsys, tmp_path):
     options = {"split": "test", "limit": 5, "terms": True}
     result = evaluate(str(run.path), data.path, **options, decode={"keep_paragraphs": 3, "structural_coverage": 0.7})
-    assert list(result.systems) == ["plain", "strCov", "attAlign", "lead", "lexrank"]
+    assert list(result.systems) == ["plain", "strCov", "attAlign", *BASELINES]
     assert "without the row extProb: it needs a learned ranker" in capsys.readouterr().err
     assert result.weights == {"strCov": {"structural_coverage": 0.7}, "attAlign": {"beta": 0.4}}
     folder = results_folder(run, data, "test-terms")
@@ -333,7 +381,7 @@ def test_the_rows_of_table_2_are_one_model_with_one_term_each(run, data, capsys,
     ranker = write_ranker(tmp_path / "ranker", data)
     asked = {"ranker": str(ranker.path), "beta": 0.3}
     ranked = evaluate(str(run.path), data.path, **options, decode=asked, out=tmp_path / "out")
-    assert list(ranked.systems) == ["plain", "strCov", "extProb", "attAlign", "lead", "lexrank"]
+    assert list(ranked.systems) == ["plain", "strCov", "extProb", "attAlign", *BASELINES]
     assert (ranked.weights["extProb"], ranked.weights["attAlign"]) == ({"extractive": 0.3}, {"beta": 0.3})
     assert "without" not in capsys.readouterr().err
     assert ranked.systems["plain"] == result.systems["plain"]
@@ -351,13 +399,16 @@ def test_table_shows_each_system_and_the_protocol(data):
     assert "pht-paper" in text and f"{figures['rouge2']:.2f} ±" in text and "facts right" in text
     console.print(
         compare_systems(
-            [Extracted.named("lexrank"), Extracted.named("lead")], data, "valid", EvaluateConfig(data=str(data.path))
+            [Extracted.named("lexrank-paper"), Extracted.named("lead-paper")],
+            data,
+            "valid",
+            EvaluateConfig(data=str(data.path)),
         ).render()
     )
     text = " ".join(console.export_text().split())  # lines are as long as the table is wide
     number = r"[+-]\d+\.\d"
     interval = rf"\[{number}, {number}\]"
-    assert re.search(rf"lexrank - lead: {number} facts F1 {interval}, {number}\d ROUGE-2 \[", text)
+    assert re.search(rf"lexrank-paper - lead-paper: {number} facts F1 {interval}, {number}\d ROUGE-2 \[", text)
 
 
 def test_mistakes_are_named(run, data, tmp_path):
@@ -397,13 +448,14 @@ def test_evaluating_what_needs_no_training_loads_neither_torch_nor_nltk(data):
 
 
 def test_wording_is_scored_and_shown_in_a_table_of_its_own(rows, data):
-    lead = evaluate("lead", data.path, split="test")
-    figures = lead.systems["lead"]
+    lead = evaluate("lead-paper", data.path, split="test")
+    figures = lead.systems["lead-paper"]
     assert figures["novel1"] == 0 == figures["novel1_low"] and figures["coverage"] == 100 == figures["length_ratio"]
     assert figures["density"] > 5 and figures["repeated"] < 10
     ours = means(score(rows, [said(row["summary"] + " " + row["summary"]) for row in rows]))
     assert ours["length_ratio"] == 200 and ours["repeated"] > 40
-    ratios = evaluate("lead", data.path, split="test", scorers=["wording"], decode={"words": 5}).systems["lead"]
+    name, five = "lead-paper", {"words": 5}
+    ratios = evaluate(name, data.path, split="test", scorers=["wording"], decode=five).systems[name]
     assert ratios["length_ratio"] == pytest.approx(100 * 5 / np.mean([len(row["summary"].split()) for row in rows]))
 
 
@@ -429,7 +481,7 @@ def trained(tmp_path_factory, data) -> Run:
 
 def test_scores_are_averaged_over_the_best_checkpoints(trained, data):
     result = evaluate(trained.path, data.path, split="test", limit=5, checkpoints=2)
-    assert list(result.systems) == ["pht", "pht@2", "pht@3", "lead", "lexrank"]
+    assert list(result.systems) == ["pht", "pht@2", "pht@3", *BASELINES]
     alone = [evaluate(trained.path, data.path, split="test", limit=5, checkpoint=step) for step in ("2", "3")]
     for step, one in zip("23", alone, strict=True):
         assert result.systems[f"pht@{step}"] == one.systems["pht"]

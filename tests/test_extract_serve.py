@@ -1,5 +1,6 @@
 """`raysum serve lexrank`: what needs no training, over the same HTTP interface, from a real process."""
 
+import json
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +12,12 @@ from small_runs import TEXTS
 
 import raysum
 from raysum.errors import UserError
+from raysum.prepare.factbook.corpus import generate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_a_system_that_needs_no_training_is_served_alike():
+def test_a_system_that_needs_no_training_is_served_alike(tmp_path):
     with serving(Path("lexrank"), "words=20", "--max-characters=2000") as server:
         server.wait_until_ready()
         assert server.client.health() == {"status": "ok", "system": "lexrank"}
@@ -36,6 +38,15 @@ def test_a_system_that_needs_no_training_is_served_alike():
         ]:
             with pytest.raises(UserError, match=message):
                 server.client.summarize("Florence", documents, **options)
+        clusters = {cluster["id"]: cluster for cluster in generate("test", 20)}
+        (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, clusters.values())))
+        raysum.prepare(tmp_path / "test.jsonl", tmp_path / "data", split="train", pieces=400, clone_recall=1)
+        for words in (10, 60):
+            raysum.evaluate("lexrank", tmp_path / "data", decode={"words": words}, out=tmp_path / f"{words}")
+            for line in map(json.loads, (tmp_path / f"{words}" / "outputs.jsonl").read_text().splitlines()):
+                one = clusters[line["id"]]
+                served = server.client.summarize(one["title"], one["documents"], words=words)
+                assert served["summary"] == line["lexrank"] != ""
         with ThreadPoolExecutor(10) as threads:
             answers = list(threads.map(lambda _: server.client.summarize("Florence", TEXTS, id="x"), range(40)))
         assert answers == [answer] * 40

@@ -17,6 +17,7 @@ from raysum.errors import UserError
 from raysum.human.analysis import human_analyze
 from raysum.human.designs import DESIGNS
 from raysum.human.orders import tasks_of
+from raysum.human.outputs import read_items
 from raysum.human.sheets import human_sheets
 
 SYSTEMS = ["zeta", "omega", "kappa", "sigma"]  # in the order of their worth, the best first
@@ -345,6 +346,17 @@ def test_a_broken_sheet_is_one_message(outputs, content, message):
     (folder / "sheets" / "judge-1.csv").write_bytes(content)
     with pytest.raises(UserError, match=message):
         human_analyze(folder)
+
+
+def test_summaries_that_are_cut_as_in_the_papers_are_judged_only_if_they_are_named(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    texts = {"pht": "It is red.", "lead": "It is blue.", "lead-paper": "House It is"}
+    (folder / "outputs.jsonl").write_text(json.dumps({"id": "a", "reference": "It is red.", "notes": {}, **texts}))
+    (item,) = read_items([folder])
+    assert item.summaries == {"pht": "It is red.", "lead": "It is blue."}
+    (named,) = read_items([folder], ["pht", "lead-paper"])
+    assert [*named.summaries] == ["lead-paper", "pht"]
 
 
 @pytest.mark.parametrize("systems", [3, ["lead"]])

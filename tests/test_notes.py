@@ -160,7 +160,7 @@ def test_support_is_of_what_is_cited_and_of_all_sources_where_nothing_is():
     assert [part.support for part in every.sentences] == [pytest.approx(4 / 5), pytest.approx(1 / 2), None]
     assert every.support == pytest.approx(100 * 5 / 7) and [span.text for span in every.unsupported] == ["Ude"]
     assert annotated(row, ["It was."]).support is None
-    (lead,) = Extracted.named("lead").summarize([row | {"summary": "a b c d e"}], [row])
+    (lead,) = Extracted.named("lead-paper").summarize([row | {"summary": "a b c d e"}], [row])
     assert lead.support == 100 and not lead.unsupported
 
 

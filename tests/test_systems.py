@@ -176,7 +176,7 @@ def test_it_is_shown_summarized_with_and_evaluated(toy, tmp_path):
     assert wrong.returncode == 2 and "did you mean 'model.width'?" in wrong.stderr
     result = raysum("evaluate", str(toy["run"]), f"data={toy['data']}", "split=valid", "limit=4", "--json")
     assert result.returncode == 0, result.stderr
-    assert set(json.loads(result.stdout)["systems"]) == {"run", "lead", "lexrank"}
+    assert set(json.loads(result.stdout)["systems"]) == {"run", "lead", "lexrank", "lead-paper", "lexrank-paper"}
     (tmp_path / "text.txt").write_text("The mill stands by the river. It turns all day and all night long.")
     told = raysum("summarize", str(toy["run"]), str(tmp_path / "text.txt"), "title=Mill", "num_beams=2", "--json")
     assert told.returncode == 0 and json.loads(told.stdout)["attention"] == [pytest.approx(1)], told.stderr

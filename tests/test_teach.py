@@ -108,7 +108,9 @@ def test_a_student_is_compared_by_the_teachers_summaries_and_citations(tmp_path,
     taught(tmp_path, server, clusters(6), cite=True)
     raysum.prepare(tmp_path / "t.jsonl", tmp_path / "data", vocab=student / "vocabulary.model", keep=["citations"])
     figures = raysum.evaluate(student, tmp_path / "data").systems
-    assert {"tiny", "lead", "lexrank"} == figures.keys() and figures["lead"]["rouge1"] > figures["tiny"]["rouge1"]
+    assert {"tiny", "lead", "lexrank", "lead-paper", "lexrank-paper"} == figures.keys() and figures["lead"][
+        "rouge1"
+    ] > figures["tiny"]["rouge1"]
     assert all(0 < one["cited_precision"] <= 100 and 0 < one["cited_recall"] <= 100 for one in figures.values())
     told = raysum.compare(str(student)).to_pandas()
     assert {"rouge2"} <= {*told["metric"]} and told["systems"].str.contains("lead").any()

@@ -1,9 +1,7 @@
 """Whether a run was worth its training: beside what takes sentences, and which of them is the one to serve."""
 
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +14,15 @@ from raysum.data.familiar import learn
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare_systems, results_folder
-from raysum.evaluate.examples import read_examples
+from raysum.evaluate.examples import read_examples, usual_words
 from raysum.evaluate.scorers import FIGURES
-from raysum.evaluate.systems import Sentences, System, Watched
+from raysum.evaluate.systems import Extracted, System, Watched
 from raysum.evaluate.table import Evaluation
 from raysum.extract.learning import FEWEST
 from raysum.extract.summarizer import extract_settings
 from raysum.extract.trained import TrainedExtractive
 from raysum.metrics.tfidf import count_words
+from raysum.prepare.sentences import as_sentences
 from raysum.run import Run, RunResult
 from raysum.systems import extractive, extractive_names
 from raysum.train import fit
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 EXTRACTOR = "extractor"
 _INVENTED = 0.1  # share of summaries that may have a name which no source has
 _COMPARED, _COMPARED_TOKENS = (16, 100), 6000  # examples of the valid split; tokens of their summaries, about
-_COUNTED = 1000  # summaries of the train split whose words are counted
+_FITTING = 0.95  # share of the clusters that have a sentence within the limit of words
 
 
 @dataclass(frozen=True)
@@ -95,18 +94,24 @@ def _extractor(run: Run, dataset: Dataset) -> Iterator[TrainedExtractive]:
         yield TrainedExtractive(fit.fit(config), LoadConfig())
 
 
+def summary_words(dataset: Dataset, limit: int) -> int:
+    """The words of a usual summary; more if 5 % of the first ``limit`` valid examples have no sentence so short."""
+    rows = map(as_sentences, read_examples(dataset, "valid", limit))
+    shortest = [min(map(count_words, row["text"])) for row in rows if row["text"]]
+    return max(usual_words(dataset, "valid"), ceil(np.quantile(shortest, _FITTING, method="inverted_cdf")))
+
+
 def compared(run: Run, dataset: Dataset) -> AutoResult:
     """The run beside what takes sentences, as it is served, on the valid split."""
     summarizer = Summarizer.load(run.path)
-    summaries = islice((row["summary"] for row in read_examples(dataset, "train")), _COUNTED)
-    words = ceil(statistics.fmean(map(count_words, summaries)))
     free = [one for one in map(extractive, extractive_names()) if not one.needs_reference and not one.settings]
-    settings = extract_settings({"words": words})
     mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
     limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
+    words = summary_words(dataset, limit)
+    settings = extract_settings({"words": words})
     config = EvaluateConfig(data=dataset.address, split="valid", limit=limit)
     own = Watched(run.path.name, summarizer, summarizer.settings)
-    systems: list[System] = [own, *(Sentences(one, settings) for one in (*_extractor(run, dataset), *free))]
+    systems: list[System] = [own, *(Extracted(one, settings) for one in (*_extractor(run, dataset), *free))]
     evaluation = compare_systems(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
     learn(run, dataset, own.seen)
     invented = evaluation.systems[run.path.name]["unsupported"] / evaluation.examples

@@ -157,7 +157,8 @@ def tune(
 @verb(app, EvaluateConfig)
 def evaluate(
     target: Annotated[
-        str, typer.Argument(metavar="RUN|SEARCH|SYSTEM", help="A run, a search, lead, lexrank, mmr or oracle.")
+        str,
+        typer.Argument(metavar="RUN|SEARCH|SYSTEM", help="A run, a search, lead, lexrank, mmr, oracle, or lead-paper."),
     ],
     settings: EvaluateConfig,
 ) -> Any:

@@ -125,7 +125,10 @@ class ExtractConfig(Section):
     """Settings of the systems that take sentences of the source, in place of those of beam search."""
 
     words: Count | None = Field(
-        None, le=10_000, description="words of a summary, at most; 100 by default where sentences are not told"
+        None,
+        le=10_000,
+        description="words of a summary, at most; 100 by default where sentences are not told; if every sentence is "
+        "longer, one is taken, the best of at most 20 % more or else the shortest",
     )
     sentences: Count | None = Field(
         None, le=10_000, description="sentences of a summary, at most; a trained run's own are tuned on its valid split"

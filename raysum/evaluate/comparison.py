@@ -18,7 +18,7 @@ from raysum.run import Run
 from raysum.runtime.mirror import pulled
 from raysum.runtime.remote import is_url, shown
 from raysum.runtime.storage import read_json
-from raysum.systems import extractive_names
+from raysum.systems import extractive_names, paper_baseline_names
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -178,7 +178,8 @@ def _systems(found: Sequence[_Evaluated]) -> dict[str, pd.DataFrame]:
             if name in each.scores
         }
         first, *others = own.values()
-        if not others or (name in extractive_names() and all(map(first.equals, others))):
+        free = name in (*extractive_names(), *paper_baseline_names())
+        if not others or (free and all(map(first.equals, others))):
             own = {name: first}
         systems |= own
     return systems

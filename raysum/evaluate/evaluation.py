@@ -12,14 +12,15 @@ from typing import Any
 import pandas as pd
 
 from raysum.config.loading import section_of
+from raysum.config.sections import LoadConfig
 from raysum.data.dataset import Dataset
 from raysum.data.familiar import SPLIT, learn
 from raysum.data.rows import Row, references
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
-from raysum.evaluate.examples import check_readable, read_examples
+from raysum.evaluate.examples import check_readable, read_examples, usual_words
 from raysum.evaluate.scorers import FIGURES, means, score, scorers_of
-from raysum.evaluate.systems import Extracted, Sentences, Swapped, System, Trained, Watched, strategies
+from raysum.evaluate.systems import Extracted, PaperBaseline, Swapped, System, Trained, Watched, strategies
 from raysum.evaluate.table import Evaluation
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
@@ -30,15 +31,17 @@ from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.storage import write_json, writing
 from raysum.stream.unread import DECODING, unread_of
-from raysum.systems import extractive
+from raysum.systems import extractive, paper_baseline_names
 
 _CHUNK = 128  # examples held in memory at once
+_ALL_WORDS = 0.995  # of a dataset's sources: 100 %, rounded
 _COMPARED = ("facts_f1", "rouge2")  # by differences between systems, where examples have them
 _NOTED = {"sentences", "support", "unsupported", "warnings", "attention"}
 
 
 def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluation:
-    """Score a run (or a search's best) beside Lead and LexRank, or an extractive system alone, on a split of ``data``;
+    """Score a run (or a search's best) beside Lead and LexRank, or an extractive system alone, on a split of ``data``:
+    each as it is served, and as in the papers' tables under the names ``lead-paper`` and ``lexrank-paper``;
     on one of kind ranking a ranker beside tf-idf and LexRank, by what their best paragraphs hold.
 
     ``settings`` are those of :class:`EvaluateConfig`. Outputs go to ``out``, for a run by default to
@@ -50,9 +53,12 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     config = section_of(EvaluateConfig, {**settings, "data": str(data)})
     dataset = Dataset.open(config.data)
     split = dataset.split(config.split)
-    if extracts(target):
-        extractor = Extractor.of(str(target), config)
-        return compare_systems([_extracted(extractor, dataset)], dataset, split, config, out=config.out)
+    if str(target) in paper_baseline_names() or extracts(target):
+        system = Extracted.named(str(target), config)
+        if dataset.kind != "extraction" and (kept := dataset.manifest.get("words_kept", 1)) < _ALL_WORDS:
+            rest = "prepare it with --kind extraction to evaluate on all of them, as when it is served"
+            say(f"{dataset.place} has {100 * kept:.0f} % of the sources' words, which {target} reads alone: {rest}")
+        return compare_systems([system], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
     with added_to(run.path), added_to(local(config.out or "")):
@@ -94,7 +100,7 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
         mean, systems = name, [*_each(run, found, config, name)]
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
-    systems += [Extracted.named("lead"), Extracted.named("lexrank")]
+    systems += [*served_baselines(dataset, split), *map(Extracted.named, paper_baseline_names())]
     place = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
     result = compare_systems(systems, dataset, split, config, out=config.out or place, mean=mean)
     if teaches and mean is None and not config.decode and config.checkpoint == "best":
@@ -102,22 +108,19 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
     return result
 
 
-def _extractors(run: Run, config: EvaluateConfig, dataset: Dataset) -> list[Extracted]:
+def _extractors(run: Run, config: EvaluateConfig, dataset: Dataset) -> list[System]:
     """A run that extracts and systems of which nothing is trained, of the same length."""
-    own = Extractor.trained(run, config)
+    own, beside = Extractor.trained(run, config), [extractive(name) for name in ("lead", "lexrank", "mmr")]
     if config.reference_length:
-        own.settings = own.settings.model_copy(update={"words": None, "sentences": None})
+        return [PaperBaseline(one) for one in (own.system, *beside)]
     others = own.settings.model_copy(update={"redundancy": config.decode.get("redundancy")})
-    beside = (Extractor(extractive(name), others) for name in ("lead", "lexrank", "mmr"))
-    return [_extracted(one, dataset) for one in (own, *beside)]
+    return [Extracted(own.system, own.settings), *(Extracted(one, others) for one in beside)]
 
 
-def _extracted(extractor: Extractor, dataset: Dataset) -> Extracted:
-    """Whole sentences where their number is told, or of rows of sentences a limit of words; else what is as long as the
-    reference."""
-    settings = extractor.settings
-    told = settings.sentences or (dataset.kind == "extraction" and settings.words)
-    return (Sentences if told else Extracted)(extractor.system, settings)
+def served_baselines(dataset: Dataset, split: str) -> list[System]:
+    """Lead and LexRank as they are served, as long as summaries of ``dataset`` usually are."""
+    usual = LoadConfig(decode={"words": usual_words(dataset, split)})
+    return [Extracted.named(name, usual) for name in ("lead", "lexrank")]
 
 
 def _each(run: Run, checkpoints: Sequence[Checkpoint], config: EvaluateConfig, name: str) -> Iterator[Trained]:

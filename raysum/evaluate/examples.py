@@ -1,11 +1,14 @@
 """Which examples of a dataset are evaluated, and whether a run can read them."""
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from math import ceil
 
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.errors import UserError
+from raysum.metrics.tfidf import count_words
 from raysum.run import Run
 from raysum.stream.kinds.base import kind_of
 
@@ -22,16 +25,29 @@ def check_readable(run: Run, dataset: Dataset) -> None:
     kind_of(run.config.model, dataset)
 
 
-def read_examples(dataset: Dataset, split: str, limit: int | None = None) -> Iterator[Row]:
-    """The first ``limit`` rows of a split that have a reference summary, in file order.
+def read_examples(
+    dataset: Dataset, split: str, limit: int | None = None, columns: Sequence[str] | None = None
+) -> Iterator[Row]:
+    """The first ``limit`` rows of a split that have a reference summary, in file order, with ``columns`` (None: all).
 
     Raises UserError where there is none.
     """
     if dataset.kind not in ("summarization", "ranking", "extraction"):
         raise UserError(f"{dataset.place} is a {dataset.kind} dataset, without summaries to compare with")
-    rows = islice((row for row in dataset.read(split) if row["summary"].strip()), limit)
+    rows = islice((row for row in dataset.read(split, columns) if row["summary"].strip()), limit)
     first = next(rows, None)
     if first is None:
         raise UserError(f"split {split!r} of {dataset.place} has no example with a reference summary to compare with")
     yield first
     yield from rows
+
+
+def usual_words(dataset: Dataset, split: str) -> int:
+    """The words of a summary, on average of the first 1,000 of the train split; of ``split`` if that has none.
+
+    Raises UserError if both have none.
+    """
+    known = "train" if "train" in dataset.splits and dataset.references("train") else split
+    return ceil(
+        statistics.fmean(count_words(row["summary"]) for row in read_examples(dataset, known, 1000, ["summary"]))
+    )

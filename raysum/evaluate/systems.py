@@ -1,7 +1,7 @@
-"""Systems that are compared: a trained run, the same with swapped sources, and extractive ones: as in the papers, and
-as they are served."""
+"""Systems that are compared: a trained run, the same with swapped sources, and extractive ones: as they are served, and
+as in the papers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +9,15 @@ import numpy as np
 
 from raysum import systems
 from raysum.config.decoding import DecodeConfig, ExtractConfig
-from raysum.data.clean import on_one_line
+from raysum.config.sections import LoadConfig
 from raysum.data.familiar import figures
 from raysum.data.rows import Row
 from raysum.data.sentences import sentence_spans
 from raysum.decode.notes import annotated
 from raysum.decode.summary import Summary
-from raysum.extract.summarizer import WORDS, passages_of, take, write_up
-from raysum.extract.systems import Extractive, Source, Taken
+from raysum.errors import UserError
+from raysum.extract.summarizer import WORDS, Extractor, passages_of, take, write_up
+from raysum.extract.systems import Extractive, Source
 from raysum.prepare.sentences import as_sentences
 from raysum.runtime.progress import say
 
@@ -87,15 +88,23 @@ def swap(row: Row, other: Row) -> Row:
 
 @dataclass(frozen=True)
 class Extracted:
-    """A system that extracts, on paragraphs as in the papers: what it puts first, cut at the reference's length in
-    words, unless ``settings`` say another length."""
+    """A system that extracts, as `raysum summarize` and `raysum serve` do it: whole sentences of what a row has of its
+    documents, in their order."""
 
     system: Extractive
     settings: ExtractConfig = ExtractConfig()
 
     @classmethod
-    def named(cls, name: str) -> "Extracted":
-        return cls(systems.extractive(name))
+    def named(cls, name: str, config: LoadConfig | None = None) -> "Extracted":
+        """The system ``name``, as it is served or, with the name of a paper's baseline, as in the papers.
+
+        Raises UserError for a setting that it does not have.
+        """
+        extractor = Extractor.of(name.removesuffix(systems.PAPER), config or LoadConfig())
+        kind = PaperBaseline if name in systems.paper_baseline_names() else cls
+        if kind is PaperBaseline and extractor.settings.sentences:
+            raise UserError(f"{name} is cut at a number of words: leave out sentences, or evaluate {extractor.name}")
+        return kind(extractor.system, extractor.settings)
 
     @property
     def name(self) -> str:
@@ -104,36 +113,54 @@ class Extracted:
     @property
     def how(self) -> str:
         """What it does, for people."""
+        limits = [f"{count} {name}" for name in ("sentences", "words") if (count := getattr(self.settings, name))]
+        redundancy = self.system.redundancy if self.settings.redundancy is None else self.settings.redundancy
+        rule = "" if redundancy == 1 else f", redundancy {redundancy}"
+        return f"whole sentences, the best first, {' and '.join(limits) or f'{WORDS} words'} at most{rule}"
+
+    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+        """One summary for each row."""
+        return [self._summary(row) for row in rows]
+
+    def _summary(self, row: Row) -> Summary:
+        read = as_sentences(row)
+        found, name, sources, reference = passages_of(read), row["id"], row["source"], row["summary"]
+        return write_up(self.system, self.settings, found, name=name, sources=sources, reference=reference, row=read)
+
+
+class PaperBaseline(Extracted):
+    """A system that extracts, as in the papers' tables: paragraphs, the best first (Lead with the title before them),
+    cut at the reference's length in words, unless ``settings`` have another length."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.system.name}{systems.PAPER}"
+
+    @property
+    def how(self) -> str:
         length = f"{self.settings.words} words" if self.settings.words else "as long as the reference"
         return f"{self.system.how}, {length}"
 
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
+    def _summary(self, row: Row) -> Summary:
         """In sentences, each cited to its paragraph; every text starts a new one."""
-        return [_cited(row, [*self._sentences(row)]) for row in rows]
-
-    def _sentences(self, row: Row) -> Iterator[tuple[str, int | None]]:
-        left = self.settings.words or len(row["summary"].split())
-        for text, place in self._texts(row):
-            for start, end in sentence_spans(text):
-                words = text[start:end].split()[:left]
-                left -= len(words)
-                if words:
-                    yield " ".join(words), place
-            if not left:
-                return
-
-    def _texts(self, row: Row) -> Iterator[tuple[str, int | None]]:
-        """Texts that are taken, and the paragraph of the row that each is of."""
-        if self.system.opens_with_title:
-            yield row["title"], None
         read = as_sentences(row) if self.system.reads_sentences else row
         source = Source(read["text"], reference=row["summary"], row=read)
-        taken = Taken(source)
-        limit = 1.0 if self.settings.redundancy is None else self.settings.redundancy
-        for number in self.system.ordered(source, taken, limit):
-            if not taken.repeats(number, limit):
-                taken.numbers.append(number)
-                yield source.texts[number], _place(row, read, number)
+        words = self.settings.words or len(row["summary"].split())
+        redundancy = 1.0 if self.settings.redundancy is None else self.settings.redundancy
+        settings = ExtractConfig.model_construct(words=words, sentences=None, redundancy=redundancy)
+        taken = take(self.system, source, settings, whole=False)
+        texts: list[tuple[str, int | None]] = [(source.texts[number], _place(row, read, number)) for number in taken]
+        return _cited(row, [*_cut([(row["title"], None)] * self.system.opens_with_title + texts, words)])
+
+
+def _cut(texts: Iterable[tuple[str, int | None]], words: int) -> Iterator[tuple[str, int | None]]:
+    """The sentences of ``texts``, each with the paragraph of its text, up to that many ``words``."""
+    for text, place in texts:
+        for start, end in sentence_spans(text):
+            kept = text[start:end].split()[:words]
+            words -= len(kept)
+            if kept:
+                yield " ".join(kept), place
 
 
 def _cited(row: Row, found: Sequence[tuple[str, int | None]]) -> Summary:
@@ -152,30 +179,6 @@ def _place(row: Row, read: Row, number: int) -> int | None:
     text, document = read["text"][number], read["document"][number]
     held = (m for m, one in enumerate(row["text"]) if row["document"][m] == document and text in one)
     return next(held, None)
-
-
-class Sentences(Extracted):
-    """The same as `raysum summarize` does it: whole sentences of what a row has of its documents, in their order."""
-
-    @property
-    def how(self) -> str:
-        limits = [f"{count} {name}" for name in ("sentences", "words") if (count := getattr(self.settings, name))]
-        redundancy = self.system.redundancy if self.settings.redundancy is None else self.settings.redundancy
-        rule = "" if redundancy == 1 else f", redundancy {redundancy}"
-        return f"whole sentences, the best first, {' and '.join(limits) or f'{WORDS} words'} at most{rule}"
-
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        """Empty where no sentence is short enough."""
-        return [self._summary(row, as_sentences(row)) for row in rows]
-
-    def _summary(self, row: Row, read: Row) -> Summary:
-        texts = [on_one_line(text) for text in read["text"]]
-        source = Source(texts, read["document"].tolist(), row["summary"], read)
-        chosen = sorted(take(self.system, source, self.settings))
-        if "labels" not in row:  # of paragraphs, whose sentences have no places of their own
-            return _cited(row, [(texts[number], _place(row, read, number)) for number in chosen])
-        found = passages_of(row)
-        return write_up(row["id"], row["source"], [found[number] for number in chosen])
 
 
 System = Trained | Extracted

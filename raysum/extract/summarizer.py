@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
 
 WORDS = 100  # of a summary
+_TOLERANCE = 1.2  # times the limit of words that the only sentence of a summary may have, if none is shorter
 _TRIES = 1000  # texts in succession that are too long for what is left: the summary is full then
 
 
@@ -99,16 +100,12 @@ class Extractor:
         found = passages(cluster) if row is None else passages_of(row)
         if not found:
             raise Rejected("no sentence in the documents")
-        source = Source([p.text for p in found], [p.document for p in found], reference, row)
-        chosen = take(self.system, source, settings)
-        if not chosen:
-            limit = f"{settings.words or WORDS} words"
-            raise Rejected(f"none of its sentences has {limit} or fewer; the shortest has {_shortest(source)}")
         names = [name for name, _ in cluster.documents]
-        summary = write_up(cluster.id, names, [found[place] for place in sorted(chosen)])
+        summary = write_up(self.system, settings, found, name=cluster.id, sources=names, reference=reference, row=row)
         if row is None or len(found) < MOST_SENTENCES:
             return summary
-        return summary.model_copy(update={"warnings": [f"only the first {MOST_SENTENCES} sentences are read"]})
+        warnings = [*summary.warnings, f"only the first {MOST_SENTENCES} sentences are read"]
+        return summary.model_copy(update={"warnings": warnings})
 
 
 def extracts(name: str | Path) -> bool:
@@ -150,32 +147,39 @@ def extract_settings(values: Mapping[str, Any]) -> ExtractConfig:
     return validate(dict(values), None, ExtractConfig)
 
 
-def take(system: Extractive, source: Source, settings: ExtractConfig) -> list[int]:
-    """Numbers of whole texts, in the order of ``system``, within the limits of ``settings``.
+def take(system: Extractive, source: Source, settings: ExtractConfig, whole: bool = True) -> list[int]:
+    """Return the numbers of the texts that ``system`` takes, in its order, within the limits of ``settings``.
 
-    What is nearer than ``redundancy`` to a text that is taken is passed over (cross-sentence subsumption as in MEAD,
-    Radev et al., 2004, by cosine, or by trigrams, Paulus et al., 2018); so is what is too long for the words left.
+    A text is skipped if it repeats one that is taken (cross-sentence subsumption as in MEAD, Radev et al., 2004, by
+    cosine, or by trigrams, Paulus et al., 2018), or if it has more words than are left. If every text has more words
+    than the limit, the best of those up to 20 % above it is taken; if there is none, the shortest. Unless ``whole``,
+    no text is too long, and words are parted by spaces: the caller cuts the last text at the limit.
     """
     redundancy = system.redundancy if settings.redundancy is None else settings.redundancy
-    left = settings.words or (sys.maxsize if settings.sentences else WORDS)
-    most = settings.sentences or len(source.texts)
-    taken, too_long = Taken(source), 0
+    limit, most = most_words(settings), settings.sentences or len(source.texts)
+    taken, left = Taken(source), limit
+    too_long: list[int] = []
     for number in system.ordered(source, taken, redundancy):
-        length = count_words(source.texts[number])
-        if length > left:
-            too_long += 1
-            if too_long == _TRIES and taken.numbers:
+        length = count_words(source.texts[number]) if whole else len(source.texts[number].split())
+        if whole and length > left:
+            too_long.append(number)
+            if len(too_long) >= _TRIES and taken.numbers:
                 break
         elif not taken.repeats(number, redundancy):
             taken.numbers.append(number)
-            left, too_long = left - length, 0
-            if len(taken.numbers) == most:
+            left, too_long = left - length, []
+            if left <= 0 or len(taken.numbers) == most:
                 break
+    if not taken.numbers and too_long:
+        lengths = {number: count_words(source.texts[number]) for number in too_long}
+        best = next((number for number, length in lengths.items() if length <= _TOLERANCE * limit), None)
+        return [min(lengths, key=lengths.__getitem__) if best is None else best]
     return taken.numbers
 
 
-def _shortest(source: Source) -> int:
-    return min(map(count_words, source.texts))
+def most_words(settings: ExtractConfig) -> int:
+    """The words of a summary, at most."""
+    return settings.words or (sys.maxsize if settings.sentences else WORDS)
 
 
 def passages_of(row: "Row") -> list[Passage]:
@@ -187,11 +191,35 @@ def passages_of(row: "Row") -> list[Passage]:
     ]
 
 
-def write_up(name: str, sources: Sequence[str], chosen: Sequence[Passage]) -> Summary:
-    """The summary of the cluster ``name`` in the ``chosen`` sentences of the documents that ``sources`` names."""
+def write_up(
+    system: Extractive,
+    settings: ExtractConfig,
+    passages: Sequence[Passage],
+    *,
+    name: str,
+    sources: Sequence[str],
+    reference: str = "",
+    row: Any = None,
+) -> Summary:
+    """Return the summary of the cluster ``name`` in those of its ``passages`` that ``system`` takes, in their order.
+
+    ``sources`` are the names of the documents. A summary of more words than ``settings`` allow has a warning.
+    """
+    source = Source([one.text for one in passages], [one.document for one in passages], reference, row)
+    chosen = [passages[number] for number in sorted(take(system, source, settings))]
     sentences = [Sentence(text=one.text, citations=[_citation(sources, one)], support=1.0) for one in chosen]
     text = re.sub(r"(?<=[。！？｡」』]) ", "", " ".join(sentence.text for sentence in sentences))
-    return Summary(id=name, summary=text, sentences=sentences, attention=[], score=0.0, support=100.0)
+    limit, length = most_words(settings), sum(count_words(one.text) for one in chosen)
+    too_long = f"no sentence has {limit} words or fewer: this one has {length}"
+    return Summary(
+        id=name,
+        summary=text,
+        sentences=sentences,
+        attention=[],
+        score=0.0,
+        support=100.0,
+        warnings=[too_long] if length > limit else [],
+    )
 
 
 def _citation(sources: Sequence[str], passage: Passage) -> Citation:

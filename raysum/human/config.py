@@ -18,6 +18,8 @@ class SheetsConfig(Section):
     judges: Most = Field(3, description="judges; each has a sheet of their own")
     seed: int = Field(0, description="the same seed and outputs give the same sheets")
     systems: list[str] | None = Field(
-        None, description="systems to judge, by default all; `reference` may be one, and is then not shown besides"
+        None,
+        description="systems to judge, by default all but those named -paper, which cut sentences; `reference` may be "
+        "one, and is then not shown besides",
     )
     questions: str | None = Field(None, description="CSV of id, question, answer; by default the factbook's facts")

@@ -9,6 +9,7 @@ from raysum.errors import UserError
 from raysum.human.spreadsheet import read_table
 from raysum.prepare.factbook.scorer import read_facts
 from raysum.runtime.storage import check_here, read_lines
+from raysum.systems import PAPER
 
 REFERENCE = "reference"
 _NO_SYSTEM = {"id", REFERENCE, "other_references", "notes"}
@@ -24,7 +25,8 @@ class Item:
 
 
 def read_items(evaluations: Sequence[str | Path], systems: Sequence[str] | None = None) -> list[Item]:
-    """The examples that all evaluation folders have, with the summaries of ``systems`` (by default all), by id.
+    """The examples that all evaluation folders have, with the summaries of ``systems``, by id: by default all that
+    are in whole sentences, without those that are cut as in the papers.
 
     Raises UserError where a folder holds no outputs, a system is unknown or stands for two, or references differ.
     """
@@ -93,7 +95,8 @@ def _items(folder: Path, systems: Sequence[str] | None) -> list[Item]:
         if not isinstance(reference, str) or not isinstance(line.get("id"), str):
             raise UserError(f"{path}, line {number} has no id and reference; evaluate once more")
         texts |= {REFERENCE: reference} if systems and REFERENCE in systems else {}
-        kept = {name: _one_line(text) for name, text in texts.items() if not systems or name in systems}
+        shown = systems or [name for name in texts if not name.endswith(PAPER)]
+        kept = {name: _one_line(text) for name, text in texts.items() if name in shown}
         items.append(Item(line["id"], _one_line(reference), kept))
     if not items:
         raise UserError(f"{path} is empty; evaluate once more")

@@ -5,7 +5,7 @@ M sentences, S their tokens. A row has the columns of any other (see raysum.data
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -65,18 +65,37 @@ def pretraining_rows(cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer) ->
 def as_sentences(row: Row) -> Row:
     """A row of paragraphs as the sentences of what it has of the documents; a row of sentences as it is.
 
-    It has the texts, the title, the names, and which document and paragraph each sentence is of; no places, no ids.
+    Each sentence has its document, its place there and the paragraph that it begins in; there are no ids.
     """
     if "labels" in row:
         return row
-    texts = defaultdict[int, list[str]](list)
-    for number in np.lexsort((row["char_start"], row["document"])):
-        texts[int(row["document"][number])].append(row["text"][number])
-    documents = [("", "\n\n".join(texts[number])) for number in sorted(texts)]
-    found = passages(Cluster(row["id"], row["title"], documents, False, [], {}))
-    numbers = np.array(sorted(texts), np.int32)[[passage.document for passage in found]]
-    paragraphs = np.array([passage.paragraph for passage in found], np.int32)
-    return row | {"text": [passage.quote for passage in found], "document": numbers, "paragraph": paragraphs}
+    order = np.lexsort((row["char_start"], row["document"])).tolist()
+    laid = [_laid(row, [*group]) for _, group in groupby(order, key=lambda number: int(row["document"][number]))]
+    found = passages(Cluster(row["id"], row["title"], [("", text) for text, _ in laid], False, [], {}))
+    held = [laid[one.document][1] for one in found]  # the paragraphs of a sentence's document, in its order
+    starts = [row["char_start"][numbers] for numbers in held]
+    places = [m[np.searchsorted(s, one.start, "right") - 1] for one, m, s in zip(found, held, starts, strict=True)]
+    return row | {
+        "text": [one.quote for one in found],
+        "document": row["document"][places],
+        "paragraph": row["paragraph"][places],
+        "char_start": np.array([one.start for one in found], np.int32),
+        "char_end": np.array([one.end for one in found], np.int32),
+    }
+
+
+def _laid(row: Row, numbers: list[int]) -> tuple[str, list[int]]:
+    """The text of a document of which a row has the paragraphs ``numbers``, and these.
+
+    Each stands in its place, with blanks around it: lines that follow each other are parted by one break, others by an
+    empty line.
+    """
+    text, paragraph = "", None
+    for number in numbers:
+        gap, parted = int(row["char_start"][number]) - len(text), paragraph not in (None, row["paragraph"][number])
+        text += ("\n\n"[:gap] if parted else "").ljust(gap) + row["text"][number]
+        paragraph = row["paragraph"][number]
+    return text, numbers
 
 
 def _parts(documents: Sequence[int]) -> Iterator[range]:

@@ -8,7 +8,7 @@ from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare_systems
-from raysum.evaluate.systems import Extracted, Sentences, Trained, strategies
+from raysum.evaluate.systems import Extracted, Trained, strategies
 from raysum.evaluate.systems import System as Evaluated
 from raysum.extract.summarizer import Extractor
 from raysum.reproduce.place import Place
@@ -43,14 +43,11 @@ def evaluated(place: Place, name: str, table: Table) -> dict[str, Any]:
 def _built(place: Place, system: System) -> Evaluated:
     """The system, ready to summarize rows, under its own name."""
     if system.extracts:
-        if not system.whole:
-            return Extracted.named(system.extracts)
-        one = Extractor.of(system.extracts, LoadConfig())
-        return Sentences(one.system, one.settings)
+        return Extracted.named(system.extracts)
     run = place.run(system.run or system.name)
     if run.config.model.extracts:
         one = Extractor.trained(run, LoadConfig())
-        return Sentences(one.system, one.settings)
+        return Extracted(one.system, one.settings)
     decode = decoding(system, place.scale)
     if system.strategy:
         decode |= strategy_settings(place, system)

@@ -22,7 +22,6 @@ class System:
     small: dict[str, Any] | None = None  # preset and sections in place of what the size small makes of them
     pretrained: list[str] = field(default_factory=list)  # the corpora it is pre-trained on, one after the other
     extracts: str = ""
-    whole: bool = False  # of sentences, as many as the system has by default, instead of the reference's length
     run: str = ""
     decode: dict[str, Any] = field(default_factory=dict)
     strategy: str = ""
