@@ -14,14 +14,14 @@ import yaml
 from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.config.loading import dump, merge, of_published, parse_yaml, read_text
 from raysum.config.problems import AnySection, did_you_mean, validate
-from raysum.config.sections import Config
+from raysum.config.sections import Config, TrainConfig
 from raysum.errors import UserError
 from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, is_whole, seal
 from raysum.runtime.mirror import bring, pulled
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.shown import Shown
-from raysum.runtime.storage import read_json, read_lines, save_tensors, write_json, write_text
+from raysum.runtime.storage import keep_lines, read_json, read_lines, save_tensors, write_json, write_text
 from raysum.systems import extractive_names, paper_baseline_names
 
 if TYPE_CHECKING:
@@ -189,17 +189,14 @@ class Run:
         except (KeyError, TypeError, ValueError):
             raise damaged(self.metrics, "has a validation that is no step and number") from None
 
-    @property
-    def judged_by(self) -> str:
-        """What validations tell how good a checkpoint is by, as metrics.jsonl calls it."""
-        return f"valid_{self.config.train.best_by}"
+    def rewind(self, step: int) -> None:
+        """Remove from metrics.jsonl the lines of steps after ``step``, which training repeats, and torn lines."""
+        keep_lines(self.metrics, lambda line: not (isinstance(at := line.get("step"), int | float) and at > step))
 
-    def worth(self, value: float) -> float:
-        """How good that is, the higher the better."""
-        return -value if self.config.train.best_by == "loss" else value
-
-    def worths(self) -> dict[int, float]:
-        return {step: self.worth(value) for step, value in self.validations(self.judged_by).items()}
+    def worths(self, settings: TrainConfig) -> dict[int, float]:
+        """How good each validation is, by step. A training asks before its run has a config, so ``settings`` say by
+        which metric."""
+        return {step: settings.worth(value) for step, value in self.validations(settings.judged_by).items()}
 
     def best(self) -> Checkpoint:
         """The checkpoint that ``train.best_by`` says is best; the newest where none was validated. It may be damaged.
@@ -212,7 +209,7 @@ class Run:
         """The checkpoints, best first: by their validations, then, newest first, those without one."""
         if not (newest_first := self.checkpoints()[::-1]):
             raise UserError(f"{self.place} has no complete checkpoint yet; train it further with `raysum train`")
-        worths = self.worths()
+        worths = self.worths(self.config.train)
         return sorted(newest_first, key=lambda c: -worths.get(c.step, -math.inf))
 
     def chosen(self, which: str) -> list[Checkpoint]:
@@ -283,8 +280,8 @@ class RunResult(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """``run`` (the path), and ``step`` and ``valid_loss`` of its best checkpoint, and what that is best by."""
-        best = self.run.best()
-        found = {name: self.run.validations(name).get(best.step) for name in ("valid_loss", self.run.judged_by)}
+        best, judged_by = self.run.best(), self.run.config.train.judged_by
+        found = {name: self.run.validations(name).get(best.step) for name in ("valid_loss", judged_by)}
         return {"run": self.run.place, "step": best.step, **found}
 
     def to_pandas(self) -> "DataFrame":

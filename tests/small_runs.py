@@ -1,6 +1,6 @@
 """A run of a small PHT with random weights, that serves."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,13 @@ TEXTS = [
     "The cathedral of Florence was finished in the year 1436. Its dome is made of four million bricks.",
     "Rome lies on the river Tiber. It has been the capital of Italy since the year 1871.",
 ]
+
+_OF_TIME = {"tokens_per_s", "wait_share", "seconds", "peak_rss_mb", "valid_seconds"}
+
+
+def without_times(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl, whose times are 0: what repeats when a training is repeated."""
+    return [{name: 0 if name in _OF_TIME else value for name, value in line.items()} for line in lines]
 
 
 _DECODE = {"min_length": 20, "max_length": 30, "batch_examples": 4}

@@ -4,12 +4,17 @@ import gzip
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
+from raysum.config.sections import TrainConfig
 from raysum.prepare.job import prepare
 from raysum.prepare.sources.find import find_sources
+from raysum.run import Run
 from raysum.runtime.progress import bar, say
+from raysum.runtime.storage import append_line, read_lines
+from raysum.train.follow import followed
 
 SCRIPT = """
 from raysum.runtime.progress import bar, say
@@ -27,6 +32,27 @@ def test_a_file_gets_one_line_of_each_bar_after_what_was_said_meanwhile():
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     assert lines[:3] == ["said 0", "said 1", "said 2"]
     assert [line.partition("|")[0] for line in lines[3:]] == ["work: 100%", "items: 100%"]
+
+
+def test_the_bar_of_a_training_goes_back_with_its_metrics(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("raysum.train.follow._POLL", 0.01)
+    run = Run(tmp_path / "run")
+    run.checkpoint_path(4).joinpath("engine").mkdir(parents=True)
+
+    def write(*steps: int) -> None:
+        for step in steps:
+            append_line(run.metrics, {"step": step, "loss": step, "tokens_per_s": 1.0})
+        time.sleep(0.2)
+
+    write(2)
+    with followed(run, 0, TrainConfig(steps=10)):
+        write(4, 6, 8)
+        run.rewind(4)  # as a worker does that goes on from the checkpoint of step 4
+        write(5, 7)
+    printed = capsys.readouterr().err
+    assert "training run: a worker was lost; training goes on from step 4" in printed
+    assert re.search(r"70%.* 7/10 .*loss=7.000", printed), printed
+    assert [line["step"] for line in read_lines(run.metrics)] == [2, 4, 5, 7]
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -15,6 +15,7 @@ import torch
 from processes import Command
 from safetensors.torch import load_file
 from small_datasets import write_dataset
+from small_runs import without_times
 
 from raysum.run import Run
 from raysum.runtime.storage import read_lines
@@ -25,7 +26,7 @@ STEPS = 60
 CONFIG = {
     "model": {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"},
     "train": {"steps": STEPS, "batch_tokens": 200, "micro_batches": 4, "workers": 2, "threads": 1}
-    | {"log_every": 1, "save_every": 10, "validate_every": 30},
+    | {"log_every": 3, "save_every": 10, "validate_every": 25},
     "optim": {"lr": 0.01, "schedule": "constant", "warmup_steps": 0},
     "deepspeed": {"zero_optimization": {"stage": 2}},
 }
@@ -83,10 +84,10 @@ def whole(folder) -> Run:
 
 def test_a_run_is_whole_and_flat_in_memory(whole):
     found = lines(whole)
-    assert [line["step"] for line in found] == list(range(1, STEPS + 1))
+    assert [line["step"] for line in found] == list(range(3, STEPS + 1, 3))
     assert found[-1]["loss"] < 0.9 * found[0]["loss"]
-    assert list(whole.validations()) == [30, STEPS]
-    assert found[-1]["peak_rss_mb"] < 1.1 * found[10]["peak_rss_mb"]
+    assert list(whole.validations()) == [25, 50, STEPS]
+    assert found[-1]["peak_rss_mb"] < 1.1 * found[4]["peak_rss_mb"]
     assert not (whole.path / "ray").exists()
 
 
@@ -103,27 +104,33 @@ def killed(folder) -> Path:
 
 def test_a_killed_and_then_an_interrupted_driver_go_on_by_the_same_command_with_fewer_workers(folder, whole, killed):
     command, run = go_on(folder, killed, 1)
-    before = len(lines(run))
-    wait_until(lambda: len(lines(run)) >= before + 2, "training did not go on")
+    before = lines(run)[-1]["step"]
+    wait_until(lambda: reached(run, before + 1), "training did not go on")
     command.process.send_signal(signal.SIGINT)
     assert command.process.wait(30) == 130
     assert "raysum: stopped" in Path(f"{run.path}.log").read_text()
     command.wait_until_none_lives()
     finish(folder, run.path.name, start(folder, run.path.name, "train.workers=0"))
     assert run.latest().state["workers"] == 1
-    compare(run, whole)
+    assert "goes on from step" in Path(f"{run.path}.log").read_text()
+    found, expected = (without_times(read_lines(each.metrics)) for each in (run, whole))
+    assert found == [{name: as_with_fewer_workers(value) for name, value in line.items()} for line in expected]
 
 
 def test_after_a_killed_driver_and_then_a_killed_worker_the_weights_are_the_same(folder, whole, killed):
     command, run = go_on(folder, killed, 2)
-    before, rest = len(lines(run)), STEPS - run.latest().state["step"]
-    wait_until(lambda: len(lines(run)) >= before + 5, "training did not go on")
+    before = lines(run)[-1]["step"]
+    wait_until(lambda: reached(run, before + 1), "training did not go on")
     command.living("RayTrainWorker")[-1].kill()
     finish(folder, run.path.name, command)
-    assert len(lines(run)) > before + rest, "steps after the last checkpoint were done again"
     assert run.latest().state["workers"] == 2
     assert same(weights(run), weights(whole))
-    compare(run, whole)
+    assert without_times(read_lines(run.metrics)) == without_times(read_lines(whole.metrics))
+
+
+def as_with_fewer_workers(value: float) -> object:
+    """Sums of gradients are rounded otherwise; counts and hashes are the same."""
+    return value if isinstance(value, int) else pytest.approx(value, rel=1e-3)
 
 
 def go_on(folder: Path, killed: Path, workers: int) -> tuple[Command, Run]:
@@ -133,16 +140,6 @@ def go_on(folder: Path, killed: Path, workers: int) -> tuple[Command, Run]:
     return start(folder, name, f"train.workers={workers}"), Run(folder / name)
 
 
-def compare(run: Run, whole: Run) -> None:
-    """The steps of ``run``, some done twice, are those of ``whole``."""
-    assert "goes on from step" in Path(f"{run.path}.log").read_text()
-    expected = {line["step"]: line for line in lines(whole)}
-    assert {line["step"] for line in lines(run)} == expected.keys()
-    for line in lines(run):
-        assert line["batch_hash"] == expected[line["step"]]["batch_hash"]
-        assert line["loss"] == pytest.approx(expected[line["step"]]["loss"], rel=1e-3), line["step"]
-
-
 @pytest.mark.long
 @pytest.mark.timeout(3 * 3600)
 @pytest.mark.parametrize(("workers", "victim"), [(0, "all"), (2, "all"), (2, "worker")])
@@ -150,7 +147,8 @@ def test_kills_at_random_moments_change_no_bit(folder, workers, victim):
     """RAYSUM_KILLS kills of the whole tree of processes (20), or of one worker (10), each after a random time."""
     kills = int(os.environ.get("RAYSUM_KILLS", 20 if victim == "all" else 10))
     name, option, began = f"hunted-{workers}-{victim}", f"train.workers={workers}", time.monotonic()
-    expected = weights(finish(folder, f"{name}-whole", start(folder, f"{name}-whole", option)))
+    whole = finish(folder, f"{name}-whole", start(folder, f"{name}-whole", option))
+    expected, metrics = weights(whole), without_times(read_lines(whole.metrics))
     seconds, moments = time.monotonic() - began, random.Random(7)
     for _ in range(kills):
         command, run = start(folder, name, option), Run(folder / name)
@@ -163,10 +161,10 @@ def test_kills_at_random_moments_change_no_bit(folder, workers, victim):
             for worker in command.living("RayTrainWorker")[-1:]:
                 worker.kill()
         finish(folder, name, command)
-        assert same(weights(run), expected)
+        assert same(weights(run), expected) and without_times(read_lines(run.metrics)) == metrics
         shutil.rmtree(run.path)
     run = finish(folder, name, start(folder, name, option))
-    assert same(weights(run), expected)
+    assert same(weights(run), expected) and without_times(read_lines(run.metrics)) == metrics
     assert all(item.name.startswith("step-") for item in run.checkpoint_folder.iterdir())
 
 
@@ -175,9 +173,9 @@ def test_zero_stages_give_equal_losses(folder, whole, ray_session):
     from raysum.config.loading import load_config
     from raysum.train.fit import fit
 
-    expected = [line["loss"] for line in lines(whole)][:8]
+    expected = [line["loss"] for line in lines(whole)][:2]
     for stage, workers in ((0, 0), (1, 0), (3, 2)):  # starting workers takes half a minute
-        overrides = [f"data={folder / 'data'}", f"out={folder / f'stage-{stage}'}", "train.steps=8"]
+        overrides = [f"data={folder / 'data'}", f"out={folder / f'stage-{stage}'}", "train.steps=6"]
         overrides.append(f"train.workers={workers}")
         run = fit(load_config(str(folder / "config.yaml"), [*overrides, f"deepspeed.zero_optimization.stage={stage}"]))
         assert [line["loss"] for line in lines(run)] == pytest.approx(expected, rel=1e-4), stage

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import time
+from itertools import count
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ import torch
 from safetensors.torch import load_file
 from small_datasets import as_formerly, write_dataset
 from small_models import objective_of, pack
+from small_runs import without_times
 from special_ids import PAD
 from torch.nn import functional
 
+import raysum.train.worker
 from raysum.config.loading import load_config, presets
 from raysum.config.sections import Config, OptimConfig
 from raysum.config.sources import SourceConfig
@@ -23,6 +27,7 @@ from raysum.errors import UserError
 from raysum.models.kernels import cross_entropy
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.run import Run
+from raysum.runtime.checksums import SEAL
 from raysum.runtime.storage import read_lines
 from raysum.stream.kinds.summarization import Summarization
 from raysum.stream.loader import Stream, plan_of
@@ -267,6 +272,71 @@ def test_five_and_seven_steps_are_twelve_bit_for_bit(twelve_steps, data, tmp_pat
     assert losses(run) == losses(twelve_steps)
     ours, theirs = (load_file(each.checkpoint("12").weights) for each in (run, twelve_steps))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+class Killed(BaseException):
+    """Ends a training where a kill might."""
+
+
+def killed_at(function, number: int):
+    """``function``, whose call of that ``number`` ends the training, after its work if the number is positive."""
+    calls = count(1)
+
+    def call(*values):
+        done = next(calls) == abs(number)
+        if done and number < 0:
+            raise Killed
+        found = function(*values)
+        if done:
+            raise Killed
+        return found
+
+    return call
+
+
+def test_the_metrics_of_a_killed_and_resumed_training_are_those_of_an_uninterrupted_one(data, tmp_path, monkeypatch):
+    # Lines at steps 3, 6 ... 18 and 20; validations at 7, 14 and 20; checkpoints at 4, 7, 8, 12, 14, 16 and 20.
+    settings = {"steps": 20, "log_every": 3, "save_every": 4, "validate_every": 7, "keep": 9}
+    whole = fit(config(data, tmp_path / "whole", train=settings))
+    parts = config(data, tmp_path / "parts", train=settings)
+    for name, number, resumes_from in (
+        ("worker.Reporter.write", 2, 4),  # the line of step 6 is written, no checkpoint after that of 4
+        ("worker.checkpoints.save", 2, 8),  # of step 8, two steps after a line
+        ("worker.step", 4, 8),  # in the middle
+        ("worker.checkpoints.save", -1, 8),  # before that of step 12, whose line is written
+        ("worker.checkpoints.save", 2, 14),  # before the validation of step 14
+        ("worker.validation_loss", 2, 20),  # the one of step 20, after that of 14 was made up for
+    ):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(f"raysum.train.{name}", killed_at(attrgetter(name)(raysum.train), number))
+            fit(parts)
+        assert Run(parts.out).latest().step == resumes_from
+    resumed = fit(parts)
+    found, expected = (without_times(read_lines(run.metrics)) for run in (resumed, whole))
+    assert found == expected
+    assert board_of(resumed) == board_of(whole)
+    ours, theirs = (load_file(run.latest().weights) for run in (resumed, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def board_of(run: Run) -> dict[str, list]:
+    """What TensorBoard shows of a run, but times."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run.tensorboard))
+    events.Reload()
+    names = {*events.Tags()["scalars"]} - {"tokens_per_s", "wait_share", "seconds", "peak_rss_mb"}
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
+
+
+def test_a_checkpoint_of_a_former_version_is_resumed_though_it_has_no_sums(data, tmp_path):
+    run = fit(config(data, tmp_path / "run", train={"steps": 5, "log_every": 3}))
+    state = json.loads((run.latest().path / "state.json").read_text())
+    del state["since_line"], state["sealed"]
+    (run.latest().path / "state.json").write_text(json.dumps(state))
+    (run.latest().path / SEAL).unlink()
+    run = fit(config(data, tmp_path / "run", train={"steps": 7, "log_every": 3}))
+    assert [line["step"] for line in read_lines(run.metrics) if "loss" in line] == [3, 5, 6, 7]
 
 
 def test_a_resumed_training_draws_the_same_references(tmp_path):

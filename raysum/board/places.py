@@ -127,7 +127,7 @@ def _of_run(place: Place, run: Trained, running: bool) -> Place:
     seconds = max([run.state.get("seconds") or 0.0, *(line.seconds or 0.0 for line in run.lines)])
     out = settings.minutes and seconds >= 60 * settings.minutes
     over = not run.lines or bool(run.run.config.model.TRAINER) or step >= settings.steps or out
-    finished = run.best is not None and (over or stale(settings.patience, run.run.worths(), step))
+    finished = run.best is not None and (over or stale(settings.patience, run.run.worths(settings), step))
     return replace(
         place,
         state="running" if running else "finished" if finished else "interrupted",

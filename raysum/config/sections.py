@@ -57,6 +57,15 @@ class TrainConfig(Section):
     )
     window: Count = Field(64, description="row groups whose rows are bucketed by length together")
 
+    @property
+    def judged_by(self) -> str:
+        """The metric that selects the best checkpoint, by its name in metrics.jsonl."""
+        return f"valid_{self.best_by}"
+
+    def worth(self, value: float) -> float:
+        """How good a ``value`` of that metric is, the higher the better."""
+        return -value if self.best_by == "loss" else value
+
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
         if self.workers and self.micro_batches % self.workers:

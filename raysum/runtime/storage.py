@@ -148,12 +148,12 @@ def append_line(path: Path, value: Any) -> None:
         file.write(json.dumps(value).encode() + b"\n")
 
 
-def drop_torn(path: Path) -> None:
-    """Take the lines that a killed writer has torn out of a JSONL file, if it exists."""
+def keep_lines(path: Path, is_wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Remove from a JSONL file, if it exists, unwanted lines, and lines that a killed writer has torn."""
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    whole = [line for line in lines if next(parsed([line]), None) is not None]
-    if len(whole) < len(lines):
-        write_text(path, b"".join(whole).decode())
+    kept = [line for line in lines if any(map(is_wanted, parsed([line])))]
+    if len(kept) < len(lines):
+        write_text(path, b"".join(kept).decode())
 
 
 def read_lines(path: Path, wanted: bytes = b"", every: int = 1) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ from raysum.runtime.mirror import written
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
 from raysum.runtime.session import make_ready
-from raysum.runtime.storage import check_own, check_vacant, drop_torn, writing
+from raysum.runtime.storage import check_own, check_vacant, writing
 from raysum.stream.loader import Stream, batches
 from raysum.stream.unread import TRAINING, unread_of
 from raysum.train import checkpoints
@@ -116,7 +116,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         say(f"{run.place} has no checkpoint: it begins anew, with the settings that are given now")
         run.metrics.unlink(missing_ok=True)  # of steps that are lost
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
-    drop_torn(run.metrics)
+    run.rewind(done)
     if not newest:
         for told in (unfit(config), overlong(brief), *(_unread(part, config) for part in brief.train.parts)):
             if told:
@@ -148,7 +148,7 @@ def _reached(brief: Brief, newest: Checkpoint | None) -> str:
         return "minutes"
     if newest.step >= settings.steps:
         return "steps"
-    return "patience" if brief.stale(brief.run.worths(), newest.step) else ""
+    return "patience" if brief.stale(brief.run.worths(settings), newest.step) else ""
 
 
 def _say_why(run: Run, config: Config, step: int, limit: str) -> None:

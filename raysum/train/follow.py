@@ -1,8 +1,11 @@
 """The progress bar of a training, which follows metrics.jsonl, wherever its writer runs."""
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
 
 from raysum.config.sections import TrainConfig
 from raysum.run import Run
@@ -29,19 +32,23 @@ def followed(run: Run, start: int, settings: TrainConfig) -> Iterator[None]:
 def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) -> None:
     label, shown, last = f"training {run.path.name}", dict[str, str](), False
     # Appending makes the file where there is none, and begins at its end.
-    with run.metrics.open("ab+") as metrics, bar(total=settings.steps, label=label, unit="step") as progress:
+    with ExitStack() as files, bar(total=settings.steps, label=label, unit="step") as progress:
+        metrics = files.enter_context(run.metrics.open("ab+"))
         progress.initial = progress.n = start
         while not last:
             last = done.wait(_POLL)
+            if _is_replaced(metrics, run.metrics):  # by Run.rewind
+                metrics, newest = files.enter_context(run.metrics.open("ab+")), run.latest()
+                metrics.seek(0)
+                progress.n = newest.step if newest else 0
+                say(f"{label}: a worker was lost; training goes on from step {progress.n}")
             for line in parsed(metrics):
                 step = line["step"]
-                if step < progress.n:
-                    say(f"{label}: a worker was lost; training goes on from step {step}")
                 if "valid_loss" in line:
                     shown["valid"] = f"{line['valid_loss']:.3f}"
-                    if run.judged_by in line.keys() - shown.keys() - {"valid_loss"}:
-                        say(f"{label}: a validation takes {line['valid_seconds']:.0f} s by {run.judged_by}")
-                    shown |= {run.judged_by: f"{line[run.judged_by]:.2f}"} if "valid_seconds" in line else {}
+                    if settings.judged_by in line.keys() - shown.keys() - {"valid_loss"}:
+                        say(f"{label}: a validation takes {line['valid_seconds']:.0f} s by {settings.judged_by}")
+                    shown |= {settings.judged_by: f"{line[settings.judged_by]:.2f}"} if "valid_seconds" in line else {}
                 else:
                     shown |= {"loss": f"{line['loss']:.3f}", "tokens/s": f"{line['tokens_per_s']:,.0f}"}
                     if "new_lr" in line:
@@ -50,4 +57,9 @@ def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) 
                         allowed = round(step * 60 * settings.minutes / line["seconds"])
                         progress.total = min(settings.steps, max(step, allowed))
                 progress.set_postfix(shown, refresh=False)
-                progress.update(step - progress.n)
+                progress.update(max(step - progress.n, 0))
+
+
+def _is_replaced(file: IO[bytes], path: Path) -> bool:
+    """Whether ``path`` is another file by now than the one that was opened there."""
+    return path.exists() and not os.path.samestat(os.fstat(file.fileno()), path.stat())

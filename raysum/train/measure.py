@@ -42,7 +42,7 @@ class Measure:
         mine = [*islice(islice(rows, self.examples), distributed.get_rank(), None, distributed.get_world_size())]
         measured = self._taken if run.config.model.extracts else self._written
         value = measured(mine, run, step)
-        return {run.judged_by: value, "valid_seconds": round(time.monotonic() - began, 3)}
+        return {run.config.train.judged_by: value, "valid_seconds": round(time.monotonic() - began, 3)}
 
     def _written(self, rows: Sequence[Row], run: Run, step: int) -> float:
         summaries = Summarizer.of(run.path, LoadConfig(checkpoint=str(step), decode=_DECODE)).summarize_rows(rows)

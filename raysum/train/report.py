@@ -21,24 +21,28 @@ from raysum.stream.loader import MicroBatch
 
 _SUMS = ("loss", "source_tokens", "target_tokens", "padding", "waited", "digest")
 _SECONDS = ("waited", "stepped")
+_LINE = "since_line"  # in the state of a checkpoint
 _TOTALS = ("source_tokens", "target_tokens", "padding", *_SECONDS)
 
 
 class Meter:
-    """Sums of the work of all workers: since the last line, and since the run began (``totals`` of the checkpoint).
+    """Sums of the work of all workers: since the last line, and since the run began. Both go on from the ``state`` of a
+    checkpoint, so that a line after it spans the same steps as in a training that was never interrupted.
 
     ``padding`` counts computed positions without a token, ``waited`` the seconds that workers waited for data in steps
     (on a GPU at most so many, as it may still be at work), ``stepped`` the seconds of steps, as many as workers.
     """
 
-    def __init__(self, device: torch.device, totals: dict[str, float]):
-        self.device, self.totals = device, {name: totals.get(name, 0) for name in _TOTALS}
-        self.seconds, self.begun = totals.get("seconds", 0.0), time.monotonic()
+    def __init__(self, device: torch.device, state: dict[str, Any]):
+        self.device, self.totals = device, {name: state.get(name, 0) for name in _TOTALS}
+        self.seconds, self.begun = state.get("seconds", 0.0), time.monotonic()
         self._mine: dict[str, Any] = dict.fromkeys(_SUMS, 0.0)
-        self._since_line = dict(self._mine)
-        self._planned = 0  # loss denominators of the steps since the last line
+        line = state.get(_LINE, {})  # checkpoints of former versions have none
+        self._since_line = {name: line.get(name, 0.0) for name in _SUMS}
+        self._planned = line.get("planned", 0)  # loss denominators of the steps since the last line
         self._norm: float | torch.Tensor | None = None  # of the last step's gradient
-        self._line_time = self._counted = self._saved = self.begun
+        self._counted = self._saved = self.begun
+        self._line_time = self.begun - line.get("seconds", 0.0)
         self._first = True
 
     def awaited(self, coming: Iterator[MicroBatch]) -> MicroBatch:
@@ -129,7 +133,7 @@ class Meter:
         return bool(found)
 
     def state(self) -> dict[str, Any]:
-        """What was counted since the run began. Every worker calls it."""
+        """What was counted since the run began, and since the last line. Every worker calls it."""
         sums = torch.tensor([self._mine[name] for name in _SUMS], dtype=torch.float64, device=self.device)
         distributed.all_reduce(sums)
         for name, value in zip(_SUMS, sums.tolist(), strict=True):
@@ -141,7 +145,8 @@ class Meter:
         self.totals["stepped"] += (now - self._counted) * distributed.get_world_size()
         self._counted = now
         counts = {name: round(value, 3) if name in _SECONDS else int(value) for name, value in self.totals.items()}
-        return {**counts, "seconds": self.seconds + now - self.begun}
+        line = {**self._since_line, "planned": self._planned, "seconds": round(now - self._line_time, 3)}
+        return {**counts, "seconds": self.seconds + now - self.begun, _LINE: line}
 
 
 class Reporter:
@@ -154,6 +159,13 @@ class Reporter:
         self.run, self.first, self.hand_on = run, first, hand_on
         self.latest: dict[str, Any] = {}
         self._board: EventsWriter | None = None
+        self._done = 0
+
+    def resume(self, step: int) -> None:
+        """Go on after ``step``: lines of later steps are removed, as these steps are done again."""
+        self._done = step
+        if self.first:
+            self.run.rewind(step)
 
     def write(self, line: dict[str, Any]) -> None:
         self.latest |= line
@@ -168,8 +180,10 @@ class Reporter:
         """To TensorBoard. Its writers with a thread wait without end once that thread has found the disk full."""
         if self._board is None:
             self.run.tensorboard.mkdir(parents=True, exist_ok=True)
-            self._board = EventsWriter(str(self.run.tensorboard / "events"))
-            self._draw(step, session_log=SessionLog(status=SessionLog.START))  # what came later before is void
+            suffix = f".{self._done:08d}"  # two parts of a training may begin in one second
+            self._board = EventsWriter(str(self.run.tensorboard / "events"), suffix)
+            restart = SessionLog(status=SessionLog.START)  # TensorBoard drops what it has from this step on
+            self._draw(self._done + 1, session_log=restart)
         self._board.write_event(Event(wall_time=time.time(), step=step, **event))
 
     def close(self) -> None:

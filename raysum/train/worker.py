@@ -27,14 +27,15 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
     checkpoint = run.latest()
     engine = build_engine(brief, checkpoint)
     state = resume(engine, brief, checkpoint)
-    coming, meter, judged = load(state["step"]), Meter(engine.device, state), run.worths()
+    reporter.resume(state["step"])
+    coming, meter, judged = load(state["step"]), Meter(engine.device, state), run.worths(settings)
 
     def judge(step: int) -> None:
         line = {"step": step, "valid_loss": validation_loss(engine, brief)}
         if brief.measure:
             line |= brief.measure.figures(run, step)
         reporter.write(line)
-        judged[step] = run.worth(line[run.judged_by])
+        judged[step] = settings.worth(line[settings.judged_by])
 
     if state["step"] and brief.judges(state["step"]) and state["step"] not in judged:
         with meter.paused():
