@@ -25,7 +25,9 @@ from raysum.runtime.shown import Shown
 from raysum.runtime.stages import Stages, span
 from raysum.runtime.storage import check_vacant
 from raysum.train.fit import train
+from raysum.tune.adoption import Adoption
 from raysum.tune.search import tune
+from raysum.tune.spaces import BETA
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -41,12 +43,12 @@ _EXPECTED = {"corpus": 6, "prepare": 13, "train": 128, "align": 14, "search": 20
 
 @dataclass(frozen=True)
 class QuickstartResult(Shown):
-    """The run, what the search chose, the table of systems, and a cluster of the test split with its summary."""
+    """The run, what it adopted of the search, the table of systems, a cluster of the test split with its summary."""
 
     run: Run
     seconds: float
     stages: dict[str, float]  # seconds of each
-    beta: float
+    adopted: Adoption
     evaluation: Evaluation
     cluster: dict[str, Any]
     summary: Summary
@@ -56,7 +58,8 @@ class QuickstartResult(Shown):
             "run": str(self.run.path),
             "seconds": round(self.seconds, 1),
             "stages": {name: round(seconds, 1) for name, seconds in self.stages.items()},
-            "beta": self.beta,
+            "beta": self.adopted.settings[BETA],
+            "adopted": self.adopted.to_dict(),
             **self.evaluation.to_dict(),
             "summary": self.summary.to_dict(),
         }
@@ -70,7 +73,8 @@ class QuickstartResult(Shown):
         for document in self.cluster["documents"]:
             lines += [f"  {document['source']}", *(f"    {text}" for text in document["text"].split("\n\n"))]
         spent = ", ".join(f"{name} {seconds:.0f}" for name, seconds in self.stages.items())
-        lines.append(f"\n{self.seconds:.0f} s in all ({spent}); the best beta was {self.beta:g}. Serve this model with")
+        found = str(self.adopted) or f"the best beta was {self.adopted.settings[BETA]:g}"
+        lines.append(f"\n{self.seconds:.0f} s in all ({spent}); {found}. Serve this model with")
         lines.append(f"  raysum serve {self.run.path}")
         return Group(self.evaluation.render(), Text("\n".join(lines)))
 
@@ -102,23 +106,24 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
             train("alignment", data=str(data), run=str(run_path), train=few, optim=quick)
         with stages.stage("search", "search the weight of attention alignment"):
             tuned = tune("beta", data=str(data), out=str(found), run=str(run_path), examples=_BETA_EXAMPLES)
-            beta = float(tuned.best.config["decode.beta"])
+            assert tuned.adopted, "a decode space adopts settings"
         with stages.stage("evaluate", "evaluate on the test split, of names that training never saw; facts F1 counts"):
-            evaluation = _evaluate(run, data, beta)
+            evaluation = _evaluate(run, data, run.decode.beta)
     with stages.stage("summarize", "summarize raw text"):
         cluster = next(factbook.generate("test", 1))
         summary = Summarizer.load(run.path).summarize(cluster["title"], cluster["documents"])
-    return QuickstartResult(run, time.monotonic() - began, stages.seconds, beta, evaluation, cluster, summary)
+    return QuickstartResult(run, time.monotonic() - began, stages.seconds, tuned.adopted, evaluation, cluster, summary)
 
 
 def _evaluate(run: Run, data: Path, beta: float) -> Evaluation:
-    """The model with and without alignment, the control that reads another cluster's sources, and the baselines."""
+    """The model, the same with alignment if the run adopted a ``beta`` above 0, the control that reads other clusters'
+    sources, and the baselines."""
     summarizer = Summarizer.load(run.path)
     plain = summarizer.choose({"beta": 0.0})
     config, dataset = EvaluateConfig(data=str(data), split="test"), Dataset.open(data)
     systems: list[System] = [
         Trained("pht", summarizer, plain),
-        Trained("pht+align", summarizer, summarizer.choose({"beta": beta})),
+        *([Trained("pht+align", summarizer, summarizer.choose({"beta": beta}))] if beta else []),
         Swapped("swapped", summarizer, plain),
         *served_baselines(dataset, "test"),
     ]

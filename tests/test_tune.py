@@ -8,6 +8,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pandas
 import pytest
 from factbook_data import write_factbook, write_run
 from processes import Command
@@ -16,13 +17,15 @@ from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
+from raysum.metrics.statistics import Interval
 from raysum.run import Run
 from raysum.runtime.storage import read_lines
 from raysum.systems import count_parameters
+from raysum.tune.adoption import Adoption, adoption
 from raysum.tune.plots import plot
 from raysum.tune.results import SearchResult, Trial, ranked
-from raysum.tune.search import tune
-from raysum.tune.spaces import load_space
+from raysum.tune.search import _check, _claim, tune
+from raysum.tune.spaces import Job, load_space
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,45 @@ def test_lower_loss_is_better_and_mixes_are_ordered_by_letters():
     assert [t.name for t in ranked(space, trials)] == ["LGG", "LLG", "LLL"]
 
 
+GAINS = {"clear": [2.0, 3.0, 4.0, 5.0] * 5, "noise": [2.0, -3.0, 4.0, -2.0] * 5}  # of each of 20 examples, in ROUGE-2
+
+
+@pytest.mark.parametrize("gains", GAINS)
+@pytest.mark.parametrize(("tried", "present", "over"), [(0.4, 0.0, 0.0), (0.4, 0.8, 0.0), (0.0, 0.8, 0.8)])
+def test_a_beta_is_adopted_where_its_gain_is_more_than_noise(tmp_path, data, run, gains, tried, present, over):
+    run.set_decode({"beta": present, "alignment_when": "step"})
+    given = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}"]
+    more = "  decode.alignment_when: {grid: [final, step]}\n  decode.num_beams: {grid: [2]}\n"
+    job = _check(load_space(betas(tmp_path, [0.0, 0.4, 0.8], more), given))
+    wanted = GAINS[gains]
+    trials = [scored(job, tried, "final", [20.0 + gain for gain in wanted]), scored(job, over, "step", [20.0] * 20)]
+    found = adoption(job, trials, run.decode)
+    assert found.gain.value == pytest.approx(sum(wanted) / 20) and found.over == over
+    kept = {"decode.num_beams": 2}
+    if gains == "clear":
+        assert found.settings == kept | {"decode.beta": tried, "decode.alignment_when": "final"}
+        assert re.fullmatch(rf"gain \+3.50 \[\+3\..., \+[34]\...\] over beta {over:g}: adopted by the run", str(found))
+    else:
+        assert found.settings == kept | {"decode.beta": present, "decode.alignment_when": "step"}
+        noise = rf"gain \+0.25 \[-1\..., \+1\...\] over beta {over:g}: within noise, the run keeps beta {present:g}"
+        assert re.fullmatch(noise, str(found))
+    assert json.loads(json.dumps(found.to_dict()))["gain"]["low"] == found.gain.low
+
+
+def scored(job: Job, beta: float, when: str, rouge2: list[float]) -> Trial:
+    """A trial of the ``job`` whose examples have these scores."""
+    config = {"decode.num_beams": 2, "decode.beta": beta, "decode.alignment_when": when}
+    job.folder(f"{beta}").mkdir(parents=True)
+    pandas.DataFrame({"rouge2": rouge2}).to_parquet(job.folder(f"{beta}") / "scores.parquet")
+    return Trial(f"{beta}", config, {"rouge2": sum(rouge2) / len(rouge2)}, 1.0)
+
+
+def test_the_beta_that_a_run_has_is_not_compared_with_itself(tmp_path, data, run):
+    job = _check(load_space("beta", [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}"]))
+    found = adoption(job, [trial(0.0, 9.0)], run.decode)
+    assert (found.settings, found.gain, str(found)) == (trial(0.0, 9.0).config, None, "")
+
+
 @pytest.mark.parametrize("name", ["beta", "layer_mix"])
 def test_result_as_json_table_and_figure(tmp_path, name):
     from rich.console import Console
@@ -72,9 +114,12 @@ def test_result_as_json_table_and_figure(tmp_path, name):
     else:
         found = {"valid_loss": 2.5, "step": 9, "parameters": 23_000_000, "train_seconds": 61.2}
         trials = [Trial(mix, {"model.encoder": mix}, found, 1.0) for mix in ("L", "LG")]
-    result = SearchResult(space, trials, Run(tmp_path / "run"), 12.34)
+    adopted = Adoption({"decode.beta": 0.0}, Interval(0.02, -0.53, 0.51)) if name == "beta" else None
+    result = SearchResult(space, trials, Run(tmp_path / "run"), 12.34, adopted=adopted)
     values = json.loads(json.dumps(result.to_dict()))
     assert values["best"] == {"config": trials[0].config, "metrics": trials[0].metrics, "run": str(tmp_path / "run")}
+    gain = {"value": 0.02, "low": -0.53, "high": 0.51, "over": 0.0}
+    assert values.get("adopted") == ({"settings": {"decode.beta": 0.0}, "gain": gain} if adopted else None)
     assert len(values["trials"]) == len(trials) and values["seconds"] == 12.3
     console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(result.render())
@@ -85,6 +130,8 @@ def test_result_as_json_table_and_figure(tmp_path, name):
         if name == "beta"
         else re.search(r"2.5000 .* 23,000,000 .* 61 ", text)
     )
+    noise = "gain +0.02 [-0.53, +0.51] over beta 0: within noise, the run keeps beta 0"
+    assert (noise in " ".join(text.split())) == (name == "beta") and ("now used by" in text) == (name != "beta")
     plot(space, [t for t in trials if not t.error], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
@@ -124,15 +171,19 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
 
     from raysum.runtime.private import dashboard
 
-    space = betas(tmp_path, [0.0, 0.8], "  decode.alignment_when: {grid: [final, step]}\n")
+    space = betas(tmp_path, [0.4, 0.8], "  decode.alignment_when: {grid: [final, step]}\n")
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=6"]
     result = tune(space, *command)
     top = max(t.metrics["rouge2"] for t in result.trials)
     assert len(result.trials) == 4 and all(t.error is None and t.metrics["examples"] == 6 for t in result.trials)
     best = min(tuple(t.config.values()) for t in result.trials if t.metrics["rouge2"] == top)
     assert tuple(result.best.config.values()) == best
-    adopted = dict(zip(("beta", "alignment_when"), best, strict=True))
-    assert Run.resolve(tmp_path / "search").decode == run.config.decode.model_copy(update=adopted)
+    plain = evaluate(str(run.path), data.path, split="valid", limit=6, decode={"beta": 0.0}, out=tmp_path / "plain")
+    gain = result.adopted.gain  # over beta 0, which is no trial
+    assert gain.value == pytest.approx(top - next(iter(plain.systems.values()))["rouge2"])
+    told = {"beta": best[0], "alignment_when": best[1]} if gain.low > 0 else {}
+    assert Run.resolve(tmp_path / "search").decode == run.config.decode.model_copy(update=told)
+    assert json.loads((tmp_path / "search" / "best.json").read_text())["adopted"] == result.adopted.to_dict()
     assert (tmp_path / "search" / "search.png").is_file()
     actors, name = list_actors(address=dashboard(), limit=1000), "beta=0.8,alignment_when=step"
     assert {t.name for t in result.trials} <= {actor.name for actor in actors}
@@ -154,8 +205,6 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
 
 
 def test_a_search_goes_on_at_another_address_and_by_its_owner_only(tmp_path, data, run, monkeypatch):
-    from raysum.tune.search import _check, _claim
-
     def claim(*more: str) -> None:
         given = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", *more]
         _claim(_check(load_space("beta", given)))
@@ -244,7 +293,7 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
     best = Run.resolve(tmp_path / "search")
     assert best.path.name == result.best.name and best.alignment.latest().step == 3
     assert result.then.run.path == best.path and len(result.then.trials) == 2
-    assert best.decode.beta == result.to_dict()["then"]["best"]["config"]["decode.beta"]
+    assert best.decode.beta == result.to_dict()["then"]["adopted"]["settings"]["decode.beta"]
     assert (tmp_path / "search" / "search.png").is_file()
     assert gets_back_all_cpus()  # of the trials that were stopped, too
 

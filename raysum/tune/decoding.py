@@ -12,27 +12,43 @@ from raysum.data.rows import Row
 from raysum.decode.summary import Summary
 from raysum.evaluate.examples import read_examples
 from raysum.runtime.placement import share
-from raysum.tune.spaces import Job
+from raysum.tune.spaces import BETA, WHEN, Job
 
 if TYPE_CHECKING:
     import pandas as pd
 
-BETA, WHEN = "decode.beta", "decode.alignment_when"
+SCORES = "scores.parquet"  # of each example, in the folder of a trial
 _FIRST, _CHUNK = 16, 64  # examples before the first report, and between others: something is seen soon
 
 
 def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
-    """Scores the split chunk by chunk, in an actor that the dashboard shows under the trial's name."""
+    """Reports the means of what :func:`_scored` scores."""
     from ray import tune
 
-    name = tune.get_context().get_trial_name()
+    for found in _scored(job, tune.get_context().get_trial_name(), values, decoder):
+        tune.report(found)
+
+
+def trial_scores(job: Job, name: str, values: dict[str, Any]) -> "pd.DataFrame":
+    """The scores of each example that the trial ``name`` has saved; decoded and scored now where there are none."""
+    import pandas as pd
+
+    file = job.folder(name) / SCORES
+    if not file.is_file():
+        for _ in _scored(job, name, values, None):
+            pass
+    return pd.read_parquet(file)
+
+
+def _scored(job: Job, name: str, values: dict[str, Any], decoder: Any) -> Iterator[dict[str, Any]]:
+    """Scores the split chunk by chunk, in an actor that the dashboard shows under the trial's name."""
     tried = values if decoder else {}
     own = {"num_cpus": 0, "num_gpus": share("decoder", job.at_once).gpus}
     decoder = decoder or ray.remote(Decoder).options(**own).remote(job, values)
     scorer: Any = ray.remote(TrialScorer).options(name=name, num_cpus=1).remote(job, name)
     bounds = sorted({0, min(_FIRST, job.length), *range(_CHUNK, job.length, _CHUNK), job.length})
     for start, stop in pairwise(bounds):
-        tune.report(ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, tried))))
+        yield ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, tried)))
 
 
 class Decoder:
@@ -78,7 +94,7 @@ class TrialScorer:
         scores = pd.concat(self.parts, ignore_index=True)
         if len(scores) == len(self.rows):
             self.folder.mkdir(parents=True, exist_ok=True)
-            scores.to_parquet(self.folder / "scores.parquet", index=False)
+            scores.to_parquet(self.folder / SCORES, index=False)
         return means(scores, {self.metric})  # with more intervals TensorBoard would show three curves for each
 
 

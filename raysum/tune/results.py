@@ -9,6 +9,7 @@ from raysum.evaluate.table import cell
 from raysum.metrics.statistics import Figure
 from raysum.run import Run
 from raysum.runtime.shown import Shown
+from raysum.tune.adoption import Adoption
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label
 
@@ -51,15 +52,18 @@ class SearchResult(Shown):
     run: Run
     seconds: float
     then: "SearchResult | None" = None  # the search of the best run's decoding, where the space goes on with one
+    adopted: Adoption | None = None  # what the run of a decode space took over
 
     @property
     def best(self) -> Trial:
         return self.trials[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """``best`` (config, metrics, run), ``trials``, ``seconds``, and the same of the search that followed."""
+        """``best`` (config, metrics, run), ``trials``, ``seconds``; of a decode space what the run ``adopted`` (its
+        settings from now on, and the gain of beta); and the same of the search that followed."""
         best = {"config": self.best.config, "metrics": self.best.metrics, "run": str(self.run.path)}
         found = {"best": best, "trials": [asdict(trial) for trial in self.trials], "seconds": round(self.seconds, 1)}
+        found |= {"adopted": self.adopted.to_dict()} if self.adopted else {}
         return found | ({"then": self.then.to_dict()} if self.then else {})
 
     def to_pandas(self) -> "DataFrame":
@@ -84,9 +88,10 @@ class SearchResult(Shown):
         found = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
         best = self.best.name + f", though all have the same {metric}" * (len(found) == 1 < len(self.trials))
         sure = ", ± half of the 95 % interval" * any(f"{metric}_low" in trial.metrics for trial in self.trials)
+        told = f"; {self.adopted}" if str(self.adopted or "") else f", now used by {self.run.path}"
         table = Grid(
             title=f"{self.space.about}: trials by {metric}{sure}",
-            caption=f"best: {best}, now used by {self.run.path} ({self.seconds:.0f} s)",
+            caption=f"best: {best}{told} ({self.seconds:.0f} s)",
         )
         table.add_column("trial")
         for heading in (*(figure.label for figure in shown.values()), "seconds"):

@@ -22,6 +22,7 @@ from raysum.runtime.progress import say
 from raysum.runtime.remote import local
 from raysum.runtime.session import make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
+from raysum.tune.adoption import Adoption, adoption
 from raysum.tune.live import paged
 from raysum.tune.plots import plot
 from raysum.tune.record import Record
@@ -38,7 +39,8 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     ``values`` and ``key=value`` ``overrides`` also hold ``run`` for a decode space, config keys for all trials, and
     keys of the space itself. The same search on the same folder goes on where it stopped, and tries failed trials
     again. The best settings become the run's (RUN/decode.yaml), or the best run the search's (SEARCH/best.json); of
-    equal ones the smaller values. A space with ``then`` goes on with that run's attention predictor and decoding.
+    equal ones the smaller values. A beta becomes the run's only if it gains over beta 0 beyond noise. A space with
+    ``then`` goes on with that run's attention predictor and decoding.
     Raises UserError for a wrong space, key, run or dataset, and where every trial failed.
 
     >>> raysum.tune("beta", run="runs/pht", data="data", out="runs/beta", examples=50).to_pandas()
@@ -76,8 +78,9 @@ def _search(job: Job, started: float) -> SearchResult:
         plot(space.config, [trial for trial in trials if not trial.error], job.out / "search.png")
         run = job.run or Run.open(job.folder(best.name))
         then = _follow(job, run, space.then) if space.then else None
-        _adopt(job, best, run)
-    return SearchResult(space.config, trials, run, time.monotonic() - started, then)
+        adopted = adoption(job, trials, run.decode) if job.run else None
+        _adopt(job, best, run, adopted)
+    return SearchResult(space.config, trials, run, time.monotonic() - started, then, adopted)
 
 
 def _check(space: Space) -> Job:
@@ -181,13 +184,15 @@ def _follow(job: Job, run: Run, then: Space) -> SearchResult:
     return tune(str(job.space.config.then), *job.space.passed_on, **given, out=out)
 
 
-def _adopt(job: Job, best: Trial, run: Run) -> None:
-    """Make the best trial what `serve` and `summarize` use: its settings the run's, or its run the search's."""
-    if job.run:
-        found = job.space.resolve(best.config, base=run.decode).decode.model_dump(mode="json")
-        searched = {key.rpartition(".")[2] for key in best.config}
+def _adopt(job: Job, best: Trial, run: Run, adopted: Adoption | None) -> None:
+    """Make what was found what `serve` and `summarize` use: ``adopted`` settings the run's, or its run the search's."""
+    told: dict[str, Any] = {"config": best.config, "metrics": best.metrics}
+    if adopted:
+        found = job.space.resolve(adopted.settings, base=run.decode).decode.model_dump(mode="json")
+        searched = {key.rpartition(".")[2] for key in adopted.settings}
         trained_with, before = (each.model_dump(mode="json") for each in (run.config.decode, run.decode))
         kept = {key: value for key, value in before.items() if value != trained_with[key]}
         run.set_decode(kept | {key: found[key] for key in found if key in searched})
+        told["adopted"] = adopted.to_dict()
     path = run.place if job.run else os.path.relpath(run.path, job.out)
-    write_json(job.out / "best.json", {"config": best.config, "metrics": best.metrics, "run": path})
+    write_json(job.out / "best.json", {**told, "run": path})

@@ -20,6 +20,7 @@ from raysum.run import Run
 from raysum.systems import count_parameters
 from raysum.tune.schema import SpaceConfig
 
+BETA, WHEN = "decode.beta", "decode.alignment_when"  # the weight of attention alignment, and where it acts
 _DRAWS = 1000  # that may exceed the budget one after the other
 
 
