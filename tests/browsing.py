@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -59,13 +60,25 @@ class Page(HTMLParser):
             self.texts[self.section] = self.texts.get(self.section, "") + data
 
 
+def browse(url: str, profile: Path, *more: str) -> subprocess.CompletedProcess:
+    """The browser's run on ``url`` with an empty ``profile``: stdout has the page, stderr what its console says."""
+    quiet = ["--disable-quic", "--no-first-run", "--disable-sync", "--disable-background-networking"]
+    options = ["--headless", "--no-sandbox", "--disable-gpu", *quiet, "--disable-component-update"]
+    command = [str(BROWSER), *options, "--enable-logging=stderr", f"--user-data-dir={profile}", *more]
+    return subprocess.run([*command, "--dump-dom", url], capture_output=True, text=True, timeout=120, check=True)
+
+
 def look(file: Path, width: int, scheme: int, *more: str) -> tuple[dict, list[str], str]:
-    """What the page's own look at itself found, what was asked for over the network, what the browser said."""
-    log = file.with_name("net.json")
-    options = ["--no-sandbox", "--headless", "--disable-gpu", "--enable-logging=stderr", f"--log-net-log={log}"]
-    options += [f"--user-data-dir={file.with_name('profile')}", f"--blink-settings=preferredColorScheme={scheme}"]
-    command = [str(BROWSER), *options, f"--window-size={width},900", *more, "--dump-dom", file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    """What the page's own look at itself found, what it asked for over the network, what the browser said."""
+    profile = Path(tempfile.mkdtemp(prefix="profile-", dir=file.parent))
+    log = profile.with_name(f"{profile.name}.json")
+    options = [f"--log-net-log={log}", f"--blink-settings=preferredColorScheme={scheme}", f"--window-size={width},900"]
+    done = browse(file.as_uri(), profile, *options, *more)
     title = re.search(r"<title>(\{.*?\})</title>", done.stdout)
     assert title, done.stdout[:500]
-    return json.loads(title[1]), re.findall(r'"url":"([^"]+)"', log.read_text()), done.stderr
+    return json.loads(title[1]), requests_of_pages(log.read_text()), done.stderr
+
+
+def requests_of_pages(log: str) -> list[str]:
+    """The URLs that pages asked for: requests of the browser itself (updates, time, accounts) have no origin."""
+    return re.findall(r'"initiator":"(?!not an origin)[^\n]*?"url":"([^"]+)"', log)

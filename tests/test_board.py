@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from browsing import BROWSER, Page, look
+from browsing import BROWSER, Page, browse, look
 from factbook_data import write_factbook, write_run
 from fastapi.testclient import TestClient
 from processes import Command, free_port
@@ -452,10 +452,7 @@ def test_a_page_of_the_board_follows_without_being_loaded_again(folder, tmp_path
     try:
         while not server.started:
             time.sleep(0.01)
-        options = ["--no-sandbox", "--headless", "--disable-gpu", "--enable-logging=stderr"]
-        options += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=12000", "--dump-dom"]
-        command = [str(BROWSER), *options, f"http://127.0.0.1:{port}/"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        done = browse(f"http://127.0.0.1:{port}/", tmp_path / "profile", "--virtual-time-budget=12000")
     finally:
         server.should_exit = True
         thread.join()
