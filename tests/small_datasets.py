@@ -25,23 +25,26 @@ def write_dataset(
     seed: int = 0,
     graph: bool = False,
     references: int = 1,
+    kind: str = "summarization",
 ) -> Path:
-    """A summarization dataset of ``rows`` by split; targets repeat the first tokens of their sources.
+    """A dataset of ``rows`` by split; targets repeat the first tokens of their sources.
 
     With ``graph`` every paragraph has an edge of random weight to the next one. With ``references`` rows have one to so
-    many, in turn, each of other lengths and tokens.
+    many, in turn, each of other lengths and tokens. Labels of sentences and attention (``kind`` extraction and
+    alignment) are drawn.
     """
     path.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     vocabulary = Vocabulary.train([" ".join(rng.choice(_WORDS, 12)) for _ in range(400)], 200)
     recipe = Recipe(vocabulary_sha256=vocabulary.sha256, graph="similarity" if graph else "none")
-    writer = DatasetWriter(path, "summarization", recipe, vocabulary)
+    writer = DatasetWriter(path, kind, recipe, vocabulary)
     written = []
     for split, count in rows.items():
         made = [_row(rng, f"{split}-{i}", paragraphs, tokens, len(vocabulary)) for i in range(count)]
         if graph:
             made = [row | _edges(rng, len(row["paragraph_offsets"]) - 1) for row in made]
         made = [row | _others(rng, i % references, len(vocabulary)) for i, row in enumerate(made)]
+        made = [row | _learned(rng, len(row["paragraph_offsets"]) - 1) for row in made]
         for number, part in enumerate(np.array_split(np.arange(count), shards)):
             table = table_of([made[i] for i in part], writer.kind)
             written.append(writer.add(f"{split}-{number}", split, [table]))
@@ -88,6 +91,12 @@ def _others(rng: np.random.Generator, count: int, vocabulary: int) -> Row:
         "other_target_offsets": np.cumsum([0, *map(len, targets)] if targets else [], dtype=np.int32),
         "other_summaries": [f"other words {number}" for number in range(count)],
     }
+
+
+def _learned(rng: np.random.Generator, paragraphs: int, width: int = 16) -> Row:
+    share = rng.random(paragraphs)
+    embeddings = rng.normal(size=paragraphs * width).astype(np.float16)
+    return {"labels": rng.integers(0, 2, paragraphs), "embeddings": embeddings, "label": share / share.sum()}
 
 
 def _edges(rng: np.random.Generator, paragraphs: int) -> Row:

@@ -40,7 +40,7 @@ def test_a_layer_rounds_by_row():
 
 @pytest.mark.parametrize("name", [*MIXES, *SYSTEMS])
 def test_laid_out_layers_give_the_same(name, monkeypatch):
-    monkeypatch.setattr(linear, "_LEAST_MATRIX", 0)
+    monkeypatch.setattr(linear, "_LEAST_LAID_OUT", 0)
     tokens, laid_out, plain = targets(3), only_run(model(name)), model(name)
     assert not any(isinstance(module, nn.Linear) for module in laid_out.modules())
     with torch.inference_mode():

@@ -55,6 +55,12 @@ class TrainConfig(Section):
     recompute: bool = Field(
         False, description="layers keep their inputs alone and are computed again in backward: less memory, more time"
     )
+    check_hook_order: int = Field(
+        1,
+        ge=0,
+        description="first steps after which workers compare the order in which their gradients become ready, which "
+        "ZeRO-2 and ZeRO-3 rely on; 0 = none",
+    )
     window: Count = Field(64, description="row groups whose rows are bucketed by length together")
 
     @property

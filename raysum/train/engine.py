@@ -1,5 +1,7 @@
 """The DeepSpeed engine of a training, with fp32 sums of gradients, and the norm of the gradient at every stage."""
 
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -7,6 +9,7 @@ from torch import Tensor, distributed
 
 from raysum import systems
 from raysum.config.sections import OptimConfig
+from raysum.errors import UserError
 from raysum.models.adapters import adapt, is_adapter
 from raysum.models.recomputing import recompute_layers
 from raysum.run import Checkpoint
@@ -36,11 +39,9 @@ def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
     config = engine_config(brief.config, world, torch.cuda.is_available(), universal)
     groups = parameter_groups(objective, brief.config.optim, new)
     engine, *_ = deepspeed.initialize(model=objective, model_parameters=groups, config=config)
-    if engine.zero_optimization_stage() < 2:
-        # Stage 0 has no `grad_accum_dtype`; at stage 1 DeepSpeed 0.19 then tells a wrong norm of the first step.
+    if engine.zero_optimization_stage() == 0:  # which has no `grad_accum_dtype`
         for parameter in engine.module.parameters():
             parameter.grad_dtype = torch.float32
-    if engine.zero_optimization_stage() == 0:
         for state in engine.basic_optimizer.state.values():
             state["step"].zero_()  # in bf16 DeepSpeed has counted an empty step: a bias correction too late
     return engine
@@ -71,10 +72,51 @@ def parameter_groups(objective: Any, optim: OptimConfig, new: set[str]) -> list[
 
 
 def gradient_norm(engine: Any) -> Tensor | None:
-    """The norm of the summed gradient before an update by a plain optimizer; None where DeepSpeed tells it itself.
+    """The norm of the summed gradient before an update by a plain optimizer, else None.
 
-    Its wrapped optimizers do (all of ZeRO and of low precision), after the update.
+    DeepSpeed's own optimizers (of ZeRO and of low precision) have it after the update.
     """
-    if hasattr(engine.optimizer, "_global_grad_norm") or not engine.is_gradient_accumulation_boundary():
+    if engine.optimizer is not engine.basic_optimizer or not engine.is_gradient_accumulation_boundary():
         return None
     return torch.nn.utils.get_total_norm(p.grad for p in engine.module.parameters() if p.grad is not None)
+
+
+class HookOrder:
+    """Compares, in the first ``steps`` steps, the order in which gradients become ready on each rank.
+
+    ZeRO-2 and ZeRO-3 put gradients into flat buckets as they become ready, and add what ranks have at the same place.
+    If an autograd graph depends on the size of a rank's batch, they add gradients of different parameters.
+    """
+
+    def __init__(self, engine: Any, steps: int):
+        self._steps = steps if distributed.get_world_size() > 1 else 0
+        self._ready: list[str] = []
+        weights = engine.module.named_parameters() if self._steps else ()
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(partial(self._note, name))
+            for name, weight in weights
+            if weight.requires_grad
+        ]
+
+    def _note(self, name: str, _: Tensor) -> None:
+        self._ready.append(name)
+
+    def check(self) -> None:
+        """Compare the last step. Every rank calls it after each step, and all raise the same UserError, or none."""
+        if not self._steps:
+            return
+        orders: list[list[str]] = [[] for _ in range(distributed.get_world_size())]
+        distributed.all_gather_object(orders, self._ready)
+        for rank, order in enumerate(orders):
+            pairs = zip_longest(orders[0], order, fillvalue="nothing")
+            if found := next((pair for pair in pairs if pair[0] != pair[1]), None):
+                raise UserError(
+                    f"gradients become ready in different orders: rank 0 has {found[0]}, rank {rank} {found[1]}. "
+                    "The autograd graph of this model depends on the size of a batch, and ZeRO-2 and ZeRO-3 would add "
+                    "gradients of different parameters: mend the model, or set deepspeed.zero_optimization.stage=1"
+                )
+        self._ready.clear()
+        self._steps -= 1
+        if not self._steps:
+            for handle in self._hooks:
+                handle.remove()

@@ -166,7 +166,7 @@ def engine_config(config: Config, world: int, cuda: bool, universal: bool = Fals
     }
     if cuda and not any(key in config.deepspeed for key in _PRECISIONS):
         ours["bf16"] = {"enabled": True}
-    if config.deepspeed.get("zero_optimization", {}).get("stage", 0) > 1:  # below, engine.build_engine sees to it
+    if config.deepspeed.get("zero_optimization", {}).get("stage", 0):  # without ZeRO, engine.build_engine sees to it
         ours["data_types"] = {"grad_accum_dtype": "fp32"}
     return merge(ours, config.deepspeed)
 

@@ -13,7 +13,7 @@ from raysum.runtime.mirror import push_so_far
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
 from raysum.train.brief import Brief
-from raysum.train.engine import build_engine, gradient_norm
+from raysum.train.engine import HookOrder, build_engine, gradient_norm
 from raysum.train.optim import precision, rates
 from raysum.train.report import Meter, Reporter
 
@@ -27,6 +27,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
     checkpoint = run.latest()
     engine = build_engine(brief, checkpoint)
     state = resume(engine, brief, checkpoint)
+    order = HookOrder(engine, settings.check_hook_order)
     reporter.resume(state["step"])
     coming, meter, judged = load(state["step"]), Meter(engine.device, state), run.worths(settings)
 
@@ -44,6 +45,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
         if brief.stale(judged, done - 1):
             break
         used = step(engine, brief, done - 1, coming, meter)
+        order.check()
         last = done == settings.steps or meter.over(settings.minutes)
         wanted = brief.judges(done) or (last and brief.valid is not None)
         due = last or done % settings.save_every == 0 or wanted

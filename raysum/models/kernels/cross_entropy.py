@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysum.models.kernels.linear import linear
+from raysum.models.kernels.linear import product
 
 _CHUNK = 256  # target positions whose [V] scores exist at one time: 256 x 32,000 in fp32 are 33 MB
 
@@ -58,7 +58,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_odds = torch.zeros_like(odds) if gradients and odds is not None else None
         for start in range(0, len(gold), _CHUNK):
             rows, target = hidden[start : start + _CHUNK].to(dtype), gold[start : start + _CHUNK, None]
-            scores = linear(rows, matrix, None if bias is None else bias.to(dtype))
+            scores = product(rows, matrix, None if bias is None else bias.to(dtype))
             log_p = scores.log_softmax(1, dtype=torch.float32)
             log_gold = log_p.gather(1, target)
             whole = log_gold if odds is None else torch.logaddexp(log_gold, odds[start : start + _CHUNK, None])
@@ -80,9 +80,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias += difference.sum(0)
             narrow = difference.to(dtype)
-            grad_hidden[start : start + _CHUNK] = linear(narrow, matrix.T)
+            grad_hidden[start : start + _CHUNK] = product(narrow, matrix.T)
             if grad_weight is not None:
-                grad_weight += linear(narrow.T, rows.T)
+                grad_weight += product(narrow.T, rows.T)
         ctx.grads = (grad_hidden, grad_weight, grad_bias, None, grad_odds)
         ctx.dtypes = tuple(None if each is None else each.dtype for each in (hidden, weight, bias, None, odds))
         return loss

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from raysum.models.batch import Source
 from raysum.models.kernels.dropout import Dropout
@@ -58,12 +57,14 @@ class Ranker(nn.Module):
         return self.score(self.dropout(vectors)).squeeze(-1)
 
     def _states(self, lstm: nn.LSTM, source: Source) -> Tensor:
-        """Hidden states [S, E] of paragraphs one after the other."""
+        """Hidden states [S, E] of paragraphs one after the other.
+
+        Padding stands behind a paragraph and changes nothing before it. A packed sequence would have another autograd
+        graph where all lengths are equal, and ranks must agree (see ``kernels.linear``); it also trains half as fast.
+        """
         index, (rows, longest) = source.layout.in_paragraphs, source.layout.token_mask.shape
-        padded, lengths = scatter_padded(self.dropout(self.embedding(source.ids)), index, rows, longest), source.lengths
-        packed: PackedSequence = pack_padded_sequence(padded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=longest)
-        return states.flatten(0, 1).index_select(0, index)
+        padded = scatter_padded(self.dropout(self.embedding(source.ids)), index, rows, longest)
+        return lstm(padded)[0].flatten(0, 1).index_select(0, index)
 
     def _pooled(self, states: Tensor, source: Source) -> Tensor:
         """Maximum over each paragraph: [S, E] -> [P, E]."""
