@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 RANKER = "ranker.safetensors"  # a learned ranker, beside the vocabulary that it reads
 _STEP = "step-"
+_CHECKPOINT = re.compile(rf"{_STEP}[0-9]{{8,15}}")  # a copy beside it, such as step-00000006.bak, is none
 _OF_SYSTEM = "`raysum evaluate` writes one of that system with --out FOLDER; name that, or "
 _AVERAGE = re.compile("average:([1-9][0-9]{0,3})")
 
@@ -115,6 +116,11 @@ class Run:
         return cls.open(path)
 
     @property
+    def name(self) -> str:
+        """The folder's name, as UTF-8 whatever the locale, for tables and pages."""
+        return os.fsencode(self.path.name).decode(errors="replace")
+
+    @property
     def exists(self) -> bool:
         return (self.path / "config.yaml").is_file()
 
@@ -170,8 +176,8 @@ class Run:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest first."""
-        found = (Checkpoint(item) for item in self.checkpoint_folder.glob(f"{_STEP}*") if item.is_dir())
-        return sorted(found, key=lambda checkpoint: checkpoint.step)
+        named = (item for item in self.checkpoint_folder.glob(f"{_STEP}*") if _CHECKPOINT.fullmatch(item.name))
+        return sorted(map(Checkpoint, filter(Path.is_dir, named)), key=lambda checkpoint: checkpoint.step)
 
     def checkpoint_path(self, step: int) -> Path:
         return self.checkpoint_folder / f"{_STEP}{step:08d}"

@@ -63,7 +63,7 @@ class AutoResult(RunResult):
 
     @property
     def serve(self) -> str:
-        if self.best == self.run.path.name:
+        if self.best == self.run.name:
             return f"raysum serve {self.run.path}"
         place = self.run.path / EXTRACTOR if self.best == EXTRACTOR else self.best
         return f"raysum serve {place} --set words={self.words}"
@@ -76,7 +76,7 @@ class AutoResult(RunResult):
         from rich.console import Group
         from rich.text import Text
 
-        name, figure = self.run.path.name, FIGURES[self.figure].label
+        name, figure = self.run.name, FIGURES[self.figure].label
         lines = [f"{100 * self.invented:.0f} % of the summaries of {name} have a {self.kind} that no source has."]
         if self.best == name:
             lines.append(f"{name} has the highest {figure}, beyond doubt. Serve it with")
@@ -110,10 +110,10 @@ def compared(run: Run, dataset: Dataset) -> AutoResult:
     words = summary_words(dataset, limit)
     settings = extract_settings({"words": words})
     config = EvaluateConfig(data=dataset.address, split="valid", limit=limit)
-    own = Watched(run.path.name, summarizer, summarizer.settings)
+    own = Watched(run.name, summarizer, summarizer.settings)
     systems: list[System] = [own, *(Extracted(one, settings) for one in (*_extractor(run, dataset), *free))]
     evaluation = compare_systems(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
     learn(run, dataset, own.seen)
-    invented = evaluation.systems[run.path.name]["unsupported"] / evaluation.examples
+    invented = evaluation.systems[run.name]["unsupported"] / evaluation.examples
     kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # names are lower-cased like all else
     return AutoResult(run, evaluation, invented, words, kind)

@@ -26,6 +26,7 @@ from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.reproduce.config import ReproduceConfig
 from raysum.runtime.remote import as_named
+from raysum.runtime.streams import open_streams
 from raysum.serve.config import ServeConfig
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ add_teach(app)
 def main() -> None:
     """Run the command line: exit code 2 and one message for a mistake of the user's; SIGTERM ends it as Ctrl-C does,
     and so does a terminal that is closed, but under nohup."""
+    open_streams()
     terminated: list[int] = []
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 

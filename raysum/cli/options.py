@@ -113,7 +113,7 @@ def print_result(result: Any, as_json: bool) -> None:
         if one is None or one == []:
             continue
         if as_json:
-            print(json.dumps(one.to_dict(), ensure_ascii=False))
+            print(json.dumps(one.to_dict(), ensure_ascii=not sys.stdout.encoding.lower().startswith("utf")))
         else:
             from rich.console import Console
 

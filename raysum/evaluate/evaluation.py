@@ -89,7 +89,7 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
     reading = summarizer.settings.reading(run.config.source)
     if partly := unread_of(dataset, split, run.config.model, reading, DECODING, config.limit):
         say(partly)
-    name = run.path.name + ("+align" if summarizer.settings.beta else "")
+    name = run.name + ("+align" if summarizer.settings.beta else "")
     plain = Watched(name, summarizer, summarizer.settings)
     systems: list[System] = list(strategies(summarizer)) if config.terms else [plain]
     mean = None

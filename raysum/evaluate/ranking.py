@@ -38,7 +38,7 @@ def evaluate_ranker(run: Run, dataset: Dataset, split: str, config: EvaluateConf
     Of a cluster that has no more paragraphs than are taken all orders take the same, each in its own order.
     Raises UserError where the split has no references.
     """
-    orders = {run.path.name: learned(run, config, dataset)} | {"tf-idf": similarity, "LexRank": _central}
+    orders = {run.name: learned(run, config, dataset)} | {"tf-idf": similarity, "LexRank": _central}
     known = dataset.references(split)
     lines: list[dict[str, Any]] = []
     outputs: list[dict[str, Any]] = []

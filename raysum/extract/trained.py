@@ -19,7 +19,7 @@ class TrainedExtractive(Extractive):
     redundancy = 1.0  # as in the papers, where the best are taken as they are
 
     def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
-        self.name, self.how = run.path.name, "sentences of the highest scores first"
+        self.name, self.how = run.name, "sentences of the highest scores first"
         self.scorer = resolve_name(run.config.model.SCORER)(run, config, device)
 
     def row(self, cluster: Mapping[str, Any]) -> Any:

@@ -175,7 +175,7 @@ def read_training(run: Run) -> Trained:
     """The run without what takes longer to know: its parameters and evaluations."""
     checkpoints = run.checkpoints()
     return Trained(
-        name=run.path.name,
+        name=run.name,
         run=run,
         lines=_lines(run.metrics),
         predictor=_lines(run.alignment.metrics),
@@ -219,7 +219,7 @@ def _evaluation(path: Path, run: Run | None) -> Evaluated:
     rows = _rows(path, run, set(kept))
     order = [name for name in reasons if name in kept] or [*kept]
     examples = [Example(reasons.get(x, ""), kept[x], scores.get(x, {}), rows.get(x)) for x in order]
-    parts = (run.path.name, *path.parts[-2:]) if run else path.parts[-2:]
+    parts = (run.name, *path.parts[-2:]) if run else path.parts[-2:]
     return Evaluated(" / ".join(parts), path, table, words, examples)
 
 

@@ -2,11 +2,13 @@
 
 import codecs
 import json
+import math
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +96,7 @@ def check_vacant(out: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a whole file or nothing: to a neighbour first, which is on the disk before it is renamed."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
+    with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:  # names of files hold any bytes
         file.write(text)
         file.flush()
         os.fsync(file)
@@ -122,11 +124,32 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Raises UserError where the file is missing or broken."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return _loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the folder is incomplete") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} does not read as JSON ({error}); put back a copy, or make it again") from None
+
+
+class _TooLarge(ValueError):
+    """A number that no float holds."""
+
+
+def _loads(text: str | bytes) -> Any:
+    """``text`` as JSON. Raises ValueError if it is none, or holds a number that no float holds, such as 1e400."""
+    return json.loads(text, parse_float=_float, parse_int=_int)
+
+
+def _float(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise _TooLarge(f"the number {text:.20} is too large")
+    return value
+
+
+def _int(text: str) -> int:
+    if len(text) > sys.float_info.max_10_exp:
+        raise _TooLarge(f"a number of {len(text)} digits is too large")
+    return int(text)
 
 
 def converted(head: bytes, name: str | Path) -> str:
@@ -169,7 +192,10 @@ def read_lines(path: Path, wanted: bytes = b"", every: int = 1) -> Iterator[dict
                 end -= len(line)
                 if (not every or number % every) and end > 0 and wanted not in line and line.startswith(b"{"):
                     continue
-                found = next(parsed([line]), None)
+                try:
+                    found = _object(line)
+                except _TooLarge as error:
+                    raise UserError(f"{path}, line {number}: {error}; put back a copy, or remove that line") from None
                 if found is None and not line.startswith((b"{", b"\0")):  # zeros are what a crashed disk leaves
                     raise UserError(f"{path}, line {number} is no JSON object; put back a copy, or remove that line")
                 if found is not None:
@@ -179,12 +205,20 @@ def read_lines(path: Path, wanted: bytes = b"", every: int = 1) -> Iterator[dict
 def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The objects of lines of JSON, without those that are torn."""
     for line in lines:
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict):
-            yield found
+        with suppress(_TooLarge):
+            if (found := _object(line)) is not None:
+                yield found
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """The object of a line of JSON; None if it is torn. Raises _TooLarge as :func:`_loads`."""
+    try:
+        found = _loads(line)
+    except _TooLarge:
+        raise
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def save_tensors(tensors: "dict[str, Tensor]", path: Path, told: dict[str, str] | None = None) -> None:

@@ -98,7 +98,7 @@ def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
     found, *others = run.chosen(config.checkpoint)
     which = config.checkpoint if others else str(found.step)
     exact = config.model_copy(update={"run": str(run.path), "checkpoint": which})
-    health = Health(status="ok", run=run.path.name, step=found.step)
+    health = Health(status="ok", run=run.name, step=found.step)
     if run.config.model.extracts:
         extract_settings(run.extract.changed(config.decode))
         return exact, health, AT_ONCE, True
