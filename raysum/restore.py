@@ -12,7 +12,7 @@ from raysum import systems
 from raysum.errors import UserError
 from raysum.run import Run
 from raysum.runtime.checksums import check
-from raysum.runtime.storage import read_json
+from raysum.runtime.storage import load_tensors, open_tensors, read_json
 
 if TYPE_CHECKING:
     import torch
@@ -27,12 +27,10 @@ def restore(run: Run, checkpoint: str, device: "torch.device") -> Any:
 
     Raises UserError where there is no such checkpoint, or its weights are of another model.
     """
-    from safetensors.torch import load_file
-
     first, *others = run.chosen(checkpoint)
-    weights = load_file(first.weights)
+    weights = load_tensors(first.weights)
     for number, other in enumerate(others, 2):
-        for name, value in load_file(other.weights).items():
+        for name, value in load_tensors(other.weights).items():
             weights[name] += (value - weights[name]) / number
     return fill(systems.build(run.config.model), weights, first.weights).to(device).eval()
 
@@ -151,8 +149,6 @@ class Start:
 
         Raises UserError where that is neither, is of another vocabulary, or has no parameter in common.
         """
-        from safetensors import safe_open
-
         is_published = (Path(path).expanduser() / _PUBLISHED).is_file()
         donor = _published(path) if is_published else _run(path)
         if donor.vocabulary_sha256 != vocabulary_sha256:
@@ -161,7 +157,7 @@ class Start:
                 f"prepare the data with --vocab {donor.vocabulary}"
             )
         wanted = {name: list(value.shape) for name, value in systems.parameters(spec).items()}
-        with safe_open(str(donor.weights), "pt") as file:
+        with open_tensors(donor.weights) as file:
             found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
         serving = donor.serving([*found], spec)
         taken = {name: serving[name] for name in wanted if name in serving and found[serving[name]] == wanted[name]}
@@ -186,9 +182,7 @@ class Start:
 
     def apply(self, model: Any) -> None:
         """Put the weights that are taken over into ``model``."""
-        from safetensors.torch import load_file
-
-        weights = load_file(self.weights)
+        weights = load_tensors(self.weights)
         model.load_state_dict({name: weights[own] for name, own in self.taken.items()}, strict=False)
 
 

@@ -4,6 +4,7 @@ import math
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from raysum.config.loading import dump, merge, of_published, parse_yaml, read_te
 from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config, TrainConfig
 from raysum.errors import UserError
-from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, is_whole, seal
+from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, is_whole, seal, sealed
 from raysum.runtime.mirror import bring, pulled
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url, local, shown
@@ -84,6 +85,7 @@ class Run:
         self.vocabulary = self.path / "vocabulary.model"
         self.metrics, self.tensorboard = self.path / "metrics.jsonl", self.path / "tensorboard"
         self.evaluation, self.checkpoint_folder = self.path / "evaluation", self.path / "checkpoints"
+        self.judgements = self.path / "validations.json"
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
@@ -187,22 +189,61 @@ class Run:
         return next((c for c in reversed(self.checkpoints()) if c.resumable), None)
 
     def validations(self, name: str = "valid_loss") -> dict[int, float]:
-        """Validation loss, or what else has that ``name``, by step: the last word of metrics.jsonl on a step counts.
-        Raises UserError where that file does not read."""
+        """Validation loss, or another figure of that ``name``, by step: from validations.json, whose checksum shows
+        damage, or from metrics.jsonl for a run of a former version. Raises UserError if that file is damaged."""
+        found = self._judgements()
         try:
-            found = read_lines(self.metrics, name.encode(), 0)
-            return {int(one["step"]): float(one[name]) for one in found if name in one}
-        except (KeyError, TypeError, ValueError):
-            raise damaged(self.metrics, "has a validation that is no step and number") from None
+            return {step: float(one[name]) for step, one in found.items() if name in one}
+        except (OverflowError, TypeError, ValueError):
+            raise self._misjudged() from None
+
+    def _judgements(self) -> dict[int, dict[str, Any]]:
+        """The figures of all validations by step. Of several on one step the last one counts."""
+        found: dict[int, dict[str, Any]] = {}
+        try:
+            if not self.judgements.exists():
+                for line in read_lines(self.metrics, b'"valid_', 0):
+                    if figures := {name: value for name, value in line.items() if name.startswith("valid_")}:
+                        found.setdefault(int(line["step"]), {}).update(figures)
+                return found
+            told = check_sealed(read_json(self.judgements), self.judgements)["steps"]
+            return {int(step): dict(figures) for step, figures in told.items()}
+        except UserError as damage:
+            other = f", or remove it, to go by {self.metrics.name}" if self.judgements.exists() else ""
+            raise UserError(f"{damage}{other}") from None
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            raise self._misjudged() from None
+
+    def _misjudged(self) -> UserError:
+        file = self.judgements if self.judgements.exists() else self.metrics
+        return damaged(file, "has a validation that is no step and number")
+
+    def add_validation(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write what the checkpoint of ``step`` is judged by: the best one is selected by it."""
+        self._write_judgements({**self._judgements(), step: dict(figures)})
 
     def rewind(self, step: int) -> None:
-        """Remove from metrics.jsonl the lines of steps after ``step``, which training repeats, and torn lines."""
-        keep_lines(self.metrics, lambda line: not (isinstance(at := line.get("step"), int | float) and at > step))
+        """Remove what metrics.jsonl and validations.json have of steps after ``step``, which training repeats, and torn
+        lines."""
+        judged = self._judgements() if self.judgements.exists() else None
+
+        def is_kept(line: dict[str, Any]) -> bool:
+            at = line.get("step")
+            told = "valid_loss" in line and judged is not None and at not in judged  # of a killed writer: done again
+            return not told and not (isinstance(at, int | float) and at > step)
+
+        keep_lines(self.metrics, is_kept)
+        if judged is not None:
+            self._write_judgements({at: figures for at, figures in judged.items() if at <= step})
+
+    def _write_judgements(self, figures: Mapping[int, Mapping[str, float]]) -> None:
+        write_json(self.judgements, sealed({"steps": {str(step): figures[step] for step in sorted(figures)}}))
 
     def worths(self, settings: TrainConfig) -> dict[int, float]:
         """How good each validation is, by step. A training asks before its run has a config, so ``settings`` say by
         which metric."""
-        return {step: settings.worth(value) for step, value in self.validations(settings.judged_by).items()}
+        worths = {step: settings.worth(value) for step, value in self.validations(settings.judged_by).items()}
+        return {step: -math.inf if math.isnan(value) else value for step, value in worths.items()}
 
     def best(self) -> Checkpoint:
         """The checkpoint that ``train.best_by`` says is best; the newest where none was validated. It may be damaged.

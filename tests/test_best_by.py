@@ -81,6 +81,7 @@ def test_it_is_the_same_after_any_restart_and_patience_goes_by_it(data, judged, 
     lines = parts.metrics.read_text().splitlines(keepends=True)
     assert "valid_rouge1" in lines[-1]
     parts.metrics.write_text("".join(lines[:-1]))  # as if killed before its validation was written
+    parts.judgements.unlink()
     parts = fit(config(data, tmp_path / "parts", 10, best_by="rouge1"))
     assert validations(parts) == validations(judged) and parts.best().step == 4
     few = {"best_by": "rouge1", "patience": 2}

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.run import Run
-from raysum.runtime.checksums import SEAL
+from raysum.runtime.checksums import SEAL, seal
 from raysum.train.fit import train
 from raysum.tune.search import tune
 
@@ -147,12 +148,34 @@ def test_without_any_sound_weights_the_first_is_named(copy):
         Summarizer.load(str(copy / "run"))
 
 
+def formerly(damage: Damage) -> Damage:
+    """Of a run that was trained before validations had a checksum."""
+
+    def damaged(path: Path) -> None:
+        path.with_name("validations.json").unlink()
+        damage(path)
+
+    return damaged
+
+
+MEASURED = {
+    "5": b"5\n",
+    "binary": b"\xff\xfe\1\n",
+    "text": b'{"step": 12, "valid_loss": "low"}\n',
+    "infinite": b'{"step": 12, "valid_loss": 1e400}\n',
+    "huge": b'{"step": 12, "valid_loss": %s}\n' % (b"9" * 400),
+    "huge step": b'{"step": %s, "valid_loss": 1}\n' % (b"9" * 400),
+}
 RUN_FILES = [
     *all_of("config.yaml", edited=lambda path: path.write_text(path.read_text().replace("heads: 2", "heads: 4"))),
     *all_of("recipe.json", list=written("[]"), edited=edited(max_paragraphs=3)),
     *all_of("vocabulary.model"),
-    *((name, "metrics.jsonl", appended(content)) for name, content in (("5", b"5\n"), ("binary", b"\xff\xfe\1\n"))),
-    ("validation", "metrics.jsonl", appended(b'{"step": 12, "valid_loss": "low"}\n')),
+    *((name, "metrics.jsonl", formerly(appended(content))) for name, content in MEASURED.items()),
+    *((name, "validations.json", damage) for name, damage in BROKEN.items() if name != "gone"),
+    ("list", "validations.json", written("[]")),
+    ("edited", "validations.json", edited(steps={"8": {"valid_loss": 0.0}})),
+    ("nonsense", "validations.json", written('{"steps": {"eight": {"valid_loss": 1}}}')),
+    ("infinite", "validations.json", written('{"steps": {"8": {"valid_loss": 1e400}}}')),
     ("broken", "decode.yaml", written("beta: [")),
     ("binary", "decode.yaml", lambda path: path.write_bytes(b"\xff\xfe")),
     ("list", SEAL, written("[]")),
@@ -340,6 +363,40 @@ def test_a_torn_line_of_a_killed_writer_is_no_damage(copy):
     appended(b'{"step": 13, "valid_lo')(run.metrics)
     appended(b"\0" * 40)(run.metrics)
     assert run.best().step == 12
+
+
+def test_no_line_of_the_metrics_selects_another_checkpoint(copy):
+    run = Run(copy / "run")
+    before = run.metrics.read_bytes()
+    appended(b'{"step": 4, "valid_loss": 0.0}\n')(run.metrics)
+    assert run.best().step == 12 and run.validations()[4] > 1
+    run.metrics.write_bytes(before.replace(b"12", b"8"))
+    assert run.best().step == 12
+    (copy / "run" / "validations.json").unlink()  # as of a run that was trained formerly
+    run.metrics.write_bytes(before)
+    appended(b'{"step": 4, "valid_loss": 0.0}\n')(run.metrics)
+    assert run.best().step == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["step-6.bak", "step-6", "step-00000006.bak", "step-00000006 (copy)", "step-", "step-x"]
+)
+def test_only_folders_named_as_checkpoints_are_checkpoints(copy, name):
+    folder = copy / "run" / "checkpoints"
+    shutil.copytree(folder / "step-00000012", folder / name)
+    assert [checkpoint.step for checkpoint in Run(copy / "run").checkpoints()] == [4, 8, 12]
+    assert go_on(copy, 13).latest().step == 13 and (folder / name).is_dir()
+
+
+@pytest.mark.parametrize("size", [2**60, 2**63 + 1, 100, 2])
+def test_a_header_of_weights_that_is_no_header_is_named(copy, size):
+    step = copy / "run" / "checkpoints" / "step-00000012"
+    (step / "weights.safetensors").write_bytes(struct.pack("<Q", size) + b"[]")
+    seal(step)
+    with pytest.raises(
+        UserError, match=r"step-00000012/weights.safetensors cannot be read \(.*header.*put back a copy"
+    ):
+        Summarizer.load(str(copy / "run"))
 
 
 def test_what_goes_on_has_no_torn_line_in_its_metrics(copy):

@@ -190,7 +190,7 @@ def test_an_index_names_files_of_its_folder_alone(folder, edit, words):
 def test_a_header_of_another_size(folder, size):
     content = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(struct.pack("<Q", size) + content[8:])
-    refused(folder, "does not read")
+    refused(folder, "cannot be read")
 
 
 class Evil:

@@ -399,6 +399,7 @@ def test_a_training_ends_when_validation_gets_no_better_at_the_same_step_after_a
         parted = trained(f"to {stop}", patience=2, steps=stop)
         lines = parted.metrics.read_text().splitlines(keepends=True)
         parted.metrics.write_text("".join(lines[:-1]))
+        parted.judgements.unlink()
         parted = trained(f"to {stop}", patience=2)
         assert parted.latest().step == run.latest().step and parted.validations() == run.validations()
     assert losses(trained("run", patience=None)) == losses(whole)
@@ -427,7 +428,8 @@ def test_old_checkpoints_go_but_the_best_and_the_newest(data, tmp_path):
     run = fit(config(data, tmp_path / "run", train=settings))
     assert [(c.step, c.resumable) for c in run.checkpoints()] == [(8, True), (10, True)]
     with run.metrics.open("a") as metrics:
-        metrics.write(json.dumps({"step": 8, "valid_loss": 0.0}) + "\n" + '{"step": 9, "los')
+        metrics.write('{"step": 9, "los')
+    run.add_validation(8, {"valid_loss": 0.0})
     run = fit(config(data, tmp_path / "run", train=settings | {"steps": 16}))
     assert [(c.step, c.resumable) for c in run.checkpoints()] == [(8, False), (14, True), (16, True)]
     assert sorted(losses(run)) == list(range(1, 17)), "a torn line harms no other"

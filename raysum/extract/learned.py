@@ -16,6 +16,7 @@ from raysum.extract.trees import Trees
 from raysum.prepare.pipeline import sentence_row
 from raysum.run import Run
 from raysum.runtime.checksums import damaged
+from raysum.runtime.storage import load_tensors
 
 TABLES = ("words", "names")
 
@@ -24,14 +25,12 @@ class FeatureScorer:
     """What a trained extractor gives for each sentence of a row. Raises UserError where there is no such checkpoint."""
 
     def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
-        from safetensors.numpy import load_file
-
         if config.dtype != LoadConfig.model_fields["dtype"].default:
             raise UserError(f"dtype={config.dtype} is of matrices, and {run.path} is made of trees: leave it out")
         weights = run.checkpoint(config.checkpoint).weights
         self.vocabulary, self.recipe = Tokenizer.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
         try:
-            arrays = load_file(weights)
+            arrays = load_tensors(weights, "numpy")
             self._trees, self._tables = Trees.read(arrays), [arrays[name] for name in TABLES]
         except (KeyError, ValueError) as error:
             raise damaged(weights, f"holds no trained extractor ({error})") from None

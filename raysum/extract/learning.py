@@ -78,6 +78,8 @@ def train(config: Config) -> Run:
     }
     with writing(run.path):
         append_line(run.metrics, {"step": spec.trees, **losses})
+        if "valid_loss" in losses:
+            run.add_validation(spec.trees, {"valid_loss": losses["valid_loss"]})
         usual = int(statistics.median(example.words for example in known))
         run.set_extract({"words": usual, "redundancy": _REDUNDANCY})
         run.add_weights(spec.trees, {name: torch.from_numpy(array) for name, array in arrays.items()}, state)

@@ -24,6 +24,7 @@ from raysum.restore import fill, restore_ranker
 from raysum.run import RANKER, Run
 from raysum.runtime.checksums import damaged
 from raysum.runtime.placement import device
+from raysum.runtime.storage import open_tensors
 from raysum.systems import build, spec_class
 
 _AT_ONCE = 512  # paragraphs, to bound the memory
@@ -43,7 +44,6 @@ class LearnedRanker:
 
         Raises UserError where the ranker's file is missing or not the one that the recipe tells of.
         """
-        from safetensors import safe_open
         from safetensors.torch import load
 
         if recipe.ranker_sha256 is None:
@@ -52,7 +52,7 @@ class LearnedRanker:
         content = file.read_bytes() if file.is_file() else b""
         if hashlib.sha256(content).hexdigest() != recipe.ranker_sha256:
             raise damaged(file, "is not the ranker that paragraphs were put in order with" if content else "is missing")
-        with safe_open(str(file), "pt") as opened:
+        with open_tensors(file) as opened:
             told = json.loads(opened.metadata()[_TOLD])
         model = fill(build(spec_class(told["model"]["system"])(**told["model"])), load(content), file)
         return cls(model.to(where or device()).eval(), Tokenizer.load(vocabulary), recipe.normalize, told["tokens"])

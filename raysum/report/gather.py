@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pandas as pd
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from raysum.data.dataset import MANIFEST, Dataset
 from raysum.decode.summary import Sentence
@@ -18,33 +18,50 @@ from raysum.runtime.mirror import pulled
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, read_lines
 from raysum.systems import count_parameters
-from raysum.tune.record import Searched, read_search
+from raysum.tune.record import Figures, Number, Searched, is_finite, read_search
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _WHOLE = 4 << 20  # bytes of metrics.jsonl that are read whole: some 20,000 lines
 _COLUMNS = ["id", "title", "text", "document", "paragraph", "char_start", "source"]
 
 
+_Count = Annotated[int, Field(ge=0, le=10**15)]
+_Seconds = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
+_Figure = Annotated[Number | None, BeforeValidator(lambda value: value if is_finite(value) else None)]
+
+
 class Line(BaseModel):
     """One of metrics.jsonl: of some steps of training, or of a validation."""
 
-    step: int
-    loss: float | None = None
-    valid_loss: float | None = None
-    lr: float | None = None
-    tokens_per_s: float | None = None
-    seconds: float | None = None
-    grad_norm: float | None = None
-    peak_rss_mb: float | None = None
+    step: _Count
+    loss: _Figure = None
+    valid_loss: _Figure = None
+    lr: _Figure = None
+    tokens_per_s: _Figure = None
+    seconds: _Seconds | None = None
+    grad_norm: _Figure = None
+    peak_rss_mb: _Figure = None
+
+
+class State(BaseModel, extra="allow"):
+    """state.json of a checkpoint."""
+
+    step: _Count = 0
+    seconds: _Seconds = 0.0
+    source_tokens: _Count = 0
+    target_tokens: _Count = 0
+    padding: _Count = 0
+    stepped: _Seconds = 0.0
+    waited: _Seconds = 0.0
 
 
 class Table(BaseModel):
     """table.json."""
 
-    systems: dict[str, dict[str, float]]
-    differences: dict[str, dict[str, float]] = {}
+    systems: dict[str, Figures]
+    differences: dict[str, Figures] = {}
     protocol: str = ""
-    examples: int
+    examples: _Count
     how: dict[str, str] = {}
 
 
@@ -181,7 +198,9 @@ def read_training(run: Run) -> Trained:
         predictor=_lines(run.alignment.metrics),
         parameters=0,
         best=run.best().step if checkpoints else None,
-        state=checkpoints[-1].state if checkpoints else {},
+        state=_checked(State, checkpoints[-1].state, checkpoints[-1].path / "state.json").model_dump()
+        if checkpoints
+        else {},
         evaluations=[],
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.runtime.storage import read_json, write_json
+from raysum.runtime.storage import open_tensors, read_json, write_json
 
 SEAL = "checksums.json"
 _OWN = "crc32"  # of the file that tells the checksums: over the rest of what it tells
@@ -35,6 +35,8 @@ def check(folder: Path, *parts: str) -> None:
     Without a seal, as of former versions, a part must be there and read as what its name says.
     """
     told = check_sealed(read_json(folder / SEAL), folder / SEAL).get("files") if (folder / SEAL).exists() else None
+    if not isinstance(told, dict | None) or not all(isinstance(one, dict) for one in (told or {}).values()):
+        raise damaged(folder / SEAL, "holds no checksums of files")
     for part in parts:
         if told is not None and (inside := [name for name in told if name == part or name.startswith(f"{part}/")]):
             for name in inside:
@@ -100,16 +102,14 @@ def _own(values: Mapping[str, Any]) -> int:
 
 def _check_form(path: Path) -> None:
     """Raises UserError where a file is not of the form that its name says: what can be told without a checksum."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         if path.suffix == ".safetensors":
-            with safe_open(str(path), "pt"):
+            with open_tensors(path):
                 pass
         elif path.suffix == ".pt" and (torn := zipfile.ZipFile(path).testzip()):
             raise damaged(path, f"is damaged at {torn}")
         elif path.suffix == ".json":
             check_sealed(read_json(path), path)
         path.stat()
-    except (OSError, SafetensorError, zipfile.BadZipFile) as error:
+    except (OSError, zipfile.BadZipFile) as error:
         raise damaged(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None

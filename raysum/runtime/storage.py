@@ -221,6 +221,24 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+@contextmanager
+def open_tensors(path: Path, framework: str = "pt") -> Iterator[Any]:
+    """A file of safetensors, opened to read its header and its tensors. Raises UserError if it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework) as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be read ({error}); put back a copy of it") from None
+
+
+def load_tensors(path: Path, framework: str = "pt") -> dict[str, Any]:
+    """All tensors of a file of safetensors, as torch's or numpy's. Raises UserError if it is damaged."""
+    with open_tensors(path, framework) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+
+
 def save_tensors(tensors: "dict[str, Tensor]", path: Path, told: dict[str, str] | None = None) -> None:
     """A file of safetensors, for whoever may read what this user writes; the library keeps it to its owner.
 

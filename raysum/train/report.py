@@ -171,6 +171,8 @@ class Reporter:
         self.latest |= line
         if self.first:
             append_line(self.run.metrics, line)
+            if figures := {name: value for name, value in line.items() if name.startswith("valid_")}:
+                self.run.add_validation(line["step"], figures)
             for name in line.keys() - {"step", "batch_hash"}:
                 self._draw(line["step"], summary=scalar(name, line[name]))
             if self._board is not None:

@@ -3,14 +3,15 @@
 Ray Tune's own files come into the folder late. They tell of searches of former versions, which have no such record.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from raysum.config.loading import parse_yaml, read_text
 from raysum.config.problems import validate
@@ -28,16 +29,29 @@ _COSTS = ("valid_loss", "step", "parameters", "train_seconds", "examples")  # of
 _KEPT = {*_COSTS, *(key + end for key in FIGURES for end in ("", "_low", "_high"))}
 
 
+def is_finite(value: Any) -> bool:
+    """Whether a figure is not that of a training that diverges."""
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _known(figures: Any) -> Any:
+    return {name: one for name, one in figures.items() if is_finite(one)} if isinstance(figures, dict) else figures
+
+
+Number = Annotated[float, Field(ge=-1e30, le=1e30)]  # no chart fails on it
+Figures = Annotated[dict[str, Number], BeforeValidator(_known)]
+
+
 class Line(BaseModel):
     """Of the record: that a search began (again) with so many trials, or what one of its trials did."""
 
-    time: float  # seconds since 1970
-    begun: int | None = None
+    time: float = Field(ge=0, le=1e12, allow_inf_nan=False)  # seconds since 1970
+    begun: int | None = Field(None, ge=0, le=10**9)
     trial: str = ""
     state: str = "running"  # or ended, failed
     config: dict[str, Any] = {}
-    seconds: float = 0.0
-    metrics: dict[str, float] = {}
+    seconds: float = Field(0.0, ge=0, le=1e10, allow_inf_nan=False)
+    metrics: Figures = {}
     error: str | None = None
 
 

@@ -4,7 +4,6 @@ In population-based training (Jaderberg et al. 2017) trials that fall behind go 
 Tune's checkpoints hold no weights, only where they are: the run of a trial and a step.
 """
 
-import json
 import shutil
 import tempfile
 from functools import partial
@@ -17,7 +16,7 @@ from ray.tune.schedulers import PopulationBasedTraining
 from ray.tune.search.sample import Domain
 
 from raysum.run import Run
-from raysum.runtime.storage import read_json, read_lines, write_json, write_text
+from raysum.runtime.storage import read_json, write_json
 from raysum.systems import count_parameters
 from raysum.tune.schema import Values
 from raysum.tune.spaces import Job
@@ -128,8 +127,10 @@ def copy(donor: Run, step: int, run: Run) -> None:
     shutil.rmtree(run.path, ignore_errors=True)
     arrived = run.checkpoint_folder / ".partial-inherited"
     shutil.copytree(chosen.path, arrived)
-    lines = (json.dumps(line) + "\n" for line in read_lines(donor.metrics) if line["step"] <= chosen.step)
-    write_text(run.metrics, "".join(lines))
+    for file in (donor.metrics, donor.judgements):
+        if file.exists():
+            shutil.copyfile(file, run.path / file.name)
+    run.rewind(chosen.step)
     arrived.replace(run.checkpoint_path(chosen.step))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from raysum.errors import UserError
 from raysum.importing.torch_file import array_of, read_tensors
+from raysum.runtime.storage import open_tensors
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -51,11 +52,6 @@ def _read(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     if path.suffix != ".safetensors":
         yield from read_tensors(path).items()
         return
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), "pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                yield name, array_of(name, file.get_tensor(name), path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} does not read ({error}); copy it again") from None
+    with open_tensors(path) as file:
+        for name in file.keys():  # noqa: SIM118
+            yield name, array_of(name, file.get_tensor(name), path)
