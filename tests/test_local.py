@@ -1,6 +1,7 @@
 """A Ray of our own: who can reach it, what is left of it, and what is said where it does not start."""
 
 import glob
+import json
 import os
 import re
 import socket
@@ -13,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 from small_datasets import write_dataset
+from teaching_server import teaching
 
+import raysum
 from raysum.config.loading import load_config
 from raysum.errors import UserError
 from raysum.runtime import local
@@ -124,6 +127,24 @@ def test_a_ray_that_does_not_start_in_time_is_one_message_and_is_stopped():
     said, left = done.stdout.splitlines()
     assert said.startswith("Ray did not start on this machine (The current node timed out during startup")
     assert "logs are in" in said and left == "0"
+    assert "train.workers" not in said  # a setting of training alone
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Ray takes TMPDIR on Linux")
+@pytest.mark.parametrize("verb", ["prepare", "teach"])
+def test_without_ray_one_process_does_the_work(tmp_path, monkeypatch, capsys, verb):
+    rows = [{"title": f"Town {n}", "documents": [f"Town {n} has a river and {n} bridges."]} for n in range(40)]
+    (tmp_path / "towns.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(f"raysum.{verb}.job._SMALL", 0)  # as if these were gigabytes
+    with teaching() as server:
+        monkeypatch.setenv("TMPDIR", "/" + "x" * 60)
+        if verb == "prepare":
+            made = raysum.prepare(tmp_path / "towns.jsonl", tmp_path / "data", pieces=60)
+            assert made.dataset.rows("train") == 40
+        else:
+            assert raysum.teach(tmp_path / "towns.jsonl", tmp_path / "taught.jsonl", server.url, "tiny").taught == 40
+    told = capsys.readouterr().err
+    assert told.count("one process does the work, without Ray: TMPDIR=") == 1 and "train.workers" not in told
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray takes TMPDIR on Linux")

@@ -3,7 +3,6 @@
 import reprlib
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -36,7 +35,7 @@ from raysum.run import Run
 from raysum.runtime.lease import leased
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import local
-from raysum.runtime.session import ray_session
+from raysum.runtime.session import optional_session
 from raysum.runtime.shown import Shown
 from raysum.runtime.storage import new_folder
 
@@ -72,7 +71,7 @@ class PrepareResult(Shown):
 
 
 def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **settings: Any) -> PrepareResult:
-    """Make the dataset ``out`` of files and folders of raw clusters: large ones on Ray, which is ended again.
+    """Make the dataset ``out`` of files and folders of raw clusters: large ones on Ray, if it starts.
 
     ``settings`` are those of :class:`PrepareConfig`: without ``vocab`` one is trained on the train split, ``normalize``
     is by default what the vocabulary needs; a run as ``ranker`` brings both, and is kept beside the vocabulary.
@@ -108,8 +107,7 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
             with new_folder(place, partial(goes_on, job=job)) as folder:
                 writer = _writer(folder, found, config, given, ranker)
                 begin(folder, job)
-                on_ray = config.address is not None or not is_small
-                with ray_session(config.address) if on_ray else nullcontext():
+                with optional_session(config.address, config.address is not None or not is_small) as on_ray:
                     write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
         publish(place, job)
     return PrepareResult(Dataset.open(config.out), time.monotonic() - began)
@@ -138,6 +136,8 @@ def _say_idle(sources: list[RawSource], shape: Shape) -> None:
         looked = sum(1 for _ in islice(chain.from_iterable(source.records() for source in sources), _LOOKED))
         for told in shape.idle():
             say(f"{told} in the {looked} rows looked at" if looked == _LOOKED else f"{told} in any row")
+        if told := shape.joined_summaries():
+            say(told)
 
 
 def _given(vocabulary: Tokenizer | None, ranker: Run | None) -> Iterator[str]:

@@ -36,24 +36,30 @@ _SOCKET = f"/ray/session_2026-11-22_05-42-14_534597_{os.getpid()}/sockets/plasma
 _LONGEST = 107 - len(_SOCKET)  # bytes: the path of a socket has no more
 
 
+class NotStartedError(UserError):
+    """Ray did not start on this machine."""
+
+
 def check_temporary() -> None:
-    """Raises UserError where Ray cannot keep its files and sockets in the folder for temporary files."""
+    """Raises NotStartedError where Ray cannot keep its files and sockets in the folder for temporary files."""
     name = next((name for name in ("RAY_TMPDIR", "TMPDIR") if name in os.environ and sys.platform == "linux"), None)
     folder = os.environ[name] if name else "/tmp"
     told = f"{name}={folder}" if name else folder
     if len(os.fsencode(os.path.abspath(folder))) > _LONGEST:
-        raise UserError(f"{told} is too long a path for Ray's sockets; set TMPDIR to one of at most {_LONGEST} bytes")
+        raise NotStartedError(
+            f"{told} is too long a path for Ray's sockets; set TMPDIR to one of at most {_LONGEST} bytes"
+        )
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b" " * 4096)
     except OSError as error:
-        raise UserError(
+        raise NotStartedError(
             f"Ray cannot keep its files in {told} ({error.strerror}); set TMPDIR to a folder that can be written"
         ) from None
 
 
 def start_local(cpus: float | None, purpose: str) -> None:
-    """Start Ray with at least ``cpus``, by accounting only. Raises UserError where it does not start."""
+    """Start Ray with at least ``cpus``, by accounting only. Raises NotStartedError where it does not start."""
     import ray
 
     check_temporary()
@@ -87,9 +93,10 @@ def start_local(cpus: float | None, purpose: str) -> None:
             taken = re.search("already occupied|already in use", str(error))
             if not taken or attempt == _STARTS:
                 logs = f"; its logs are in {folder}/logs" if folder else ""
-                raise UserError(
-                    f"Ray did not start on this machine ({reason(error)}){logs}; try again when it is less busy, "
-                    "or do without it (train.workers=0)"
+                without = ", or train without Ray (train.workers=0)" if purpose == "train" else ""
+                raise NotStartedError(
+                    f"Ray did not start on this machine ({reason(error)}){logs}; "
+                    f"try again when it is less busy{without}"
                 ) from None
             shutil.rmtree(folder or "", ignore_errors=True)
             port += 1

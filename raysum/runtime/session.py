@@ -5,12 +5,13 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.local import check_temporary, reason, signals_held, start_local, stop_local
+from raysum.runtime.local import NotStartedError, check_temporary, reason, signals_held, start_local, stop_local
 from raysum.runtime.private import same_modules
+from raysum.runtime.progress import say
 from raysum.runtime.silence import quiet_ray
 
 # Ray reads these when it is imported or started. Workers inherit them.
@@ -108,3 +109,19 @@ def ray_session(address: str | None = None, cpus: float | None = None, purpose: 
         raise
     finally:
         stop_local(keep_logs=failed)
+
+
+@contextmanager
+def optional_session(address: str | None, wanted: bool) -> Iterator[bool]:
+    """Ray for the length of the block if it is ``wanted`` and, without an ``address``, starts; whether it is there.
+
+    One line says why Ray did not start. Raises UserError where ``address`` does not answer.
+    """
+    with ExitStack() as stack:
+        if wanted:
+            try:
+                stack.enter_context(ray_session(address))
+            except NotStartedError as error:
+                say(f"one process does the work, without Ray: {error}")
+                wanted = False
+        yield wanted

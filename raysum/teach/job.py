@@ -11,7 +11,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.runtime.lock import held
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import local
-from raysum.runtime.session import ray_session
+from raysum.runtime.session import optional_session
 from raysum.runtime.silence import quiet_data
 from raysum.runtime.storage import check_here
 from raysum.teach.answers import Answer, Answers, answers_in
@@ -68,8 +68,8 @@ def teach(
             known, todo = len(answers), _to_teach(found, task, answers, tally, Earlier(path))
         missing, spent = dict[str, str](), False
         if todo and not tally.ends_it:
-            on_ray = config.address is not None or sum(source.size for source in found) > _SMALL
-            with ray_session(config.address) if on_ray else nullcontext():
+            is_large = sum(source.size for source in found) > _SMALL
+            with optional_session(config.address, config.address is not None or is_large) as on_ray:
                 ask = _ask_on_ray if on_ray else _ask_here
                 with closing(ask(found, task, todo, tally)) as outcomes:
                     missing, spent = _followed(outcomes, len(todo))
