@@ -258,6 +258,54 @@ def test_a_stray_file_beside_folders_of_splits_is_left_out_and_named(towns, caps
     assert f"{towns}: left out: README.txt" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "ndjson", "csv", "tsv.gz", "parquet", "arrow", "json"])
+def test_a_repository_is_refused_with_the_folder_that_has_rows(tmp_path, suffix):
+    place = tmp_path / "repository"
+    for name in ("README.md", "LICENSE.txt", "CHANGELOG.md", "requirements.txt", "setup.py", ".gitattributes"):
+        place.mkdir(exist_ok=True)
+        (place / name).write_text("About the data.")
+    (place / "dataset_info.json").write_text("{}")
+    with pytest.raises(
+        UserError, match=r"repository holds no documents, but files about it \(CHANGELOG.md, LICENSE.txt"
+    ):
+        find_sources([place])
+    (place / "data" / "en").mkdir(parents=True)
+    (place / "data" / "en" / f"train.{suffix}").write_text("rows")
+    with pytest.raises(UserError, match="repository holds its files of rows in .*repository/data/en: name that in pl"):
+        find_sources([place])
+    if suffix != "json":
+        (place / "package.json").write_text("{}")
+        with pytest.raises(UserError, match="repository holds its files of rows in .*repository/data/en: name that in"):
+            find_sources([place])
+        (place / "package.json").unlink()
+    (place / "data" / f"all.{suffix}").write_text("rows")
+    (place / "data" / "README.md").write_text("More about the data.")
+    for name in ("notes.md", "docs/guide.md", "docs/README.md", "examples/use.txt"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text("How to use it.")
+        if suffix != "json":  # such a file beside documents may be a setting
+            with pytest.raises(
+                UserError, match="repository holds its files of rows in [^ ]*repository/data: name that"
+            ):
+                find_sources([place])
+
+
+def test_datasets_and_runs_beside_clusters_are_left_out(towns):
+    for name, files in {"data": ["manifest.json", "train.parquet"], "run": ["config.yaml", "metrics.jsonl"]}.items():
+        (towns / "made" / name).mkdir(parents=True)
+        for file in files:
+            (towns / "made" / name / file).write_text("{}")
+    assert clusters_of(towns) == [("c1", 2), ("c2", 2), ("c3", 2)]
+
+
+def test_a_readme_is_no_document_of_a_cluster(towns, capsys):
+    for file in ("README.md", "LICENSE-MIT.txt", "Readme.de.txt", "citations.txt", "license dispute.txt"):
+        (towns / "c1" / file).write_text("About this town.")
+    assert clusters_of(towns) == [("c1", 4), ("c2", 2), ("c3", 2)]
+    told = "left out: c1/LICENSE-MIT.txt, c1/README.md, c1/Readme.de.txt; documents are .txt"
+    assert told in (said := capsys.readouterr().err) and ", but no README and the like" in said
+
+
 def test_what_may_be_clusters_or_not_is_refused_with_both_named(towns):
     (towns / "metadata.csv").write_text("name,year\nc1,2001\n")
     with pytest.raises(UserError, match=r"holds files \(metadata.csv\) and folders of documents \(c1, c2, c3\); name"):

@@ -9,6 +9,7 @@ import csv
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,15 @@ from raysum.errors import UserError
 from raysum.prepare.config import split_of
 from raysum.prepare.documents.read import SUFFIXES
 from raysum.prepare.sources.fetched import as_asked, head, origin, placed, present, stand_in
-from raysum.prepare.sources.folders import cluster_folders, document_folders, listed, parted, read_folder, unclear
+from raysum.prepare.sources.folders import (
+    cluster_folders,
+    document_folders,
+    is_about,
+    listed,
+    parted,
+    read_folder,
+    unclear,
+)
 from raysum.prepare.sources.formats import FORMATS, TOLD, format_of, named
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.shape import Shape
@@ -34,6 +43,8 @@ _NO_TEXT = {  # what files begin with that have the name of a text
 }
 _SEVERAL = 2  # folders of documents that are clusters rather than what lies beside rows
 _SHOWN = 5  # names in a line
+_DEEPEST = 3  # levels of folders in which files of rows are looked for
+_WRITTEN = {"manifest.json", "config.yaml", "table.json", "search.yaml"}  # by raysum, with files that look like rows
 _SAMPLES = Path(__file__).parents[2] / "samples"
 
 
@@ -147,7 +158,7 @@ def _check_text(begin: bytes, path: Path) -> None:
 def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     """Its data files; or itself, when its folders hold documents; or else what its folders train, valid, test hold."""
     _check_raw(folder, folder)
-    files = [item for item in listed(folder) if not item.is_dir() and named(item) and item.name not in _OF_ARROW]
+    files = [item for item in listed(folder) if _has_rows(item)]
     inner = document_folders(folder)
     # A .json file beside others, or beside clusters, tells about them.
     rows = [item for item in files if item.suffix != ".json"] or (files if len(inner) < _SEVERAL else [])
@@ -156,9 +167,16 @@ def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     if rows and (beside := [item.name for item in files if item not in rows]):
         told = f"{folder}: {', '.join(beside)} is not read, as there are files of rows beside; name it if it has rows"
         _say_once(as_asked(told))
-    splits = [item for item in listed(folder) if item.is_dir() and split_of(item.name)]
+    folders = [item for item in listed(folder) if item.is_dir()]
+    splits = [item for item in folders if split_of(item.name)]
     clusters = [] if rows else cluster_folders(folder, inner)
-    if clusters == [folder] and any(cluster_folders(item) for item in splits):
+    if rows or clusters or not splits:
+        # One folder of documents may be what tells of the rows; several are clusters. A .json file may tell of others.
+        looked = folders if len(clusters) < _SEVERAL else [item for item in folders if item not in clusters]
+        if all(item.suffix == ".json" for item in rows):
+            _check_below(folder, looked, ".json" if rows or clusters else "")
+    about = [item.name for item in listed(folder) if is_about(item) and not item.is_dir()]
+    if any(cluster_folders(item) for item in splits) if clusters == [folder] else about and splits and not clusters:
         _say_left_out(folder, [item.name for item in listed(folder) if item not in splits])
     elif clusters:
         documents, left_out = parted(folder, clusters)
@@ -166,15 +184,50 @@ def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
         size = sum(file.stat().st_size for file in documents if file.is_file())
         return [RawSource(folder, _split_in_name(folder), read_folder, size)]
     if not rows and not splits:
+        if about:
+            raise UserError(
+                f"{folder} holds no documents, but files about it ({_shown(about)}); name the files to read"
+            )
         kinds = f"neither files of clusters ({TOLD}) nor folders of documents ({', '.join(SUFFIXES)})"
         raise UserError(f"{folder} holds {kinds}")
     return [source for item in rows or splits for source in _expand(item, shape)]
 
 
+def _check_below(folder: Path, inner: list[Path], ignored: str) -> None:
+    """Raises UserError naming the folders in ``inner``, and in these, that hold files of rows; those with the suffix
+    ``ignored`` do not count, nor what raysum has written."""
+    found, level = list[Path](), inner
+    for _ in range(_DEEPEST):
+        inside = [(one, _listed(one)) for one in level]
+        inside = [(one, items) for one, items in inside if _WRITTEN.isdisjoint(item.name for item in items)]
+        rows = [one for one, items in inside if any(_has_rows(item) and item.suffix != ignored for item in items)]
+        found += rows
+        level = [item for one, items in inside if one not in rows for item in items if item.is_dir()]
+    if found:
+        raise UserError(
+            f"{folder} holds its files of rows in {_shown(list(map(str, found)))}: name that in place of {folder}, or "
+            "move it elsewhere if it is not the data"
+        )
+
+
+def _listed(folder: Path) -> list[Path]:
+    with suppress(PermissionError):  # such as lost+found
+        return listed(folder)
+    return []
+
+
+def _has_rows(item: Path) -> bool:
+    return bool(named(item)) and item.name not in _OF_ARROW and not item.is_dir()
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+
+
 def _say_left_out(folder: Path, names: list[str]) -> None:
     if names:
-        shown = ", ".join(names[:_SHOWN]) + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
-        _say_once(as_asked(f"{folder}: left out: {shown}; documents are {', '.join(SUFFIXES)}"))
+        but = ", but no README and the like" * any(is_about(Path(name)) for name in names)
+        _say_once(as_asked(f"{folder}: left out: {_shown(names)}; documents are {', '.join(SUFFIXES)}{but}"))
 
 
 @cache

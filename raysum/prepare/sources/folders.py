@@ -13,15 +13,20 @@ from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record
 
 _TOLD = "title"
 _SUMMARY = re.compile(r"summary([.-]\d+)?")
+# Names, up to the suffix, of what tells about a repository or a dataset: README.zh-CN.md, LICENSE-MIT.txt.
+_ABOUT = re.compile(
+    r"(?i)(readme|licen[cs]e|copying|changelog|contributing|code[_-]of[_-]conduct|citation|requirements)([._-].{1,6})?"
+)
 
 
 def read_folder(folder: Path) -> Iterator[Record]:
     """One cluster a folder of texts, Markdown, web pages, PDF, Word documents and e-mail; its name is the id.
 
-    No documents are ``title.txt``, ``summary.txt``, and other references in ``summary.1.txt`` and so on.
+    No documents are ``title.txt``, ``summary.txt``, other references in ``summary.1.txt`` and so on, and a README and
+    the like.
     """
     for cluster in cluster_folders(folder):
-        files = [file for file in listed(cluster) if is_document(file) and not file.is_dir()]
+        files = [file for file in listed(cluster) if _is_read(file) and not file.is_dir()]
         if odd := next((file for file in files if not file.is_file()), None):
             yield Record(str(cluster), cluster.name, "a document does not read", f"{odd} is no file to read, or gone")
             continue
@@ -47,6 +52,16 @@ def _cluster(folder: Path, files: list[Path]) -> dict[str, Any]:
     return raw | ({"summaries": [*texts.values()]} if texts else {})
 
 
+def _is_read(file: Path) -> bool:
+    """Whether a file of a folder belongs to a cluster: no README, LICENSE or the like does."""
+    return is_document(file) and not is_about(file)
+
+
+def is_about(file: Path) -> bool:
+    """Whether a file of this name tells about the folder that it is in, such as a README."""
+    return bool(_ABOUT.fullmatch(file.stem))
+
+
 def _is_told(file: Path) -> bool:
     """Whether it is a title or a reference."""
     return file.suffix == ".txt" and bool(file.stem == _TOLD or _SUMMARY.fullmatch(file.stem))
@@ -59,7 +74,7 @@ def cluster_folders(folder: Path, inner: Sequence[Path] | None = None) -> list[P
     Raises UserError where that does not tell which are the clusters.
     """
     inner = document_folders(folder) if inner is None else [*inner]
-    documents = [item for item in listed(folder) if is_document(item) and not item.is_dir()]
+    documents = [item for item in listed(folder) if _is_read(item) and not item.is_dir()]
     if any(map(_is_told, documents)) or len(documents) > len(inner) in (0, 1):
         return [folder]
     if len(documents) > len(inner):
@@ -74,7 +89,7 @@ def document_folders(folder: Path) -> list[Path]:
 
 def _holds_documents(folder: Path) -> bool:
     with suppress(PermissionError):  # such as lost+found
-        return any(map(is_document, folder.iterdir()))
+        return any(map(_is_read, folder.iterdir()))
     return False
 
 
@@ -93,7 +108,7 @@ def parted(folder: Path, clusters: list[Path]) -> tuple[list[Path], list[str]]:
     for one in dict.fromkeys([folder, *clusters]):
         for item in listed(one):
             is_folder = item.is_dir()
-            if one in own and is_document(item) and not is_folder:
+            if one in own and _is_read(item) and not is_folder:
                 documents.append(item)
             elif item not in own:
                 left_out.append(f"{item.relative_to(folder)}{'/' * is_folder}")
