@@ -268,7 +268,7 @@ def test_paths_find_our_fields_in_rows_of_any_format(tmp_path, recipe, vocabular
 def test_a_separator_parts_one_text_into_documents(tmp_path):
     path = tmp_path / "multi_news.jsonl"
     path.write_text(json.dumps({"document": "One text. ||||| Another\nof two lines.|||||", "summary": ["a", "b"]}))
-    (record,) = mapped(path, "|||||", documents="document", summary="summary")
+    (record,) = mapped(path, "|||||", documents="document", summary="summary[]")
     assert record.raw["documents"] == ["One text.", "Another\nof two lines."] and record.raw["summary"] == "a\nb"
     path.write_text(json.dumps({"documents": "One ||||| two"}))
     assert mapped(path, "|||||")[0].raw["documents"] == ["One", "two"]
@@ -331,6 +331,69 @@ def test_a_row_without_documents_tells_the_keys_that_it_has(tmp_path, recipe, vo
 def test_wrong_paths_are_named(pair):
     with pytest.raises(UserError, match="is not field=path, such as documents=articles"):
         section_of(PrepareConfig, {"out": "x", "map": [pair]})
+
+
+REVIEWS = {"id": "7", "rev10": "Tenth.", "rev2": "Second, or\tso.", "rev1": "", "gold": ["One way.", "Another way."]}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "texts"),
+    [
+        (["documents=rev2,rev10"], ["Second, or\tso.", "Tenth."]),
+        (["documents=rev2, rev10"], ["Second, or\tso.", "Tenth."]),
+        (["documents=rev10", "documents=rev2"], ["Tenth.", "Second, or\tso."]),
+        (["documents=rev*"], ["Second, or\tso.", "Tenth."]),
+        (["paragraphs=rev?"], ["Second, or\tso."]),
+        (["documents=rev2,gold"], ["Second, or\tso.", "One way.", "Another way."]),
+    ],
+)
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", None])
+def test_documents_may_stand_in_several_columns(tmp_path, pairs, texts, delimiter):
+    path = tmp_path / ("rows.csv" if delimiter else "rows.jsonl")
+    with path.open("w", newline="") as file:
+        if delimiter:
+            writer = csv.DictWriter(file, REVIEWS, delimiter=delimiter)
+            writer.writeheader()
+            writer.writerow(REVIEWS | {"gold": json.dumps(REVIEWS["gold"])})
+        else:
+            json.dump(REVIEWS, file)
+    for given in (pairs, {pairs[0].split("=")[0]: [pair.split("=")[1] for pair in pairs]}):
+        shape = PrepareConfig(out="x", map=given).shape
+        (record,) = (record for source in find_sources([path], shape) for record in source.records())
+        assert record.raw[pairs[0].split("=")[0]] == texts and not record.problem and not shape.idle()
+
+
+def test_paths_that_cannot_be_meant_are_named(tmp_path):
+    (tmp_path / "rows.csv").write_text("id\trev1\trev2\tgold\n1\tOne.\tTwo.\tBoth.\n")
+    for paths in ("rev1,rev3", "rev3", "rve*"):
+        with pytest.raises(UserError, match=r"no column `r.*`, only id, rev1, rev2, gold; name one with --map docum"):
+            mapped(tmp_path / "rows.csv", documents=paths)
+    with pytest.raises(UserError, match="no column `glod`.*; name one with --map summary=COLUMN"):
+        mapped(tmp_path / "rows.csv", documents="rev*", summary="glod")
+    with pytest.raises(UserError, match="maps summary twice, to gold and rev1; it takes one path"):
+        section_of(PrepareConfig, {"out": "x", "map": ["summary=gold", "documents=rev2", "summary=rev1"]})
+    (tmp_path / "rows.jsonl").write_text(json.dumps(REVIEWS))
+    shape = PrepareConfig(out="x", map=["documents=rev1,rev2,rev3"]).shape
+    assert [
+        len(record.raw["documents"])
+        for source in find_sources([tmp_path / "rows.jsonl"], shape)
+        for record in source.records()
+    ] == [1]
+    assert shape.idle() == ["--map documents=rev3 finds nothing"]
+
+
+def test_alternatives_are_not_joined_to_one_summary(tmp_path, capsys):
+    texts = [f"Number {number} is here. It stays here." for number in range(3)]
+    rows = [{"documents": [text], "gold": ["It stays.", "It is here."]} for text in texts]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(
+        UserError, match=r"summary is a list of texts .*--map summaries=gold takes them as ref.*summary=gold\[\]"
+    ):
+        prepare([tmp_path / "a.jsonl"], tmp_path / "data", map={"summary": "gold"}, kind="extraction", pieces=60)
+    prepare([tmp_path / "a.jsonl"], tmp_path / "data", map={"summary": "gold[]"}, kind="extraction", pieces=60)
+    assert "joins several texts to one summary; --map summaries=gold takes them" in capsys.readouterr().err
+    record, *_ = mapped(tmp_path / "a.jsonl", documents="documents", summaries="gold")
+    assert record.raw["summaries"] == rows[0]["gold"]
 
 
 def test_a_title_may_be_absent(tmp_path, recipe, vocabulary):

@@ -29,14 +29,21 @@ def split_of(name: Any) -> str | None:
 class Shaped(Section):
     """Of what shape the rows of sources are."""
 
-    map: list[str] = Field([], description="where our fields stand in other rows: documents=articles[].text title=head")
+    map: list[str] = Field(
+        [],
+        description="where our fields stand in other rows: title=head documents=articles[].text, or several columns: "
+        "documents=rev1,rev2 documents=rev*",
+    )
     separator: str | None = Field(None, description="what parts one text into documents, such as '|||||'")
     format: str | None = Field(None, description="what files or rows are, where it is not seen: tsv, torch, wcep ...")
 
     @field_validator("map", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        return [f"{name}={path}" for name, path in value.items()] if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        paths = {name: path if isinstance(path, list | tuple) else [path] for name, path in value.items()}
+        return [f"{name}={path}" for name, several in paths.items() for path in several]
 
     @model_validator(mode="after")
     def _check_shape(self) -> "Shaped":

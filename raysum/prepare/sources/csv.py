@@ -10,14 +10,20 @@ from typing import TextIO, cast
 from raysum.errors import UserError
 from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, bounded_lines, check_columns, table_record
 
+_HEADER = 1 << 20  # characters of a header that are looked at
 _FOREIGN = re.compile("[\0\udc80-\udcff]")  # NUL, and what surrogateescape makes of a byte that is not UTF-8
 
 
 def read_csv(path: Path, delimiter: str = ",") -> Iterator[Record]:
-    """A header and one cluster a row; ``documents`` or ``paragraphs`` hold a JSON list, or the text of one document."""
+    """A header and one cluster a row; ``documents`` or ``paragraphs`` hold a JSON list, or the text of one document.
+
+    Tabs or semicolons part the fields where the header has them in place of ``delimiter``.
+    """
     csv.field_size_limit(LONGEST)  # the module's own limit of 128 KiB is shorter than a cluster
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        delimiter = _delimiter(file.readline(_HEADER), delimiter)
+        file.seek(0)
         lines = _Lines(cast(TextIO, file))
         rows = csv.DictReader(lines, delimiter=delimiter)
         columns = rows.fieldnames or []
@@ -40,6 +46,12 @@ def read_csv(path: Path, delimiter: str = ",") -> Iterator[Record]:
 def read_tsv(path: Path) -> Iterator[Record]:
     """As :func:`read_csv`, with tabs between the fields."""
     return read_csv(path, "\t")
+
+
+def _delimiter(header: str, usual: str) -> str:
+    """A tab if ``header`` has fields between tabs; else ``usual``, unless only another one gives several fields."""
+    columns = {one: len(next(csv.reader([header], delimiter=one), [])) for one in (usual, "\t", ",", ";")}
+    return next((one for one in ("\t", usual) if columns[one] > 1), max(columns, key=lambda one: columns[one]))
 
 
 class _Lines(Iterator[str]):

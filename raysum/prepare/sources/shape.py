@@ -1,7 +1,8 @@
 """Clusters of other shapes than ours: where each of our fields stands in them, by paths such as ``articles[].text``.
 
 A path is names with dots between them; ``[]`` behind a name goes on with each item of the list that is there. A text
-that holds JSON, as in a table's column, is gone into like any other value.
+that holds JSON, as in a table's column, is gone into like any other value. Fields that hold a list take several paths
+(``rev1,rev2``, or ``rev*`` for all names of that form, in natural order) and join what these find.
 """
 
 import json
@@ -9,10 +10,13 @@ import re
 import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.prepare.sources.fetched import natural
 from raysum.prepare.sources.formats import FORMATS
 from raysum.prepare.sources.known import KNOWN, as_ours, known_as
 from raysum.prepare.sources.record import Record, Rejected, listed_texts, parse_json
@@ -20,8 +24,9 @@ from raysum.prepare.sources.record import Record, Rejected, listed_texts, parse_
 # What a list of texts is joined by where one text is wanted; sentences of a summary may stand on lines.
 _TEXTS = {"id": " ", "title": " ", "summary": "\n", "split": " "}
 _LISTS = {"documents": "\n\n", "paragraphs": " ", "summaries": "\n"}
-_CLUSTERS, _SOURCE, _SEPARATOR = "clusters", "source", "separator"
+_CLUSTERS, _SOURCE, _SEPARATOR, _JOINED = "clusters", "source", "separator", "joined"
 _KINDS = ("documents", "paragraphs")
+_SEVERAL = (*_LISTS, _SOURCE)  # fields that take several paths
 FIELDS = (*_TEXTS, *_LISTS, _SOURCE, _CLUSTERS)
 _STEP = re.compile(r"[^.\[\]]+|\[\]")
 _PATH = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
@@ -30,7 +35,8 @@ _KEYS_SHOWN = 20
 
 @dataclass(frozen=True)
 class Shape:
-    """``paths`` by our field; ``separator`` parts a text into documents. Without either, rows are as they should be.
+    """``paths`` by our field, with commas between several; ``separator`` parts a text into documents. Without either,
+    rows are as they should be.
 
     ``source`` names each document. ``clusters`` is where rows hold several clusters. Rows of published datasets are
     known by their keys where ``paths`` are not given. ``format`` says what files hold, or of which dataset rows are.
@@ -44,38 +50,53 @@ class Shape:
     @classmethod
     def of(cls, pairs: Iterable[str], separator: str | None = None, format: str | None = None) -> "Shape":
         """From ``field=path`` pairs. Raises ValueError naming what is wrong with one, or a format that is not known."""
-        paths = {}
+        paths = dict[str, str]()
         if format is not None and format not in (*FORMATS, *KNOWN):
             raise ValueError(
                 f"no format {reprlib.repr(format)}; of files there are {', '.join(FORMATS)}, of rows {', '.join(KNOWN)}"
             )
         for pair in pairs:
             name, _, path = pair.partition("=")
-            if name not in FIELDS or not _PATH.fullmatch(path):
+            if name not in FIELDS or not all(map(_PATH.fullmatch, _split(name, path))):
                 raise ValueError(
                     f"{pair!r} is not field=path, such as documents=articles[].text; the fields are {', '.join(FIELDS)}"
                 )
-            paths[name] = path
+            if name in paths and name not in _SEVERAL:
+                raise ValueError(f"maps {name} twice, to {paths[name]} and {path}; it takes one path: leave one out")
+            paths[name] = f"{paths[name]},{path}" if name in paths else path
         if "documents" in paths and "paragraphs" in paths:
             raise ValueError("maps both documents and paragraphs; a cluster has one of them")
         return cls(paths, separator, format)
 
     def idle(self) -> list[str]:
         """What was of no use in the rows that were read; rows without documents are rejected anyway."""
-        told = {name: f"--map {name}={path} finds nothing" for name, path in self.paths.items() if name not in _KINDS}
+        paths = {name: _split(name, path) for name, path in self.paths.items()}
+        told = {
+            f"{name}={path}": f"--map {name}={path} finds nothing"
+            for name, several in paths.items()
+            for path in several
+            if name not in _KINDS or len(several) > 1
+        }
         told |= {_SEPARATOR: f"--separator {self.separator!r} stands in no text"} if self.separator else {}
         return [line for name, line in told.items() if name not in self.found]
+
+    def joined_summaries(self) -> str:
+        """A line where the rows that were read hold several texts in the place of a summary; empty otherwise."""
+        path = self.paths.get("summary", "")
+        return f"--map summary={path} joins several texts to one summary; {_of_lists(path)}" * (_JOINED in self.found)
 
     def check_columns(self, path: Path, columns: Collection[str]) -> None:
         """Raises UserError where a table lacks the column of documents, or one that a path begins with."""
         if not self.paths and known_as(columns, self.format):
             return
-        lacking = [first for path_ in self.paths.values() if (first := _STEP.findall(path_)[0]) not in columns]
+        asked = [(name, path) for name, paths in self.paths.items() for path in _split(name, paths)]
+        lacking = [_STEP.findall(path)[0] for name, path in asked if not _columns(name, path, columns)]
         if not {*_KINDS} & {*columns, *self.paths} and _CLUSTERS not in self.paths:
             lacking = ["documents` or `paragraphs"]
         if lacking:
             found = ", ".join(columns) or "nothing"
-            raise UserError(f"{path} has no column `{lacking[0]}`, only {found}; name one with --map documents=COLUMN")
+            name = next((name for name, path in asked if _STEP.findall(path)[0] == lacking[0]), _KINDS[0])
+            raise UserError(f"{path} has no column `{lacking[0]}`, only {found}; name one with --map {name}=COLUMN")
 
     def check_texts(self, name: str | Path) -> None:
         """Raises UserError where paths are given for ``name``, which holds plain texts."""
@@ -114,10 +135,22 @@ class Shape:
         if not isinstance(inside, list):
             yield _without(record, _CLUSTERS, self.paths[_CLUSTERS])
             return
-        self.found.add(_CLUSTERS)
+        self.found.add(f"{_CLUSTERS}={self.paths[_CLUSTERS]}")
         for number, raw in enumerate(inside, 1):
             part = replace(record, where=f"{record.where}:{number}", raw=raw, size=0)
             yield self._mapped(part) if isinstance(raw, dict) else part
+
+    def _value(self, raw: Mapping[str, Any], name: str, paths: str) -> Any:
+        """What stands in ``raw`` for our field ``name``: at its path, or the list of what is at all of its paths."""
+        values = list[Any]()
+        for path in _split(name, paths):
+            found = [(one, _at(raw, _STEP.findall(one))) for one in _columns(name, path, raw)]
+            values += [value for _, value in found if value is not None]
+            self.found.update([f"{name}={path}"] if any(value is not None for _, value in found) else [])
+        if len(values) < 2 and "," not in paths and not _is_pattern(paths):
+            return values[0] if values else None
+        listed = [value if name == _SOURCE else listed_texts(value) or "" for value in values]
+        return [*chain.from_iterable(value if isinstance(value, list) else [value] for value in listed)] or None
 
     def _mapped(self, record: Record) -> Record:
         try:
@@ -130,8 +163,11 @@ class Shape:
         if self.separator and not {*_KINDS} & paths.keys():
             given = "paragraphs" if "paragraphs" in record.raw and "documents" not in record.raw else "documents"
             paths[given] = given
-        values = {name: _at(record.raw, _STEP.findall(path)) for name, path in paths.items()}
-        self.found.update(name for name, value in values.items() if value is not None)
+        values = {name: self._value(record.raw, name, path) for name, path in paths.items()}
+        if isinstance(found := values.get("summary"), list) and len(found) > 1:
+            if "[]" not in paths["summary"]:
+                raise Rejected("summary is a list of texts", _of_lists(paths["summary"]))
+            self.found.add(_JOINED)
         raw = {name: value for name, value in record.raw.items() if name not in paths}
         for name, joint in _TEXTS.items():
             if values.get(name) is not None:
@@ -157,6 +193,30 @@ class Shape:
                 {"source": _text(name, " "), "text": text} for name, text in zip(names, texts, strict=True) if text
             ]
         return replace(record, raw=raw | {kind: [text for text in texts if text not in (None, "")]})
+
+
+def _of_lists(path: str) -> str:
+    bare = path.removesuffix("[]")
+    lines = "" if "[]" in path else f", summary={path}[] joins them as the lines of one"
+    return f"--map summaries={bare} takes them as references of which each counts{lines}"
+
+
+def _is_pattern(path: str) -> bool:
+    return "*" in path or "?" in path
+
+
+def _split(name: str, paths: str) -> list[str]:
+    """The paths of our field ``name``: those between commas where it takes several."""
+    return [path.strip() for path in paths.split(",")] if name in _SEVERAL else [paths]
+
+
+def _columns(name: str, path: str, columns: Collection[str]) -> list[str]:
+    """``path`` with each of the ``columns`` that its first name tells, in natural order; none where there is none."""
+    first = _STEP.findall(path)[0]
+    if first in columns or not (name in _SEVERAL and _is_pattern(first)):
+        return [path] if first in columns else []
+    found = sorted((one for one in columns if fnmatchcase(one, first)), key=natural)
+    return [one + path.removeprefix(first) for one in found]
 
 
 def keys_told(raw: Mapping[str, Any]) -> str:
