@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from raysum.runtime.processes import let_threads_sleep
 
 if TYPE_CHECKING:
-    from raysum.decode.summarizer import Summarizer
     from raysum.evaluate.comparison import compare as compare
     from raysum.evaluate.evaluation import evaluate as evaluate
-    from raysum.extract.summarizer import Extractor
+    from raysum.extract.summarizer import load as load
     from raysum.human.analysis import human_analyze as human_analyze
     from raysum.human.sheets import human_sheets as human_sheets
     from raysum.prepare.job import prepare as prepare
@@ -54,20 +53,8 @@ _WITHIN = {
     "compare": "raysum.evaluate.comparison:compare",
     "human_analyze": "raysum.human.analysis:human_analyze",
     "human_sheets": "raysum.human.sheets:human_sheets",
+    "load": "raysum.extract.summarizer:load",
 }
-
-
-def load(run: str, checkpoint: str = "best", **decode: Any) -> "Summarizer | Extractor":
-    """A trained run, or ``lexrank``, ``lead``, ``mmr``, ready to summarize raw text in this process, without Ray.
-
-    ``checkpoint`` is ``best``, ``latest``, a step, or ``average:3``: the mean weights of the three best. ``decode``
-    overrides decoding settings (``num_beams=8``, or ``words=50`` of what takes sentences), and ``device`` and ``dtype``
-    are as in :meth:`Summarizer.load`.
-    Raises UserError where ``run`` is not a run folder with a complete checkpoint.
-    """
-    from raysum.extract.summarizer import load as run_or_system
-
-    return run_or_system(run, checkpoint, **decode)
 
 
 def __getattr__(name: str) -> Any:
@@ -77,3 +64,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return import_module(f"raysum.{name}")
     raise AttributeError(f"module 'raysum' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

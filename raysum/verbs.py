@@ -16,6 +16,12 @@ class Verb(ModuleType):
         return resolve_name(self.verb)(*args, **kwargs)
 
     @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        function = resolve_name(self.verb)
+        first, _, rest = (inspect.getdoc(function) or "").partition("\n")
+        return f"{first}\n\n{function.__name__}{inspect.signature(function)}\n{rest}"
+
+    @property
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(resolve_name(self.verb))
 

@@ -2,17 +2,34 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from small_datasets import write_dataset
 
-from raysum.cli.app import main
+from raysum.cli.app import app, main
 
 
 def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "raysum", *arguments], capture_output=True, text=True)
+
+
+def test_help_has_the_commands_in_groups_and_the_first_steps_first(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["raysum", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    shown = capsys.readouterr().out
+    commands = re.findall(r"^│ ([a-z]+) ", shown, re.MULTILINE)
+    assert commands[:3] == ["quickstart", "prepare", "train"]
+    assert sorted(commands) == sorted(name.name for name in (*app.registered_commands, *app.registered_groups))
+    assert re.findall(r"^╭─ (\w+)", shown, re.MULTILINE) == ["Options", "Start", "Use", "Search", "Data", "Other"]
+    monkeypatch.setattr(sys, "argv", ["raysum", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert capsys.readouterr().out == f"raysum {version('raysum')}\n"
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_other_libraries_private_names_are_touched_in_one_place():
             hidden = [part for part in name.split(".") if part.startswith("_") and not part.startswith("__")]
             assert name.startswith("raysum") or not hidden, f"{file} imports {name}"
         for node in ast.walk(tree):
-            named = isinstance(node, ast.Attribute) and node.attr != "_replace"  # which is that of every named tuple
+            named = isinstance(node, ast.Attribute) and node.attr not in ("_replace", "_asdict")  # of named tuples
             if named and node.attr.startswith("_") and not node.attr.startswith("__"):
                 said = ast.unparse(node)
                 assert OWN.match(said) or OPERATORS.match(said) or said in PUBLIC, f"{file}:{node.lineno}: {said}"
@@ -120,6 +120,44 @@ def test_rooms_that_are_verbs_are_called_as_their_functions():
     assert {"evaluate", "load", "prepare", "serve", "train", "tune"} <= set(raysum.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = raysum.trian
+
+
+def test_all_public_names_are_listed_with_their_settings():
+    import inspect
+    import pydoc
+
+    import raysum
+    from raysum.errors import UserError
+
+    check = (
+        "import raysum; names = dir(raysum); from raysum import *; print(set(raysum.__all__) <= {*names, *globals()})"
+    )
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout == "True\n"
+    for name in raysum.__all__:
+        verb = getattr(raysum, name)
+        parameters = inspect.signature(verb).parameters.values()
+        assert not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters), name
+        shown = pydoc.plain(pydoc.render_doc(verb))
+        assert all(one.name in shown for one in parameters) and len(inspect.getdoc(verb) or "") > 40, name
+    prepare = inspect.signature(raysum.prepare).parameters
+    assert (prepare["valid"].default, prepare["max_paragraphs"].default) == (0.0, 40)
+    assert prepare["normalize"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert inspect.signature(raysum.serve).parameters["port"].default == 8000
+    assert inspect.signature(raysum.load).parameters["num_beams"].default == 5
+    assert "share of clusters of no named split held out for validation" in pydoc.render_doc(raysum.prepare)
+    for call, near in (
+        (lambda: raysum.prepare("none.jsonl", "data", max_paragraph=3), "max_paragraphs"),
+        (lambda: raysum.evaluate("lead", "data", spilt="test"), "split"),
+        (lambda: raysum.serve("lead", prot=1), "port"),
+        (lambda: raysum.teach("none.jsonl", "out.jsonl", "http://127.0.0.1:1", "m", word=3), "words"),
+        (lambda: raysum.train("pht", dta="data"), "data"),
+        (lambda: raysum.tune("beta", exmples=3), "examples"),
+        (lambda: raysum.reproduce("all", "data", "out", minute=3), "minutes"),
+        (lambda: raysum.human_sheets("x", design="rating", out="out", item=3), "items"),
+        (lambda: raysum.load("lead", wrods=3), "words"),
+    ):
+        with pytest.raises(UserError, match=f"did you mean '{near}'"):
+            call()
 
 
 def test_every_package_is_installed():

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import Field
 
+from raysum import __version__
 from raysum.board.config import BoardConfig
 from raysum.cli.checkpoints import export_checkpoint, import_checkpoint
 from raysum.cli.configs import config_app
@@ -29,8 +30,15 @@ from raysum.runtime.remote import as_named
 from raysum.runtime.streams import open_streams
 from raysum.serve.config import ServeConfig
 
+_PANELS = {
+    "Start": ("quickstart", "prepare", "train"),
+    "Use what is trained": ("evaluate", "summarize", "serve"),
+    "Search and compare": ("tune", "compare", "report", "board", "human"),
+    "Data and configurations": ("data", "config", "teach"),
+    "Other models, papers and measurements": ("import", "export", "reproduce", "bench"),
+}
+
 app = typer.Typer(
-    help="Train, tune and serve hierarchical multi-document summarizers on Ray.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -39,6 +47,21 @@ app.add_typer(data_app, name="data")
 app.add_typer(config_app, name="config")
 app.add_typer(human_app, name="human")
 add_teach(app)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"raysum {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train, tune and serve hierarchical multi-document summarizers on Ray."""
 
 
 def main() -> None:
@@ -295,3 +318,15 @@ def bench(
     from raysum.bench.registry import bench as run
 
     return run(name, [*(settings or []), *([f"against=[{against}]"] if against else [])])
+
+
+def _group_commands() -> None:
+    """Order the commands as `raysum --help` shows them, in panels."""
+    places = {name: (number, panel) for number, (panel, names) in enumerate(_PANELS.items()) for name in names}
+    commands: list[Any] = [*app.registered_commands, *app.registered_groups]
+    for command in commands:
+        command.rich_help_panel = places[command.name][1]
+    app.registered_commands.sort(key=lambda command: places[str(command.name)][0])
+
+
+_group_commands()

@@ -81,7 +81,7 @@ def verb(
         command.__signature__ = signature  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         command.__name__, command.__doc__ = function.__name__, function.__doc__
-        app.command(name)(command)
+        app.command(name or function.__name__)(command)
         return function
 
     return register

@@ -13,6 +13,7 @@ import pandas as pd
 
 from raysum.config.loading import section_of
 from raysum.config.sections import LoadConfig
+from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
 from raysum.data.familiar import SPLIT, learn
 from raysum.data.rows import Row, references
@@ -39,12 +40,13 @@ _COMPARED = ("facts_f1", "rouge2")  # by differences between systems, where exam
 _NOTED = {"sentences", "support", "unsupported", "warnings", "attention"}
 
 
+@with_settings(EvaluateConfig)
 def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluation:
     """Score a run (or a search's best) beside Lead and LexRank, or an extractive system alone, on a split of ``data``:
     each as it is served, and as in the papers' tables under the names ``lead-paper`` and ``lexrank-paper``;
     on one of kind ranking a ranker beside tf-idf and LexRank, by what their best paragraphs hold.
 
-    ``settings`` are those of :class:`EvaluateConfig`. Outputs go to ``out``, for a run by default to
+    Outputs go to ``out``, for a run by default to
     :func:`results_folder`, of SPLIT or SPLIT-terms.
     Raises UserError for no such run, split, scorer or protocol, another vocabulary, or a split without references.
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysum import systems
-from raysum.config.decoding import ExtractConfig
-from raysum.config.problems import validate
+from raysum.config.decoding import DecodeConfig, ExtractConfig
+from raysum.config.problems import did_you_mean, validate
 from raysum.config.sections import LoadConfig
+from raysum.config.signatures import with_settings
 from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.extract.systems import Extractive, Source, Taken
@@ -113,12 +114,21 @@ def extracts(name: str | Path) -> bool:
     return str(name) in systems.extractive_names() and not Path(name).exists()
 
 
-def load(name: str, checkpoint: str = "best", **settings: Any) -> "Extractor | Summarizer":
-    """What :func:`raysum.load` gives."""
-    device = None if extracts(name) else settings.pop("device", None)
-    told: dict[str, Any] = {} if extracts(name) or "dtype" not in settings else {"dtype": settings.pop("dtype")}
-    told |= {"checkpoint": checkpoint, "decode": settings}
-    return summarizer_of(name, validate(told, None, LoadConfig), device)
+@with_settings(DecodeConfig, ExtractConfig)
+def load(
+    run: str, checkpoint: str = "best", *, device: str | None = None, dtype: str | None = None, **decode: Any
+) -> "Extractor | Summarizer":
+    """A trained run, or ``lexrank``, ``lead``, ``mmr``, ready to summarize raw text in this process, without Ray.
+
+    ``checkpoint`` is ``best``, ``latest``, a step, or ``average:3``: the mean weights of the three best. ``device`` and
+    ``dtype`` are as in :meth:`Summarizer.load`. Settings replace those of the run, which is what they are by default;
+    ``words``, ``sentences`` and ``redundancy`` are for what extracts sentences.
+    Raises UserError where ``run`` is not a run folder with a complete checkpoint.
+
+    >>> raysum.load("runs/pht").summarize("Florence", ["text of a document", "text of another"]).summary
+    """
+    told = {"checkpoint": checkpoint, "decode": decode} | ({} if dtype is None else {"dtype": dtype})
+    return summarizer_of(run, validate(told, None, LoadConfig), device)
 
 
 def summarizer_of(name: str, config: LoadConfig, device: str | None = None) -> "Extractor | Summarizer":
@@ -143,7 +153,8 @@ def extract_settings(values: Mapping[str, Any]) -> ExtractConfig:
     """Raises UserError naming what is unknown or out of bounds."""
     if unknown := [key for key in values if key not in ExtractConfig.model_fields]:
         known = ", ".join(ExtractConfig.model_fields)
-        raise UserError(f"{unknown[0]} is no setting of what takes sentences as they are, which has {known}")
+        near = did_you_mean(unknown[0], ExtractConfig.model_fields)
+        raise UserError(f"{unknown[0]} is no setting of what takes sentences as they are; {near}there are {known}")
     return validate(dict(values), None, ExtractConfig)
 
 

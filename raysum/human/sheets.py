@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from raysum.config.loading import section_of
+from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.human.config import SheetsConfig
 from raysum.human.designs import DESIGNS, Asked, Design
@@ -50,8 +51,9 @@ class Sheets(Shown):
         )
 
 
+@with_settings(SheetsConfig)
 def human_sheets(evaluations: str | Path | Sequence[str | Path], **settings: Any) -> Sheets:
-    """Sheets for judges of the summaries in evaluation folders; ``settings`` are those of :class:`SheetsConfig`.
+    """Sheets for judges of the summaries in evaluation folders.
 
     Sheets name no system: a summary stands at place A, B, ... of a task, and ``key.json`` alone knows whose it is.
     Raises UserError for folders that do not go together, too few examples, or questions about none of them.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysum import __version__
 from raysum.config.loading import section_of
+from raysum.config.signatures import with_settings
 from raysum.data.clean import Normalization, normalize
 from raysum.data.dataset import REJECTED, VOCABULARY, Dataset
 from raysum.data.recipe import read_recipe
@@ -70,11 +71,12 @@ class PrepareResult(Shown):
         return "\n".join(f"{key}: {value}" for key, value in self.to_dict().items())
 
 
+@with_settings(PrepareConfig)
 def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **settings: Any) -> PrepareResult:
     """Make the dataset ``out`` of files and folders of raw clusters: large ones on Ray, if it starts.
 
-    ``settings`` are those of :class:`PrepareConfig`: without ``vocab`` one is trained on the train split, ``normalize``
-    is by default what the vocabulary needs; a run as ``ranker`` brings both, and is kept beside the vocabulary.
+    Without ``vocab`` one is trained on the train split, ``normalize`` is by default what the vocabulary needs; a run as
+    ``ranker`` brings both, and is kept beside the vocabulary. ``map`` may be a dict: ``{"documents": ["r1", "r2"]}``.
     ``valid`` and ``test`` are the shares of clusters of no named split that are held out, by their hashed ids; of up to
     8 MiB of text the numbers are exact. ``out`` appears complete, by
     renaming. The same call goes on where a killed one was.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.config.loading import section_of
+from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.prepare.sources.find import find_sources
 from raysum.reproduce.bert import UNPUBLISHED
@@ -40,10 +41,11 @@ class Step:
     fixed: float = 0.0  # of the seconds, those that it has on every machine
 
 
+@with_settings(ReproduceConfig)
 def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -> Reproduction:
     """The papers' ``tables`` (ids such as ``ht-2,pht-1``, or ``all``) with figures of systems that are trained here.
 
-    ``data`` are raw clusters; ``settings`` those of :class:`ReproduceConfig`. Everything goes into ``out``, where the
+    ``data`` are raw clusters. Everything goes into ``out``, where the
     same call goes on, and where a system that is trained stays so for other tables.
     Raises UserError for no such table, data without a split, or an ``out`` that holds something else.
 

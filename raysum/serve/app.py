@@ -13,6 +13,7 @@ import httpx
 from raysum.config.decoding import DecodeConfig
 from raysum.config.loading import section_of
 from raysum.config.problems import validate
+from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, extract_settings, extracts
 from raysum.run import Run
@@ -30,10 +31,10 @@ _IDLE = 60  # seconds that a connection stays open without a request
 _READY = 120  # seconds after the deployment is up until it must answer
 
 
+@with_settings(ServeConfig)
 def serve(run: str | os.PathLike[str], **settings: Any) -> None:
     """Host a run, or the best of a search, at ``http://host:port`` until SIGINT or SIGTERM.
 
-    ``settings`` are those of :class:`ServeConfig`.
     Raises UserError for a wrong run, setting or address, and where the port is taken.
 
     >>> raysum.serve("runs/pht", port=8000, replicas=2, decode={"num_beams": 8})

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.config.loading import section_of
+from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.runtime.lock import held
@@ -41,12 +42,13 @@ _CALLS = 8  # of each thread, at least
 _ANSWERS = ".answers"  # behind the name of the output
 
 
+@with_settings(TeachConfig)
 def teach(
     sources: str | Path | Iterable[str | Path], out: str | Path, teacher: str, model: str, **settings: Any
 ) -> TeachResult:
     """Let ``model`` at the server ``teacher`` write the summaries that the clusters of ``sources`` lack, into ``out``.
 
-    ``settings`` are those of :class:`TeachConfig`; the server's key is in the environment, RAYSUM_TEACHER_KEY. Each
+    The server's key is in the environment, RAYSUM_TEACHER_KEY. Each
     answer is kept as it comes, in ``out.answers``: the same call goes on where a killed one was, and asks for nothing
     twice. Raises UserError for a mistake in sources or settings, where the server refuses what is asked, and where it
     does not answer any more.

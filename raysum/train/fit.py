@@ -8,6 +8,7 @@ from typing import Any
 
 from raysum.config.loading import load_config, pairs, presets
 from raysum.config.sections import Config
+from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
 from raysum.data.familiar import learn
 from raysum.data.tokenizer import Tokenizer
@@ -43,10 +44,11 @@ _CHANGEABLE: Any = {
 }
 
 
+@with_settings(Config)
 def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     """Train a preset or YAML file on ``data`` into ``out``, or go on with the run that is there.
 
-    ``values`` are sections and keys of the config, ``overrides`` dotted ``key=value`` pairs. A system that predicts
+    Settings change the preset, ``overrides`` are dotted ``key=value`` pairs. A system that predicts
     attention is trained on what ``run`` attends to, into that run. The preset ``auto`` chooses what these leave open,
     and compares at the end: see ``raysum.auto.training.train``. Raises UserError for a wrong config, dataset or run.
 

@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 
 from raysum.config.loading import merge, pairs, parse_yaml, read_text
+from raysum.config.sections import Config
+from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
 from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
@@ -27,17 +29,19 @@ from raysum.tune.live import paged
 from raysum.tune.plots import plot
 from raysum.tune.record import Record
 from raysum.tune.results import SearchResult, Trial, ranked
+from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import Job, Space, load_space
 
 _CLAIM = "search.yaml"  # says which search a folder belongs to
 _FORMAT = 2  # of that file and of what Tune keeps beside it
 
 
+@with_settings(SpaceConfig, Config, without=("about", "kind", "search"))
 def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     """Search the space ``name`` (of the package, or a file) on ``data`` into ``out``.
 
-    ``values`` and ``key=value`` ``overrides`` also hold ``run`` for a decode space, config keys for all trials, and
-    keys of the space itself. The same search on the same folder goes on where it stopped, and tries failed trials
+    Settings and ``key=value`` ``overrides`` are keys of the space, config keys for all trials, and ``run`` for a
+    decode space. The same search on the same folder goes on where it stopped, and tries failed trials
     again. The best settings become the run's (RUN/decode.yaml), or the best run the search's (SEARCH/best.json); of
     equal ones the smaller values. A beta becomes the run's only if it gains over beta 0 beyond noise. A space with
     ``then`` goes on with that run's attention predictor and decoding.

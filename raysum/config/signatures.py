@@ -1,0 +1,53 @@
+"""Signatures and docstrings of functions whose settings are the fields of sections."""
+
+import inspect
+from collections.abc import Callable, Collection
+from textwrap import fill
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from raysum.config.base import Section
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_WIDTH = 110  # characters of a line in a docstring
+
+
+def with_settings(*sections: type[Section], without: Collection[str] = ()) -> Callable[[_Function], _Function]:
+    """Let the function's signature and docstring show the fields of ``sections`` in place of its ``**settings``.
+
+    Fields ``without``, and those that are parameters of the function, are not added.
+    """
+
+    def describe(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        settings, lines, taken = dict[str, inspect.Parameter](), list[str](), {*without, *(one.name for one in own)}
+        for section in sections:
+            hints = get_type_hints(section)
+            for name, field in section.model_fields.items():
+                if name in taken or name in settings:
+                    continue
+                kind = dict[str, Any] if field.default_factory else hints[name]
+                parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+                settings[name] = parameter.replace(default=_default(field))
+                lines.append(fill(f"{name}: {_told(hints[name], field)}", _WIDTH, subsequent_indent="    "))
+        function.__signature__ = signature.replace(parameters=[*own, *settings.values()])  # type: ignore[attr-defined]
+        function.__doc__ = "\n".join((inspect.getdoc(function) or "", "", "Settings:", "", *lines))
+        return function
+
+    return describe
+
+
+def _default(field: FieldInfo) -> Any:
+    if field.is_required():
+        return inspect.Parameter.empty
+    return {} if field.default_factory else field.default
+
+
+def _told(kind: Any, field: FieldInfo) -> str:
+    """What a field is: its description, or the keys of a section."""
+    if field.description or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return field.description or "see `raysum config show`"
+    return f"a dict with keys such as {', '.join([*kind.model_fields][:8])}"
