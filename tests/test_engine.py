@@ -1,6 +1,8 @@
 """The DeepSpeed engine updates as the papers' Adam does: what no config asks for is not done, at any stage."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,7 +56,7 @@ def by_hand(brief: Brief, low: bool, most: float = torch.inf) -> tuple[torch.Ten
     weights = list(objective.parameters())
     masters = [weight.detach().float().clone() for weight in weights]
     before, optim = flat(masters), brief.config.optim
-    adam = torch.optim.AdamW(masters, lr=RATE, betas=optim.betas, eps=optim.eps, weight_decay=0)
+    adam = torch.optim.Adam(masters, lr=RATE, betas=optim.betas, eps=optim.eps)
     adagrad = torch.optim.Adagrad(masters, lr=RATE, eps=optim.eps)
     update = adagrad if optim.method == "adagrad" else adam
     coming = batches(brief.train, 0, 1, 0, STEPS)
@@ -67,6 +69,8 @@ def by_hand(brief: Brief, low: bool, most: float = torch.inf) -> tuple[torch.Ten
             for master, gradient in zip(masters, torch.autograd.grad(loss, weights), strict=True):
                 master.grad += gradient.float()
         norms.append(float(torch.nn.utils.clip_grad_norm_(masters, most)))
+        for master in masters:  # of weight_decay / 2 times the sum of squares
+            master.grad += optim.weight_decay * master
         update.step()
         for weight, master in zip(weights, masters, strict=True):
             weight.data.copy_(master)
@@ -75,16 +79,23 @@ def by_hand(brief: Brief, low: bool, most: float = torch.inf) -> tuple[torch.Ten
 
 def by_engine(brief: Brief, low: bool) -> tuple[torch.Tensor, list[float]]:
     """The same by the training loop's own step."""
-    before, norms = flat(weight.detach().float() for weight in start_of(brief, low).parameters()), []
+    before = flat(weight.detach().float() for weight in start_of(brief, low).parameters())
     with lone_group():
-        engine = build_engine(brief, None)
-        coming, meter = batches(brief.train, 0, 1, 0, STEPS), Meter(engine.device, {})
-        for number in range(STEPS):
-            rate = step(engine, brief, number, coming, meter)
-            norms.append(meter.line(number + 1, rate)["grad_norm"])
-        weights = full_weights(engine)
-        distributed.barrier()
+        weights, norms = trained(brief)
     return flat(weights.values()) - before, norms
+
+
+def trained(brief: Brief) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """The weights after the steps, on rank 0, and the norms of the gradients, by a rank of a process group."""
+    engine, norms = build_engine(brief, None), []
+    coming = batches(brief.train, distributed.get_rank(), distributed.get_world_size(), 0, STEPS)
+    meter = Meter(engine.device, {})
+    for number in range(STEPS):
+        rate = step(engine, brief, number, coming, meter)
+        norms.append(meter.line(number + 1, rate)["grad_norm"])
+    weights = full_weights(engine)
+    distributed.barrier()
+    return weights, norms
 
 
 @pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (2, 3))])
@@ -96,6 +107,48 @@ def test_adagrad_is_that_of_the_formula(dataset, tmp_path, stage):
     found, _ = by_engine(asked, False)
     expected, _ = by_hand(asked, False)
     assert apart(found, expected) < 2e-5
+
+
+def penalized(dataset: Dataset, folder: Path, stage: int) -> Brief:
+    asked = brief(dataset, folder, zero_optimization={"stage": stage})
+    optim = asked.config.optim.model_copy(update={"method": "adam_l2", "weight_decay": 20.0})
+    return replace(asked, config=asked.config.model_copy(update={"optim": optim}))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_l2_penalty_is_added_to_gradients_before_adam_scales_them(dataset, tmp_path, stage):
+    """As in Adam's paper, and HIBERT's; AdamW shrinks the weights beside the update."""
+    asked = penalized(dataset, tmp_path, stage)
+    (found, norms), (expected, known) = by_engine(asked, False), by_hand(asked, False)
+    assert apart(found, expected) < 2e-5 and norms == pytest.approx(known, rel=1e-5)
+    decoupled = asked.config.optim.model_copy(update={"method": "adam"})
+    asked = replace(asked, config=asked.config.model_copy(update={"optim": decoupled}))
+    assert apart(by_engine(asked, False)[0], expected) > 0.5
+
+
+@pytest.mark.slow
+def test_two_processes_add_the_penalty_once_at_every_stage(dataset, tmp_path):
+    torch.multiprocessing.spawn(train_by_two, (dataset, tmp_path), nprocs=2)
+    asked = penalized(dataset, tmp_path, 0)
+    before, (expected, known) = flat(start_of(asked, False).parameters()).detach(), by_hand(asked, False)
+    for stage in range(4):
+        weights, norms = torch.load(tmp_path / f"{stage}.pt")
+        assert apart(flat(weights.values()) - before, expected) < 2e-5, stage
+        assert norms == pytest.approx(known, rel=2e-3), stage
+
+
+def train_by_two(rank: int, dataset: Dataset, folder: Path) -> None:
+    """One of two processes, which train at each stage."""
+    torch.set_num_threads(1)
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}
+    os.environ |= {name: str(value) for name, value in names.items()} | {"GLOO_SOCKET_IFNAME": "lo"}
+    store = distributed.FileStore(str(folder / "store"), 2)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    for stage in range(4):
+        found = trained(penalized(dataset, folder, stage))
+        if rank == 0:
+            torch.save(found, folder / f"{stage}.pt")
+    distributed.destroy_process_group()
 
 
 def flat(tensors) -> torch.Tensor:

@@ -85,7 +85,11 @@ class TrainConfig(Section):
 class OptimConfig(Section):
     """``noam`` is the schedule of Vaswani et al. 2017, eq. 3: ``lr * width^-0.5 * min(t^-0.5, t * w^-1.5)``."""
 
-    method: Literal["adam", "adagrad"] = Field("adam", description="adagrad has no betas (HT's ranker)")
+    method: Literal["adam", "adam_l2", "adagrad"] = Field(
+        "adam",
+        description="adam decays weights as AdamW; adam_l2 has an L2 penalty, as HIBERT: its gradient is added before "
+        "Adam scales; adagrad has no betas (HT's ranker)",
+    )
     lr: float = Field(2.0, gt=0, le=1e4, description="peak factor ('noam') or the rate itself (the other schedules)")
     new_lr: Annotated[float, Field(gt=0, le=1e4)] | None = Field(
         None, description="lr of what has learned nothing at the start: new layers, and adapters; None = lr"
@@ -99,7 +103,7 @@ class OptimConfig(Section):
     betas: tuple[Share, Share] = (0.9, 0.998)
     eps: float = Field(1e-9, ge=1e-30, le=1)
     weight_decay: float = Field(
-        0.0, ge=0, le=1e4, description="decoupled, as of AdamW; Adagrad's is added to gradients"
+        0.0, ge=0, le=1e4, description="decoupled; of adam_l2 and adagrad times the weights added to gradients"
     )
     decay: Literal["all", "matrices"] = Field(
         "all", description="what decays: all parameters, or as in transformers neither biases nor norms"

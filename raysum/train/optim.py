@@ -145,12 +145,14 @@ class _Watched(dict[str, Any]):
 def engine_config(config: Config, world: int, cuda: bool, universal: bool = False) -> dict[str, Any]:
     """DeepSpeed's config: raysum's own keys under the user's ``deepspeed`` block.
 
-    Torch's AdamW or Adagrad, so that nothing is compiled; no scheduler, as the rate is set before each step. On
+    Torch's AdamW, Adam or Adagrad, so that nothing is compiled; no scheduler, as the rate is set before each step. On
     CUDA bf16 is the default precision, on CPU fp32; gradients are summed in fp32 over micro-batches and workers.
     ``universal``: a checkpoint in DeepSpeed's universal form will be loaded.
     """
     params = config.optim.model_dump(include={"lr", "betas", "eps", "weight_decay"}) | {"torch_adam": True}
     optimizer = {"type": "AdamW", "params": params}
+    if config.optim.method == "adam_l2":
+        optimizer = {"type": "Adam", "params": params | {"adam_w_mode": False}}
     if config.optim.method == "adagrad":
         optimizer = {"type": "Adagrad", "params": {key: params[key] for key in ("lr", "eps", "weight_decay")}}
     ours = {
