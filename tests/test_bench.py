@@ -88,18 +88,17 @@ def test_scoring_is_measured_beside_the_library_and_gives_the_same():
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_a_stream_is_measured_as_it_is_trained_on(tmp_path):
     from small_datasets import write_dataset
 
-    data = write_dataset(tmp_path / "data", {"train": 500})
-    sizes = [f"data={data}", "seconds=0.5", "steps=5", "threads=1", "presets=[pht,ft]"]
-    pht, ft = bench("stream", [*sizes, SMALL.replace("]", ", train.batch_tokens=200]")]).rows
-    assert pht["rows"] == 500 and pht["steps"] > 0 and 0 < pht["padding_share"] < 0.3
+    data = write_dataset(tmp_path / "data", {"train": 300})
+    sizes = [f"data={data}", "seconds=0.2", "steps=2", "threads=1", "presets=[pht]"]
+    (pht,) = bench("stream", [*sizes, SMALL.replace("]", ", train.batch_tokens=200]")]).rows
+    assert pht["rows"] == 300 and pht["steps"] > 0 and 0 < pht["padding_share"] < 0.3
     assert pht["rows_per_s"] > pht["micro_batches_per_s"] > 0 and pht["tokens_per_s"] > pht["rows_per_s"]
-    assert all(0 <= row["wait_share"] < 1 and row["first_batch_s"] > 0 for row in (pht, ft))
-    (invented,) = bench("stream", ["rows=1500", "seconds=0.2", "steps=0", "threads=1"]).rows
-    assert invented["rows"] == 1500 and "wait_share" not in invented
+    assert 0 <= pht["wait_share"] < 1 and pht["first_batch_s"] > 0
+    (invented,) = bench("stream", ["rows=300", "seconds=0.2", "steps=0", "threads=1"]).rows
+    assert invented["rows"] == 300 and "wait_share" not in invented
     assert 1000 < invented["tokens_per_s"] / invented["rows_per_s"] < 3400, "about 30 paragraphs of 70 tokens a row"
 
 

@@ -125,7 +125,6 @@ def test_copies_end_with_a_killed_driver_and_leave_no_folder(request):
     assert not list(folder.glob("raysum-*/"))
 
 
-@pytest.mark.long
 def test_where_ray_runs_already_nothing_is_loaded_ahead(ray_session):
     before = forkserver._server
     forkserver._server = None

@@ -85,7 +85,6 @@ def test_schedules_move_both_rates(data, donor, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_other_numbers_of_workers_keep_the_rates_apart(data, donor, tmp_path, ray_session):
     """A checkpoint of two workers is converted for one; sums in another order move the last bits."""
     sections = NEW | {"optim": {"lr": 1e-12, "new_lr": 0.01}, "deepspeed": {"zero_optimization": {"stage": 2}}}

@@ -97,7 +97,6 @@ with ray_session(cpus=1):
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_sessions_that_start_at_one_moment_have_dashboards_of_their_own():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     sessions = [subprocess.Popen([sys.executable, "-c", TOLD], **pipes) for _ in range(2)]

@@ -100,18 +100,18 @@ def test_a_killed_reader_leaves_nothing_that_is_taken_for_whole(store, prepared,
     assert killed > 1, "no reader was killed before it had read all"
 
 
-@pytest.mark.long
 def test_workers_read_and_write_a_store(store, prepared, tmp_path):  # noqa: F811
-    """Two workers under Ray, whose tasks fetch shards: the weights are those of a training here."""
+    """Two workers under Ray, whose tasks fetch shards: the weights are those of a training of one process here."""
     store.get(f"{BUCKET}/data/", str(tmp_path / "data"), recursive=True)
-    config, url = tmp_path / "config.yaml", f"s3://{BUCKET}/runs/two"
-    two = ["train.workers=2", "train.steps=6", "deepspeed={zero_optimization: {stage: 2}}"]
-    raysum("train", config, f"data={tmp_path / 'data'}", f"out={tmp_path / 'here'}", *two)
-    raysum("train", config, f"data={prepared}", f"out={url}", *two)
+    config, url, few = tmp_path / "config.yaml", f"s3://{BUCKET}/runs/two", ["train.steps=3", "optim.eps=1.0"]
+    two = ["train.workers=2", "deepspeed={zero_optimization: {stage: 2}}"]
+    raysum("train", config, f"data={tmp_path / 'data'}", f"out={tmp_path / 'here'}", *few)
+    raysum("train", config, f"data={prepared}", f"out={url}", *few, *two)
     shutil.rmtree(tmp_path / "cache")
-    here = load_file(Run(tmp_path / "here").checkpoint("6").weights)
-    there = load_file(Run.open(url).checkpoint("6").weights)
-    assert all(torch.equal(here[name], there[name]) for name in here)
+    here = load_file(Run(tmp_path / "here").checkpoint("3").weights)
+    there = load_file(Run.open(url).checkpoint("3").weights)
+    for name, value in here.items():
+        torch.testing.assert_close(there[name], value, rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_tasks_of_ray_read_sources_by_their_urls(store, tmp_path):  # noqa: F811

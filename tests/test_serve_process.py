@@ -66,7 +66,6 @@ def test_health_docs_and_mistakes(server: Server):
 
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
-@pytest.mark.long
 def test_it_answers_on_the_loopback_of_ipv6(run: Path):
     with serving(run, "--host=::1") as server:
         server.wait_until_ready()

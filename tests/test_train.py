@@ -339,6 +339,15 @@ def test_a_checkpoint_of_a_former_version_is_resumed_though_it_has_no_sums(data,
     assert [line["step"] for line in read_lines(run.metrics) if "loss" in line] == [3, 5, 6, 7]
 
 
+def test_a_run_goes_on_where_its_config_is_still_to_be_written(twelve_steps, data, tmp_path):
+    """As the trials of a population, whose settings change between two parts."""
+    shutil.copytree(twelve_steps.path, tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").unlink()
+    settings = {"steps": 14, "validate_every": 2, "patience": 9}
+    run = fit(config(data, tmp_path / "run", train=settings, optim={"lr": 0.02}))
+    assert [*run.validations()] == [6, 12, 14] and Run.open(run.path).config.optim.lr == 0.02
+
+
 def test_a_resumed_training_draws_the_same_references(tmp_path):
     data = write_dataset(tmp_path / "data", {"train": 60, "valid": 9}, references=3)
     steps = (

@@ -265,7 +265,7 @@ def test_a_killed_search_goes_on_where_it_stopped(tmp_path, data, run):
     assert Run.resolve(tmp_path / "search").path == run.path
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_session):
     search_mixes = (
         "model.encoder: {mixes: {letters: LG, layers: [1]}}, model.decoder: {mixes: {letters: P, layers: [1, 2]}}"
@@ -305,16 +305,16 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
     assert Run.resolve(tmp_path / "search").decode == best.decode
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_optimizer_search_ends(tmp_path, data, ray_session):
     sizes = [f"model.{key}={value}" for key, value in {**TINY, "encoder": "L", "decoder": "P"}.items()]
-    training = ["train.steps=8", "train.validate_every=2", "train.save_every=2", "train.batch_tokens=600"]
-    command = [f"data={data.path}", f"out={tmp_path / 'search'}", "trials=4", *sizes, *training]
+    training = ["train.steps=4", "train.validate_every=2", "train.save_every=2", "train.batch_tokens=600"]
+    command = [f"data={data.path}", f"out={tmp_path / 'search'}", "trials=2", *sizes, *training]
     result = tune("optimizer", *command)
-    assert len(result.trials) == 4 and all(t.error is None and t.metrics["step"] >= 2 for t in result.trials)
+    assert len(result.trials) == 2 and all(t.error is None and t.metrics["step"] >= 2 for t in result.trials)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_trial_that_falls_behind_goes_on_from_the_weights_of_the_other(tmp_path, data, ray_session):
     space = tiny_space(
         tmp_path,
