@@ -17,7 +17,9 @@ from raysum.errors import UserError
 from raysum.models.specs.family import FamilySpec
 
 Arrays = Mapping[str, np.ndarray]
-Part = tuple[str, str, str]  # a section of the table, and what stands before our names and the published ones there
+# A section of the table, and the prefixes of our names and of the published ones there; of several published prefixes,
+# with spaces between them, the parameters stand in ours one above the other.
+Part = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ def names(code: str, parts: Iterable[Part]) -> Iterator[tuple[str, list[str]]]:
         for name, published in _entries(table[section]):
             endings = table["norms" if "norm." in name else "layers"] if "*" in name else [""]
             for ending, published_ending in zip(("weight", "bias"), endings, strict=False):  # T5 has no bias
-                found = [theirs + one.replace("*", published_ending) for one in published.split()]
+                ends = [one.replace("*", published_ending) for one in published.split()]
+                found = [prefix + end for prefix in theirs.split() or [""] for end in ends]
                 yield ours + name.replace("*", ending), found
 
 

@@ -59,7 +59,7 @@ def adapt(model: nn.Module, settings: Adapters, new: Collection[str]) -> None:
             "the start has; take a smaller one, or other matrices"
         )
     for name, parameter in model.named_parameters():
-        is_embedding = any(part.startswith("embedding") or part == "output" for part in name.split(".")[:2])
+        is_embedding = any("embedding" in part or part == "output" for part in name.split(".")[:2])
         if name not in new and not (settings.embeddings and is_embedding):
             parameter.requires_grad_(False)
     for path, layer in chosen:

@@ -7,6 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, cast
 
 import torch
@@ -29,18 +30,19 @@ _PART = 4096  # source tokens encoded together on a CPU when nothing is kept for
 
 
 class TokenEmbedding(nn.Module):
-    """The embedding that source and target share; when tied, the output layer too.
+    """The embedding that source and target share, if not ``Backbone.source_embedding``; when tied, the output layer too.
 
     Both uses go through ``forward``, so that ZeRO-3 gathers the matrix for either. From a normal start of deviation
     D^-0.5 embeddings times sqrt(D) have unit scale beside the sinusoids, and tied logits unit variance.
     On a copying task (LL/PP, width 64, 250 steps) the loss was 0.4 so, and 3.2 from HT's code's Xavier-uniform start.
     """
 
-    def __init__(self, spec: TransformerSpec):
+    def __init__(self, spec: TransformerSpec, is_output: bool):
+        """``is_output``: the output layer is this embedding, so it has the bias of the logits."""
         super().__init__()
         made = backbone_of(spec)
         self.weight = nn.Parameter(torch.empty(spec.vocabulary, spec.width))
-        self.bias = output_bias(spec) if spec.tied_output else None
+        self.bias = output_bias(spec) if is_output else None
         self.scale = math.sqrt(spec.width) if made.embedding_scaled else 1.0
         self.frozen = None if made.padding_trained else marks_of(spec).pad
         if spec.embedding_start == "xavier":
@@ -86,7 +88,7 @@ class Generator(nn.Module):
     def __init__(self, spec: TransformerSpec):
         super().__init__()
         self.spec: Any = spec
-        self.embedding = TokenEmbedding(spec)
+        self.embedding = TokenEmbedding(spec, spec.tied_output)
         self.dropout = Dropout(spec.dropout)
         self.output: nn.Linear | None = None
 
@@ -111,7 +113,7 @@ class Generator(nn.Module):
         """:meth:`decode`, and how the last layer points at source tokens where there is a copy gate."""
         keys, places = self._keys(memory), torch.arange(tokens.shape[1], device=tokens.device)
         x = self._embed(tokens, self._begin(keys) + places, tokens.shape[1])
-        return self._through(self.dropout(x), keys, attention, bias=self._distances(places, places))
+        return self._through(self.dropout(x), keys, attention, biases=self._distances(places, places))
 
     def start(self, memory: Memory, beams: int) -> State:
         """Begin decoding ``beams`` hypotheses of each example; they share what is kept of its source."""
@@ -124,8 +126,8 @@ class Generator(nn.Module):
         state.cache.advance()
         tokens, places = tokens.view(-1, state.beams), state.cache.place
         x = self._embed(tokens, self._begin(state.keys) + places[0, -1], state.cache.length)
-        bias = self._distances(places[:, -1:], places)
-        x, total, pointer = self._through(x, state.keys, attention, state.cache, bias)
+        biases = self._distances(places[:, -1:], places)
+        x, total, pointer = self._through(x, state.keys, attention, state.cache, biases)
         logits = self._scored(self.logits(x.flatten(0, 1)), x, pointer, tokens)
         return logits, None if total is None else total.flatten(0, 1)
 
@@ -150,9 +152,9 @@ class Generator(nn.Module):
         x = self.embedding(tokens)
         return x + sinusoids(places, x.shape[-1], self.spec.sinusoid).to(x.dtype)
 
-    def _distances(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """What the scores of target positions [..., Q] are raised by at others [..., T]: [..., H, Q, T], or nothing."""
-        return None
+    def _distances(self, queries: Tensor, keys: Tensor) -> Iterable[Tensor | None]:
+        """For each layer, the bias of the scores of target positions [..., Q] at others [..., T]: [..., H, Q, T]."""
+        return repeat(None)
 
     def _through(
         self,
@@ -160,11 +162,12 @@ class Generator(nn.Module):
         keys: Iterable[SourceKeys],
         attention: Asked,
         cache: Cache | None = None,
-        bias: Tensor | None = None,
+        biases: Iterable[Tensor | None] = repeat(None),
     ) -> Attended:
         layers, norm = self._stack()
         total = pointer = None
-        for number, (layer, kept) in enumerate(zip(layers, keys, strict=True)):
+        pairs = zip(layers, keys, strict=True)
+        for number, ((layer, kept), bias) in enumerate(zip(pairs, biases, strict=False)):
             asked = number in attention if isinstance(attention, frozenset) else attention
             x, share, pointer = layer(x, kept, asked, Turn(number, cache, bias))
             total = share if total is None else total if share is None else total + share

@@ -3,17 +3,26 @@
 from typing import Any
 
 from raysum.importing.huggingface.families import ACTIVATIONS
+from raysum.importing.huggingface.loading import layer_counts
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.family import FamilySpec
 
 _ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}  # the first of their names
-_CLASSES = {"bart": "Bart", "mbart": "MBart", "pegasus": "Pegasus", "led": "LED", "t5": "T5"}
+_CLASSES = {
+    "bart": "Bart",
+    "mbart": "MBart",
+    "pegasus": "Pegasus",
+    "led": "LED",
+    "t5": "T5",
+    "mt5": "MT5",
+    "umt5": "UMT5",
+}
 
 
 def kind_of(made: Backbone, norm: str) -> str:
     """What transformers calls a model of such layers."""
     if made.places == "relative":
-        return "t5"
+        return "umt5" if made.layer_distances else made.model_type or "t5"
     if made.window:
         return "led"
     return "bart" if norm == "post" else "mbart" if made.embedding_norm else "pegasus"
@@ -33,12 +42,7 @@ def config_of(spec: FamilySpec) -> dict[str, Any]:
         "eos_token_id": spec.marks.end,
         "decoder_start_token_id": spec.marks.start,
     }
-    return config | (_t5(spec, made) if kind == "t5" else _bart_like(spec, made, kind))
-
-
-def layer_counts(spec: FamilySpec) -> tuple[int, int]:
-    """Pretrained layers of the encoder and of the decoder."""
-    return len(spec.encoder) - spec.encoder.count("G"), len(spec.decoder)
+    return config | (_t5(spec, made) if made.places == "relative" else _bart_like(spec, made, kind))
 
 
 def _bart_like(spec: FamilySpec, made: Backbone, kind: str) -> dict[str, Any]:
@@ -57,11 +61,11 @@ def _bart_like(spec: FamilySpec, made: Backbone, kind: str) -> dict[str, Any]:
         places = {
             "max_position_embeddings": made.source_places - made.place_offset,
             "scale_embedding": made.embedding_scaled,
-            "tie_word_embeddings": spec.tied_output,
         }
     return {
         **sides,
         **places,
+        "tie_word_embeddings": spec.tied_output and not made.source_embedding,
         "activation_function": _ACTIVATIONS[made.activation],
         "dropout": spec.dropout,
         "attention_dropout": spec.attention_dropout,

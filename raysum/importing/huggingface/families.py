@@ -1,8 +1,9 @@
-"""What the config.json of BART, mBART, PEGASUS, LED and T5 tells of a model: its specification."""
+"""What the config.json of BART, mBART, PEGASUS, LED, T5, mT5 and UMT5 tells of a model: its specification."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from raysum.importing.huggingface.embeddings import HEAD, SOURCE, rows
 from raysum.importing.mapping import Arrays
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.family import FamilySpec
@@ -32,17 +33,17 @@ def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> Fam
     if config.get("static_position_embeddings") and kind != "pegasus":
         raise ValueError("its positions are waves (static_position_embeddings), and tables are read")
     tables = [arrays.get(f"{side}.embed_positions.weight") for side in ("encoder", "decoder")]
-    rows = [config.get("max_position_embeddings", 0) if table is None else len(table) for table in tables]
-    if not offset < min(rows) <= max(rows) <= _MOST_PLACES:
-        raise ValueError(f"it has {rows[0]} and {rows[1]} places, and {offset + 1} to {_MOST_PLACES} are read")
+    places = [config.get("max_position_embeddings", 0) if table is None else len(table) for table in tables]
+    if not offset < min(places) <= max(places) <= _MOST_PLACES:
+        raise ValueError(f"it has {places[0]} and {places[1]} places, and {offset + 1} to {_MOST_PLACES} are read")
     return FamilySpec(
         **_sides(config, "attention_heads", "ffn_dim"),
         **_mixes(encoder, decoder),
-        vocabulary=arrays["shared.weight"].shape[0],
+        vocabulary=rows(arrays),
         width=config["d_model"],
         norm="pre" if pre else "post",
         sinusoid="halves",
-        tied_output=_is_tied(arrays),
+        tied_output=HEAD not in arrays,
         dropout=config.get("dropout", 0.1),
         attention_dropout=config.get("attention_dropout", 0.0),
         ffn_dropout=config.get("activation_dropout", 0.0),
@@ -50,11 +51,12 @@ def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> Fam
             eps=1e-5,
             activation=_activation(config.get("activation_function", "gelu")),
             places="learned",
-            source_places=rows[0],
-            target_places=rows[1],
+            source_places=places[0],
+            target_places=places[1],
             place_offset=offset,
             window=_window(config) if kind == "led" else 0,
             places_trained=kind != "pegasus",
+            source_embedding=SOURCE in arrays,
             embedding_norm=kind != "pegasus",
             embedding_scaled=bool(config.get("scale_embedding", False)),
             padding_trained=False,
@@ -64,21 +66,26 @@ def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> Fam
 
 
 def t5(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec:
-    """That of a T5 (v1.0, v1.1, FLAN) with these mixes. Raises KeyError and ValueError for what it cannot express."""
+    """That of a T5 (v1.0, v1.1, FLAN), mT5 or UMT5 with these mixes.
+
+    ``tie_word_embeddings`` tells whether the last states are scaled, but for mT5, which never scales them: there
+    version 5 of transformers writes true. Raises KeyError and ValueError for what the family cannot express.
+    """
+    kind = config["model_type"]
     *gated, activation = str(config.get("feed_forward_proj", "relu")).split("-")
     if gated not in ([], ["gated"]):
         raise ValueError(f"its feed_forward_proj is {config['feed_forward_proj']}, which is none of T5's")
-    tied = _is_tied(arrays)
-    dropout = config.get("dropout_rate", 0.1)
+    is_scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
+    width, heads, dropout = config["d_model"], config["num_heads"], config.get("dropout_rate", 0.1)
     return FamilySpec(
         **_mixes(encoder, decoder),
-        vocabulary=arrays["shared.weight"].shape[0],
-        width=config["d_model"],
+        vocabulary=rows(arrays),
+        width=width,
         ffn=config["d_ff"],
-        heads=config["num_heads"],
-        pooling_heads=config["num_heads"],
+        heads=heads,
+        pooling_heads=next(count for count in range(heads, 0, -1) if width % count == 0),
         norm="pre",
-        tied_output=tied,
+        tied_output=HEAD not in arrays,
         dropout=dropout,
         attention_dropout=dropout,
         ffn_dropout=dropout,
@@ -91,12 +98,15 @@ def t5(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec
             head_width=config["d_kv"],
             scaled_scores=False,
             places="relative",
+            layer_distances=kind == "umt5",
             buckets=config.get("relative_attention_num_buckets", 32),
             farthest=config.get("relative_attention_max_distance", 128),
+            source_embedding=SOURCE in arrays,
             embedding_scaled=False,
             output_bias="none",
-            output_scaled=bool(config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))),
+            output_scaled=kind != "mt5" and bool(is_scaled),
             final_dropout=True,
+            model_type="mt5" if kind == "mt5" else None,
         ),
     )
 
@@ -121,12 +131,6 @@ def _sides(config: Config, heads: str, ffn: str) -> dict[str, int]:
 def _mixes(encoder: str, decoder: str) -> dict[str, Any]:
     flat = not set(encoder) - {"S", "W"}
     return {"encoder": encoder, "decoder": decoder, "positions": "flat" if flat else "paragraph", "form": "code"}
-
-
-def _is_tied(arrays: Arrays) -> bool:
-    """Whether the output layer is the embedding: by the tensors, as versions of transformers differ about the word."""
-    head = arrays.get("lm_head.weight")
-    return head is None or (head.shape == arrays["shared.weight"].shape and (head == arrays["shared.weight"]).all())
 
 
 def _activation(name: str) -> Any:

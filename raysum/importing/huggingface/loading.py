@@ -11,6 +11,7 @@ from torch import Tensor
 
 from raysum import systems
 from raysum.errors import UserError
+from raysum.importing.huggingface.embeddings import untied
 from raysum.importing.huggingface.families import bart_like, t5
 from raysum.importing.huggingface.folder import read_arrays, read_json
 from raysum.importing.mapping import Arrays, Part, Published, misfit, read
@@ -30,15 +31,12 @@ class Kind:
 
 _BART, _LED = Kind("bart", bart_like), Kind("led", bart_like, "led.")
 _T5 = Kind("t5", t5, "", ("encoder.block.", "decoder.block."), ("num_layers", "num_decoder_layers"))
-KINDS = {"bart": _BART, "mbart": _BART, "pegasus": _BART, "led": _LED, "t5": _T5}
+KINDS = {"bart": _BART, "mbart": _BART, "pegasus": _BART, "led": _LED, "t5": _T5, "mt5": _T5, "umt5": _T5}
 
 _MOST_LAYERS = 1000
 
-# Tied or fixed, so of no use of their own; T5's first releases have a bias of distances in a cross-attention, unused.
+# What no model uses: the number of a format, and a bias of distances in a cross-attention of T5's first releases.
 _SPARE = (
-    "encoder.embed_tokens.weight",
-    "decoder.embed_tokens.weight",
-    "lm_head.weight",
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
     "encoder.version",
     "decoder.version",
@@ -63,12 +61,16 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
         layers = [_count(config, count, kind.counts[0]) for count in kind.counts]
         mixes = encoder or ("W" if kind is _LED else "L") * layers[0], decoder or "F" * layers[1]
         _check_mixes(mixes, layers, "SLGW" if kind is _LED else "SLG")
-        arrays = {name.removeprefix(kind.prefix): array for name, array in read_arrays(folder).items()}
+        published = read_arrays(folder)
+        arrays = {name.removeprefix(kind.prefix): array for name, array in published.items()}
+        if twice := [name for name in published if name not in arrays and name.removeprefix(kind.prefix) in published]:
+            raise ValueError(f"it has both {twice[0]} and {twice[0].removeprefix(kind.prefix)}")
         if single := [name for name, array in arrays.items() if not array.ndim]:
             raise ValueError(f"its {single[0]} is a single number")
+        arrays = untied(arrays, kind is not _T5 and config.get("tie_word_embeddings") is False)
         spec = kind.spec(config, arrays, *mixes)
         weights = placed(_completed(arrays, spec), spec, kind)
-        _check_shapes(spec, weights)
+        _check_whole(spec, weights)
     except UserError:
         raise
     except (LookupError, ValueError, TypeError) as error:
@@ -90,11 +92,23 @@ def _count(config: Mapping[str, Any], name: str, otherwise: str) -> int:
     return found
 
 
-def _check_shapes(spec: FamilySpec, weights: Mapping[str, Tensor]) -> None:
+def _check_whole(spec: FamilySpec, weights: Mapping[str, Tensor]) -> None:
+    """Raises ValueError if a parameter has another shape, or none of its own although it is pretrained."""
     for name, wanted in systems.parameters(spec).items():
-        if name in weights and weights[name].shape != wanted.shape:
+        if name not in weights:
+            if not _is_new(spec, name):
+                raise ValueError(f"none of its tensors is our {name}")
+        elif weights[name].shape != wanted.shape:
             found, told = (" x ".join(map(str, one.shape)) for one in (weights[name], wanted))
             raise ValueError(f"our {name} is of {told} numbers by its config, and of {found} in its weights")
+
+
+def _is_new(spec: FamilySpec, name: str) -> bool:
+    """Whether the mix adds the parameter to the published ones: G layers, and what P and V have beside an F."""
+    side, number, *rest = name.split(".")
+    if side == "encoder":
+        return spec.encoder[int(number)] == "G"
+    return side == "pooling" or (side == "decoder" and rest[0] == "cross" and rest[1] != "words")
 
 
 def _check_mixes(mixes: tuple[str, str], layers: Sequence[int], letters: str) -> None:
@@ -108,13 +122,23 @@ def _check_mixes(mixes: tuple[str, str], layers: Sequence[int], letters: str) ->
             raise UserError(f"{told}, and the weights have {count}: give all, in order{added}")
 
 
+def layer_counts(spec: FamilySpec) -> tuple[int, int]:
+    """Pretrained layers of the encoder and of the decoder."""
+    return len(spec.encoder) - spec.encoder.count("G"), len(spec.decoder)
+
+
 def parts_of(spec: FamilySpec, kind: Kind) -> Iterable[Part]:
     """The sections of the table of names that a model of ``spec`` is made of."""
     made = spec.backbone
     assert made is not None
-    yield "model", "", ""
+    yield ("separate" if made.source_embedding else "shared"), "", ""
     yield ("tied" if spec.tied_output else "untied"), "", ""
-    yield ("places" if made.places == "learned" else "distances"), "", ""
+    if made.places == "learned":
+        yield "places", "", ""
+    else:
+        for side, layers, count in zip(("source", "target"), kind.layers, layer_counts(spec), strict=True):
+            tables = (f"{layers}{number}." for number in range(count if made.layer_distances else 1))
+            yield "distances", f"entry.{side}_distances.", " ".join(tables)
     if made.embedding_norm:
         yield "embedding_norm", "", ""
     if spec.norm == "pre":

@@ -11,6 +11,7 @@ from raysum.data.tokenizer import Tokenizer
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.importing.huggingface.configs import config_of
+from raysum.importing.huggingface.embeddings import HEAD, SHARED, SOURCE, TARGET
 from raysum.importing.huggingface.loading import KINDS, parts_of
 from raysum.importing.mapping import names
 from raysum.models.specs.family import FamilySpec
@@ -21,7 +22,7 @@ _HEARD = {
     "encoder": ("attention.out.", "ffn.outer."),
     "decoder": ("cross.paragraphs.out.", "cross.contexts.out.", "cross.gate"),
 }
-_OUTSIDE = ("lm_head.weight", "final_logits_bias")  # of the model within
+_OUTSIDE = (HEAD, "final_logits_bias")  # of the model within
 
 
 def save(folder: Path, spec: FamilySpec, weights: dict[str, Tensor]) -> None:
@@ -29,15 +30,28 @@ def save(folder: Path, spec: FamilySpec, weights: dict[str, Tensor]) -> None:
     _check(spec, weights)
     config = config_of(spec)
     kind = KINDS[config["model_type"]]
-    tensors = {}
+    found = {}
     for name, published in names(f"huggingface/{kind.table}", parts_of(spec, kind)):
         for theirs, part in zip(published, weights[name].chunk(len(published)), strict=True):
-            part = part[None] if theirs == "final_logits_bias" else part
-            tensors[theirs if theirs in _OUTSIDE else kind.prefix + theirs] = part.contiguous().clone()
-    if not config.get("tie_word_embeddings", True):
-        tensors.setdefault("lm_head.weight", weights["embedding.weight"].clone())
+            found[theirs] = part[None] if theirs == "final_logits_bias" else part
+    for theirs in _unshared(spec, config):
+        found.setdefault(theirs, weights["embedding.weight"])
+    tensors = {
+        name if name in _OUTSIDE else kind.prefix + name: part.contiguous().clone() for name, part in found.items()
+    }
     save_tensors(tensors, folder / "model.safetensors", {"format": "pt"})
     _write(folder / "config.json", config)
+
+
+def _unshared(spec: FamilySpec, config: dict[str, Any]) -> list[str]:
+    """The matrices of tokens that the file must have: transformers shares those that it lacks, but not in a BART with
+    ``tie_word_embeddings`` false. T5's output layer is written then too, for version 4."""
+    made = spec.backbone
+    assert made is not None
+    is_untied = not config["tie_word_embeddings"]
+    if made.source_embedding or (is_untied and made.places == "learned"):
+        return [SHARED, SOURCE, TARGET, HEAD]
+    return [HEAD] if is_untied else []
 
 
 def _check(spec: FamilySpec, weights: dict[str, Tensor]) -> None:

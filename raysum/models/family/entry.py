@@ -35,11 +35,12 @@ class Entry(nn.Module):
             self.target_places = PlaceTable(spec.width, made, made.target_places, _WRITTEN)
         self.source_distances = self.target_distances = None
         if made.places == "relative":
-            self.source_distances = Distances(spec.heads, made, both_ways=True)
-            self.target_distances = Distances(spec.heads, made, both_ways=False)
+            own, theirs = len(spec.encoder) - spec.encoder.count("G"), len(spec.decoder)
+            self.source_distances = Distances(spec.heads, made, own, both_ways=True)
+            self.target_distances = Distances(spec.heads, made, theirs, both_ways=False)
         self.source_norm = norm_layer(spec) if made.embedding_norm else nn.Identity()
         self.target_norm = norm_layer(spec) if made.embedding_norm else nn.Identity()
-        self.waves = made.places == "sinusoid"
+        self.waves, self.by_layer = made.places == "sinusoid", made.layer_distances
 
     def source(self, x: Tensor, layout: Layout) -> Tensor:
         """Embeddings [S, D] -> what the first layer gets. Raises UserError where a sequence is too long."""
@@ -57,12 +58,12 @@ class Entry(nn.Module):
             return x + table(places, length)
         return x + sinusoids(places, x.shape[-1], self.sinusoid).to(x.dtype) if self.waves else x
 
-    def source_bias(self, length: int) -> Tensor | None:
-        """Of the scores between ``length`` tokens of a sequence, [1, H, length, length]."""
+    def source_bias(self, length: int, layer: int) -> Tensor | None:
+        """The bias of the scores between ``length`` tokens in a pretrained layer, [1, H, length, length]."""
         if self.source_distances is None:
             return None
         places = torch.arange(length, device=self.source_distances.weight.device)
-        return self.source_distances(places, places)[None]
+        return self.source_distances(places, places, layer)[None]
 
 
 class PlaceTable(nn.Module):
@@ -87,22 +88,25 @@ class Distances(nn.Module):
     """T5's bias of a score (Raffel et al. 2020, section 2.1): one number a head and bucket of distances.
 
     Half of the buckets are of one distance each, the others grow logarithmically up to the farthest; where tokens look
-    both ways, half of all are for those ahead.
+    both ways, half of all are for those ahead. All layers share one table, or each has its own (UMT5): these are one
+    parameter, the first layer's table first.
     """
 
-    def __init__(self, heads: int, made: Backbone, both_ways: bool):
+    def __init__(self, heads: int, made: Backbone, layers: int, both_ways: bool):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(made.buckets, heads))
+        self.buckets, self.by_layer = made.buckets, made.layer_distances
+        self.weight = nn.Parameter(torch.empty(made.buckets * (layers if self.by_layer else 1), heads))
         nn.init.normal_(self.weight, std=0.02)
         self.farthest, self.both_ways = made.farthest, both_ways
 
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Places [..., Q] and [..., T] -> [..., H, Q, T]."""
+    def forward(self, queries: Tensor, keys: Tensor, layer: int = 0) -> Tensor:
+        """Places [..., Q] and [..., T] -> [..., H, Q, T], which is the same for each ``layer`` if they share a table."""
         ahead = keys[..., None, :] - queries[..., None]
-        return F.embedding(self._bucket(ahead), self.weight).movedim(-1, -3)
+        bucket = self._bucket(ahead) + self.buckets * (layer if self.by_layer else 0)
+        return F.embedding(bucket, self.weight).movedim(-1, -3)
 
     def _bucket(self, ahead: Tensor) -> Tensor:
-        buckets = len(self.weight) // 2 if self.both_ways else len(self.weight)
+        buckets = self.buckets // 2 if self.both_ways else self.buckets
         distance = ahead.abs() if self.both_ways else -ahead.clamp_max(0)
         exact = buckets // 2
         share = torch.log(distance.clamp_min(1).float() / exact) / math.log(self.farthest / exact)

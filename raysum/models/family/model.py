@@ -8,8 +8,9 @@ former is the latter summed over the paragraph's tokens. In pretrained models mu
 no text: it is 0 there, and not shared out among the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, cast
 
 import torch
@@ -23,7 +24,7 @@ from raysum.models.family.interparagraph import GlobalLayer
 from raysum.models.family.parallel import ParagraphPooling, ParallelAttention
 from raysum.models.family.vertical import VerticalAttention
 from raysum.models.family.window import WindowLayer
-from raysum.models.generator import EncoderDecoder, final_norm, output_layer
+from raysum.models.generator import EncoderDecoder, TokenEmbedding, final_norm, output_layer
 from raysum.models.kernels.attention import attend, masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
@@ -50,6 +51,8 @@ class Family(EncoderDecoder):
         self.pooling = ParagraphPooling(spec) if "P" in spec.decoder else None
         self.output = output_layer(spec)
         self.entry = Entry(spec, spec.backbone) if spec.backbone else None
+        has_own = spec.backbone is not None and spec.backbone.source_embedding
+        self.source_embedding = TokenEmbedding(spec, is_output=False) if has_own else None
         self.gate: CopyGate | None = CopyGate(spec) if spec.copy_heads else None
 
     def forward(self, source: Source, tokens: Tensor) -> Tensor:
@@ -70,35 +73,42 @@ class Family(EncoderDecoder):
 
     def read(self, source: Source) -> Memory:
         """Raises UserError when ``graph_heads`` are set and the source has no graph, or is too long for the model."""
-        x = self.embedding(source.ids)
+        x = (self.embedding if self.source_embedding is None else self.source_embedding)(source.ids)
         if self.entry is None:
             x = x + self._source_positions(source).to(x.dtype)
         else:
             x = self.entry.source(x, source.layout)
         x = self.dropout(x)
-        biases = self._source_biases(source)
-        for letter, layer in zip(self.spec.encoder, self.encoder, strict=True):
-            x = layer(x, source, biases.get(letter))
+        for layer, bias in zip(self.encoder, self._source_biases(source), strict=True):
+            x = layer(x, source, bias)
         x = self.encoder_norm(x)
         phi = None if self.pooling is None else self.pooling(x, source)
         is_pretrained, spec = self.entry is not None, self.spec
         return Memory(source, x, phi, text=source.is_text(spec.marks, spec.joins_paragraphs) if is_pretrained else None)
 
-    def _source_biases(self, source: Source) -> dict[str, Tensor | None]:
-        """Of the scores of each encoder letter that has some, [1, H, T, T]."""
-        if self.entry is None:
-            return {}
+    def _source_biases(self, source: Source) -> Iterator[Tensor | None]:
+        """For each encoder layer, the bias of its scores, [1, H, T, T]; layers that share a table share it by letter."""
         lengths = {"L": source.layout.token_mask.shape[1], "S": source.layout.source_mask.shape[1]}
-        return {letter: self.entry.source_bias(lengths[letter]) for letter in {*self.spec.encoder} & {*lengths}}
+        biases: dict[str, Tensor | None] = {}
+        number = 0  # of the pretrained layer
+        for letter in self.spec.encoder:
+            if self.entry is not None and letter in lengths and (letter not in biases or self.entry.by_layer):
+                biases[letter] = self.entry.source_bias(lengths[letter], number)
+            yield biases.get(letter)
+            number += letter != "G"
 
     def _embed(self, tokens: Tensor, places: Tensor, length: int) -> Tensor:
         if self.entry is None:
             return super()._embed(tokens, places, length)
         return self.entry.target(self.embedding(tokens), places, length)
 
-    def _distances(self, queries: Tensor, keys: Tensor) -> Tensor | None:
+    def _distances(self, queries: Tensor, keys: Tensor) -> Iterable[Tensor | None]:
         distances = None if self.entry is None else self.entry.target_distances
-        return None if distances is None else distances(queries, keys)
+        if distances is None:
+            return repeat(None)
+        if not distances.by_layer:
+            return repeat(distances(queries, keys))
+        return (distances(queries, keys, layer) for layer in range(len(self.decoder)))
 
     def _source_positions(self, source: Source) -> Tensor:
         """[S, D]: the position of each token (HT eq. 7-9)."""

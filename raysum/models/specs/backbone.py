@@ -24,10 +24,12 @@ class Backbone(Checked):
     target_places: int = Field(0, ge=0, le=10**6, description="rows of the decoder's")
     place_offset: int = Field(0, ge=0, le=10**6, description="row of the first position")
     places_trained: bool = True
+    layer_distances: bool = Field(False, description="each layer has a bias by distance of its own (UMT5)")
     buckets: int = Field(32, ge=4, le=10**6, description="of relative distances; half of the encoder's look ahead")
     farthest: Size = Field(128, description="distance from which on all share a bucket")
     window: int = Field(0, ge=0, le=10**6, multiple_of=2, description="tokens that one of W layers sees around it")
     global_ids: tuple[int, ...] = Field((), description="tokens that all see, beside the first (W)")
+    source_embedding: bool = Field(False, description="source and target have an embedding each")
     embedding_norm: bool = Field(False, description="a norm over embedding and position")
     embedding_scaled: bool = Field(True, description="whether embeddings are multiplied by D^0.5")
     padding_trained: bool = Field(
@@ -36,6 +38,7 @@ class Backbone(Checked):
     output_bias: Literal["trained", "fixed", "none"] = "trained"
     output_scaled: bool = Field(False, description="whether the last states are divided by D^0.5 (T5 v1.0)")
     final_dropout: bool = Field(False, description="dropout behind the last norms")
+    model_type: Literal["mt5"] | None = Field(None, description="its name in transformers, if its layers are also a T5's")
 
     @model_validator(mode="after")
     def _check(self) -> "Backbone":

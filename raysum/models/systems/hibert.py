@@ -53,7 +53,7 @@ class Hibert(SentenceLabeller):
     def __init__(self, spec: HibertSpec):
         super().__init__()
         self.spec = spec
-        self.embedding = TokenEmbedding(spec.model_copy(update={"tied_output": False}))  # its bias is the decoder's
+        self.embedding = TokenEmbedding(spec, is_output=False)  # its bias is the decoder's
         self.dropout = Dropout(spec.dropout)
         self.sentence = nn.ModuleList(TransformerBlock(spec) for _ in range(spec.layers))
         self.sentence_norm = final_norm(spec)
