@@ -5,6 +5,7 @@ import random
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -430,6 +431,51 @@ def test_what_cannot_be_read_is_one_message(folders, tmp_path):
         Tokenizer.load(tmp_path / "v.model")
     with pytest.raises(UserError, match="has no language|language 'de_DE' is of a published folder"):
         Tokenizer.load(tmp_path / "v.model", language="de_DE")
+
+
+@pytest.fixture(scope="module", params=[False, True])
+def spiece(request, tmp_path_factory) -> Path:
+    """A folder with a spiece.model, with pieces for bytes or without."""
+    folder = tmp_path_factory.mktemp("spiece")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts()), model_prefix=str(folder / "spiece"), vocab_size=700, hard_vocab_limit=False,
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, pad_piece="<pad>", byte_fallback=request.param, minloglevel=2,
+    )  # fmt: skip
+    return folder
+
+
+TEN = [f"<extra_id_{number}>" for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "sentinels"),
+    [
+        ("t5", None, 100),
+        ("mt5", None, 0),
+        ("umt5", None, 300),
+        ("umt5", {"extra_ids": 0, "additional_special_tokens": None}, 0),
+        ("mt5", {"additional_special_tokens": TEN}, 10),
+    ],
+)
+def test_a_folder_with_only_a_sentencepiece_file_reads_as_sentencepiece_does(spiece, tmp_path, kind, told, sentinels):
+    folder = Path(copytree(spiece, tmp_path / "folder"))
+    own = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model"))
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    (folder / "config.json").write_text(json.dumps({"model_type": kind, "vocab_size": len(own) + 320, **ids}))
+    if told is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer"} | told))
+    tokenizer = Tokenizer.load(folder)
+    for text in [*texts()[:50], "Ⅳ ☃ 🙂 ok", " a\tb\n c ", "ﬁ½²", "e\u0301clair ก็ zero"]:
+        found = tokenizer.encode(text)
+        assert found == own.encode(text), text
+        if 2 not in found:
+            assert tokenizer.decode(found) == own.decode(found).strip(), text
+    marks = tokenizer.marks
+    assert (marks.start, marks.pad, marks.end, marks.unknown, marks.suffix, marks.prefix) == (0, 0, 1, 2, (1,), ())
+    assert marks.mask == (len(own) + sentinels - 1 if sentinels else 2)
+    assert len(tokenizer) == len(own) + 320
+    names = json.loads(tokenizer.model)["tokenizer"]["added_tokens"]
+    assert sum("extra_id" in token["content"] for token in names) == sentinels
 
 
 def test_a_folder_with_only_a_sentencepiece_file_is_converted(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from raysum.runtime.extras import needs
 
 _FILE = "tokenizer.json"
 _FORMER = ("spiece.model", "sentencepiece.bpe.model", "merges.txt")  # what older folders have in its place
+_SENTINELS = {"t5": 100, "mt5": 0, "umt5": 300}  # ids behind the pieces of spiece.model, unless the files tell others
 _DECODERS = ("ByteLevel", "Metaspace", "Sequence")
 _PROBES = ("Title", "a", "1")
 _LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
@@ -102,6 +103,8 @@ def _content(folder: Path) -> bytes:
         return (folder / _FILE).read_bytes()
     transformers = needs("transformers", f"{folder}, which has {former[0]} and no {_FILE},")
     try:
+        if (kind := Files(folder).config.get("model_type")) in _SENTINELS:
+            return _of_sentencepiece(transformers.T5Tokenizer, folder, _SENTINELS[kind])
         found = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return found.backend_tokenizer.to_str().encode()
     except Exception as error:  # of many kinds
@@ -109,6 +112,21 @@ def _content(folder: Path) -> bytes:
             f"{folder} has no {_FILE}, and transformers cannot make it of {former[0]}: {' '.join(str(error).split())}; "
             "put one there by AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
         ) from None
+
+
+def _of_sentencepiece(tokenizer_class: Any, folder: Path, sentinels: int) -> bytes:
+    """The tokenizer.json of a spiece.model. Characters without a piece are spelled by bytes if these have pieces, which
+    the class of transformers leaves out."""
+    names = Files(folder).names
+    listed = [token for token in names.get("additional_special_tokens") or () if "<extra_id_" in str(token)]
+    told = {} if "extra_ids" in names else {"extra_ids": len(listed) or sentinels}
+    tokenizer = tokenizer_class.from_pretrained(folder, local_files_only=True, **told).backend_tokenizer
+    found = json.loads(tokenizer.to_str())
+    if tokenizer.token_to_id("<0x00>") is not None:
+        found["model"]["byte_fallback"] = True
+        spaces = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+        found["decoder"] = {"type": "Sequence", "decoders": [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+    return json.dumps(found).encode()
 
 
 def _marks(tokenizer: Any, files: Files, size: int, language: str | None) -> Marks:
