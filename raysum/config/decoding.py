@@ -30,6 +30,9 @@ def _check_layer(number: int) -> int:
 Layer = Annotated[int, Field(ge=-1000, le=1000), AfterValidator(_check_layer)]
 
 
+Word = Annotated[list[Id], Field(min_length=1, max_length=100)]
+
+
 def _check_stopping(value: Any) -> Any:
     if value is None or isinstance(value, bool) or value == "never":
         return value
@@ -54,6 +57,11 @@ class DecodeConfig(Section):
     forced_bos_token_id: Id | None = Field(None, description="id of the token that summaries begin with")
     forced_eos_token_id: Id | None = Field(None, description="id of the token at max_length, where one gets so long")
     no_repeat_ngram_size: Most = Field(3, description="n-grams of tokens that may not repeat; 0 = off")
+    encoder_no_repeat_ngram_size: Most = Field(0, description="n-grams of the source that may not be written; 0 = off")
+    repetition_penalty: float = Field(
+        1.0, gt=0, le=100, description="factor of the log-probability of tokens that a hypothesis has; 1 = off"
+    )
+    bad_words_ids: list[Word] = Field([], max_length=1000, description="token sequences that are never written")
     block_across_sentences: bool = Field(False, description="whether n-grams across sentence ends count as repeated")
     no_repeat_last: Most = Field(0, description="a token may not repeat one of the last so many, but for commas")
     n_best: int = Field(1, gt=0, description="summaries returned, best first; at most num_beams")

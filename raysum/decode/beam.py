@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
-from raysum.decode.blocking import block_ngrams, block_recent
+from raysum.decode.blocking import block_ngrams, block_recent, block_sequences, penalize_repetition
 from raysum.decode.finished import Finished, Hypothesis
 from raysum.decode.grounding.guide import Guide, Guided
 from raysum.decode.scores import History, Term, length_norm
@@ -58,13 +58,15 @@ def search(
     left: Left | None = None,
     prompt: Tensor | None = None,
     guide: Guide | None = None,
+    source: Tensor | None = None,
 ) -> Finished:
     """All hypotheses that finish, scored by log-probability and those of ``terms`` that are not final.
 
     ``memory`` is what ``model.start`` takes, with ``paragraph_mask`` [B, M]. ``exempt`` are ids that
     ``no_repeat_last`` lets repeat (commas). An example of which ``left`` says so ends as if at the maximum length.
     Hypotheses begin with ``prompt`` [B, P], up to its padding, behind the ``target_prefix`` of ``marks``; it counts in
-    their length, and as certain. They say only what ``guide`` lets them say.
+    their length, and as certain. They say only what ``guide`` lets them say. ``source`` [B, S] are the padded ids of
+    which ``encoder_no_repeat_ngram_size`` lets no n-gram be written.
 
     At each step, hypotheses whose EOS is among the R best candidates finish, and the R best others go on. A hypothesis
     that has nothing left but blocked candidates finishes too, even below the minimum length. An example stops with R
@@ -80,6 +82,7 @@ def search(
     steering = [term for term in terms if not term.final]
     commas = torch.tensor(exempt, dtype=torch.long, device=device)
     forced = _forced(settings, marks, prompt, num_examples, device)
+    never = _never(settings, source, num_examples, device)
     state, done = model.start(memory, beams), Finished(num_examples, device, marks.end, most)
     # The live hypotheses: tokens [B, R, T] from the start on, and log_prob [B, R], which is -inf where a beam is empty.
     tokens = torch.full((num_examples, beams, 1), marks.start, device=device)
@@ -95,7 +98,8 @@ def search(
         logits, weights = model.step(tokens[..., -1].flatten(), state, attention=watch)
         if weights is not None:
             history.add(weights.view(*log_prob.shape, *weights.shape[1:]))
-        log_probs, eos, stuck = _candidates(logits, tokens, log_prob, settings, marks, commas, guided)
+        barred = [sequences[history.examples] for sequences in never]
+        log_probs, eos, stuck = _candidates(logits, tokens, log_prob, settings, marks, commas, guided, barred)
         if length in forced:
             _force(log_probs, eos, log_prob, forced[length][history.examples], marks)
             stuck = log_probs.amax(-1) == -torch.inf
@@ -166,6 +170,18 @@ def _forced(
     return forced
 
 
+def _never(settings: DecodeConfig, source: Tensor | None, num_examples: int, device: torch.device) -> list[Tensor]:
+    """The sequences that are never written, [B, 1, N, size] of each size: bad words, and n-grams of sources [B, S]."""
+    by_size: dict[int, list[list[int]]] = {}
+    for word in settings.bad_words_ids:
+        by_size.setdefault(len(word), []).append(word)
+    found = [torch.tensor(words, device=device).expand(num_examples, 1, -1, -1) for words in by_size.values()]
+    size = settings.encoder_no_repeat_ngram_size
+    if source is not None and 0 < size <= source.shape[1]:
+        found.append(source.unfold(1, size, 1)[:, None])
+    return found
+
+
 def _candidates(
     logits: Tensor,
     tokens: Tensor,
@@ -174,14 +190,23 @@ def _candidates(
     marks: Marks,
     commas: Tensor,
     guided: Guided | None,
+    barred: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of the hypotheses extended by each token, [B, R, V], and by EOS, [B, R]; -inf where blocked.
 
     EOS is -inf among the former, and in the latter up to the minimum length and inside a name that ``guided`` follows,
-    unless nothing else is left. What continues such a name is no repetition.
+    unless nothing else is left. What continues such a name is no repetition. As in transformers, repetition is
+    penalized by logits where there is one beam, else by log-probabilities.
     """
-    log_probs = logits.float().log_softmax(-1).view(*log_prob.shape, -1)
+    scores = logits.float().view(*log_prob.shape, -1)
+    if scores.shape[1] == 1:
+        penalize_repetition(scores, tokens, settings.repetition_penalty)
+    log_probs = scores.log_softmax(-1)
+    if scores.shape[1] > 1:
+        penalize_repetition(log_probs, tokens, settings.repetition_penalty)
     log_probs += log_prob[..., None]
+    for sequences in barred:
+        block_sequences(log_probs, tokens, sequences)
     eos = log_probs[..., marks.end].clone()
     log_probs[..., marks.end] = -torch.inf
     names = guided.mask(log_probs) if guided else None

@@ -33,30 +33,33 @@ def search_betas(
     left: Left | None = None,
     prompt: Tensor | None = None,
     guide: Guide | None = None,
+    source: Tensor | None = None,
 ) -> list[list[list[Hypothesis]]]:
     """For each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` would find with this beta.
 
     ``predicted`` [B, M] is the predicted attention, None where all betas are 0; ``extracted`` [B, M] the extractive
     probabilities, None where ``settings`` ask for none. ``marks``,
-    ``exempt``, ``prompt``, ``guide`` and ``left`` are those of :func:`search`.
+    ``exempt``, ``prompt``, ``guide``, ``left`` and ``source`` are those of :func:`search`.
     """
     number = len(betas)
     options: dict[str, Any] = {"marks": marks, "exempt": exempt}
     if number == 1 or settings.alignment_when == "final":
         strongest = terms(settings, memory, predicted, extracted, max(betas))  # steers and watches as any of them
-        found = search(model, memory, settings, strongest, **options, prompt=prompt, guide=guide, left=left)
+        own: dict[str, Any] = {"prompt": prompt, "guide": guide, "left": left, "source": source}
+        found = search(model, memory, settings, strongest, **options, **own)
         ranked = [found.best(settings.n_best, terms(settings, memory, predicted, extracted, beta)) for beta in betas]
         return [list(example) for example in zip(*ranked, strict=True)]
     searches = Searches(model, memory, number)
-    predicted, extracted, prompt = (
-        None if each is None else each.repeat_interleave(number, 0) for each in (predicted, extracted, prompt)
+    predicted, extracted, prompt, source = (
+        None if each is None else each.repeat_interleave(number, 0) for each in (predicted, extracted, prompt, source)
     )
     guide = None if guide is None else guide.repeat(number)
     mask = memory.paragraph_mask
     each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
     chosen = terms(settings, searches, predicted, extracted, each_beta)
     each_left = None if left is None else lambda place: left(place // number)
-    found = search(searches, searches, settings, chosen, **options, prompt=prompt, guide=guide, left=each_left)
+    own = {"prompt": prompt, "guide": guide, "left": each_left, "source": source}
+    found = search(searches, searches, settings, chosen, **options, **own)
     best = found.best(settings.n_best, chosen)
     return [best[start : start + number] for start in range(0, len(best), number)]
 

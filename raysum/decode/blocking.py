@@ -1,4 +1,4 @@
-"""Tokens that may not repeat: each writes -inf over them, for all hypotheses at once."""
+"""Tokens that may not follow hypotheses, or less likely: each function changes the scores of all hypotheses at once."""
 
 import torch
 from torch import Tensor
@@ -10,14 +10,27 @@ def block_ngrams(scores: Tensor, tokens: Tensor, size: int, separator: int | Non
     ``scores`` [..., V] are of what may follow the hypotheses ``tokens`` [..., T]. N-grams that hold ``separator`` do
     not count: how one sentence ends and the next begins is no repetition.
     """
-    length = tokens.shape[-1]
-    if not 0 < size <= length:
-        return
-    ngrams = tokens.unfold(-1, size, 1)  # [..., T - size + 1, size]
-    repeated = (ngrams[..., :-1] == tokens[..., None, length - size + 1 :]).all(-1)
-    if separator is not None:
-        repeated &= (ngrams != separator).all(-1)
-    _block(scores, ngrams[..., -1], repeated)
+    if 0 < size <= tokens.shape[-1]:
+        ngrams = tokens.unfold(-1, size, 1)  # [..., T - size + 1, size]
+        block_sequences(scores, tokens, ngrams, None if separator is None else (ngrams != separator).all(-1))
+
+
+def block_sequences(scores: Tensor, tokens: Tensor, sequences: Tensor, counted: Tensor | None = None) -> None:
+    """Write -inf over every token that would complete one of ``sequences`` [..., N, size], if it is ``counted``
+    [..., N]."""
+    before = tokens.shape[-1] - sequences.shape[-1] + 1
+    if before >= 0:
+        begun = (sequences[..., :-1] == tokens[..., None, before:]).all(-1)
+        begun = begun if counted is None else begun & counted
+        _block(scores, sequences[..., -1].expand_as(begun), begun)
+
+
+def penalize_repetition(scores: Tensor, tokens: Tensor, penalty: float) -> None:
+    """Multiply the scores of tokens that a hypothesis has by ``penalty`` if they are negative, else divide them by it
+    (Keskar et al. 2019, CTRL)."""
+    if penalty != 1:
+        found = scores.gather(-1, tokens)
+        scores.scatter_(-1, tokens, torch.where(found < 0, found * penalty, found / penalty))
 
 
 def block_recent(scores: Tensor, tokens: Tensor, last: int, exempt: Tensor) -> None:

@@ -89,6 +89,7 @@ class Searcher:
                 "prompt": _titles(rows, marks_of(spec), device) if settings.title_prompt else None,
                 "guide": self.grounding.guide(rows, settings.grounded, device) if settings.grounded else None,
                 "left": left,
+                "source": _joined(memory, marks_of(spec)) if settings.encoder_no_repeat_ngram_size else None,
             }
             found = search_betas(self.model, memory, settings, betas, predicted, extracted, **options)
             if not all(hypotheses for example in found for hypotheses in example):
@@ -116,6 +117,12 @@ def _titles(rows: Sequence[Row], marks: Marks, device: torch.device) -> Tensor:
     """The titles' tokens [B, longest], padded."""
     titles = [torch.from_numpy(title_of(row, marks)).long() for row in rows]
     return pad_sequence(titles, batch_first=True, padding_value=marks.pad).to(device)
+
+
+def _joined(memory: Memory, marks: Marks) -> Tensor:
+    """The ids of each example's source [B, longest], padded."""
+    rows = memory.source.ids.split(memory.source.layout.sizes.tolist())
+    return pad_sequence(rows, batch_first=True, padding_value=marks.pad)
 
 
 def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:

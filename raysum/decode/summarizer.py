@@ -113,8 +113,10 @@ class Summarizer:
         if settings.ranker != self.settings.ranker:
             raise UserError("the ranker is loaded with the model; name it there")
         spec = self.searcher.model.spec
-        for key in ("forced_bos_token_id", "forced_eos_token_id"):
-            if (token := getattr(settings, key) or 0) >= spec.vocabulary:
+        words = [("bad_words_ids", token) for word in settings.bad_words_ids for token in word]
+        forced = [(key, getattr(settings, key) or 0) for key in ("forced_bos_token_id", "forced_eos_token_id")]
+        for key, token in (*words, *forced):
+            if token >= spec.vocabulary:
                 raise UserError(f"{key}={token} is no token: {self.name} has ids up to {spec.vocabulary - 1}")
         citing(settings, spec)
         if settings.gnmt_coverage and not spec.attends_to_tokens:

@@ -1,6 +1,8 @@
 """What an import tells when it is done: the model, what of it is new, and how much it reads."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from raysum.models.marks import marks_of
@@ -18,11 +20,14 @@ def marks_around(spec: Spec) -> int:
 class Imported(RunResult):
     """A run that was imported."""
 
+    ignored: Mapping[str, Any] = field(default_factory=dict)  # published decoding settings that raysum does not apply
+
     def to_dict(self) -> dict[str, Any]:
         """Besides what every run tells: its layers, parameters, and those that no weights came for."""
         spec: Any = self.run.config.model
         told = {"encoder": spec.encoder, "decoder": spec.decoder, "parameters": count_parameters(spec)}
-        return {**super().to_dict(), **told, "new": self.run.best().state.get("untrained", [])}
+        return {**super().to_dict(), **told, "new": self.run.best().state.get("untrained", []),
+                "ignored": {**self.ignored}}  # fmt: skip
 
     def render(self) -> str:
         told, spec, source = self.to_dict(), self.run.config.model, self.run.config.source
@@ -38,5 +43,8 @@ class Imported(RunResult):
             trained = [name for name in parameters(spec) if name not in told["new"]]
             lines.append(f"new, without published weights: {listed(told['new'], trained)}")
         lines.append(f"reads {read}{places}")
+        if told["ignored"]:
+            values = ", ".join(f"{name}={json.dumps(value)}" for name, value in told["ignored"].items())
+            lines.append(f"not applied, so summaries may differ from transformers': {values} (generation settings)")
         lines.append(f"data for it: raysum prepare ... --vocab {self.run.vocabulary} {kept}")
         return "\n".join(lines)

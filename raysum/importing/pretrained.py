@@ -7,12 +7,12 @@ from typing import Any
 
 from raysum.config.loading import apply_override, load_config, merge, section_of
 from raysum.config.sections import Config
-from raysum.data.published_tokenizer import Files
 from raysum.data.recipe import Recipe
 from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
+from raysum.importing.huggingface.generation import read_decoding, save_decoding
 from raysum.importing.huggingface.loading import load, with_new
-from raysum.importing.huggingface.saving import save, save_decoding, save_tokenizer
+from raysum.importing.huggingface.saving import save, save_tokenizer
 from raysum.importing.imported import Imported, marks_around
 from raysum.models.specs.family import FamilySpec
 from raysum.restore import restore
@@ -24,14 +24,10 @@ from raysum.systems import Spec
 
 _LEAST = 8  # tokens of a paragraph, in a recipe
 _SETTINGS = "bart-base"  # the preset that tells how imported weights are read, trained and decoded
-_FORCED = ("forced_bos_token_id", "forced_eos_token_id")
-_SEARCH = ("num_beams", "length_penalty", "no_repeat_ngram_size", "early_stopping")
 _SETTLED = (
     "system", "vocabulary", "marks", "width", "ffn", "heads", "norm", "sinusoid", "tied_output", "positions",
     "backbone",
 )  # fmt: skip
-_LENGTHS = ("min_length", "max_length")  # which count the start of a target, and ours do not
-_THEIRS = {"length_penalty": 1.0, "no_repeat_ngram_size": 0}  # of transformers, where a folder tells of beams alone
 
 
 def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), language: str | None = None) -> Imported:
@@ -56,7 +52,8 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
             ids = f"{len(tokenizer)} ids by its config.json and tokenizer, and rows for {found.spec.vocabulary}"
             raise UserError(f"{place} has {ids} in its weights; copy all its files again")
         told = {"model": fitted.model_dump(mode="json"), "source": _reading(found.spec, base["source"])}
-        config = section_of(Config, merge(base, told | {"decode": _decoding(place)}), overrides)
+        decoding, ignored = read_decoding(place)
+        config = section_of(Config, merge(base, told | {"decode": decoding}), overrides)
         if settled := [name for name in _SETTLED if getattr(config.model, name, None) != getattr(fitted, name)]:
             raise UserError(f"model.{settled[0]} is told by the weights of {place}; leave it out")
         _check_source(config)
@@ -74,7 +71,7 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
         weights = with_new(FamilySpec.model_validate(config.model), found.weights)
         untrained = [name for name in weights if name not in found.weights]
         run.add_weights(0, weights, {"imported": "huggingface", "file": place.name, "untrained": untrained})
-    return Imported(Run(out))
+    return Imported(Run(out), ignored)
 
 
 def _check_source(config: Config) -> None:
@@ -106,22 +103,6 @@ def _reading(spec: FamilySpec, usual: dict[str, Any]) -> dict[str, int]:
     most = {"paragraph_tokens": spec.places, "target_tokens": made.target_places - made.place_offset}
     most |= {"max_tokens": spec.places} if spec.joins_paragraphs else {}
     return {name: min(usual[name] or places, places) for name, places in most.items()}
-
-
-def _decoding(folder: Path) -> dict[str, Any]:
-    """The decoding settings that come with the weights; where there are none, those of its task of summarization.
-
-    A search with several beams is transformers' own, also in what it does not tell; ``early_stopping`` null, as an
-    export writes it, is raysum's.
-    """
-    files = Files(folder)
-    told = files.generation
-    if all(told.get(name) is None for name in (*_SEARCH, *_LENGTHS)):
-        told = told | files.task("summarization")
-    found = {name: told[name] for name in (*_SEARCH, *_FORCED) if told.get(name) is not None}
-    if found.get("num_beams", 1) != 1:
-        found = _THEIRS | {"early_stopping": told.get("early_stopping", False)} | found
-    return found | {name: max(told[name] - 1, 0) for name in _LENGTHS if isinstance(told.get(name), int)}
 
 
 @dataclass(frozen=True)

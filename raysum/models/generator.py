@@ -30,7 +30,7 @@ _PART = 4096  # source tokens encoded together on a CPU when nothing is kept for
 
 
 class TokenEmbedding(nn.Module):
-    """The embedding that source and target share, if not ``Backbone.source_embedding``; when tied, the output layer too.
+    """The embedding of source and target, or of one (``Backbone.source_embedding``); when tied, the output layer too.
 
     Both uses go through ``forward``, so that ZeRO-3 gathers the matrix for either. From a normal start of deviation
     D^-0.5 embeddings times sqrt(D) have unit scale beside the sinusoids, and tied logits unit variance.

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-from raysum.config.decoding import DecodeConfig
 from raysum.data.tokenizer import Tokenizer
 from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
@@ -83,30 +82,6 @@ def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     names = {name: contents[id] for name, id in named.items() if id in contents}
     _write(folder / "tokenizer.json", told["tokenizer"])
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
-
-
-def save_decoding(folder: Path, spec: FamilySpec, settings: DecodeConfig) -> None:
-    """Write generation_config.json; its lengths count the start of a target, which ours do not.
-
-    Where ``early_stopping`` is null transformers takes false, and an import raysum's own search, as it was.
-    """
-    marks = spec.marks
-    _write(
-        folder / "generation_config.json",
-        {
-            "decoder_start_token_id": marks.start,
-            "eos_token_id": marks.end,
-            "pad_token_id": marks.pad,
-            "num_beams": settings.num_beams,
-            "length_penalty": settings.length_penalty,
-            "no_repeat_ngram_size": settings.no_repeat_ngram_size,
-            "early_stopping": settings.early_stopping,
-            "forced_bos_token_id": settings.forced_bos_token_id,
-            "forced_eos_token_id": settings.forced_eos_token_id,
-            "min_length": settings.min_length and settings.min_length + 1,
-            "max_length": settings.max_length + 1,
-        },
-    )
 
 
 def _write(path: Path, value: Any) -> None:

@@ -100,7 +100,7 @@ class Distances(nn.Module):
         self.farthest, self.both_ways = made.farthest, both_ways
 
     def forward(self, queries: Tensor, keys: Tensor, layer: int = 0) -> Tensor:
-        """Places [..., Q] and [..., T] -> [..., H, Q, T], which is the same for each ``layer`` if they share a table."""
+        """Places [..., Q] and [..., T] -> [..., H, Q, T] of a ``layer``; if layers share a table, of all."""
         ahead = keys[..., None, :] - queries[..., None]
         bucket = self._bucket(ahead) + self.buckets * (layer if self.by_layer else 0)
         return F.embedding(bucket, self.weight).movedim(-1, -3)

@@ -38,7 +38,7 @@ class Backbone(Checked):
     output_bias: Literal["trained", "fixed", "none"] = "trained"
     output_scaled: bool = Field(False, description="whether the last states are divided by D^0.5 (T5 v1.0)")
     final_dropout: bool = Field(False, description="dropout behind the last norms")
-    model_type: Literal["mt5"] | None = Field(None, description="its name in transformers, if its layers are also a T5's")
+    model_type: Literal["mt5"] | None = Field(None, description="what transformers calls it, if not by its layers")
 
     @model_validator(mode="after")
     def _check(self) -> "Backbone":
