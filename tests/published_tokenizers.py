@@ -33,13 +33,13 @@ def texts() -> list[str]:
 
 
 def published(folder: Path, family: str) -> Path:
-    """The folder of the ``family``'s tokenizer, with a config.json."""
+    """The folder of the ``family``'s tokenizer, with a config.json; mT5 and UMT5 have T5's."""
     if family in ("bart", "led", "primera"):
         tokenizer, config = _byte_level(family)
     else:
         tokenizer, config = _unigram(family)
     tokenizer.save_pretrained(folder)
-    config |= {"vocab_size": len(tokenizer) + (28 if family == "t5" else 0)}
+    config |= {"vocab_size": len(tokenizer) + (28 if "t5" in family else 0)}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -56,7 +56,8 @@ def _byte_level(family: str) -> tuple[Any, dict[str, Any]]:
     return tokenizer, {"model_type": family, **ids, "decoder_start_token_id": 0 if family == "primera" else 2}
 
 
-def _unigram(family: str) -> tuple[Any, dict[str, Any]]:
+def _unigram(model_type: str) -> tuple[Any, dict[str, Any]]:
+    family = "t5" if "t5" in model_type else model_type
     first = {
         "t5": ["<pad>", "</s>", "<unk>"],
         "pegasus": ["<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, 103)), "<unk>"],
@@ -73,7 +74,12 @@ def _unigram(family: str) -> tuple[Any, dict[str, Any]]:
     tokenizer = make(vocab=vocab, **more)
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
     starts = {"t5": pad, "pegasus": pad, "mbart50": end}  # of mBART it is the language, which its config leaves open
-    config = {"model_type": family, "pad_token_id": pad, "eos_token_id": end, "bos_token_id": tokenizer.bos_token_id}
+    config = {
+        "model_type": model_type,
+        "pad_token_id": pad,
+        "eos_token_id": end,
+        "bos_token_id": tokenizer.bos_token_id,
+    }
     return tokenizer, config | {"decoder_start_token_id": starts.get(family)}
 
 

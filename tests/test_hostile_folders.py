@@ -112,6 +112,36 @@ def test_files_that_tell_nonsense(folder, edit, words):
     refused(folder, words)
 
 
+def more(name: str) -> Edit:
+    return lambda folder: save_file(load_file(folder / WEIGHTS) | {name: torch.ones(3, 4)}, folder / WEIGHTS)
+
+
+def without(name: str) -> Edit:
+    def edit(folder: Path) -> None:
+        save_file({key: t for key, t in load_file(folder / WEIGHTS).items() if key != name}, folder / WEIGHTS)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("family", "edit", "words"),
+    [
+        ("bart-untied", without("lm_head.weight"), "it lacks 'lm_head.weight'"),
+        ("bart", without("model.shared.weight"), "it lacks 'shared.weight'"),
+        ("bart", without("model.encoder.layers.1.fc1.bias"), "it lacks 'encoder.layers.1.fc1.bias'"),
+        ("umt5", without("decoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"), "it lacks 'decoder"),
+        ("t5", more("encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"), "it has encoder.block.1"),
+        ("bart", more("model.encoder.layers.2.fc1.bias"), "it has encoder.layers.2.fc1.bias, for which there is no"),
+        ("bart", more("encoder.layers.1.fc1.bias"), "it has both model.encoder.layers.1.fc1.bias and encoder.layers"),
+        ("bart", more("shared.weight"), "it has both model.shared.weight and shared.weight"),
+    ],
+)
+def test_a_tensor_that_is_missing_or_has_no_place_is_named(tmp_path, family, edit, words):
+    published(family, tmp_path / "folder")
+    edit(tmp_path / "folder")
+    refused(tmp_path / "folder", words)
+
+
 def test_waves_of_absurd_length_are_not_made(tmp_path):
     published("pegasus", tmp_path / "folder")
     found = {name: t for name, t in load_file(tmp_path / "folder" / WEIGHTS).items() if "embed_pos" not in name}

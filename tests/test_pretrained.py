@@ -3,6 +3,7 @@
 import pytest
 import torch
 from pretrained import FAMILIES, UNTIED, VOCABULARY, published, sequences
+from safetensors.torch import load_file, save_file
 
 from raysum import systems
 from raysum.errors import UserError
@@ -180,6 +181,49 @@ def test_a_gate_of_one_is_the_fusion_of_the_papers(theirs):
         (found, share, _), (expected, expected_share, _) = cross(x, keys, True), plain(x, keys, True)
     assert relative(found, expected) < 1e-5
     torch.testing.assert_close(share, expected_share, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["t5-gated", "mt5"])
+def test_parity_of_the_shape_of_t5_small_v1_1(tmp_path, name):
+    """512 wide with 6 heads of 64: neither do the heads fill the width, nor do 6 divide it."""
+    sizes = {"d_model": 512, "num_heads": 6, "d_kv": 64, "d_ff": 64, "num_layers": 2, "num_decoder_layers": 1}
+    model = published(name, tmp_path, **sizes)
+    rows, target = sequences((60,)), torch.stack(sequences((9,), seed=2))
+    with torch.no_grad():
+        expected = model(input_ids=rows[0][None], decoder_input_ids=target).logits
+        for mix in ({"encoder": "LGL", "decoder": "P"}, {"encoder": "SS", "decoder": "V"}):
+            own = ours(tmp_path, **mix).eval()
+            assert relative(own(source_of(rows, [1]), target), expected) < 1e-4
+            assert own.spec.pooling_heads == 4
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+@pytest.mark.parametrize("kept", ["encoder.embed_tokens", "decoder.embed_tokens", "lm_head"])
+def test_parity_of_files_that_have_the_tied_matrix_under_another_name(tmp_path, name, kept):
+    model = published(name, tmp_path)
+    file, prefix = tmp_path / "model.safetensors", "" if name == "t5" else "model."
+    found = load_file(file)
+    found["lm_head.weight" if kept == "lm_head" else f"{prefix}{kept}.weight"] = found.pop(f"{prefix}shared.weight")
+    save_file(found, file, {"format": "pt"})
+    rows, target = sequences((8,)), torch.stack(sequences((9,), seed=2))
+    with torch.no_grad():
+        expected = model(input_ids=rows[0][None], decoder_input_ids=target).logits
+        assert relative(ours(tmp_path).eval()(source_of(rows, [1]), target), expected) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["bart-untied", "led", "t5-untied", "umt5"])
+def test_every_tensor_of_a_file_is_used_and_every_parameter_comes_from_it(tmp_path, name):
+    """Change one tensor at a time, and one parameter differs. No model uses the shared matrix of untied ones."""
+    published(name, tmp_path)
+    file = tmp_path / "model.safetensors"
+    found, first, used = load_file(file), load(tmp_path).weights, set()
+    for key, tensor in found.items():
+        save_file(found | {key: tensor + 1.0}, file, {"format": "pt"})
+        second = load(tmp_path).weights
+        changed = {own for own in first if not torch.equal(first[own], second[own])}
+        assert len(changed) == (0 if name in UNTIED and key.endswith("shared.weight") else 1), key
+        used |= changed
+    assert used >= {*ours(tmp_path).state_dict()} - {"embedding.bias", "output.bias"}
 
 
 def test_parity_of_several_global_tokens(tmp_path):

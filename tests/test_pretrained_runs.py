@@ -8,6 +8,7 @@ import pytest
 import torch
 from pretrained import published
 from published_tokenizers import published as published_tokenizer
+from published_tokenizers import texts
 
 from raysum import restore, systems
 from raysum.data.dataset import Dataset
@@ -27,7 +28,7 @@ from raysum.train.fit import train
 
 pytest.importorskip("transformers")
 
-FAMILIES = ("bart", "mbart", "pegasus", "led", "t5")
+FAMILIES = ("bart", "mbart", "pegasus", "led", "t5", "umt5", "pegasus-untied")
 CLUSTER = {
     "title": "The bridge of Sarsu",
     "documents": ["The bridge crosses the river Vun. It was built in 1820.", "Tan Vu built it of stone.\n\nIt fell."],
@@ -42,7 +43,7 @@ def folder(request, tmp_path_factory):
 def folder_of(family, tmp_path_factory):
     """A published model with its tokenizer."""
     folder = tmp_path_factory.mktemp(family)
-    published_tokenizer(folder, family)
+    published_tokenizer(folder, family.removesuffix("-untied"))
     told = json.loads((folder / "config.json").read_text())
     told.pop("model_type")
     published(family, folder, **told)
@@ -77,6 +78,34 @@ def test_import_export_import_is_bit_equal(folder, tmp_path):
     assert ids[0] == ids[1]
     assert Tokenizer.load(runs[0].vocabulary).marks == Tokenizer.load(runs[1].vocabulary).marks
     AutoModelForSeq2SeqLM.from_pretrained(out)
+
+
+@pytest.mark.parametrize("kind", ["mt5", "umt5"])
+def test_a_folder_with_only_a_spiece_model_is_imported_and_exported_as_what_it_is(kind, tmp_path):
+    import sentencepiece
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    here, run, out = (tmp_path / name for name in ("folder", "run", "out"))
+    published(kind, here, vocab_size=800)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts()), model_prefix=str(here / "spiece"), vocab_size=400, hard_vocab_limit=False,
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, pad_piece="<pad>", byte_fallback=True, minloglevel=2,
+    )  # fmt: skip
+    import_checkpoint("huggingface", str(here), str(run), overrides=["decode.max_length=9"])
+    summarizer = Summarizer.load(run)
+    assert summarizer.summarize_rows([summarizer.prepare(CLUSTER)])
+    export_checkpoint("huggingface", str(run), str(out))
+    models = [AutoModelForSeq2SeqLM.from_pretrained(folder).eval() for folder in (here, out)]
+    assert [model.config.model_type for model in models] == [kind, kind]
+    ids, target = torch.arange(3, 30)[None], torch.arange(3, 12)[None]
+    with torch.no_grad():
+        logits = [model(input_ids=ids, decoder_input_ids=target).logits for model in models]
+    assert torch.equal(*logits)
+    own = sentencepiece.SentencePieceProcessor(str(here / "spiece.model"))
+    assert AutoTokenizer.from_pretrained(out)("A bridge of 1820 🙂").input_ids == [
+        *own.encode("A bridge of 1820 🙂"),
+        1,
+    ]
 
 
 FREE = {"forced_bos_token_id": None, "forced_eos_token_id": None}
@@ -117,28 +146,126 @@ def test_a_folder_is_searched_as_it_tells_and_an_export_tells_it_again(bart, tmp
     assert Run.open(tmp_path / "again").config.decode == found
 
 
-def test_a_folder_that_tells_of_beams_finds_what_generate_finds(bart, tmp_path):
+def found_by_both(folder, place, told, pool=range(107, 300)):
+    """The best hypotheses of raysum for a folder that tells ``told``, and those of transformers' ``generate``; sources
+    are drawn from the ids ``pool``."""
     from transformers import AutoModelForSeq2SeqLM
 
-    here = shutil.copytree(bart, tmp_path / "folder")
-    marks = Tokenizer.load(here).marks
-    told = {"decoder_start_token_id": marks.start, "eos_token_id": marks.end, "pad_token_id": marks.pad}
-    told |= {"num_beams": 4, "length_penalty": 0.8, "max_length": 25}
-    (here / "generation_config.json").write_text(json.dumps(told))
-    import_checkpoint("huggingface", str(here), str(tmp_path / "run"), overrides=["model.encoder=SS"])
-    run, theirs = Run.open(tmp_path / "run"), AutoModelForSeq2SeqLM.from_pretrained(here)
+    marks = Tokenizer.load(folder).marks
+    ids = {"decoder_start_token_id": marks.start, "eos_token_id": marks.end, "pad_token_id": marks.pad}
+    (folder / "generation_config.json").write_text(json.dumps(ids | told))
+    imported = import_checkpoint("huggingface", str(folder), str(place), overrides=["model.encoder=SS"])
+    assert not imported.ignored
+    run, theirs = imported.run, AutoModelForSeq2SeqLM.from_pretrained(folder)
     ours = restore.restore(run, "best", torch.device("cpu")).eval()
-    for model in (theirs.model.shared, ours.embedding):
-        model.weight.data[marks.end] *= 3  # so that some end early
+    for model in (theirs.get_output_embeddings(), ours.embedding if ours.output is None else ours.output):
+        model.weight.data[marks.end] *= 5  # so that some end early
     generator, found, expected = torch.Generator().manual_seed(0), [], []
     with torch.inference_mode():
-        for length in range(5, 25):
-            ids = torch.randint(7, 300, (length,), generator=generator)
+        for length in range(5, 25, 2):
+            ids = torch.tensor(pool)[torch.randint(len(pool), (length,), generator=generator)]
             memory = ours.encode(Source(ids, torch.tensor([length]), torch.tensor([1])))
-            ((best, *_),) = beam_search(ours, memory, run.config.decode, marks=marks)
+            ((best, *_),) = beam_search(ours, memory, run.config.decode, marks=marks, source=ids[None])
             found.append(best.ids)
             expected.append(theirs.generate(ids[None])[0, 1:].tolist())
+    return found, expected
+
+
+BEAMS = {"num_beams": 4, "length_penalty": 0.8, "max_length": 25}
+
+
+@pytest.mark.parametrize(
+    "family", ["bart", "t5", "mt5", "umt5", "t5-untied", "bart-untied", "mbart-untied", "pegasus-untied"]
+)
+def test_a_folder_that_tells_of_beams_finds_what_generate_finds(family, tmp_path_factory, tmp_path):
+    found, expected = found_by_both(folder_of(family, tmp_path_factory), tmp_path / "run", BEAMS)
     assert found == expected
+    assert len({len(ids) for ids in found}) > 1, "no hypothesis ends early"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_new_tokens": 12, "min_new_tokens": 9, "max_length": 20, "min_length": 15},
+        {"repetition_penalty": 1.8},
+        {"repetition_penalty": 1.8, "num_beams": 1, "no_repeat_ngram_size": 0},
+        {"encoder_no_repeat_ngram_size": 1},
+        {"encoder_no_repeat_ngram_size": 2},
+    ],
+)
+def test_each_generation_setting_is_applied_as_generate_applies_it(bart, tmp_path, more):
+    here = shutil.copytree(bart, tmp_path / "folder")
+    beams = BEAMS | {"num_beams": more.get("num_beams", 4)}
+    found, _ = found_by_both(here, tmp_path / "first", beams)
+    pool = sorted({id for ids in found for id in ids if id > 4})  # sources of what is written
+    plain, _ = found_by_both(here, tmp_path / "plain", beams, pool)
+    found, expected = found_by_both(here, tmp_path / "run", BEAMS | more, pool)
+    assert found == expected != plain
+
+
+def test_words_that_a_folder_forbids_are_not_written_and_an_export_forbids_them_again(bart, tmp_path):
+    here = shutil.copytree(bart, tmp_path / "folder")
+    plain, _ = found_by_both(here, tmp_path / "plain", BEAMS)
+    end = Tokenizer.load(here).marks.end
+    words = [[end], plain[0][1:3], plain[1][2:5], plain[2][:1], [end, end]]
+    told = BEAMS | {"bad_words_ids": words, "suppress_tokens": [plain[3][0], plain[4][0]]}
+    found, expected = found_by_both(here, tmp_path / "run", told)
+    assert found == expected != plain
+    export_checkpoint("huggingface", str(tmp_path / "run"), str(tmp_path / "out"))
+    import_checkpoint("huggingface", str(tmp_path / "out"), str(tmp_path / "again"))
+    decode = [Run.open(tmp_path / name).config.decode for name in ("run", "again")]
+    assert decode[0] == decode[1] and len(decode[0].bad_words_ids) == len({tuple(w) for w in words[1:]} | {
+        (plain[3][0],), (plain[4][0],)})  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_generation_settings_that_are_not_applied_are_listed(bart, tmp_path, file):
+    here = shutil.copytree(bart, tmp_path / "folder")
+    (here / "generation_config.json").unlink(missing_ok=True)
+    told = {"do_sample": True, "top_p": 0.9, "temperature": 1.0, "num_beam_groups": 2, "diversity_penalty": 0.5,
+            "guidance_scale": 1.0, "num_beams": 4, "use_cache": True, "stop_strings": None}  # fmt: skip
+    config = json.loads((here / "config.json").read_text())
+    told |= {"eos_token_id": [config["eos_token_id"], 9], "max_length": 30, "output_scores": True}
+    expected = {"do_sample": True, "top_p": 0.9, "num_beam_groups": 2, "diversity_penalty": 0.5}
+    expected |= {"eos_token_id": told["eos_token_id"]}
+    if file != "config.json":
+        told |= {"invented_later": 3}
+        expected |= {"invented_later": 3}
+    (here / file).write_text(json.dumps((config if file == "config.json" else {}) | told))
+    made = import_checkpoint("huggingface", str(here), str(tmp_path / "run"))
+    assert made.to_dict()["ignored"] == expected
+    (line,) = [line for line in made.render().splitlines() if line.startswith("not applied")]
+    assert all(f"{name}={json.dumps(value)}" in line for name, value in expected.items())
+
+
+def test_a_sampling_setting_without_sampling_is_not_listed(bart, tmp_path):
+    here = shutil.copytree(bart, tmp_path / "folder")
+    (here / "generation_config.json").write_text(json.dumps({"top_p": 0.9, "num_beams": 2}))
+    made = import_checkpoint("huggingface", str(here), str(tmp_path / "run"))
+    assert made.to_dict()["ignored"] == {} and "not applied" not in made.render()
+
+
+@pytest.mark.parametrize("words", [3, [3], [["a"], [3]], [[[1]]], [[]], [[-1]]])
+def test_forbidden_words_that_are_no_ids_are_refused(bart, tmp_path, words):
+    here = shutil.copytree(bart, tmp_path / "folder")
+    (here / "generation_config.json").write_text(json.dumps({"bad_words_ids": words}))
+    with pytest.raises(UserError, match="bad_words_ids"):
+        import_checkpoint("huggingface", str(here), str(tmp_path / "run"))
+
+
+def test_a_summary_has_no_token_of_its_source(bart, tmp_path):
+    """Paragraphs are read alone here, and a batch pads the shorter source."""
+    import_checkpoint("huggingface", str(bart), str(tmp_path / "run"))
+    summarizer = Summarizer.load(tmp_path / "run", max_length=30)
+    rows = [summarizer.prepare(raw) for raw in (CLUSTER, *generate("valid", 2))]
+    plain = summarizer.searcher.find(rows, summarizer.settings, [0.0])
+    for row, one in zip(rows, plain, strict=True):
+        row["ids"] = np.where(row["ids"] > 106, np.resize(one.hypotheses[0][0].ids[:-1], len(row["ids"])), row["ids"])
+    for size in (0, 1):
+        settings = summarizer.choose({"encoder_no_repeat_ngram_size": size})
+        found = summarizer.searcher.find(rows, settings, [0.0])
+        shared = [{*one.hypotheses[0][0].ids} & {*row["ids"].tolist()} for one, row in zip(found, rows, strict=True)]
+        assert any(shared) is (size == 0)
 
 
 @pytest.fixture(scope="module")

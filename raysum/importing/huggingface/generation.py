@@ -44,15 +44,14 @@ def read_decoding(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     transformers' own, also in its defaults; ``early_stopping`` null, as an export writes it, is raysum's.
     """
     files = Files(folder)
-    told = {name: value for name, value in files.generation.items() if value is not None}
-    is_own_file = files.generation is not files.config
+    told, is_own_file = _known(files.generation), files.generation is not files.config
     if not told.keys() & {*_SEARCH, *_LENGTHS, *_LENGTHS.values(), *_WORDS}:
-        told |= files.task("summarization")
+        told |= _known(files.task("summarization"))
     if told.get("force_bos_token_to_be_generated"):  # of older configs
         told.setdefault("forced_bos_token_id", files.id("bos_token_id"))
     found = {name: told[name] for name in (*_SEARCH, *_FORCED) if told.get(name) is not None}
     if found.get("num_beams", 1) != 1:
-        found = _THEIRS | {"early_stopping": told.get("early_stopping", False)} | found
+        found = _THEIRS | ({} if "early_stopping" in files.generation else {"early_stopping": False}) | found
     for ours, theirs in _LENGTHS.items():
         if isinstance(told.get(theirs), int):
             found[ours] = told[theirs]
@@ -61,6 +60,10 @@ def read_decoding(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if words := _words(folder, told, files.id("eos_token_id")):
         found["bad_words_ids"] = words
     return found, {name: told[name] for name in told if _is_ignored(name, told, is_own_file)}
+
+
+def _known(told: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _words(folder: Path, told: dict[str, Any], end: int | None) -> list[list[int]]:

@@ -62,7 +62,7 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
         mixes = encoder or ("W" if kind is _LED else "L") * layers[0], decoder or "F" * layers[1]
         _check_mixes(mixes, layers, "SLGW" if kind is _LED else "SLG")
         published = read_arrays(folder)
-        arrays = {name.removeprefix(kind.prefix): array for name, array in published.items()}
+        arrays: Arrays = {name.removeprefix(kind.prefix): array for name, array in published.items()}
         if twice := [name for name in published if name not in arrays and name.removeprefix(kind.prefix) in published]:
             raise ValueError(f"it has both {twice[0]} and {twice[0].removeprefix(kind.prefix)}")
         if single := [name for name, array in arrays.items() if not array.ndim]:

@@ -87,7 +87,7 @@ class Family(EncoderDecoder):
         return Memory(source, x, phi, text=source.is_text(spec.marks, spec.joins_paragraphs) if is_pretrained else None)
 
     def _source_biases(self, source: Source) -> Iterator[Tensor | None]:
-        """For each encoder layer, the bias of its scores, [1, H, T, T]; layers of a letter share it with their table."""
+        """For each encoder layer, the bias of its scores, [1, H, T, T]; layers that share a table share it, too."""
         lengths = {"L": source.layout.token_mask.shape[1], "S": source.layout.source_mask.shape[1]}
         biases: dict[str, Tensor | None] = {}
         number = 0  # of the pretrained layer
