@@ -76,7 +76,8 @@ def test_every_decoding_setting_that_needs_no_more_memory_is_taken_with_the_boun
     settings |= {"beta": 0.5, "alignment_reduction": "mean", "structural_coverage": 0.1, "gnmt_coverage": 0.2}
     settings |= {"keep_paragraphs": 3, "citations": "lexical", "length_normalization": "length", "words": 50}
     settings |= {"early_stopping": "never", "forced_bos_token_id": 4, "forced_eos_token_id": 5}
-    settings |= {"citing_layers": [1, -1]}
+    settings |= {"citing_layers": [1, -1], "bad_words_ids": [[7], [8, 9]], "repetition_penalty": 1.5}
+    settings |= {"encoder_no_repeat_ngram_size": 3}
     asked = {"documents": [{"text": "two"}], "options": settings | {"beam_size": 4}}
     answered = ask(json=asked).json()
     assert answered["settings"] == settings | {"num_beams": 4}

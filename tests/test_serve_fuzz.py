@@ -25,6 +25,7 @@ ODD_NUMBERS = [0, 1, -1, 2**31, 2**63, 2**64, 10**30, -(10**30), 0.1, 1e308, 1e-
 KEYS = ["title", "documents", "id", "options", "source", "text", "num_beams", "max_length", "min_length", "n_best",
         "length_penalty", "no_repeat_ngram_size", "summary", "paragraphs", "beta", "title_prompt", "citations",
         "structural_coverage", "gnmt_coverage", "no_repeat_last", "beam_size", "citing_layers",
+        "bad_words_ids", "repetition_penalty", "encoder_no_repeat_ngram_size",
         "early_stopping", "forced_bos_token_id", "forced_eos_token_id", "", "str", "__class__",
         "k" * 500]  # fmt: skip
 CONTENT_TYPES = ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "a",
