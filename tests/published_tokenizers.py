@@ -19,6 +19,7 @@ from raysum.data.tokenizer import Tokenizer as raysum_tokenizer
 from raysum.prepare.factbook.corpus import generate
 
 FAMILIES = ("bart", "led", "primera", "t5", "pegasus", "mbart", "mbart50")
+T5 = ("t5", "mt5", "umt5")
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 _MORE = [
     "Zażółć gęślą jaźń — «naïve» 1,820 facts: 37.5% (of §4).",
@@ -39,7 +40,7 @@ def published(folder: Path, family: str) -> Path:
     else:
         tokenizer, config = _unigram(family)
     tokenizer.save_pretrained(folder)
-    config |= {"vocab_size": len(tokenizer) + (28 if "t5" in family else 0)}
+    config |= {"vocab_size": len(tokenizer) + (28 if family in T5 else 0)}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -57,7 +58,7 @@ def _byte_level(family: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _unigram(model_type: str) -> tuple[Any, dict[str, Any]]:
-    family = "t5" if "t5" in model_type else model_type
+    family = "t5" if model_type in T5 else model_type
     first = {
         "t5": ["<pad>", "</s>", "<unk>"],
         "pegasus": ["<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, 103)), "<unk>"],
