@@ -2,10 +2,12 @@
 
 import io
 import random
+import re
 
 import pytest
 import sentencepiece
 import torch
+from invented import invented, numbers
 from published_tokenizers import tokenizer_of
 from pydantic import ValidationError
 from small_runs import TEXTS
@@ -23,14 +25,17 @@ from raysum.decode.grounding.guide import Grounding
 from raysum.decode.grounding.pieces import Pieces
 from raysum.decode.searching import Searcher
 from raysum.decode.summarizer import Summarizer
-from raysum.metrics.names import Sources, is_number, runs, unsupported
+from raysum.metrics.names import Sources, unsupported
+from raysum.metrics.tokens import is_number, runs
 from raysum.models.marks import SPECIAL_PIECES
+from raysum.prepare.factbook.corpus import generate
 from raysum.serve.schema import SummarizeRequest
 
 DOCUMENTS = [
     "Florence lies on the river Arno. In 1436 Vu Tanpar finished the dome of 37,000 tonnes; O'Neil-Smith paid $1.5.",
     "The Hague is far from Florence. An iPhone rang, says the U.S. Army; mRNA-1273 was new. Sheep of Mr. Ra Sol graze.",
     "“Quoted words” of Anglo-Saxon kings (the 2nd and 3rd) came by the A12/B7 road. ÉLODIE NAÏVE met Łódź in 12:30.",
+    "From −5% to 1.5bn and 37.5 (3/4 of US$5, $5-$10): 2.5 million, 10 km/h, 10km, 7 %, 2019–2021, 1 820, 19:56.",
 ]
 WORDS = " ".join(DOCUMENTS + TEXTS).split()
 
@@ -103,31 +108,76 @@ def told(text: str, sources: list[str], mode: str) -> list[str]:
     """What ``text`` says that the sources do not."""
     known = Sources(sources)
     if mode == "numbers":
-        return [text[a:b] for a, b in runs(text, is_number) if not known.has(text[a:b])]
+        return [name for run in runs(text, is_number) if not known.has(name := text[run[0].start : run[-1].end])]
     return [text[a:b] for a, b in unsupported(text, known)]
 
 
-def draw(drawn: random.Random, texts: list[str], vocabulary: Tokenizer, mode: str) -> list[int]:
-    """Pieces drawn among those that the automaton allows, as a model without sense would."""
-    pieces, ends = Pieces(vocabulary, mode), {vocabulary.marks.start, vocabulary.marks.end}
-    cluster, state, ids = Cluster(texts, pieces, Cluster([], pieces)), (BEGIN, ()), []
-    while len(ids) < 60 or state[0] == INSIDE:
-        free = [i for i in range(len(vocabulary)) if pieces.bias[state[0], i] == 0 and i not in ends]
-        choice = [pool for pool in (free, list(cluster.names(state)), list(cluster.begun(state[0]))) if pool]
-        ids.append(drawn.choice(drawn.choice(choice)))
-        state = cluster.next(state, ids[-1])
-    return ids
+class Drawer:
+    """Draws pieces among those that the automaton allows, as a model without sense would."""
+
+    def __init__(self, vocabulary: Tokenizer, mode: str, seed: object):
+        self.vocabulary, self.drawn = vocabulary, random.Random(f"{mode} {seed}")
+        self.pieces, ends = Pieces(vocabulary, mode), {vocabulary.marks.start, vocabulary.marks.end}
+        self.base = Cluster([], self.pieces)
+        self.free = [[i for i, bias in enumerate(row) if not bias and i not in ends] for row in self.pieces.bias]
+        self.digits = {i for i, piece in enumerate(vocabulary.spellings()) if re.search(rb"\d", piece)}
+
+    def text(self, sources: list[str]) -> str:
+        cluster, state, ids = Cluster(sources, self.pieces, self.base), (BEGIN, ()), []
+        while len(ids) < 60 or state[0] == INSIDE:
+            begun = cluster.begun(state[0])
+            pools = (self.free[state[0]], [*cluster.names(state)], [*begun], [*self.digits & begun.keys()])
+            ids.append(self.drawn.choice(self.drawn.choice([*filter(None, pools)])))
+            state = cluster.next(state, ids[-1])
+        return self.vocabulary.decode(ids)
+
+
+def dated(number: int) -> list[dict]:
+    """Clusters of the factbook with their years written 1,956 or 19.56, at least one year in each."""
+    found, year = [], r"\b(\d)(\d)(\d\d)\b"
+    for raw in generate("test", 4 * number):
+        form = (r"\1,\2\3", r"\1\2.\3")[len(found) % 2]
+        texts = [document["text"] for document in raw["documents"]]
+        if len(found) < number and re.search(year, " ".join(texts)):
+            found.append({"title": raw["title"], "documents": [re.sub(year, form, text) for text in texts]})
+    assert len(found) == number
+    return found
 
 
 @pytest.mark.parametrize("mode", ["numbers", "names", "all"])
 @pytest.mark.parametrize("name", VOCABULARIES | PUBLISHED)
 def test_every_way_through_the_automaton_says_what_the_sources_say(name, mode):
-    vocabulary, drawn = (VOCABULARIES | PUBLISHED)[name](), random.Random(1)
+    vocabulary = (VOCABULARIES | PUBLISHED)[name]()
+    drawer = Drawer(vocabulary, mode, 1)
     sources = [vocabulary.normalized(text) for text in ("The Hague 1436", *DOCUMENTS)]
-    assert Pieces(vocabulary, mode).has_bytes == (name in ("bytes", "bart"))
+    assert drawer.pieces.has_bytes == (name in ("bytes", "bart"))
     for _ in range(8):
-        text = vocabulary.decode(draw(drawn, sources, vocabulary, mode))
+        text = drawer.text(sources)
         assert not told(text, sources, mode), text
+        assert not invented(text, sources, mode != "numbers"), text
+
+
+@pytest.mark.parametrize("name", VOCABULARIES | PUBLISHED)
+def test_no_way_through_the_automaton_takes_a_number_apart(name):
+    vocabulary, written = (VOCABULARIES | PUBLISHED)[name](), 0
+    for mode in ("numbers", "names", "all"):
+        drawer = Drawer(vocabulary, mode, name)
+        for cluster in dated(60):
+            sources = [vocabulary.normalized(text) for text in (cluster["title"], *cluster["documents"])]
+            text = drawer.text(sources)
+            assert not invented(text, sources, mode != "numbers"), text
+            written += len(numbers(text))
+    assert written > 100
+
+
+def test_no_summary_takes_a_number_apart():
+    vocabulary, given, written = VOCABULARIES["8000"](), dated(60), 0
+    writer = summarizer("pht", vocabulary, 0, grounded="names", num_beams=2, max_length=40)
+    for cluster, summary in zip(given, writer.summarize_many(given), strict=True):
+        sources = [vocabulary.normalized(text) for text in (cluster["title"], *cluster["documents"])]
+        assert not invented(summary.summary, sources) and not summary.unsupported, summary.summary
+        written += len(numbers(summary.summary))
+    assert written > 10
 
 
 @pytest.mark.slow

@@ -206,6 +206,12 @@ def test_sentences_of_a_summary_are_spans_of_its_tokens(tokenizer):
     assert tokenizer.token_spans([]) == tokenizer.token_spans([marks.end]) == []
 
 
+def test_a_sentence_has_all_bytes_of_its_first_character(folders):
+    tokenizer = Tokenizer.load(folders("bart"))
+    sentences = ["“It's done.”", "−5 is it.", "“An end”"]
+    assert tokenizer.sentences(tokenizer.encode(" ".join(sentences))) == sentences
+
+
 def test_counts_are_enough_for_a_paragraph_in_pieces(tokenizer):
     drawn, known = random.Random(3), " ".join(texts()).split()
     for _ in range(100):

@@ -80,12 +80,13 @@ class FastTokenizer(Tokenizer):
         return _AROUND_NEWLINE.sub(" ", text).strip() if self._has_newline else text.strip()
 
     def token_spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
-        """By the sentences of the text: a token is of the one that it writes the first character of."""
+        """By the sentences of the text: a token is of the one whose first character, or its first byte, it writes."""
         first, last = self._said(ids)
-        decoder, spelled = codecs.getincrementaldecoder("utf-8")("replace"), self._spelled
-        texts = [decoder.decode(spelled[id]) for id in ids[first:last]]
-        ends = np.cumsum([*map(len, texts)])
-        starts = [int(np.searchsorted(ends, start, "right")) for start, _ in sentence_spans("".join(texts))]
+        decoder, text, begun = codecs.getincrementaldecoder("utf-8")("replace"), "", []
+        for id in ids[first:last]:
+            text += decoder.decode(self._spelled[id])
+            begun.append(len(text) + bool(decoder.getstate()[0]))
+        starts = [int(np.searchsorted(begun, start, "right")) for start, _ in sentence_spans(text)]
         return [(first + a, first + b) for a, b in pairwise([*starts, last - first]) if a < b]
 
     def spellings(self) -> list[bytes]:

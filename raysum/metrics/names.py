@@ -1,15 +1,13 @@
-"""Names and numbers: what a summary may only have from its sources, and what of it stands there.
+"""Names and numbers: which a summary may only have from its sources, and which of its own stand there.
 
-A *word* is a run of letters and digits. It is a name where it holds a capital or a digit. A *name* is a run of such
-words, with one space or one sign such as a hyphen between two of them: ``Vu Tanpar``, ``O'Neil``, ``1,820``.
+`raysum.metrics.tokens` defines what a name or a number is.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
 
-_WORD = re.compile(r"[^\W_]+")
-_JOINT = re.compile(r"[ \-'’.,:/&]")
-_SENTENCE_START = re.compile(r"(?:^|[.!?…\n][\"'”’)\]]*\s)[^\w]*$")
+from raysum.metrics.tokens import MARKS, WORD, Token, begins_sentence, runs, tokens
 
 # Closed classes of English; they name nothing where a sentence begins with one of them.
 FUNCTION_WORDS = frozenset(
@@ -32,71 +30,76 @@ FUNCTION_WORDS = frozenset(
 )
 
 
+# These are names as well: where a sentence begins with one of them, a name behind it belongs to it.
+OPENERS = FUNCTION_WORDS - {"may", "will"}
+_START, _END = f"(?<![^\\W_])(?<![{MARKS}])", f"(?![^\\W_]|[{MARKS}])"
+
+
 class Sources:
-    """The texts of a cluster, its title among them, asked for what stands in them as it is written."""
+    """The texts of a cluster, its title among them, searched for names and numbers as they are written."""
 
     def __init__(self, texts: Iterable[str]):
         self.text = "\n".join(" ".join(text.split()) for text in texts)
-        self.words = frozenset(_WORD.findall(self.text))
+        self.words = frozenset(WORD.findall(self.text))
+
+    @cached_property
+    def _numbers(self) -> frozenset[tuple[int, int]]:
+        """Where the numbers of the text start and end."""
+        return frozenset((token.start, token.end) for token in tokens(self.text, lambda _: False))
 
     def has(self, name: str) -> bool:
-        """Whether ``name`` stands there, not as a part of longer words."""
-        if _WORD.fullmatch(name):
-            return name in self.words
-        if name not in self.text:  # which is told in no time, where an expression must be compiled
+        """Whether ``name`` stands there, not as a part of longer words or numbers."""
+        name = " ".join(name.split())
+        if name not in self.text:  # fast, while the rest compiles an expression
             return False
-        return re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", self.text) is not None
+        numbers = _numbers_of(name)
+        if not numbers and WORD.fullmatch(name):
+            return name in self.words
+        start = "" if numbers and not numbers[0].start else _START
+        found = re.finditer(f"{start}(?={re.escape(name)}{_END})", self.text)
+        places = (match.start() for match in found)
+        return any(all((at + a, at + b) in self._numbers for a, b, _ in numbers) for at in places)
 
 
-def is_name(word: str) -> bool:
-    """Whether a word is a number or (part of) a name by its letters."""
-    return is_number(word) or any(map(str.isupper, word))
-
-
-def is_number(word: str) -> bool:
-    """Whether a word holds a digit or another sign for a number; a letter that counts, as in Chinese, is none."""
-    return any(character.isnumeric() and not character.isalpha() for character in word)
+@lru_cache(2**12)
+def _numbers_of(name: str) -> list[Token]:
+    return [token for token in tokens(name) if token.is_number]
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Where the words of ``text`` start and end."""
-    return [found.span() for found in _WORD.finditer(text)]
+    return [found.span() for found in WORD.finditer(text)]
 
 
 def names(text: str) -> list[tuple[int, int]]:
     """Where the names of ``text`` start and end. A function word that begins a sentence belongs to none."""
-    return runs(text, common=lambda word: word.lower() in FUNCTION_WORDS)
+    found = runs(text, is_common=_is_opener)
+    return [(run[0].start, run[-1].end) for run in found]
 
 
 def unsupported(text: str, sources: Sources) -> list[tuple[int, int]]:
     """Where the names of ``text`` start and end that stand nowhere in ``sources``.
 
-    A sentence may begin with any word that stands there in small letters.
+    The first letter of a sentence may be small there: ``Sheep graze``, but not ``Sheep Tanpar`` of a Tanpar with sheep.
     """
-    words = sources.words
-    spans = runs(text, common=lambda word: word.lower() in FUNCTION_WORDS or word[:1].lower() + word[1:] in words)
-    found = [span for span in spans if not sources.has(text[slice(*span)])]
-    # A first word that stands in small letters, too, may still be a part of a name that is longer: The Hague.
-    whole = {end: start for start, end in runs(text)}
-    return [span for span in found if not sources.has(text[whole[span[1]] : span[1]])]
+    found = runs(text, is_common=_is_opener)
+    return [(run[0].start, run[-1].end) for run in found if not _is_supported(text, run, sources)]
 
 
-def runs(
-    text: str, counts: Callable[[str], bool] = is_name, common: Callable[[str], bool] = lambda _: False
-) -> list[tuple[int, int]]:
-    """Start and end of each run of words that ``counts``; none has ``common`` ones that begin a sentence."""
-    found: list[tuple[int, int]] = []
-    for match in _WORD.finditer(text):
-        start, end = match.span()
-        if not counts(match.group()) or (common(match.group()) and _begins(text, start)):
-            continue
-        if found and _JOINT.fullmatch(text, found[-1][1], start):
-            found[-1] = (found[-1][0], end)
-        else:
-            found.append((start, end))
-    return found
+def _is_opener(word: str) -> bool:
+    return word.lower() in OPENERS
 
 
-def _begins(text: str, start: int) -> bool:
-    """Whether a sentence begins with the word at ``start``."""
-    return _SENTENCE_START.search(text, max(0, start - 10), start) is not None
+def _is_supported(text: str, run: list[Token], sources: Sources) -> bool:
+    name = text[run[0].start : run[-1].end]
+    if sources.has(name):
+        return True
+    if not begins_sentence(text, run[0].start):
+        return False
+    small = name[0].lower() + name[1:]
+    if sources.has(small):
+        return True
+    length = run[0].end - run[0].start
+    first, rest = small[:length], small[length:]  # "Sheep 37" says no more than "37" after "sheep"
+    is_counted = len(run) > 1 and run[1].is_number and not run[0].is_number and rest[0].isspace()
+    return is_counted and sources.has(first) and sources.has(rest.strip())

@@ -3,16 +3,16 @@
 Spellings are UTF-8, as strings of one character a byte: so a piece may be one byte of a character.
 """
 
-import re
 from collections import defaultdict
 from functools import lru_cache
+from itertools import takewhile
 
 import numpy as np
 
 from raysum.data.tokenizer import Tokenizer
 from raysum.decode.grounding.contexts import CONTEXTS, INSIDE, WORD, Signs
+from raysum.metrics.tokens import SIGNS, SYMBOLS, is_letter
 
-_BEFORE, _BEHIND = re.compile(r"\A[\W_]*"), re.compile(r"(?<![\W_])[\W_]*\Z")  # the signs around the words of a piece
 KNOWN = 2**15  # words of which is kept what is found out; most words recur from cluster to cluster
 
 
@@ -28,19 +28,20 @@ class Pieces:
         self.size = len(vocabulary)
         spellings = vocabulary.spellings()
         texts = [text_of(spelling) for spelling in spellings]
-        self._alone = frozenset(text for text in texts if text)
+        mark = vocabulary.marks.sentence_end  # a space, but no name or number goes on in the next sentence
+        self._alone = frozenset(text for piece, text in enumerate(texts) if text and piece != mark)
         self.characters = frozenset("".join(self._alone))
         self.has_bytes = None in texts
         self.whole = Index()  # pieces by spelling, and by spelling without signs at the end
         self._after = defaultdict[str, Index](Index)
-        kinds = [None if text is None else "".join(map(self.signs.kind, text)) for text in texts]
+        kinds = [None if text is None else self.signs.kinds(text) for text in texts]
         self.kinds = [kind or "" for kind in kinds]
         for piece, (spelling, text) in enumerate(zip(spellings, texts, strict=True)):
-            if spelling:
+            if spelling and piece != mark:
                 self._index(piece, spelling.decode("latin-1"), text)
-        # Likewise what is left of them, by the signs that they begin with, and the kinds of these.
+        # What is left of them, by the signs that they begin with, and the kinds of these.
         self.after = {
-            before: ("".join(map(self.signs.kind, before.encode("latin-1").decode())), index)
+            before: (self.signs.kinds(before.encode("latin-1").decode()), index)
             for before, index in self._after.items()
             if index
         }
@@ -77,12 +78,17 @@ class Pieces:
         return found
 
     def _index(self, piece: int, spelling: str, text: str | None) -> None:
-        before, behind = (spelled("".join(signs.findall(text or ""))) for signs in (_BEFORE, _BEHIND))
-        tail = "".join(map(self.signs.kind, text_of(behind.encode("latin-1")) or ""))
-        for index, rest in ((self.whole, spelling), (self._after[before], spelling[len(before) :])):
-            index.add(rest, piece, "")
-            if tail and len(rest) > len(behind):
-                index.add(rest[: -len(behind)], piece, tail)
+        if text is None:
+            self.whole.add(spelling, piece, "")
+            self._after[""].add(spelling, piece, "")
+            return
+        before, behind = _signs(text), len(text) - _signs(text[::-1])
+        # The signs before a number and the symbols behind it may belong to it.
+        starts = [start for start in range(before + 1) if start == before or text[start] in SIGNS]
+        ends = [end for end in range(behind, len(text) + 1) if end in (behind, len(text)) or text[end - 1] in SYMBOLS]
+        for index, start in [(self.whole, 0), *((self._after[spelled(text[:start])], start) for start in starts)]:
+            for end in ends:
+                index.add(spelled(text[start:end]), piece, self.signs.kinds(text[end:]))
 
 
 class Index(dict[str, list[tuple[int, str]]]):
@@ -93,6 +99,11 @@ class Index(dict[str, list[tuple[int, str]]]):
             self.setdefault(spelling[:end], [])
         if spelling:
             self.setdefault(spelling, []).append((piece, tail))
+
+
+def _signs(text: str) -> int:
+    """How many signs ``text`` begins with."""
+    return sum(1 for _ in takewhile(lambda character: not is_letter(character), text))
 
 
 def text_of(spelling: bytes) -> str | None:
