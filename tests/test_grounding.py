@@ -288,8 +288,38 @@ def test_what_may_be_written():
         "Tan", "Vu Vu", "820.1", "18", "in Sheep", "paid tanPar", "Vu-Tanpar", "Vu The", "Mill 2", "x37",
     ):  # fmt: skip
         assert not written(sources, text), text
+    sources = [
+        "A Rose",
+        "Vu Tanpar grew a rose in 1,956; -5% of mRNA-1273, $3.5 million or 10 km to 30 sheep: 1 820, 12.",
+    ]
+    for text in (
+        "Vu of 1,956.", "in 1,956, 12", "to -5%", "a mRNA", "mRNA-1273 to 30", "(1 820)", "10 km", "$3.5 million. Rose",
+        "30 and 12", "in 12-and",
+    ):  # fmt: skip
+        assert written(sources, text), text
+    for text in (
+        "956", "1", "1,95", "-5", "5%", "5", "1273", "mRNA-30",
+        "$3.5", "3.5 million", "10", "12 km", "30 m", "1 8", "820",
+        "12,30", "12:30", "12.30", "30-12", "-12", "$12", "12%", "12 %", "Rose Tanpar", "In 30 Tanpar", "Vu−30",
+    ):  # fmt: skip
+        assert not written(sources, text), text
+    sources = sources[1:]
+    assert not written(sources, "Rose Tanpar came.") and written(sources, "Rose came.")
+    sources = ["The Hague", "Vu Tanpar paid 1,820 at O'Neil's mill in the U.S. Army; sheep graze. An iPhone of 37 B."]
     assert written(sources, "Vu Vu of 1,820", "numbers") and not written(sources, "in 1,8", "numbers")
     assert written(sources, "sheep graze", "all") and not written(sources, "sheepgraze", "all")
+
+
+def test_a_number_that_the_vocabulary_cannot_spell_is_no_dead_end():
+    sources = ["The Hague", "It cost 5¥ and 1−820 or 7 ₿ to Vu, 12¥ Tanpar and 37"]
+    for name in ("100", "1000", "unigram"):
+        vocabulary = VOCABULARIES[name]()
+        assert UNK in vocabulary.encode("¥") and UNK in vocabulary.encode("₿")
+        for mode in ("numbers", "names", "all"):
+            drawer = Drawer(vocabulary, mode, 0)
+            for _ in range(20):
+                found = numbers(drawer.text(sources))
+                assert found <= {"37", "1−820"}, found
 
 
 def test_a_request_may_ask_for_it():

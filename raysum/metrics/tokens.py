@@ -7,9 +7,8 @@ a name. A *number* is one token together with
 * the capitalized words that a dash or symbol joins to it: ``COVID-19``, ``US$5``,
 * its sign or currency, and its unit: ``-5``, ``$5``, ``5%``, ``10 km/h``, ``1.5 million``.
 
-A sign at the end of a sentence is no part of it, and neither is a word in small letters that is no unit:
-``1956-born``. A *run* is a sequence of such tokens with spaces or one joint between two of them: ``Vu Tanpar``,
-``O'Neil``, ``12 May 1956``.
+A sign at the end of a sentence is no part of it, and neither is another word in small letters: ``1956-born``. A *run*
+is a sequence of such tokens with spaces or one joint between two of them: ``Vu Tanpar``, ``O'Neil``, ``12 May 1956``.
 """
 
 import re
@@ -30,17 +29,18 @@ MARKS = "".join(  # in ranges, for expressions
 _SPACED = "%‰‱°′″\uff05" + "".join(chr(found.start() // 2) for found in re.finditer("Sc", _CATEGORIES))
 _MATHEMATICS = (chr(found.start() // 2) for found in re.finditer("Sm", _CATEGORIES))
 SYMBOLS = frozenset("^" + _SPACED).union(_MATHEMATICS) - frozenset(JOINTS + "|")
-# Words in small letters or capitals that are units behind a number, if a space, a dash or a slash is between them.
+# Multiples and abbreviated units: they belong to a number that a space, a dash or a slash separates from them. Units in
+# full are words like others: the sources' "52.6" and a summary's "52.6 percent" are the same number.
 UNITS = frozenset(
     re.findall(
         r"\w+",
-        "dozen hundred thousand million billion trillion k m mn mln mio bn mrd tn percent pct bps nm mm cm km mi ft yd "
+        "dozen hundred thousand million billion trillion k m mn mln mio bn mrd tn pct bps nm mm cm km mi ft yd "
         "mg g kg t kt lb lbs oz ml cl l hl ha kW MW GW TW Wh kWh MWh GWh TWh kV mAh kJ Hz kHz MHz GHz kB KB MB GB TB "
         "dB kPa hPa psi mph kph kmh rpm s ms sec min h hr hrs am pm BC BCE",
     )
 )
 
-_BEHIND = f"(?![^\\W_]|[{MARKS}])"  # no letter follows
+_NO_LETTER = f"(?![^\\W_]|[{MARKS}])"
 WORD = re.compile(f"[^\\W_]+(?:[{MARKS}]+[^\\W_]*)*")
 _BLANK = re.compile(r"[^\S\n ]")  # such as no-break spaces
 _SYMBOL, _DASH, _SIGN = (f"[{re.escape(''.join(sorted(some)))}]" for some in (SYMBOLS, DASHES, SYMBOLS.union(JOINTS)))
@@ -48,7 +48,7 @@ _JOINT = re.compile(f" +|[{re.escape(JOINTS)}]")
 _RANGE = re.compile(f"{_SIGN}+")  # between two numbers
 _COMPOUND = re.compile(f"{_DASH}|{_SYMBOL}+{_DASH}?")  # between a number and a capitalized word
 _UNIT = re.compile(
-    f"(?:(?:{_SYMBOL}+| *°[CFK]?| +[{_SPACED}]|(?: +|/|{_DASH})(?:{'|'.join(sorted(UNITS))})){_BEHIND})+"
+    f"(?:(?:{_SYMBOL}+| *°[CFK]?| +[{_SPACED}]|(?: +|/|{_DASH})(?:{'|'.join(sorted(UNITS))})){_NO_LETTER})+"
 )
 SIGNS = SYMBOLS.union(DASHES, ".")  # before a number
 _SENTENCE_START = re.compile(r"(?:^|[.!?…\n][\"'”’)\]]*\s)[^\w]*$")
