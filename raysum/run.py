@@ -206,7 +206,7 @@ class Run:
                     if figures := {name: value for name, value in line.items() if name.startswith("valid_")}:
                         found.setdefault(int(line["step"]), {}).update(figures)
                 return found
-            told = check_sealed(read_json(self.judgements), self.judgements)["steps"]
+            told = check_sealed(read_json(self.judgements), self.judgements, required=True)["steps"]
             return {int(step): dict(figures) for step, figures in told.items()}
         except UserError as damage:
             other = f", or remove it, to go by {self.metrics.name}" if self.judgements.exists() else ""
@@ -229,8 +229,10 @@ class Run:
 
         def is_kept(line: dict[str, Any]) -> bool:
             at = line.get("step")
-            told = "valid_loss" in line and judged is not None and at not in judged  # of a killed writer: done again
-            return not told and not (isinstance(at, int | float) and at > step)
+            if not isinstance(at, int | float):
+                return True
+            unrecorded = "valid_loss" in line and judged is not None and at not in judged  # of a killed writer
+            return at <= step and not unrecorded
 
         keep_lines(self.metrics, is_kept)
         if judged is not None:

@@ -174,7 +174,7 @@ RUN_FILES = [
     *((name, "validations.json", damage) for name, damage in BROKEN.items() if name != "gone"),
     ("list", "validations.json", written("[]")),
     ("edited", "validations.json", edited(steps={"8": {"valid_loss": 0.0}})),
-    ("nonsense", "validations.json", written('{"steps": {"eight": {"valid_loss": 1}}}')),
+    ("unsealed", "validations.json", written('{"steps": {"8": {"valid_loss": 0.0}}}')),
     ("infinite", "validations.json", written('{"steps": {"8": {"valid_loss": 1e400}}}')),
     ("broken", "decode.yaml", written("beta: [")),
     ("binary", "decode.yaml", lambda path: path.write_bytes(b"\xff\xfe")),
@@ -372,6 +372,9 @@ def test_no_line_of_the_metrics_selects_another_checkpoint(copy):
     assert run.best().step == 12 and run.validations()[4] > 1
     run.metrics.write_bytes(before.replace(b"12", b"8"))
     assert run.best().step == 12
+    appended(b'{"step": [1], "valid_loss": {}}\n')(run.metrics)
+    run.rewind(12)
+    assert sorted(run.validations()) == [4, 8, 12]
     (copy / "run" / "validations.json").unlink()  # as of a run that was trained formerly
     run.metrics.write_bytes(before)
     appended(b'{"step": 4, "valid_loss": 0.0}\n')(run.metrics)

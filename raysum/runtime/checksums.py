@@ -52,11 +52,13 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, _OWN: _own(values)}
 
 
-def check_sealed(values: Any, path: Path) -> dict[str, Any]:
+def check_sealed(values: Any, path: Path, required: bool = False) -> dict[str, Any]:
     """What was read from ``path``, as a mapping. Raises UserError where it is none, or was changed; without a checksum
-    of its own, as of former versions, it may have been."""
+    of its own, as of former versions, it may have been, unless that is ``required``."""
     if not isinstance(values, dict):
         raise damaged(path, "is no mapping of names to values")
+    if required and _OWN not in values:
+        raise damaged(path, "has no checksum")
     if values.get(_OWN, own := _own({name: value for name, value in values.items() if name != _OWN})) != own:
         raise damaged(path, "was changed since it was written")
     return values
