@@ -96,7 +96,10 @@ class Run:
             near = _OF_SYSTEM if str(path) in evaluated else did_you_mean(str(path), extractive_names())
             raise UserError(f"no run folder {path}; {near}train one with `raysum train PRESET data=DATA out={path}`")
         if not run.exists:
-            raise UserError(of_published(path) or f"{path} is not a run folder: it has no config.yaml")
+            raise UserError(
+                of_published(path)
+                or f"{path} is not a run folder: it has no config.yaml; name one that `raysum train` made"
+            )
         run.check()
         return run
 

@@ -121,6 +121,33 @@ def test_mistakes_are_one_message_and_exit_2(tmp_path, monkeypatch, capsys, argu
     assert sorted(item.name for item in tmp_path.iterdir()) == ["empty.jsonl", "file", "own.jsonl", "published"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("prepare sheet.xlsx --out data", "sheet.xlsx is a spreadsheet; save it as CSV"),
+        ("prepare note.txt --out data", "note.txt is one document; put the documents of each cluster into a folder"),
+        ("summarize lexrank note.txt --set words", "--set words is not KEY=VALUE; write for example --set words=44"),
+        (
+            "evaluate lexrank data=made split=test terms=true",
+            "terms is for trained runs, and nothing is trained of lex",
+        ),
+        ("evaluate lexrank data=made split=test checkpoints=3", "checkpoints is for trained runs"),
+        ("evaluate lexrank data=made split=test out=made", "made is a dataset; choose another --out"),
+        ("evaluate lexrank data=made split=test out=note.txt", "note.txt is a file; choose another --out"),
+    ],
+)
+def test_mistakes_name_a_way_out(tmp_path, monkeypatch, capsys, arguments, words):
+    (tmp_path / "sheet.xlsx").write_bytes(b"PK\3\4")
+    (tmp_path / "note.txt").write_text("One sentence is here. Another one stands there.")
+    write_dataset(tmp_path / "made", {"test": 2})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["raysum", *arguments.split()])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "made" / "table.json").exists()
+
+
 def test_config_show_prints_the_resolved_config_and_its_size():
     shown = json.loads(raysum("config", "show", "ht-code", "--json").stdout)
     assert shown["parameters"] == 15_343_952

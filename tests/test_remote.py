@@ -573,6 +573,7 @@ def test_what_a_store_refuses_is_one_message(store, denying):
     [
         (["data", "show", "s3://no-such-bucket/data"], "there is no bucket s3://no-such-bucket"),
         (["prepare", "s3://no-such-bucket/raw", "--out", "x"], "there is no bucket s3://no-such-bucket"),
+        (["prepare", "s3:/no-such-bucket", "--out", "x"], "there is no bucket s3://no-such-bucket"),
         (["prepare", "samples", "--out", "s3://no-such-bucket/data"], "there is no such bucket; make it first"),
         (["serve", "s3://no-such-bucket/run"], "there is no bucket s3://no-such-bucket"),
         (["data", "show", f"s3://{BUCKET}/data"], f"no dataset s3://{BUCKET}/data; make one with"),

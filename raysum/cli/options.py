@@ -67,7 +67,10 @@ def verb(
                     given[items] = [item for item in given[items] or [] if not _is_pair(item)]
                 if "decode" in known:
                     _check_keys(pairs, {*known, *_DECODE})
-                pairs += [f"decode.{pair.removeprefix('decode.')}" for pair in given.get("set_") or []]
+                for pair in given.get("set_") or []:
+                    if "=" not in pair:
+                        raise UserError(f"--set {pair} is not KEY=VALUE; write for example --set words=44")
+                    pairs.append(f"decode.{pair.removeprefix('decode.')}")
                 decoding = _DECODE.difference(known) if "decode" in known else ()
                 pairs = [f"decode.{pair}" if re.split("[.=]", pair)[0] in decoding else pair for pair in pairs]
                 told = {key: given[key] for key in known if given.get(key) not in (None, [])}

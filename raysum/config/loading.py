@@ -186,7 +186,7 @@ def apply_override(values: dict[str, Any], places: dict[str, str], override: str
     """Change ``values`` by one ``key=value`` of the command line. Raises UserError where it is no such pair."""
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
-        raise UserError(f"{override!r} is not key=value; write for example train.steps=2000")
+        raise UserError(f"{override!r} is not key=value; put the key and = before the value")
     try:
         value = _parse(text)[1] if text else ""
     except Exception:  # see parse_yaml

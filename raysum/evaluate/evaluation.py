@@ -37,6 +37,7 @@ from raysum.systems import extractive, paper_baseline_names
 _CHUNK = 128  # examples held in memory at once
 _ALL_WORDS = 0.995  # of a dataset's sources: 100 %, rounded
 _COMPARED = ("facts_f1", "rouge2")  # by differences between systems, where examples have them
+_OF_RUNS = ("reference_length", "swapped", "terms", "checkpoints")  # settings that need a trained run
 _NOTED = {"sentences", "support", "unsupported", "warnings", "attention"}
 
 
@@ -55,7 +56,10 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     config = section_of(EvaluateConfig, {**settings, "data": str(data)})
     dataset = Dataset.open(config.data)
     split = dataset.split(config.split)
+    _check_out(config.out)
     if str(target) in paper_baseline_names() or extracts(target):
+        if of_runs := [name for name in _OF_RUNS if getattr(config, name) != EvaluateConfig.model_fields[name].default]:
+            raise UserError(f"{of_runs[0]} is for trained runs, and nothing is trained of {target}; leave it out")
         system = Extracted.named(str(target), config)
         if dataset.kind != "extraction" and (kept := dataset.manifest.get("words_kept", 1)) < _ALL_WORDS:
             rest = "prepare it with --kind extraction to evaluate on all of them, as when it is served"
@@ -65,6 +69,13 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     check_readable(run, dataset)
     with added_to(run.path), added_to(local(config.out or "")):
         return _evaluate_run(run, dataset, split, config)
+
+
+def _check_out(out: str | None) -> None:
+    """Raises UserError where ``out`` is a file, or the folder of a dataset."""
+    folder = local(out) if out else Path()
+    if out and (folder.is_file() or (folder / "manifest.json").is_file()):
+        raise UserError(f"{out} is {'a file' if folder.is_file() else 'a dataset'}; choose another --out")
 
 
 def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:

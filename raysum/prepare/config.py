@@ -41,7 +41,7 @@ class Shaped(Section):
     @classmethod
     def _listed(cls, value: Any) -> Any:
         if not isinstance(value, dict):
-            return value
+            return [value] if isinstance(value, str) else value
         paths = {name: path if isinstance(path, list | tuple) else [path] for name, path in value.items()}
         return [f"{name}={path}" for name, several in paths.items() for path in several]
 

@@ -201,7 +201,7 @@ def read(url: str) -> bytes | None:
 
 def check_bucket(url: str) -> None:
     """Raises UserError where it is known that there is no such bucket."""
-    protocol, _, bucket, *_ = url.split("/")
+    protocol, _, bucket, *_ = url.replace("//", "/").replace("/", "//", 1).split("/")  # pathlib writes s3:/bucket
     root, there = f"{protocol}//{bucket}", True
     with suppress(UserError):  # it may not be asked for
         there = protocol not in _WITH_BUCKETS or exists(root)

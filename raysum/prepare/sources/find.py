@@ -139,7 +139,7 @@ def _expand(path: Path, shape: Shape) -> list[RawSource]:
             _check_text(head(path, 8), path)
         return [RawSource(path, _split_of(path), found.read, found.size_of_text(path), found.table)]
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+        raise UserError(f"cannot read {error.filename or path}: {error.strerror}") from None
 
 
 def _check_raw(folder: Path, given: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raysum.errors import UserError
+from raysum.prepare.documents.read import is_document
 from raysum.prepare.sources.arrow import read_arrow
 from raysum.prepare.sources.csv import read_csv, read_tsv
 from raysum.prepare.sources.fetched import head
@@ -63,6 +64,10 @@ FORMATS = {
         Format("tensor2tensor", f"{CONTENT}*", rf"^{re.escape(CONTENT)}", read_wikis, plain=False, beside=True),
     )
 }
+_OTHERS = {  # by suffix, what is not read and what to do
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as CSV"),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "an archive; unpack it, and name what is in it"),
+}
 TOLD = ", ".join(one.told for one in FORMATS.values())
 
 
@@ -76,10 +81,17 @@ def format_of(path: Path, asked: str | None = None) -> Format:
     found = FORMATS.get(asked or "") or named(path)
     if found is not None:
         return found
+    if told := _OTHERS.get(path.suffix.lower()):
+        raise UserError(f"{path} is {told}")
     begun = beginning(path)
     for one in FORMATS.values():
         if one.begins and begun.startswith(one.begins):
             return one
+    if is_document(path):
+        raise UserError(
+            f"{path} is one document; put the documents of each cluster into a folder, and name the folder that holds "
+            "these folders"
+        )
     raise UserError(
         f"{path}: format not known; raysum reads {TOLD} and folders of documents. What it is under another name, "
         f"--format tells ({', '.join(FORMATS)})"
