@@ -70,7 +70,7 @@ def test_the_pages_of_a_pdf(tmp_path):
     ("content", "told"),
     [
         (pdf([], []), "holds no text on its 2 pages, as scans do"),
-        (pdf([LONG])[:300], "does not read as PDF .*; fetch or print it again"),
+        (pdf([LONG])[:300], "does not read as PDF .*fetch it again"),
         (b"%PDF-1.4 nothing", "does not read as PDF"),
         (b"", "does not read as PDF"),
     ],

@@ -1,7 +1,7 @@
 """Web pages: what they tell, without menus, banners and comments."""
 
 from raysum.prepare.documents.markdown import rendered
-from raysum.prepare.documents.text import Text
+from raysum.prepare.documents.text import Text, repaired
 from raysum.runtime.extras import needs
 
 
@@ -11,8 +11,9 @@ def read(content: bytes, name: str) -> Text:
     Raises UserError where the library that reads pages is not there.
     """
     trafilatura = needs("trafilatura", name)
-    found = trafilatura.extract(content, output_format="markdown", include_comments=False, include_links=False)
-    told = trafilatura.extract_metadata(content)
+    page = repaired(content, name) or content
+    found = trafilatura.extract(page, output_format="markdown", include_comments=False, include_links=False)
+    told = trafilatura.extract_metadata(page)
     title = (told.title if told else None) or ""
     if found:
         return rendered(found, title)
@@ -21,4 +22,4 @@ def read(content: bytes, name: str) -> Text:
     from lxml.html import HTMLParser, document_fromstring
 
     deep = HTMLParser(huge_tree=True)  # else what is nested 256 deep is lost
-    return Text(" ".join(document_fromstring(content, parser=deep).text_content().split()), title)
+    return Text(" ".join(document_fromstring(page, parser=deep).text_content().split()), title)

@@ -4,19 +4,15 @@ import email
 import email.policy
 from email.message import EmailMessage
 
-from raysum.errors import UserError
 from raysum.prepare.documents import html
 from raysum.prepare.documents.text import Text, decoded
 
 
 def read(content: bytes, name: str) -> Text:
     """The body, without lines quoted of other messages; the subject is the title. Raises UserError."""
-    try:
-        message = email.message_from_bytes(content, policy=email.policy.default)
-        assert isinstance(message, EmailMessage)
-        body = message.get_body(("plain", "html"))
-    except RecursionError:
-        raise UserError(f"{name} does not read as e-mail: its parts are nested too deep; leave it out") from None
+    message = email.message_from_bytes(content, policy=email.policy.default)
+    assert isinstance(message, EmailMessage)
+    body = message.get_body(("plain", "html"))
     subject = str(message.get("subject") or "")
     if body is None:
         return Text("", subject)
@@ -27,7 +23,7 @@ def read(content: bytes, name: str) -> Text:
         return Text(page.text, subject or page.title, page.places)
     try:
         text = raw.decode(body.get_content_charset() or "utf-8")
-    except (UnicodeDecodeError, LookupError):
+    except (ValueError, LookupError):  # of another encoding than it says, or of none that there is
         text = decoded(raw, name)
     lines = (line for line in text.replace("\r\n", "\n").split("\n") if not line.startswith(">"))
     return Text("\n".join(lines).strip(), subject)

@@ -16,20 +16,17 @@ _FULL, _HEADING = 0.8, 0.6  # of a long line's length: what is shorter may end a
 
 
 def read(content: bytes, name: str) -> Text:
-    """The paragraphs of each page. Raises UserError where it is no PDF, is locked, or has pictures in place of text."""
+    """The paragraphs of each page.
+
+    Raises UserError where it is locked or has pictures in place of text, and errors of the library where it is no PDF.
+    """
     pypdf = needs("pypdf", name)
     logging.getLogger("pypdf").setLevel(logging.ERROR)
-    try:
-        reader = pypdf.PdfReader(io.BytesIO(content))
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise UserError(f"{name} is locked by a password; save it without")
-        pages = [page.extract_text() for page in reader.pages]
-        title = str((reader.metadata or {}).get("/Title") or "").strip()
-    except UserError:
-        raise
-    except Exception as error:  # pypdf raises errors of many kinds on damaged files
-        told = f"{name} does not read as PDF ({type(error).__name__}: {str(error)[:100]})"
-        raise UserError(f"{told}; fetch or print it again, or leave it out") from None
+    reader = pypdf.PdfReader(io.BytesIO(content))
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise UserError(f"{name} is locked by a password; save it without")
+    pages = [page.extract_text() for page in reader.pages]
+    title = str((reader.metadata or {}).get("/Title") or "").strip()
     paragraphs = [(number, first, block) for number, page in enumerate(pages, 1) for first, block in _opened(page)]
     if not paragraphs:
         told = f"{name} holds no text on its {len(pages)} pages, as scans do"

@@ -1,16 +1,17 @@
 """A file as one document: its text, and what page or heading each part of it stands under."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.prepare.documents import text
+from raysum.prepare.documents.sandbox import read_limited
 from raysum.prepare.documents.text import Text
 from raysum.prepare.sources.fetched import as_asked, present
 from raysum.prepare.sources.record import LONGEST, TOO_LONG
 
-_READERS = {  # what reads files of these suffixes: a module of this room, imported when it is needed
+_READERS = {  # what reads files of these suffixes: a module of this package
     "text": (".txt", ".text"),
     "markdown": (".md", ".markdown"),
     "html": (".html", ".htm", ".xhtml"),
@@ -61,8 +62,7 @@ def parsed(content: bytes, name: str, where: str) -> Text:
     kind = next((kind for kind, suffixes in _READERS.items() if suffix in suffixes), None)
     head = content[:64].lstrip().lower()
     kind = kind or next((kind for begin, kind in _BEGIN.items() if head.startswith(begin.lower())), "text")
-    read: Callable[[bytes, str], Text] = resolve_name(f"{__package__}.{kind}:read")
-    return read(content, where)
+    return text.read(content, where) if kind == "text" else read_limited(kind, content, where)
 
 
 def as_raw(found: Text, source: str) -> dict[str, Any]:

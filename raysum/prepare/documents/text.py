@@ -18,6 +18,8 @@ _MARKS = {
 }
 _BETWEEN = "\n\n"
 _BEYOND, _TOGETHER = re.compile(rb"[\x80-\xff]"), re.compile(rb"[\x80-\xff]{2,}")  # bytes beyond ASCII
+_INVALID, _BEYOND_ASCII = re.compile("[\udc80-\udcff]"), re.compile("[^\0-\x7f]")
+_REPAIRED = "UTF-8 with other bytes"
 _SAID = set[str]()  # encodings other than UTF-8 that were met
 
 
@@ -57,10 +59,26 @@ def decoded(content: bytes, name: str) -> str:
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        text = _guessed(content, name)
+        text = repaired(content, name) or _guessed(content, name)
     if "\0" in text:
         raise UserError(f"{name} is not text: it holds NUL characters")
     return text
+
+
+def repaired(content: bytes, name: str) -> str | None:
+    """``content`` with U+FFFD for bytes that are no UTF-8, whose number is said; None where it is not mostly UTF-8.
+
+    More than 99 % of its bytes are valid then, and more of its characters beyond ASCII than bytes are invalid: texts in
+    other encodings may have few bytes beyond ASCII, too.
+    """
+    found = content.decode(errors="surrogateescape")
+    invalid, beyond = len(_INVALID.findall(found)), len(_BEYOND_ASCII.findall(found))
+    if not 0 < 100 * invalid < len(content) or beyond - invalid <= invalid:
+        return None
+    if _REPAIRED not in _SAID:
+        _SAID.add(_REPAIRED)
+        say(f"{name} is UTF-8 but for {invalid} bytes, read as U+FFFD; so are those of other documents")
+    return content.decode(errors="replace")
 
 
 def _strict(content: bytes, encoding: str, name: str) -> str:

@@ -1,11 +1,15 @@
 """Arrow files, such as `datasets` of Hugging Face writes with ``save_to_disk``: one cluster a row."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raysum.errors import UserError
 from raysum.prepare.sources.parquet import records_of
 from raysum.prepare.sources.record import Record
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 
 def read_arrow(path: Path) -> Iterator[Record]:
@@ -13,7 +17,7 @@ def read_arrow(path: Path) -> Iterator[Record]:
     import pyarrow as pa
 
     try:
-        with pa.memory_map(str(path)) as source:
+        with pa.OSFile(str(path)) as source:  # a mapped file with a wrong length kills the process (SIGBUS)
             try:
                 reader = pa.ipc.open_stream(source)
                 batches = iter(reader)
@@ -21,6 +25,13 @@ def read_arrow(path: Path) -> Iterator[Record]:
                 source.seek(0)
                 file = pa.ipc.open_file(source)
                 reader, batches = file, (file.get_batch(number) for number in range(file.num_record_batches))
-            yield from records_of(path, reader.schema.names, batches)
+            yield from records_of(path, reader.schema.names, _checked(batches))
     except pa.ArrowException as error:
         raise UserError(f"{path} does not read as Arrow ({error}); make or fetch the file again") from None
+
+
+def _checked(batches: "Iterable[RecordBatch]") -> "Iterator[RecordBatch]":
+    """Raises ArrowInvalid where a damaged file has offsets beyond its values: reading these would end the process."""
+    for batch in batches:
+        batch.validate(full=True)
+        yield batch

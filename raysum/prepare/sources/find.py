@@ -78,7 +78,7 @@ class RawSource:
                         self.shape.check_columns(path, record.raw)
                     empty = False
                     yield from self.shape.applied(replace(record, where=as_asked(record.where)))
-        except (OSError, EOFError, zlib.error, csv.Error) as error:
+        except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
             raise UserError(f"{self.name} does not read to its end ({error}); make or fetch the file again") from None
         except UserError as error:
             raise UserError(as_asked(str(error))) from None
