@@ -22,6 +22,7 @@ from raysum.prepare.sources.folders import (
     cluster_folders,
     document_folders,
     is_about,
+    links_out,
     listed,
     parted,
     read_folder,
@@ -158,6 +159,10 @@ def _check_text(begin: bytes, path: Path) -> None:
 def _expand_folder(folder: Path, shape: Shape) -> list[RawSource]:
     """Its data files; or itself, when its folders hold documents; or else what its folders train, valid, test hold."""
     _check_raw(folder, folder)
+    if links := [item.name for item in links_out(folder, folder)]:
+        _say_once(
+            as_asked(f"{folder}: left out: {', '.join(links[:_SHOWN])}, links out of the folder; name their files")
+        )
     files = [item for item in listed(folder) if _has_rows(item)]
     inner = document_folders(folder)
     # A .json file beside others, or beside clusters, tells about them.

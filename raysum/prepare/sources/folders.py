@@ -26,7 +26,7 @@ def read_folder(folder: Path) -> Iterator[Record]:
     the like.
     """
     for cluster in cluster_folders(folder):
-        files = [file for file in listed(cluster) if _is_read(file) and not file.is_dir()]
+        files = [file for file in listed(cluster, folder) if _is_read(file) and not file.is_dir()]
         if odd := next((file for file in files if not file.is_file()), None):
             yield Record(str(cluster), cluster.name, "a document does not read", f"{odd} is no file to read, or gone")
             continue
@@ -106,7 +106,8 @@ def parted(folder: Path, clusters: list[Path]) -> tuple[list[Path], list[str]]:
     """The documents of the ``clusters`` of ``folder``, and what else is visible in all of these."""
     own, documents, left_out = {*clusters}, list[Path](), list[str]()
     for one in dict.fromkeys([folder, *clusters]):
-        for item in listed(one):
+        left_out += [str(item.relative_to(folder)) for item in links_out(one, folder)] if one != folder else []
+        for item in listed(one, folder):
             is_folder = item.is_dir()
             if one in own and _is_read(item) and not is_folder:
                 documents.append(item)
@@ -115,7 +116,21 @@ def parted(folder: Path, clusters: list[Path]) -> tuple[list[Path], list[str]]:
     return documents, left_out
 
 
-def listed(folder: Path) -> list[Path]:
-    """What is visible in ``folder``, in natural order."""
+def listed(folder: Path, corpus: Path | None = None) -> list[Path]:
+    """What is visible in ``folder``, in natural order, without links out of the ``corpus`` (by default ``folder``)."""
+    return [item for item in _visible(folder) if not _leads_out(item, corpus or folder)]
+
+
+def links_out(folder: Path, corpus: Path) -> list[Path]:
+    """The links in ``folder`` that lead out of the ``corpus``."""
+    return [item for item in _visible(folder) if _leads_out(item, corpus)]
+
+
+def _visible(folder: Path) -> list[Path]:
     visible = (item for item in folder.iterdir() if not item.name.startswith("."))
     return sorted(visible, key=lambda item: natural(item.name))
+
+
+def _leads_out(item: Path, corpus: Path) -> bool:
+    """Whether ``item`` is a link out of the ``corpus``: one from elsewhere could name any file of this machine."""
+    return item.is_symlink() and not item.resolve().is_relative_to(corpus.resolve())
