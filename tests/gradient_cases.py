@@ -25,6 +25,7 @@ WET = {"dropout": 0.1, "attention_dropout": 0.1}
 SMALL = {"width": 16, "ffn": 24, "heads": 2, **WET}
 FAMILY = {**SMALL, "pooling_heads": 2, "ffn_dropout": 0.1}
 T5 = {"norm": "rms", "bias": False, "places": "relative", "gated": True}
+UMT5 = {**T5, "layer_distances": True, "source_embedding": True}
 BART = {"places": "learned", "source_places": 300, "target_places": 300, "activation": "gelu", "embedding_norm": True}
 GRAPHSUM = {"local_layers": 1, "graph_layers": 2, "decoder_layers": 1}
 PRETRAINING = {"task": "pretraining"}
@@ -44,6 +45,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "like BART": ("summarization", {"model": {**FAMILY, "encoder": "SL", "decoder": "F", "backbone": BART}}),
     "like T5": ("summarization", {"model": {**FAMILY, "encoder": "SL", "decoder": "FP", "backbone": T5}}),
+    "like UMT5": (
+        "summarization",
+        {"model": {**FAMILY, "encoder": "SGL", "decoder": "FP", "tied_output": False, "backbone": UMT5}},
+    ),
     "adapters": (
         "summarization",
         {"model": {**FAMILY, "encoder": "LLG", "decoder": "F"}, "adapters": {"rank": 2, "dropout": 0.1}},
