@@ -197,9 +197,10 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
         expected = next(iter(alone.systems.values()))["rouge2"]
         assert metric(result, f"beta=0.8,alignment_when={when}") == pytest.approx(expected)
 
-    started = time.monotonic()
+    scores = {file: file.stat().st_mtime_ns for file in (tmp_path / "search").rglob("scores.parquet")}
     again = tune(space, *command)
-    assert again.trials == result.trials and time.monotonic() - started < 30
+    assert again.trials == result.trials and again.adopted == result.adopted
+    assert len(scores) == 5 and all(file.stat().st_mtime_ns == at for file, at in scores.items())
     with pytest.raises(UserError, match="another search"):
         tune(space, *command[:3], "examples=5")
 
