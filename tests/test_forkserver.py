@@ -16,6 +16,7 @@ import pytest
 
 from raysum.runtime import forkserver
 from raysum.runtime.forkserver import PURPOSES
+from raysum.runtime.private_folder import remove_leftovers
 from raysum.runtime.session import make_ready
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -116,13 +117,15 @@ def test_copies_end_with_a_killed_driver_and_leave_no_folder(request):
     request.addfinalizer(lambda: shutil.rmtree(folder, ignore_errors=True))
     process = started("wait", TMPDIR=str(folder))
     told(process)
-    assert list(folder.glob("raysum-*/"))
+    assert list(folder.glob("raysum-*/server"))
     family = psutil.Process(process.pid).children(recursive=True)
     family = [child for child in family if "Agent" not in " ".join(child.cmdline())]
     process.kill()
     process.wait()
     assert not left_after(family, 60)
-    assert not list(folder.glob("raysum-*/"))
+    assert not list(folder.glob("raysum-*/server")) and list(folder.glob("raysum-*/ray"))
+    remove_leftovers(str(folder))  # as the next session does
+    assert not list(folder.glob("raysum-*"))
 
 
 def test_where_ray_runs_already_nothing_is_loaded_ahead(ray_session):

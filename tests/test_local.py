@@ -46,26 +46,28 @@ def test_a_training_is_heard_by_this_machine_only_and_leaves_nothing(tmp_path):
     home.mkdir()
     small = ["model.width=16", "model.heads=2", "model.pooling_heads=2", "model.encoder=L", "model.decoder=P"]
     command = [sys.executable, "-m", "raysum", "train", "pht", f"data={data}", f"out={tmp_path / 'run'}", *small]
-    temporary = Path(os.environ.get("TMPDIR", "/tmp")) / "ray"
+    temporary = Path(os.environ.get("TMPDIR", "/tmp"))
     process = subprocess.Popen(
         [*command, "train.workers=2", "train.micro_batches=2", "train.steps=40", "train.save_every=40"],
         env=os.environ | {"HOME": str(home)},
     )
     found: dict[str, str] = {}
-    folders = set()
+    folders, modes = set(), set()
     while process.poll() is None:
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         found |= listening(family)
         for one in family:
             with suppress(psutil.Error):
-                folders |= set(re.findall(rf"{temporary}/session_[\d_-]+", " ".join(one.cmdline())))
+                folders |= set(re.findall(rf"({temporary}/raysum-\w+)/ray/session_", " ".join(one.cmdline())))
+        with suppress(FileNotFoundError):  # removed meanwhile
+            modes |= {Path(folder).stat().st_mode & 0o777 for folder in folders}
         time.sleep(0.1)
     assert process.returncode == 0
     assert {"raylet", "gcs_server", "ray::RayTrainWorker", "ray::DashboardAgent"} <= {n[:20] for n in found.values()}, (
         found
     )
     assert not {where: who for where, who in found.items() if where.partition(":")[0] not in LOOPBACK}
-    assert len(folders) == 1 and not Path(*folders).exists(), folders
+    assert modes == {0o700} and len(folders) == 1 and not Path(*folders).exists(), folders
     assert (home / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
 
 

@@ -28,6 +28,7 @@ from unittest import mock
 
 from raysum.runtime.forkclient import end_with
 from raysum.runtime.private import no_ids_drawn, search_path
+from raysum.runtime.private_folder import PrivateFolder
 
 # What workers load, first without Ray and then of it.
 _ANY = ("uvloop", "requests", "jsonschema", "pandas", "pyarrow.dataset", "pyarrow.parquet", "fsspec", "pydantic")
@@ -61,8 +62,8 @@ class Server:
     """The server's process, and the script that stands for Python, in a folder of their own."""
 
     def __init__(self, modules: tuple[str, ...], ray_modules: tuple[str, ...]):
-        self.folder = tempfile.TemporaryDirectory(prefix="raysum-", ignore_cleanup_errors=True)
-        address, self.python = os.path.join(self.folder.name, "server"), os.path.join(self.folder.name, "python")
+        self.folder = PrivateFolder(tempfile.gettempdir())
+        address, self.python = os.path.join(self.folder.path, "server"), os.path.join(self.folder.path, "python")
         client = shlex.join([sys.executable, "-IS", str(_CLIENT), address, sys.executable])
         Path(self.python).write_text(
             f'#!/bin/sh\ncase "$1" in\n  */_private/workers/*) exec {client} "$@" ;;\nesac\n'
@@ -88,7 +89,7 @@ class Server:
         """End the server, and what Ray has left of its copies."""
         self.process.kill()
         self.process.communicate()
-        self.folder.cleanup()
+        self.folder.remove()
 
 
 def start(purpose: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from raysum.runtime.private import (
     no_sigterm_handler,
     own_groups,
     same_modules,
-    session_folder,
     stop_half_started,
 )
+from raysum.runtime.private_folder import PrivateFolder
 from raysum.runtime.processes import cores, environment
 from raysum.runtime.progress import say
 from raysum.runtime.silence import muted
@@ -32,8 +32,10 @@ from raysum.runtime.silence import muted
 NO_DASHBOARD = "RAYSUM_NO_DASHBOARD"  # set in the environment: Ray is started without its dashboard
 _OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each
 _STARTS = 5  # attempts where another user's session takes the port that was free
-_SOCKET = f"/ray/session_2026-11-22_05-42-14_534597_{os.getpid()}/sockets/plasma_store"  # one as Ray makes it
+_SOCKET = f"/raysum-12345678/ray/session_2026-11-22_05-42-14_534597_{os.getpid()}/sockets/plasma_store"  # Ray's longest
 _LONGEST = 107 - len(_SOCKET)  # bytes: the path of a socket has no more
+
+_folder: PrivateFolder | None = None  # the folder of the running session
 
 
 class NotStartedError(UserError):
@@ -42,8 +44,7 @@ class NotStartedError(UserError):
 
 def check_temporary() -> None:
     """Raises NotStartedError where Ray cannot keep its files and sockets in the folder for temporary files."""
-    name = next((name for name in ("RAY_TMPDIR", "TMPDIR") if name in os.environ and sys.platform == "linux"), None)
-    folder = os.environ[name] if name else "/tmp"
+    name, folder = _temporary()
     told = f"{name}={folder}" if name else folder
     if len(os.fsencode(os.path.abspath(folder))) > _LONGEST:
         raise NotStartedError(
@@ -58,12 +59,21 @@ def check_temporary() -> None:
         ) from None
 
 
+def _temporary() -> tuple[str | None, str]:
+    """The variable that names the folder for Ray's temporary files, None if it is the default, and that folder."""
+    name = next((name for name in ("RAY_TMPDIR", "TMPDIR") if name in os.environ and sys.platform == "linux"), None)
+    return name, os.environ[name] if name else "/tmp"
+
+
 def start_local(cpus: float | None, purpose: str) -> None:
     """Start Ray with at least ``cpus``, by accounting only. Raises NotStartedError where it does not start."""
+    global _folder
     import ray
 
     check_temporary()
     forkserver.start(purpose)
+    _leave_folder(keep=False)  # of a session that ended without stop_local
+    _folder = PrivateFolder(os.path.abspath(_temporary()[1]))
     port = 8265  # the dashboard's usual one
     for attempt in range(1, _STARTS + 1):
         try:
@@ -82,6 +92,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
                         job_config=same_modules(),
                         num_cpus=max(int(cpus or 0), cores(), 4),
                         object_store_memory=_OBJECT_STORE,
+                        _temp_dir=os.path.join(_folder.path, "ray"),  # Ray gives it mode 0777
                         include_dashboard=not os.environ.get(NO_DASHBOARD),
                         dashboard_port=port,
                         log_to_driver=False,
@@ -93,6 +104,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
             taken = re.search("already occupied|already in use", str(error))
             if not taken or attempt == _STARTS:
                 logs = f"; its logs are in {folder}/logs" if folder else ""
+                _leave_folder(keep=bool(folder))
                 without = ", or train without Ray (train.workers=0)" if purpose == "train" else ""
                 raise NotStartedError(
                     f"Ray did not start on this machine ({reason(error)}){logs}; "
@@ -109,11 +121,16 @@ def stop_local(keep_logs: bool) -> None:
     """Leave Ray; end one of our own, and remove the folder of its session, but where its logs may be of use."""
     import ray
 
-    folder = session_folder()
     ray.shutdown(wait_for_processes=True)
     forkserver.stop()
-    if folder and not keep_logs:
-        shutil.rmtree(folder, ignore_errors=True)
+    _leave_folder(keep_logs)
+
+
+def _leave_folder(keep: bool) -> None:
+    global _folder
+    folder, _folder = _folder, None
+    if folder:
+        (folder.keep if keep else folder.remove)()
 
 
 def reason(error: Exception) -> str:
@@ -124,10 +141,16 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """No other session of this user starts in the block: it would find the same port free."""
-    lock = os.open(f"{tempfile.gettempdir()}/raysum-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(lock) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """No other session of this user starts on this machine in the block: it would find the same port free.
+
+    The lock is in the folder of Ray's token, which other users cannot write. If it cannot be had, nothing is locked.
+    """
+    folder = Path.home() / ".ray"
+    with ExitStack() as stack:
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            file = stack.enter_context((folder / f"raysum-{socket.gethostname()}.lock").open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
