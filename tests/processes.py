@@ -14,6 +14,7 @@ from uuid import uuid4
 import psutil
 
 _MARK = "RAYSUM_TEST_MARK"
+LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
 class Command:
@@ -32,6 +33,16 @@ class Command:
     def living(self, title: str = "") -> list[psutil.Process]:
         """The living processes of the command with ``title`` in their command line."""
         return [process for process in psutil.process_iter() if self._owns(process, title)]
+
+    def listening(self) -> dict[str, set[str]]:
+        """The addresses on which the living processes listen, without ports, by the names of the processes."""
+        found: dict[str, set[str]] = {}
+        for process in self.living():
+            with contextlib.suppress(psutil.Error):
+                sockets = [one for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+                if sockets:
+                    found.setdefault(process.name(), set()).update(one.laddr.ip for one in sockets)
+        return found
 
     def ended_or_killed(self, seconds: float, whole: bool) -> bool:
         """Kill it after so many ``seconds``, ``whole`` or the driver alone; whether it had not ended before."""

@@ -339,6 +339,7 @@ def test_the_command_serves_until_it_is_stopped(folder, how):
         assert command.process.stderr is not None
         assert command.process.stderr.readline() == f"runs and searches in {folder}: http://127.0.0.1:{port}\n"
         assert command.process.stderr.readline() == "Ctrl-C stops it\n"
+        assert set().union(*command.listening().values()) == {"127.0.0.1"}
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:  # keeps its connection
             assert "deep/pht" in client.get("/").text
             command.process.send_signal(how)

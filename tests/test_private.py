@@ -1,9 +1,13 @@
 """Each touch of what another library keeps to itself still does what it is there for: see raysum/runtime/private.py."""
 
+import inspect
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
+import psutil
 import pytest
 import torch
 from torch.nn.functional import linear
@@ -55,6 +59,30 @@ assert "torch._inductor.compile_fx" not in sys.modules, "torch's compiler is loa
 def test_deepspeed_compiles_nothing_and_its_group_ends():
     done = subprocess.run([sys.executable, "-c", TRAINING], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_replica_opens_its_grpc_port_at_one_address(monkeypatch):
+    from ray.serve._private import replica
+
+    monkeypatch.setattr(replica, "add_port_to_grpc_server", replica.add_port_to_grpc_server)  # put back at the end
+    private.serve_grpc_at("127.0.0.1")
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = replica.add_port_to_grpc_server(server, "[::]:0")  # as replica.py calls it
+    server.start()
+    try:
+        listening = [one.laddr for one in psutil.Process().net_connections("inet") if one.laddr.port == port]
+        assert [address.ip.removeprefix("::ffff:") for address in listening] == ["127.0.0.1"]
+    finally:
+        server.stop(None)
+    assert "add_port_to_grpc_server(self._server" in inspect.getsource(replica)
+
+
+@pytest.mark.parametrize(("mode", "required"), [("token", True), ("disabled", False)])
+def test_it_is_known_whether_a_cluster_asks_for_its_token(mode, required):
+    program = "from raysum.runtime.private import requires_token; print(requires_token())"
+    environment = {**os.environ, "RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": "0" * 32}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout == f"{required}\n", done.stderr
 
 
 DEATH = """

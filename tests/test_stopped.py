@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import Command
+from processes import LOOPBACK, Command
 from small_datasets import write_dataset
 from test_full_disk import CONFIG
 
@@ -29,13 +29,17 @@ def folder(tmp_path) -> Path:
 
 
 def stop(folder: Path, arguments: list[str], when, by: int = signal.SIGTERM) -> None:
-    """Start a verb, end it by a signal ``when`` that holds: it says so, and all its processes end within 30 s."""
+    """Start a verb, end it by a signal ``when`` that holds: it says so, and all its processes end within 30 s.
+
+    Until then only this machine can connect to them."""
     with (folder / "log").open("w") as log:
         command = Command(*arguments, cwd=folder, stderr=log, stdout=log)
     end = time.monotonic() + 300
     while not when():
         assert command.process.poll() is None and time.monotonic() < end, (folder / "log").read_text()
         time.sleep(0.05)
+    heard = command.listening()
+    assert set().union(*heard.values()) <= LOOPBACK, heard
     command.process.send_signal(by)
     code = command.process.wait(30)
     told = (folder / "log").read_text()

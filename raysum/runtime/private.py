@@ -122,6 +122,28 @@ def loopback_only() -> Iterator[None]:
         yield
 
 
+def serve_grpc_at(host: str) -> None:
+    """Let the Ray Serve replica that is this process open its gRPC port at ``host``, and not on all interfaces.
+
+    The port unpickles what it receives. Ray opens it after the constructor of the deployment's class, which calls this.
+    """
+    from ray._common.network_utils import build_address
+    from ray._common.tls_utils import add_port_to_grpc_server
+    from ray.serve._private import replica
+
+    def add_port(server: Any, address: str) -> int:
+        return add_port_to_grpc_server(server, build_address(host, address.rpartition(":")[2]))
+
+    replica.add_port_to_grpc_server = add_port
+
+
+def requires_token() -> bool:
+    """Whether the Ray cluster of this process, a driver or a worker, accepts only requests with its token."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+    return is_token_auth_enabled()
+
+
 @contextmanager
 def no_sigterm_handler() -> Iterator[None]:
     """A Ray started or joined in the block puts no handler of SIGTERM."""

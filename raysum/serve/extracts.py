@@ -6,6 +6,7 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, summarizer_of
 from raysum.serve.config import ServeConfig
+from raysum.serve.ports import bind_to_node
 
 AT_ONCE = 4  # requests that a replica works on
 
@@ -14,6 +15,7 @@ class Extracts:
     """It answers as ``replicas.Model`` does."""
 
     def __init__(self, config: ServeConfig):
+        bind_to_node()
         found = summarizer_of(config.run, config)
         assert isinstance(found, Extractor), "others have replicas of their own"
         self._extractor = found

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 from ray import serve
 from ray.exceptions import RayActorError
-from ray.serve.exceptions import BackPressureError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
@@ -20,6 +20,7 @@ from raysum.serve.config import Limits, ServeConfig
 from raysum.serve.extracts import Extracts
 from raysum.serve.guard import LOCAL, extent
 from raysum.serve.lanes import Lane, Request
+from raysum.serve.ports import bind_to_node
 from raysum.serve.schema import Health
 
 _LARGE = 0.1  # of what a request may hold: what is larger takes longer to prepare than an ordinary one to decode
@@ -33,6 +34,7 @@ class Model:
     seconds."""
 
     def __init__(self, config: ServeConfig):
+        bind_to_node()
         self._summarizer, self._limits = Summarizer.of(config.run, config), config
         threads = max(1, cores() // config.replicas)
         self._ordinary = Lane(self._summarizer, threads)
@@ -80,6 +82,7 @@ class Front:
     """The HTTP interface before the replicas. It checks requests, so that a bad one never takes a replica's time."""
 
     def __init__(self, model: DeploymentHandle, health: Health, limits: Limits, local: bool):
+        bind_to_node()
         self._model, self._health, self._limits, self._local = model, health, limits, local
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -93,6 +96,8 @@ class Front:
                 raise Overloaded("too many requests are waiting; come again later") from None
             except RayActorError:
                 continue  # its replica died: another takes it, for summarizing twice does no harm
+            except (DeploymentUnavailableError, RequestCancelledError):
+                break
             if answer.get("status") == 503:
                 raise Overloaded(answer["error"])
             if "error" in answer:

@@ -1,0 +1,26 @@
+"""The gRPC port that Ray Serve opens in each replica: at the address of its node only, and not without a token."""
+
+from raysum.errors import UserError
+from raysum.runtime.private import requires_token, serve_grpc_at
+from raysum.serve.guard import LOCAL
+
+
+def bind_to_node() -> None:
+    """A replica calls this in its constructor, before Ray opens the port.
+
+    Raises UserError if other machines reach the node and the cluster has no token authentication.
+    """
+    import ray
+
+    address = ray.util.get_node_ip_address()
+    require_token(address)
+    serve_grpc_at(address)
+
+
+def require_token(host: str) -> None:
+    """Raises UserError if other machines reach ``host`` and the Ray cluster has no token authentication."""
+    if host not in LOCAL and not requires_token():
+        raise UserError(
+            f"other machines reach {host}, and this Ray cluster has no token authentication, so anyone there could run "
+            "code here; set RAY_AUTH_MODE=token, also where the cluster is started, or serve at 127.0.0.1"
+        )
