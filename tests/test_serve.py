@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.errors import UserError
@@ -248,6 +249,32 @@ def test_a_server_of_this_machine_alone_refuses_foreign_names_and_pages(headers:
         assert "this machine alone" in error(response, 403)
         assert "this machine alone" in error(ask("GET", "/openapi.json", headers=headers, local=True), 403)
     assert ask(json={"title": "a", "documents": ["b"]}, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("inner", "status"),
+    [
+        (PlainTextResponse("Path '/v1/summarize' not found.", 404), 503),
+        (PlainTextResponse("Internal Server Error", 500), 503),
+        (PlainTextResponse("Deployment is unavailable.", 503), 503),
+        (PlainTextResponse("timed out", 408), 408),
+        (PlainTextResponse("success", 200), 200),
+        (JSONResponse({"error": "Not Found"}, 404), 404),
+        (JSONResponse({"error": "internal error (ZeroDivisionError)"}, 500), 500),
+    ],
+)
+def test_what_the_proxy_cannot_answer_is_503_and_what_the_front_answers_stays(inner: Response, status: int):
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(guard.Unavailable(inner))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
+            return await http.post("/v1/summarize")
+
+    response = asyncio.run(send())
+    assert response.status_code == status
+    if status == 503:
+        assert "come again" in error(response, 503) and int(response.headers["Retry-After"]) > 0
+    else:
+        assert response.content == inner.body and "Retry-After" not in response.headers
 
 
 def test_health_and_the_openapi_page_need_nothing_from_elsewhere():

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from processes import LOOPBACK, free_port
 from servers import Server, serving
 from small_runs import TEXTS, write_run
 
@@ -166,15 +167,87 @@ def test_a_busy_port_is_one_message_and_exit_2(server: Server, run: Path):
     assert str(server.port) in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_stopped_under_load_it_soon_leaves_nothing(server: Server):
+def test_only_this_machine_can_connect(server: Server):
+    heard = server.command.listening()
+    assert set().union(*heard.values()) <= LOOPBACK, heard
+    assert {"ray::ServeReplica:", "ray::ProxyActor"} <= {name[:18] for name in heard}, heard
+
+
+def test_without_tokens_only_this_machine_is_served(run: Path):
+    command = [sys.executable, "-m", "raysum", "serve", "lead", "--host=0.0.0.0", f"--port={free_port()}"]
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "RAY_AUTH_MODE=token" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+class Load:
+    """Requests from some threads, one after the other, and what came of them: 200 or another answer; no connection."""
+
+    def __init__(self, server: Server):
+        self.answers: list[httpx.Response] = []
+        self.broken = 0
+        self._address, self._ended = f"{server.client.address}/v1/summarize", threading.Event()
+        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(6)]
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self) -> None:
+        while not self._ended.is_set():
+            try:
+                body = {"title": "Florence", "documents": TEXTS[:1]}
+                self.answers.append(httpx.post(self._address, json=body, timeout=60))
+            except httpx.TransportError:
+                self.broken += 1
+                time.sleep(0.05)
+
+    def wait_for(self, status: int) -> None:
+        """Until another request is answered by ``status``."""
+        seen, deadline = len(self.answers), time.monotonic() + 120
+        while not any(answer.status_code == status for answer in self.answers[seen:]):
+            assert time.monotonic() < deadline, (self.broken, [answer.text for answer in self.answers[seen:]])
+            time.sleep(0.05)
+
+    def check(self) -> None:
+        """Every answer is 200, or tells the client to come again."""
+        others = [answer for answer in self.answers if answer.status_code != 200]
+        assert not [(a.status_code, a.text) for a in others if a.status_code != 503 or "error" not in a.json()]
+        assert all(int(answer.headers["Retry-After"]) > 0 for answer in others)
+
+
+@pytest.mark.parametrize("title", ["ServeReplica:raysum:front", "ProxyActor"])
+def test_while_the_front_or_the_proxy_starts_again_clients_are_told_to_come_again(server: Server, title: str):
+    with Load(server) as load:
+        load.wait_for(200)
+        (killed,) = server.processes(title)
+        os.kill(killed, signal.SIGKILL)
+        while not set(server.processes(title)) - {killed}:
+            time.sleep(0.1)
+        load.wait_for(200)
+    load.check()
+
+
+def test_stopped_under_load_it_soon_leaves_nothing_and_never_answers_otherwise_than_200_or_503(server: Server):
     assert len(server.processes()) > 5
     waiting = [threading.Thread(target=ask_for_long, args=(server, 60), daemon=True) for _ in range(12)]
     for thread in waiting:
         thread.start()
     time.sleep(2)
-    began = time.monotonic()
-    code, out, err = server.stop(signal.SIGTERM)
-    assert time.monotonic() - began < 20  # some 8 s on idle cores; to wait for the long requests takes longer
+    with Load(server) as load:
+        load.wait_for(200)
+        began = time.monotonic()
+        code, out, err = server.stop(signal.SIGTERM)
+        assert time.monotonic() - began < 20  # some 8 s on idle cores; to wait for the long requests takes longer
+    load.check()
+    assert load.broken and load.answers
     assert (code, out) == (0, "")
     assert err.strip() == "stopping"
     assert server.processes() == []

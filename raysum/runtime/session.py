@@ -22,6 +22,7 @@ _ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "40",  # of three: by default, one not up within 15 s is killed for good
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # a dead proxy starts again after three checks
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TQDM": "0",
     "RAY_prestart_worker_first_driver": "0",  # workers that Train and Tune do not use: theirs have an environment

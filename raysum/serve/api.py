@@ -14,14 +14,13 @@ import raysum
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.serve.config import Limits
-from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
+from raysum.serve.guard import RETRY_AFTER, BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
 from raysum.serve.schema import Health, Problem, SummarizeRequest, unknown
 
 Answer = Callable[[dict[str, Any], dict[str, Any]], Awaitable[dict[str, Any]]]
 
 _MOST_PROBLEMS = 10  # listed of one request
 _LONGEST_NAME = 40  # characters of a field's name that are repeated
-_RETRY_AFTER = 2  # seconds a refused client is told to wait: about one batch of decoding on a CPU
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}"
@@ -42,7 +41,7 @@ class Overloaded(HTTPException):
     """No replica can take the request now; the client should come again."""
 
     def __init__(self, message: str):
-        super().__init__(503, message, {"Retry-After": str(_RETRY_AFTER)})
+        super().__init__(503, message, {"Retry-After": str(RETRY_AFTER)})
 
 
 def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> FastAPI:

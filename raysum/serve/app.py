@@ -66,10 +66,12 @@ def serving(config: ServeConfig) -> Iterator[str]:
     with ray_session(config.address, config.replicas, "serve"):
         from ray import serve as ray_serve
 
+        from raysum.serve.ports import require_token
         from raysum.serve.replicas import application
 
         if ray_serve.status().proxies:
             raise UserError("this Ray cluster runs Ray Serve already; stop that first, or leave the address out")
+        require_token(config.host)
         deployments = application(exact, health, batch, extracting)
         logs = {"log_level": "ERROR", "enable_access_log": False}
         try:

@@ -7,7 +7,8 @@ import httpx
 
 from raysum.errors import UserError
 
-_AGAIN = (500, 502, 503, 504)  # a replica died, or the queue is full: summarizing twice does no harm
+_AGAIN = (500, 502, 503, 504)  # a replica died, the queue is full, or the server stops: asking twice does no harm
+_LONGEST_PAUSE = 30  # seconds, whatever the server asks for
 
 
 class Client:
@@ -68,7 +69,8 @@ class Client:
                 problem = f"{self.address} answers {answer.status_code}: {_message(answer)}"
                 if answer.status_code not in _AGAIN:
                     raise UserError(problem)
-                pause = float(answer.headers.get("Retry-After", pause))
+                asked = answer.headers.get("Retry-After", "")
+                pause = min(int(asked), _LONGEST_PAUSE) if asked.isdecimal() else pause  # else a date
             if attempt < self.retries:
                 time.sleep(pause)
         raise UserError(problem)

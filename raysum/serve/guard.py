@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raysum.serve.config import Limits
 
+RETRY_AFTER = 2  # seconds that a refused client waits: about one batch of decoding on a CPU
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _HEADERS = 1 << 16  # bytes of names and values
 _PATIENCE = 30.0  # seconds within which each piece of a body has to come
@@ -69,9 +70,38 @@ class HeaderLimit:
             await self.app(scope, receive, send)
 
 
+class Unavailable:
+    """ASGI middleware of Ray Serve's proxy: errors of the proxy itself become 503 with Retry-After.
+
+    While the server stops or a front starts again, the proxy answers 404, 500 or 503 in plain text. The front's own
+    errors are JSON and pass unchanged.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        replaced = False
+
+        async def send_or_replace(message: Message) -> None:
+            nonlocal replaced
+            if message["type"] == "http.response.start" and message["status"] in (404, 500, 503):
+                replaced = dict(message["headers"]).get(b"content-type") != b"application/json"
+                if replaced:
+                    told = "the server is stopping, or starts again; come again later"
+                    await problem(503, told, {"Retry-After": str(RETRY_AFTER)})(scope, receive, send)
+            if not replaced:
+                await send(message)
+
+        await self.app(scope, receive, send_or_replace)
+
+
 def at_proxy() -> list[Middleware]:
-    """What Ray Serve's proxy asks first, of a Ray of ours: 100,000 headers take it 0.3 s to hand on to the front."""
-    return [Middleware(HeaderLimit)]
+    """The middlewares of Ray Serve's proxy, in a Ray of ours.
+
+    100,000 headers take the proxy 0.3 s to hand on to the front.
+    """
+    return [Middleware(HeaderLimit), Middleware(Unavailable)]
 
 
 class BodyLimit:
