@@ -13,6 +13,7 @@ from fuzzed_documents import fuzzed, hostile
 from test_documents import LONG, pdf
 
 from raysum.errors import UserError
+from raysum.prepare.documents import sandbox
 from raysum.prepare.documents.read import parsed, read_document
 from raysum.prepare.sources.find import find_sources
 
@@ -86,6 +87,7 @@ def test_five_hundred_damaged_documents():
         except UserError as error:
             refused += name in str(error)
         times.append((time.perf_counter() - began, name))
+    sandbox.end()  # children count once they have ended
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
     print(json.dumps({"refused": refused, "slowest": sorted(times)[-3:], "most MiB": most}))
 

@@ -106,7 +106,8 @@ def _child() -> _Child:
 
 
 @atexit.register
-def _end() -> None:
+def end() -> None:
+    """End the child of this process, if there is one; the next document starts another."""
     if _children and _children[0].owner == os.getpid() and _children[0].process.poll() is None:
         _children[0].end()
 
