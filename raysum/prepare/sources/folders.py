@@ -1,5 +1,6 @@
 """Folders of documents: one cluster a folder, one file a document."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -133,4 +134,4 @@ def _visible(folder: Path) -> list[Path]:
 
 def _leads_out(item: Path, corpus: Path) -> bool:
     """Whether ``item`` is a link out of the ``corpus``: one from elsewhere could name any file of this machine."""
-    return item.is_symlink() and not item.resolve().is_relative_to(corpus.resolve())
+    return item.is_symlink() and not Path(os.path.realpath(item)).is_relative_to(os.path.realpath(corpus))
