@@ -31,6 +31,9 @@ class TrainConfig(Section):
     seed: int = Field(0, ge=0, lt=2**32)
     workers: int = Field(1, ge=0, le=100_000, description="Ray Train workers; 0 trains in this process, without Ray")
     threads: int | None = Field(None, gt=0, le=4096, description="CPU threads a worker; None = cores / workers")
+    placement: Literal["spread", "pack"] = Field(
+        "spread", description="workers on as many, or as few, nodes of the cluster as possible"
+    )
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: Count = Field(500, description="steps between validations")
     validate_examples: Count | None = Field(1000, description="examples of the valid split used; None = all")

@@ -46,6 +46,7 @@ PURPOSES = {
 }
 
 _OFF = "RAYSUM_FORKS"  # set to 0 in the environment: workers are started as Ray does
+_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and of either under Windows
 _CLIENT = Path(__file__).with_name("forkclient.py")
 _WORKER = "/default_worker.py"  # Ray's script
 _IDENTITY = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # what Ray's library reads when it is loaded
@@ -95,7 +96,7 @@ class Server:
 def start(purpose: str) -> None:
     """Let the server import what workers of ``purpose`` load, if it does not yet; not beside GPUs, for CUDA's sake."""
     global _server
-    wanted = os.environ.get(_OFF, "1") != "0" and sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
+    wanted = os.environ.get(_OFF, "1") != "0" and sys.platform == "linux" and not any(map(os.path.exists, _GPUS))
     if wanted and _server is None:
         _server = Server(*PURPOSES[purpose])
         atexit.register(stop)

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from raysum.errors import UserError
 from raysum.runtime.processes import cores
+from raysum.runtime.progress import say
 
 if TYPE_CHECKING:
     import torch
@@ -45,9 +47,51 @@ def share(role: Role, processes: int) -> Share:
     return Share(beside_readers if role == "labeller" else 1.0, min(1.0, int(1e4 * gpus / processes) / 1e4))
 
 
-def trainings_at_once(workers: int) -> int:
-    """How many trainings of ``workers`` run side by side: a worker takes a GPU, or a core where there are too few."""
-    import torch
+class Capacity(NamedTuple):
+    """CPUs and GPUs of this machine or of a cluster."""
 
-    gpus = torch.cuda.device_count()
-    return (gpus if gpus >= workers else cores()) // workers
+    cpus: int
+    gpus: int
+
+    @classmethod
+    def of_machine(cls) -> "Capacity":
+        import torch
+
+        return cls(cores(), torch.cuda.device_count())
+
+    @classmethod
+    def of_cluster(cls) -> "Capacity":
+        """That of the Ray cluster which this process has joined."""
+        import ray
+
+        total = ray.cluster_resources()
+        return cls(int(total.get("CPU", 1)), int(total.get("GPU", 0)))
+
+    def trainings(self, workers: int) -> int:
+        """How many trainings of ``workers`` run side by side: a worker takes a GPU, or a core if there are too few."""
+        return (self.gpus if self.gpus >= workers else self.cpus) // workers
+
+
+def check_fits(workers: int, each: Share) -> None:
+    """Raises UserError where the nodes of the cluster together could never hold ``workers`` of ``each`` share.
+
+    Says what they wait for where other work holds it now.
+    """
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    places = sum(_places(node, each) for node in nodes)
+    wanted = f"{workers} workers with {each.cpus:g} CPUs" + (f" and {each.gpus:g} GPUs" if each.gpus else "")
+    if places < workers:
+        raise UserError(
+            f"{wanted} each do not fit on the {len(nodes)} nodes of the cluster, which hold {places}: add nodes, or "
+            f"set train.workers={max(places, 1)}"
+        )
+    free = ray.available_resources()
+    if any(free.get(name, 0) + 1e-6 < workers * amount for name, amount in each.bundle.items()):
+        say(f"Waiting for {wanted} each: other work of the cluster holds them now")
+
+
+def _places(node: dict[str, float], each: Share) -> int:
+    """How many processes with the share ``each`` a node holds."""
+    return min(int((node.get(name, 0) + 1e-6) / amount) for name, amount in each.bundle.items())

@@ -19,6 +19,8 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # Train runs in the dashboard
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon a lost worker is noticed, and how long a report waits
+    # Waiting for free CPUs or GPUs is no failed start; Ray's own limit is a minute.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(24 * 3600),
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "40",  # of three: by default, one not up within 15 s is killed for good
@@ -38,9 +40,14 @@ def make_ready(purpose: str, address: str | None = None) -> None:
     """
     _set_environment()
     ray = sys.modules.get("ray")
-    if not (address or os.environ.get("RAY_ADDRESS") or (ray and ray.is_initialized())):
+    if not (is_joined(address) or (ray and ray.is_initialized())):
         check_temporary()
         forkserver.start(purpose)
+
+
+def is_joined(address: str | None) -> bool:
+    """Whether a session with ``address`` joins a running cluster instead of starting Ray on this machine."""
+    return bool(address or os.environ.get("RAY_ADDRESS"))
 
 
 def start_ray(address: str | None = None, cpus: float | None = None, purpose: str = "data") -> None:

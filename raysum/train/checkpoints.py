@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from raysum.run import Checkpoint, Run, fill_checkpoint
 from raysum.runtime.checksums import damaged
 from raysum.runtime.private import full_precision_copies
 from raysum.runtime.progress import say
+from raysum.runtime.remote import url_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,8 +29,41 @@ _PARTIAL = ".partial-"
 _RESUMABLE = 2  # newest checkpoints that keep their engine state: one may be written while the other is read
 
 
+def check_shared(run: Run) -> None:
+    """Raises UserError on every rank if one does not see the folder of ``run`` that rank 0 writes. Every rank calls it.
+
+    Otherwise each host would keep the shards of its own ranks, and no checkpoint could be resumed.
+    """
+    from torch import distributed
+
+    world = distributed.get_world_size()
+    if world == 1:
+        return
+    told = [secrets.token_hex(16), socket.gethostname()]
+    distributed.broadcast_object_list(told, src=0)
+    token = run.path / f".token-{told[0]}"  # a new name: shared folders may remember that a file was not there
+    if distributed.get_rank() == 0:
+        token.write_text(told[0])
+    distributed.barrier()
+    sees = token.is_file() and token.read_text() == told[0]
+    hosts: list[str | None] = [None] * world
+    distributed.all_gather_object(hosts, None if sees else socket.gethostname())
+    if distributed.get_rank() == 0:
+        token.unlink(missing_ok=True)
+    if blind := sorted({host for host in hosts if host}):
+        shared = "RAYSUM_CACHE" if url_of(run.path) else "out="
+        raise UserError(
+            f"the workers on {', '.join(blind)} do not see {run.place} on {told[1]}, so that their part of each checkpoint "
+            f"would be lost: let {shared} be a folder that all hosts share, or keep the workers on one host "
+            "(train.placement=pack and fewer train.workers)"
+        )
+
+
 def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
-    """Publish the checkpoint of ``state["step"]``. Every rank calls it, and returns when all can see it."""
+    """Publish the checkpoint of ``state["step"]``. Every rank calls it, and returns when all can see it.
+
+    Raises UserError on every rank if the state of a rank is missing.
+    """
     from torch import distributed
 
     final = run.checkpoint_path(state["step"])
@@ -38,6 +73,10 @@ def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
     engine.save_checkpoint(str(partial), tag=_ENGINE, save_latest=False)
     weights = full_weights(engine)
     distributed.barrier()
+    shards = [_shards(partial)]
+    distributed.broadcast_object_list(shards, src=0)
+    if engine.zero_optimization_stage() and shards[0] < distributed.get_world_size():
+        raise damaged(partial, f"has the state of {shards[0]} workers of {distributed.get_world_size()}")
     if distributed.get_rank() == 0:
         fill_checkpoint(partial, weights, state)
         shutil.rmtree(final, ignore_errors=True)  # of an attempt whose engine state is gone
@@ -114,9 +153,14 @@ def _check(checkpoint: Checkpoint) -> None:
     told = checkpoint.state
     if told.get("step") != checkpoint.step or not {"workers", "stage", "data"} <= told.keys():
         raise damaged(checkpoint.path / "state.json", "is not of this checkpoint")
-    shards = len([*(checkpoint.path / _ENGINE).glob("*optim_states.pt")])
+    shards = _shards(checkpoint.path)
     if told["stage"] and shards < told["workers"]:
         raise damaged(checkpoint.path / _ENGINE, f"has the state of {shards} workers of {told['workers']}")
+
+
+def _shards(folder: Path) -> int:
+    """How many workers' optimizer states a checkpoint has."""
+    return len([*(folder / _ENGINE).glob("*optim_states.pt")])
 
 
 def prune(run: Run, keep: int) -> None:

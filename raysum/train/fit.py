@@ -32,7 +32,18 @@ _AUTO = "auto"
 _OF_MODELS = ("config.yaml", "config.json")  # in folders of runs, and of published models
 _REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and seconds at most
 # May differ when a run is resumed; everything else must be as it was.
-_RUNNING = {"steps", "minutes", "patience", "workers", "threads", "address", "keep", "log_every", "recompute"}
+_RUNNING = {
+    "steps",
+    "minutes",
+    "patience",
+    "workers",
+    "threads",
+    "placement",
+    "address",
+    "keep",
+    "log_every",
+    "recompute",
+}
 _CHECKING = {"validate_every", "validate_examples", "save_every", "save_minutes", "check_hook_order"}
 _CHANGEABLE: Any = {
     "decode": True,

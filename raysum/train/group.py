@@ -2,10 +2,10 @@
 
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 import torch
 from torch import distributed
 
@@ -41,7 +41,8 @@ def ray_group() -> Iterator[None]:
     if torch.cuda.is_available():
         torch.cuda.set_device(local)
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a lost peer ends a worker in place of a wait
-    host, store = ray.util.get_node_ip_address(), None
+    own = host = ray.util.get_node_ip_address()
+    store = None
     if rank == 0:
         listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         at = {"port": listener.getsockname()[1], "master_listen_fd": listener.detach()}  # its own would hear everybody
@@ -50,12 +51,19 @@ def ray_group() -> Iterator[None]:
     store = store or distributed.TCPStore(host, port, world, is_master=False)
     names = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": world, "NODE_RANK": context.get_node_rank()}
     names |= {"LOCAL_WORLD_SIZE": context.get_local_world_size(), "MASTER_ADDR": host, "MASTER_PORT": port}
-    if host == "127.0.0.1" and sys.platform == "linux":  # the interface that is not the network's
-        names |= {name: "lo" for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in os.environ}
+    # Gloo takes the address that this host's name resolves to, which may be 127.0.1.1.
+    if interface := _interface(own):
+        names |= {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in os.environ}
     with environment({name: str(value) for name, value in names.items()}):
         distributed.init_process_group(_backend(), store=store, rank=rank, world_size=world)
         yield
         leave_process_group()
+
+
+def _interface(address: str) -> str | None:
+    """The network interface of this machine that has ``address``."""
+    found = psutil.net_if_addrs().items()
+    return next((name for name, own in found if any(one.address == address for one in own)), None)
 
 
 def _backend() -> str:

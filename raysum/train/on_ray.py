@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
-from raysum.runtime.placement import share
+from raysum.runtime.placement import check_fits, share
 from raysum.runtime.processes import settle
 from raysum.runtime.session import ray_session
 from raysum.runtime.silence import quiet_data, quiet_ray
@@ -35,12 +35,16 @@ def train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
         from raysum.train.backend import SharedDevices
 
         each, in_order = share("worker", workers), ExecutionOptions(preserve_order=True)
+        check_fits(workers, each)
         trainer = DataParallelTrainer(  # TorchTrainer would load torch into all of Ray Train's own processes
             _worker,
             train_loop_config={"brief": brief},
             backend_config=SharedDevices(),
             scaling_config=ScalingConfig(
-                num_workers=workers, use_gpu=bool(each.gpus), resources_per_worker=each.bundle
+                num_workers=workers,
+                use_gpu=bool(each.gpus),
+                resources_per_worker=each.bundle,
+                placement_strategy=brief.config.train.placement.upper(),
             ),
             datasets={"train": lambda: _remaining(brief)},
             dataset_config=DataConfig(execution_options=in_order, enable_shard_locality=False),
@@ -69,6 +73,7 @@ def _worker(settings: dict[str, Any]) -> str | None:
     """One worker; returns the message of a UserError."""
     import ray.train
 
+    from raysum.train.checkpoints import clear
     from raysum.train.group import ray_group
     from raysum.train.report import Reporter
     from raysum.train.worker import work
@@ -76,6 +81,8 @@ def _worker(settings: dict[str, Any]) -> str | None:
     brief, context = settings["brief"], ray.train.get_context()
     settle(brief.config.train.threads, neighbours=context.get_local_world_size())
     quiet_ray()
+    if context.get_local_rank() == 0:
+        clear(brief.run)  # what an attempt on this host has left
     shard = ray.train.get_dataset_shard("train")
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
     reporter = Reporter(brief.run, context.get_world_rank() == 0, hand_on=ray.train.report)

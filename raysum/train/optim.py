@@ -75,6 +75,14 @@ def check_engine_config(config: Config) -> None:
         raise UserError(
             f"deepspeed.{ours[0]} is set by raysum; use train.batch_tokens, train.micro_batches and optim.* instead"
         )
+    zero = config.deepspeed.get("zero_optimization")
+    for part in ("offload_optimizer", "offload_param"):
+        section = zero.get(part) if isinstance(zero, dict) else None
+        if isinstance(section, dict) and section.get("device") == "nvme":
+            raise UserError(
+                f"deepspeed.zero_optimization.{part}.device=nvme would compile an I/O library on every machine, which "
+                "raysum does not do: set it to cpu"
+            )
     if any(config.deepspeed == load_config(name).deepspeed for name in presets()):
         return  # known to be right, and DeepSpeed takes seconds to load
     quiet_training()

@@ -24,6 +24,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
     ``load(step)`` gives this rank's micro-batches from step ``step`` (counted from 0) on.
     """
     settings, run = brief.config.train, brief.run
+    checkpoints.check_shared(run)
     checkpoint = run.latest()
     engine = build_engine(brief, checkpoint)
     state = resume(engine, brief, checkpoint)

@@ -17,12 +17,12 @@ from raysum.evaluate.examples import check_readable, read_examples
 from raysum.run import Run
 from raysum.runtime.lock import LOCK, held
 from raysum.runtime.mirror import added_to, written
-from raysum.runtime.placement import trainings_at_once
+from raysum.runtime.placement import Capacity
 from raysum.runtime.private import dashboard
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
 from raysum.runtime.remote import local
-from raysum.runtime.session import make_ready, ray_session
+from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tune.adoption import Adoption, adoption
 from raysum.tune.live import paged
@@ -67,6 +67,8 @@ def _search(job: Job, started: float) -> SearchResult:
         say(f"{told}: each of {space.num_trials} is tried once")
     Record().add(job.out, begun=space.num_trials)
     with paged(job.out) as page, ray_session(settings.address, job.at_once * (settings.workers + 2), purpose):
+        if is_joined(settings.address):
+            job = replace(job, at_once=_at_once(space, Capacity.of_cluster()))
         say(f"Trials: {page}; TensorBoard: tensorboard --logdir {job.out}")
         say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token)")
         from raysum.tune.tuner import run_trials  # after the session has set what Ray reads when it is imported
@@ -96,14 +98,21 @@ def _check(space: Space) -> Job:
     if space.config.kind == "decode":
         run = _check_run(space, dataset)
         references = dataset.references(space.config.split)
-        length, at_once = min(references, space.config.examples or references), cores()
+        length = min(references, space.config.examples or references)
     else:
         space = _check_training(space, dataset)
         length = max(space.resolve(sample).train.steps for sample in space.samples())
-        side_by_side = space.config.scheduler == "pbt"
-        at_once = space.num_trials if side_by_side else trainings_at_once(max(1, config.train.workers))
-    at_once = max(1, min(at_once, space.num_trials))
+    at_once = _at_once(space, Capacity.of_machine())
     return Job(space, dataset.address, out, run, length, at_once, threads=max(1, cores() // at_once))
+
+
+def _at_once(space: Space, capacity: Capacity) -> int:
+    """How many trials run side by side: all of a population, one decoding a CPU, or as many trainings as fit."""
+    if space.config.scheduler == "pbt":
+        return space.num_trials
+    decodes = space.config.kind == "decode"
+    fitting = capacity.cpus if decodes else capacity.trainings(max(1, space.first.train.workers))
+    return max(1, min(fitting, space.num_trials))
 
 
 def _check_training(space: Space, dataset: Dataset) -> Space:
