@@ -53,8 +53,8 @@ def check_shared(run: Run) -> None:
     if blind := sorted({host for host in hosts if host}):
         shared = "RAYSUM_CACHE" if url_of(run.path) else "out="
         raise UserError(
-            f"the workers on {', '.join(blind)} do not see {run.place} on {told[1]}, so that their part of each checkpoint "
-            f"would be lost: let {shared} be a folder that all hosts share, or keep the workers on one host "
+            f"the workers on {', '.join(blind)} do not see {run.place} on {told[1]}, so that their part of each "
+            f"checkpoint would be lost: let {shared} be a folder that all hosts share, or keep the workers on one host "
             "(train.placement=pack and fewer train.workers)"
         )
 

@@ -52,7 +52,7 @@ def ray_group() -> Iterator[None]:
     names = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": world, "NODE_RANK": context.get_node_rank()}
     names |= {"LOCAL_WORLD_SIZE": context.get_local_world_size(), "MASTER_ADDR": host, "MASTER_PORT": port}
     # Gloo takes the address that this host's name resolves to, which may be 127.0.1.1.
-    if interface := _interface(own):
+    if interface := interface_of(own):
         names |= {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in os.environ}
     with environment({name: str(value) for name, value in names.items()}):
         distributed.init_process_group(_backend(), store=store, rank=rank, world_size=world)
@@ -60,7 +60,7 @@ def ray_group() -> Iterator[None]:
         leave_process_group()
 
 
-def _interface(address: str) -> str | None:
+def interface_of(address: str) -> str | None:
     """The network interface of this machine that has ``address``."""
     found = psutil.net_if_addrs().items()
     return next((name for name, own in found if any(one.address == address for one in own)), None)

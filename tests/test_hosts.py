@@ -1,0 +1,120 @@
+"""Trainings on two hosts: network namespaces of this machine with mounts and names of their own, joined by a cable."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from small_datasets import write_dataset
+
+ADDRESSES = {"hosta": "10.83.0.1", "hostb": "10.83.0.2"}
+PORT = 6397
+SMALL = (
+    "model.width=16 model.ffn=32 model.heads=2 model.pooling_heads=2 model.encoder=L model.decoder=P train.threads=1"
+)
+ZERO = "deepspeed.zero_optimization.stage=2"
+STEPS = "train.micro_batches=4 train.batch_tokens=200 train.save_every=2 train.validate_every=100 optim.warmup_steps=1"
+
+
+class Host:
+    """A namespace in which ``/etc/hosts`` maps the host's own name to 127.0.1.1, and ``/mnt`` is its own disk."""
+
+    def __init__(self, name: str, folder: Path):
+        self.name, self.own = name, folder / name
+        self.own.mkdir()
+        (folder / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 hosta hostb\n")
+        script = (
+            f"mount --make-rprivate / && mount --bind {self.own} /mnt && mount --bind {folder}/hosts /etc/hosts && "
+            f"hostname {name} && ip link set lo up && echo up && exec sleep 900"
+        )
+        command = ["unshare", "-n", "-m", "-u", "sh", "-c", script]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if self.process.stdout.readline() != "up\n":
+            pytest.skip(f"namespaces are not allowed here: {self.process.stderr.read()[:200]}")
+
+    def command(self, *arguments: str) -> list[str]:
+        return ["nsenter", "-t", str(self.process.pid), "-n", "-m", "-u", "--wd=/", *arguments]
+
+    def run(self, *arguments: str, seconds: int = 300) -> subprocess.CompletedProcess[str]:
+        """``python ARGUMENTS`` on this host."""
+        settings = {"HOME": "/mnt", "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(Path(__file__).parents[1])}
+        command = self.command(sys.executable, *arguments)
+        return subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=seconds)
+
+    def processes(self) -> list[psutil.Process]:
+        inside = os.stat(f"/proc/{self.process.pid}/ns/net").st_ino
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{process.pid}/ns/net").st_ino == inside:
+                    found.append(process)
+        return found
+
+    def end(self) -> None:
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory) -> Iterator[tuple[Host, Host]]:
+    """Two hosts with a Ray cluster of two CPUs each."""
+    if os.geteuid() or not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
+        pytest.skip("namespaces need root, unshare, nsenter and ip")
+    folder, made = tmp_path_factory.mktemp("hosts"), list[Host]()
+    try:
+        made += [Host(name, folder) for name in ADDRESSES]
+        first, second = made
+        ways = [["ip", "link", "add", "va", "type", "veth", "peer", "name", "vb"]]
+        ways += [["ip", "link", "set", "vb", "netns", str(second.process.pid)]]
+        for way in ways:
+            subprocess.run(first.command(*way), check=True)
+        for host, link in ((first, "va"), (second, "vb")):
+            subprocess.run(host.command("ip", "addr", "add", f"{ADDRESSES[host.name]}/24", "dev", link), check=True)
+            subprocess.run(host.command("ip", "link", "set", link, "up"), check=True)
+        common = ["--num-cpus=2", "--object-store-memory=200000000", "--disable-usage-stats"]
+        for host, where in ((first, ["--head", f"--port={PORT}", "--include-dashboard=false"]), (second, [])):
+            where = where or [f"--address={ADDRESSES['hosta']}:{PORT}"]
+            started = host.run(
+                "-m", "ray.scripts.scripts", "start", *where, f"--node-ip-address={ADDRESSES[host.name]}", *common
+            )
+            assert started.returncode == 0, started.stderr[-2000:]
+        yield first, second
+    finally:
+        for host in made:
+            host.end()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("hosts-data") / "data", {"train": 100})
+
+
+def train(host: Host, data: Path, out: str, *more: str) -> subprocess.CompletedProcess[str]:
+    address = f"train.address={ADDRESSES['hosta']}:{PORT}"
+    arguments = ["pht", f"data={data}", f"out={out}", address, *SMALL.split(), *STEPS.split(), *more]
+    return host.run("-m", "raysum", "train", *arguments)
+
+
+@pytest.mark.slow
+def test_a_folder_that_hosts_do_not_share_is_refused_before_the_first_step(hosts, data):
+    done = train(hosts[0], data, "/mnt/run", "train.workers=2", "train.steps=2")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "hostb do not see /mnt/run on hosta" in done.stderr and "out=" in done.stderr
+    assert not [*(hosts[0].own / "run" / "checkpoints").iterdir()] and not (hosts[1].own / "run").exists()
+
+
+@pytest.mark.slow
+def test_workers_are_spread_over_hosts_that_share_the_folder(hosts, data, tmp_path):
+    """Their names lead to 127.0.1.1, where no other host listens."""
+    done = train(hosts[0], data, str(tmp_path / "run"), "train.workers=2", "train.steps=2", ZERO)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert len([*(checkpoint / "engine").glob("*optim_states.pt")]) == 2
