@@ -58,7 +58,8 @@ def test_an_imported_run_summarizes_and_cites(folder, tmp_path):
     assert summary.summary
     assert sum(summary.attention) == pytest.approx(1, abs=1e-5)
     lowest, highest = np.sort([other.attention for other in others], axis=0)
-    assert (lowest - 1e-6 < summary.attention).all() and (summary.attention < highest + 1e-6).all()
+    # Nearly between: marks get another share of each layer's attention, and are left out before it is summed.
+    assert (lowest - 0.01 < summary.attention).all() and (summary.attention < highest + 0.01).all()
     assert (highest - lowest).max() > 1e-4
 
 
