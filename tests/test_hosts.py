@@ -1,11 +1,13 @@
 """Trainings on two hosts: network namespaces of this machine with mounts and names of their own, joined by a cable."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,20 @@ SMALL = (
 )
 ZERO = "deepspeed.zero_optimization.stage=2"
 STEPS = "train.micro_batches=4 train.batch_tokens=200 train.save_every=2 train.validate_every=100 optim.warmup_steps=1"
+
+
+SETTINGS = os.environ | {
+    "HOME": "/mnt",
+    "RAYSUM_CACHE": "/mnt/cache",
+    "RAY_AUTH_MODE": "disabled",
+    "PYTHONPATH": str(Path(__file__).parents[1]),
+    "AWS_ENDPOINT_URL": f"http://{ADDRESSES['hosta']}:{PORT + 1}",
+    "AWS_ACCESS_KEY_ID": "AKIATEST",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+MAKE_BUCKET = "import s3fs; s3fs.S3FileSystem().mkdir('runs')"
+LIST = "import json, s3fs; print(json.dumps(s3fs.S3FileSystem().find('runs/run/checkpoints')))"
 
 
 class Host:
@@ -43,9 +59,8 @@ class Host:
 
     def run(self, *arguments: str, seconds: int = 300) -> subprocess.CompletedProcess[str]:
         """``python ARGUMENTS`` on this host."""
-        settings = {"HOME": "/mnt", "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(Path(__file__).parents[1])}
         command = self.command(sys.executable, *arguments)
-        return subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=seconds)
+        return subprocess.run(command, env=SETTINGS, capture_output=True, text=True, timeout=seconds)
 
     def processes(self) -> list[psutil.Process]:
         inside = os.stat(f"/proc/{self.process.pid}/ns/net").st_ino
@@ -118,3 +133,27 @@ def test_workers_are_spread_over_hosts_that_share_the_folder(hosts, data, tmp_pa
     assert done.returncode == 0, done.stderr[-2000:]
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
     assert len([*(checkpoint / "engine").glob("*optim_states.pt")]) == 2
+
+
+@pytest.mark.slow
+def test_a_run_on_a_store_has_the_shards_of_all_hosts_and_resumes(hosts, data):
+    pytest.importorskip("moto.server")
+    first, second = hosts
+    server = ["-m", "moto.server", "-H", ADDRESSES["hosta"], "-p", str(PORT + 1)]
+    with open(first.own / "server.log", "w") as log:
+        subprocess.Popen(first.command(sys.executable, *server), env=SETTINGS, stdout=log, stderr=log)
+    deadline = time.monotonic() + 60
+    while first.run("-c", MAKE_BUCKET).returncode:
+        assert time.monotonic() < deadline, (first.own / "server.log").read_text()
+        time.sleep(1)
+    done = train(first, data, "s3://runs/run", "train.workers=2", "train.steps=2", ZERO)
+    assert done.returncode == 0, done.stderr[-2000:]
+    names = json.loads(first.run("-c", LIST).stdout)
+    assert len([name for name in names if name.endswith("optim_states.pt")]) == 2
+    assert any(name.endswith("step-00000002/checksums.json") for name in names)
+    assert not [*second.own.rglob(".partial-*")]
+    for host in hosts:  # as from other machines
+        shutil.rmtree(host.own / "cache")
+    done = train(first, data, "s3://runs/run", "train.workers=2", "train.steps=4", ZERO)
+    assert done.returncode == 0 and "goes on from step 2" in done.stderr, done.stderr[-2000:]
+    assert any("step-00000004" in name for name in json.loads(first.run("-c", LIST).stdout))

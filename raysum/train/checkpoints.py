@@ -29,16 +29,17 @@ _PARTIAL = ".partial-"
 _RESUMABLE = 2  # newest checkpoints that keep their engine state: one may be written while the other is read
 
 
-def check_shared(run: Run) -> None:
-    """Raises UserError on every rank if one does not see the folder of ``run`` that rank 0 writes. Every rank calls it.
+def hosts_apart(run: Run) -> frozenset[int]:
+    """The ranks that do not see the folder of ``run`` on rank 0's host. Every rank calls it before anything is written.
 
-    Otherwise each host would keep the shards of its own ranks, and no checkpoint could be resumed.
+    Raises UserError on every rank if there are some and the run is not kept of a store: each host would keep the shards
+    of its own ranks, and no checkpoint could be resumed. On a store rank 0 writes for all, see ``save``.
     """
     from torch import distributed
 
     world = distributed.get_world_size()
     if world == 1:
-        return
+        return frozenset()
     told = [secrets.token_hex(16), socket.gethostname()]
     distributed.broadcast_object_list(told, src=0)
     token = run.path / f".token-{told[0]}"  # a new name: shared folders may remember that a file was not there
@@ -50,19 +51,42 @@ def check_shared(run: Run) -> None:
     distributed.all_gather_object(hosts, None if sees else socket.gethostname())
     if distributed.get_rank() == 0:
         token.unlink(missing_ok=True)
-    if blind := sorted({host for host in hosts if host}):
-        shared = "RAYSUM_CACHE" if url_of(run.path) else "out="
+    blind = sorted({host for host in hosts if host})
+    if blind and not url_of(run.path):
         raise UserError(
             f"the workers on {', '.join(blind)} do not see {run.place} on {told[1]}, so that their part of each "
-            f"checkpoint would be lost: let {shared} be a folder that all hosts share, or keep the workers on one host "
-            "(train.placement=pack and fewer train.workers)"
+            "checkpoint would be lost: let out= be a folder that all hosts share or a store (s3://...), or keep the "
+            "workers on one host (train.placement=pack and fewer train.workers)"
         )
+    return frozenset(rank for rank, host in enumerate(hosts) if host)
 
 
-def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
+def newest(run: Run, apart: frozenset[int]) -> Checkpoint | None:
+    """The checkpoint to go on from, that of rank 0. Every rank calls it; hosts ``apart`` get its engine state sent."""
+    if not apart:
+        return run.latest()
+    from torch import distributed
+
+    found: list[Any] = [None]
+    if distributed.get_rank() == 0 and (checkpoint := run.latest()):
+        wanted = (_ENGINE, _CONVERTED, "state.json")
+        found = [(checkpoint.step, _contents(checkpoint.path, wanted))]
+    distributed.broadcast_object_list(found, src=0)
+    if found[0] is None:
+        return None
+    step, files = found[0]
+    if _writes_for_host(apart):
+        shutil.rmtree(run.checkpoint_folder, ignore_errors=True)
+        _write_contents(run.checkpoint_path(step), files)
+    distributed.barrier()
+    return Checkpoint(run.checkpoint_path(step))
+
+
+def save(engine: Any, run: Run, state: dict[str, Any], apart: frozenset[int] = frozenset()) -> None:
     """Publish the checkpoint of ``state["step"]``. Every rank calls it, and returns when all can see it.
 
-    Raises UserError on every rank if the state of a rank is missing.
+    Hosts ``apart`` send their shards to rank 0, which seals the checkpoint last. Raises UserError on every rank if the
+    state of a rank is missing.
     """
     from torch import distributed
 
@@ -73,6 +97,8 @@ def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
     engine.save_checkpoint(str(partial), tag=_ENGINE, save_latest=False)
     weights = full_weights(engine)
     distributed.barrier()
+    if apart:
+        _send_shards(partial, apart)
     shards = [_shards(partial)]
     distributed.broadcast_object_list(shards, src=0)
     if engine.zero_optimization_stage() and shards[0] < distributed.get_world_size():
@@ -82,6 +108,38 @@ def save(engine: Any, run: Run, state: dict[str, Any]) -> None:
         shutil.rmtree(final, ignore_errors=True)  # of an attempt whose engine state is gone
         os.replace(partial, final)
     distributed.barrier()
+
+
+def _send_shards(partial: Path, apart: frozenset[int]) -> None:
+    """Move what hosts ``apart`` have written into ``partial`` to rank 0's host."""
+    from torch import distributed
+
+    mine = _contents(partial, (_ENGINE,)) if _writes_for_host(apart) else {}
+    found: list[Any] | None = [None] * distributed.get_world_size() if distributed.get_rank() == 0 else None
+    distributed.gather_object(mine, found, dst=0)
+    for files in found or ():
+        _write_contents(partial, files)
+    if _writes_for_host(apart):
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _writes_for_host(apart: frozenset[int]) -> bool:
+    """Whether this rank, of one of the hosts ``apart``, reads and writes files for all ranks of its host."""
+    from torch import distributed
+
+    return distributed.get_rank() in apart and os.environ["LOCAL_RANK"] == "0"
+
+
+def _contents(folder: Path, parts: tuple[str, ...]) -> dict[str, bytes]:
+    """The files of the ``parts`` of ``folder``, by their names in it."""
+    files = (path for part in parts for path in (folder / part, *(folder / part).rglob("*")))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
+
+
+def _write_contents(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def load(engine: Any, checkpoint: Checkpoint, world: int) -> None:

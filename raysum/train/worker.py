@@ -24,13 +24,13 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
     ``load(step)`` gives this rank's micro-batches from step ``step`` (counted from 0) on.
     """
     settings, run = brief.config.train, brief.run
-    checkpoints.check_shared(run)
-    checkpoint = run.latest()
+    apart = checkpoints.hosts_apart(run)
+    checkpoint = checkpoints.newest(run, apart)
     engine = build_engine(brief, checkpoint)
     state = resume(engine, brief, checkpoint)
     order = HookOrder(engine, settings.check_hook_order)
     reporter.resume(state["step"])
-    coming, meter, judged = load(state["step"]), Meter(engine.device, state), run.worths(settings)
+    coming, meter, judged = load(state["step"]), Meter(engine.device, state), _from_rank_0(run.worths(settings))
 
     def judge(step: int) -> None:
         line = {"step": step, "valid_loss": validation_loss(engine, brief)}
@@ -55,7 +55,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
             due = due or meter.unsaved(settings.save_minutes)
         if due:
             with meter.paused():
-                checkpoints.save(engine, run, state | meter.state() | {"step": done})
+                checkpoints.save(engine, run, state | meter.state() | {"step": done}, apart)
                 meter.saved()
                 if wanted:
                     judge(done)
@@ -65,6 +65,13 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
                     push_so_far(run.path)
         if last:
             break
+
+
+def _from_rank_0(value: Any) -> Any:
+    """Rank 0's ``value``, on every rank: what decides on a validation must be the same for all."""
+    values = [value]
+    distributed.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str, Any]:
