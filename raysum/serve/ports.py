@@ -6,12 +6,14 @@ from raysum.serve.guard import LOCAL
 
 
 def bind_to_node() -> None:
-    """A replica calls this in its constructor, before Ray opens the port.
+    """A replica calls this in its constructor, before Ray opens the port; outside of Ray no port is opened.
 
     Raises UserError if other machines reach the node and the cluster has no token authentication.
     """
     import ray
 
+    if not ray.is_initialized():
+        return
     address = ray.util.get_node_ip_address()
     require_token(address)
     serve_grpc_at(address)
