@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import docx
 
 TEXT = "The ferry across the river Sarsu was opened in 1893 by the town of Arden, and it carried forty passengers."
+_BODY = "word/document.xml"
 _HEAD = b"From: a@b.c\r\nSubject: =?utf-8?q?K=C3=A4se?=\r\n"
 
 
@@ -23,7 +24,7 @@ def word(body: str = "", parts: dict[str, bytes] | None = None) -> bytes:
     with zipfile.ZipFile(saved) as before, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as after:
         for name in before.namelist():
             content = before.read(name)
-            if name == "word/document.xml":
+            if name == _BODY:
                 content = content.replace(b"<w:sectPr", body.encode() + b"<w:sectPr", 1)
             after.writestr(name, (parts or {}).get(name, content))
         for name in {*(parts or {})} - {*before.namelist()}:
@@ -80,6 +81,7 @@ def fuzzed(seed: int, count: int, pdf: Callable[..., bytes]) -> Iterator[tuple[s
     page = f"<html><head><meta charset=utf-8><title>A</title></head><body><article><h1>H</h1><p>{TEXT}</p></article>"
     sound = {
         "a.docx": word(table('<w:gridSpan w:val="2"/>')),
+        "body.docx": _body(word(table('<w:gridSpan w:val="2"/>'))),
         "a.pdf": pdf([TEXT, "It was slow."], [TEXT]),
         "a.html": page.encode() * 2,
         "a.eml": _HEAD
@@ -109,4 +111,9 @@ def fuzzed(seed: int, count: int, pdf: Callable[..., bytes]) -> Iterator[tuple[s
                 content[start // 2 : start // 2] = piece
             else:
                 content[start:start] = str(rng.choice([0, -1, 2**31, 2**64, 10**30])).encode()
-        yield f"{number}-{name}", bytes(content)
+        yield f"{number}-{name}", word(parts={_BODY: bytes(content)}) if name == "body.docx" else bytes(content)
+
+
+def _body(document: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(document)) as parts:
+        return parts.read(_BODY)

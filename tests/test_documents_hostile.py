@@ -6,9 +6,12 @@ import resource
 import subprocess
 import sys
 import time
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from fuzzed_documents import fuzzed, hostile
 from test_documents import LONG, pdf
 
@@ -16,6 +19,9 @@ from raysum.errors import UserError
 from raysum.prepare.documents import sandbox
 from raysum.prepare.documents.read import parsed, read_document
 from raysum.prepare.sources.find import find_sources
+from raysum.prepare.sources.pairs import read_pairs
+from raysum.prepare.sources.tensor2tensor import read_wikis
+from raysum.prepare.sources.torch_lists import read_list
 
 # Reads the file that it is given, in a process of its own: prints the error, if any, and the most MiB of a child.
 READ = """
@@ -69,11 +75,22 @@ def test_a_reader_that_was_killed_is_replaced(tmp_path):
 
 
 def test_damaged_documents_are_read_or_refused():
+    read = set()
     for name, content in fuzzed(0, 80, pdf):
         try:
             parsed(content, name, name)
+            read.add(name.partition("-")[2])
         except UserError as error:
             assert name in str(error)
+    assert read == {
+        "body.docx",
+        "a.pdf",
+        "a.html",
+        "a.eml",
+        "a.mht",
+        "a.md",
+        "a.txt",
+    }  # the ZIP of a.docx has checksums
 
 
 @pytest.mark.long
@@ -108,6 +125,49 @@ def test_links_out_of_a_folder_are_left_out_and_listed(tmp_path, capsys):
     assert texts == {"c1": rivers, "c2": rivers[1:]}
     said = capsys.readouterr().err
     assert "c3, d.jsonl" in said and "c1/b.txt" in said and "secret" not in said
+
+
+def test_links_out_of_a_folder_of_pairs_or_of_fetched_pages_are_not_followed(tmp_path):
+    (tmp_path / "secret").write_text("A secret.\n")
+    (folder := tmp_path / "corpus").mkdir()
+    (folder / "train.src").write_text("The town has a river.\n")
+    (folder / "train.tgt").symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match="train.tgt is a link out of its folder"):
+        [*read_pairs(folder / "train.src")]
+    (shard := folder / "wiki" / "shard").mkdir(parents=True)
+    (shard / "wiki_content.tfrecords-00001").write_bytes(b"")
+    for name in ("wiki_urls.json-00001", "references.tfrecords.gz-00001"):
+        (shard / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match="has no wiki_urls.json-00001"):
+        [*read_wikis(shard / "wiki_content.tfrecords-00001")]
+
+
+def test_links_to_pairs_that_lie_in_one_folder_are_read(tmp_path):
+    (blobs := tmp_path / "blobs").mkdir()
+    (folder := tmp_path / "snapshot").mkdir()
+    for name in ("train.src", "train.tgt"):
+        (blobs / name).write_text("The town has a river.\n")
+        (folder / name).symlink_to(blobs / name)
+    (record,) = read_pairs(folder / "train.src")
+    assert record.raw["summary"] == "The town has a river."
+
+
+def test_a_compressed_list_of_torch_is_refused(tmp_path):
+    torch.save([{"document": "Tea. " * 99}], saved := tmp_path / "saved.pt")
+    with zipfile.ZipFile(saved) as before, zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as after:
+        for name in before.namelist():
+            after.writestr(name, before.read(name))
+    with pytest.raises(UserError, match="a.pt is compressed"):
+        [*read_list(tmp_path / "a.pt")]
+
+
+def test_guessing_an_encoding_takes_little_memory():
+    """And a text that is longer than what is looked at keeps all its letters."""
+    text = "Мама мыла раму и пол.\n" * 200_000
+    tracemalloc.start()
+    assert parsed(text.encode("cp1251"), "a.txt", "a.txt").text == text
+    assert tracemalloc.get_traced_memory()[1] < 120 << 20
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,15 @@ _lock = threading.Lock()
 _children = list[_Child]()  # at most one
 
 
+def _forget_lock() -> None:
+    """A fork inherits the lock of a thread that reads a document, and not the thread."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
+
+
 def _child() -> _Child:
     """The child of this process: one that a fork has inherited belongs to another."""
     if not _children or _children[0].owner != os.getpid() or _children[0].process.poll() is not None:

@@ -17,8 +17,9 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _BETWEEN = "\n\n"
-_BEYOND, _TOGETHER = re.compile(rb"[\x80-\xff]"), re.compile(rb"[\x80-\xff]{2,}")  # bytes beyond ASCII
-_INVALID, _BEYOND_ASCII = re.compile("[\udc80-\udcff]"), re.compile("[^\0-\x7f]")
+_BEYOND_ASCII = bytes(range(0x80, 0x100))
+_TOGETHER = re.compile(rb"[\x80-\xff]{2,}")
+_LOOKED_AT = 1 << 20  # bytes of a text whose encoding is guessed
 _REPAIRED = "UTF-8 with other bytes"
 _SAID = set[str]()  # encodings other than UTF-8 that were met
 
@@ -72,7 +73,8 @@ def repaired(content: bytes, name: str) -> str | None:
     other encodings may have few bytes beyond ASCII, too.
     """
     found = content.decode(errors="surrogateescape")
-    invalid, beyond = len(_INVALID.findall(found)), len(_BEYOND_ASCII.findall(found))
+    invalid = len(found) - len(found.encode(errors="ignore").decode())
+    beyond = len(found) - len(found.encode("ascii", errors="ignore"))
     if not 0 < 100 * invalid < len(content) or beyond - invalid <= invalid:
         return None
     if _REPAIRED not in _SAID:
@@ -93,14 +95,23 @@ def _guessed(content: bytes, name: str) -> str:
     from charset_normalizer import from_bytes
 
     text = encoding = None
-    if 2 * len(b"".join(_TOGETHER.findall(content))) < len(_BEYOND.findall(content)):  # as in Western European
+    beyond = len(content) - len(content.translate(None, _BEYOND_ASCII))
+    if 2 * sum(len(found[0]) for found in _TOGETHER.finditer(content)) < beyond:  # as in Western European
         with suppress(UnicodeDecodeError):
             text, encoding = content.decode("cp1252"), "cp1252"
-    if text is None and (found := from_bytes(content).best()):
-        text, encoding = str(found), found.encoding.replace("_", "-")
+    if text is None and (found := from_bytes(_beginning(content)).best()):
+        with suppress(UnicodeDecodeError):
+            text, encoding = content.decode(found.encoding), found.encoding.replace("_", "-")
     if text is None or encoding is None:
         raise UserError(f"{name} is text in no known encoding; save it as UTF-8")
     if encoding not in _SAID:
         _SAID.add(encoding)
         say(f"{name} is not UTF-8; it is read as {encoding}, like others that look so")
     return text
+
+
+def _beginning(content: bytes) -> bytes:
+    """Whole lines of at most ``_LOOKED_AT`` bytes: what guesses an encoding takes 80 times as much memory."""
+    if len(content) <= _LOOKED_AT:
+        return content
+    return content[: content.rfind(b"\n", 1, _LOOKED_AT) + 1 or _LOOKED_AT]

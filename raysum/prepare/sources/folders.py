@@ -119,12 +119,12 @@ def parted(folder: Path, clusters: list[Path]) -> tuple[list[Path], list[str]]:
 
 def listed(folder: Path, corpus: Path | None = None) -> list[Path]:
     """What is visible in ``folder``, in natural order, without links out of the ``corpus`` (by default ``folder``)."""
-    return [item for item in _visible(folder) if not _leads_out(item, corpus or folder)]
+    return [item for item in _visible(folder) if not leads_out(item, corpus or folder)]
 
 
 def links_out(folder: Path, corpus: Path) -> list[Path]:
     """The links in ``folder`` that lead out of the ``corpus``."""
-    return [item for item in _visible(folder) if _leads_out(item, corpus)]
+    return [item for item in _visible(folder) if leads_out(item, corpus)]
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -132,6 +132,6 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(visible, key=lambda item: natural(item.name))
 
 
-def _leads_out(item: Path, corpus: Path) -> bool:
+def leads_out(item: Path, corpus: Path) -> bool:
     """Whether ``item`` is a link out of the ``corpus``: one from elsewhere could name any file of this machine."""
     return item.is_symlink() and not Path(os.path.realpath(item)).is_relative_to(os.path.realpath(corpus))

@@ -1,6 +1,7 @@
 """Multi-News as text: a file of sources and one of summaries, a cluster a line in both."""
 
 import codecs
+import os
 import re
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.prepare.sources.fetched import present
+from raysum.prepare.sources.folders import leads_out
 from raysum.prepare.sources.known import multi_news
 from raysum.prepare.sources.record import TOO_LONG, Record, bounded_lines, not_utf8
 
@@ -32,10 +34,16 @@ def read_pairs(path: Path) -> Iterator[Record]:
 
 
 def targets_of(path: Path) -> Path | None:
-    """The file of summaries beside ``path``; of the cleaned sources they are those of the others."""
+    """The file of summaries beside ``path``; of the cleaned sources they are those of the others.
+
+    Raises UserError where it is a link out of the folders that ``path`` stands and lies in.
+    """
     name = re.sub(r"(?<=\.)src(?=\.|$)", "tgt", path.name)
     found = (path.with_name(one) for one in (name, name.removesuffix(".cleaned")) if one != path.name)
-    return next((one for one in found if one.is_file()), None)
+    targets = next((one for one in found if one.is_file()), None)
+    if targets and all(leads_out(targets, folder) for folder in (path.parent, Path(os.path.realpath(path)).parent)):
+        raise UserError(f"{targets} is a link out of its folder; copy the file of summaries there")
+    return targets
 
 
 def unpaired(folders: Iterable[Path]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.prepare.sources.fetched import present
+from raysum.prepare.sources.folders import leads_out
 from raysum.prepare.sources.record import Record
 from raysum.prepare.sources.tfrecords import read_examples
 
@@ -42,11 +43,13 @@ def read_wikis(path: Path) -> Iterator[Record]:
 
 
 def _found(path: Path, name: str) -> list[Path]:
-    """The files of that name under the shard's folder, or the one above without other folders of shards in it."""
+    """The files of that name under the shard's folder, or the one above without other folders of shards in it; links
+    out of that folder are passed over."""
     for folder in (path.parent, path.parent.parent):
         others = {file.parent for file in folder.rglob(f"{CONTENT}*")} - {path.parent}
         others |= {other.parent for other in others} - {folder, *folder.parents}
-        if files := [file for file in sorted(folder.rglob(name)) if others.isdisjoint(file.parents)]:
+        own = (file for file in sorted(folder.rglob(name)) if others.isdisjoint(file.parents))
+        if files := [file for file in own if not leads_out(file, folder)]:
             return files
     raise UserError(f"{path} has no {name} under its folder or beside it; its clusters need it: fetch it, too")
 

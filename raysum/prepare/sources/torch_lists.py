@@ -2,7 +2,9 @@
 
 import re
 import warnings
+import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from raysum.errors import UserError
@@ -17,6 +19,8 @@ def read_list(path: Path) -> Iterator[Record]:
     import pickle
 
     import torch
+
+    _refuse_compressed(path)
 
     try:
         with warnings.catch_warnings():
@@ -35,3 +39,10 @@ def read_list(path: Path) -> Iterator[Record]:
         raise UserError(f"{path} holds no list of clusters, but one {type(rows).__name__}; save a list of dictionaries")
     for number, row in enumerate(rows, 1):
         yield Record(f"{path}:{number}", row)
+
+
+def _refuse_compressed(path: Path) -> None:
+    """torch never compresses what it saves; a part that is may unpack to any size."""
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as parts:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
+            raise UserError(f"{path} is compressed, as torch saves no list; save it again, or as JSON lines")
