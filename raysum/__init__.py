@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from raysum.evaluate.comparison import compare as compare
     from raysum.evaluate.evaluation import evaluate as evaluate
     from raysum.extract.summarizer import load as load
-    from raysum.human.analysis import human_analyze as human_analyze
-    from raysum.human.sheets import human_sheets as human_sheets
     from raysum.prepare.job import prepare as prepare
     from raysum.report.writing import report as report
-    from raysum.reproduce.job import reproduce as reproduce
+    from raysum.research.human.analysis import human_analyze as human_analyze
+    from raysum.research.human.sheets import human_sheets as human_sheets
+    from raysum.research.reproduce.job import reproduce as reproduce
     from raysum.serve.app import serve as serve
     from raysum.serve.client import Client as Client
     from raysum.teach.job import teach as teach
@@ -51,9 +51,10 @@ __all__ = [
 _WITHIN = {
     "Client": "raysum.serve.client:Client",
     "compare": "raysum.evaluate.comparison:compare",
-    "human_analyze": "raysum.human.analysis:human_analyze",
-    "human_sheets": "raysum.human.sheets:human_sheets",
+    "human_analyze": "raysum.research.human.analysis:human_analyze",
+    "human_sheets": "raysum.research.human.sheets:human_sheets",
     "load": "raysum.extract.summarizer:load",
+    "reproduce": "raysum.research.reproduce.job:reproduce",
 }
 
 

@@ -15,14 +15,14 @@ from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare_systems, results_folder, served_baselines
 from raysum.evaluate.systems import Swapped, System, Trained
 from raysum.evaluate.table import Evaluation
-from raysum.prepare.factbook import corpus as factbook
-from raysum.prepare.factbook.scorer import KEPT
+from raysum.examples.factbook import corpus as factbook
+from raysum.examples.factbook.scorer import KEPT
 from raysum.prepare.job import prepare
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runtime.eta import Stages, span
 from raysum.runtime.progress import say
+from raysum.runtime.rendering import Shown
 from raysum.runtime.session import make_ready, ray_session
-from raysum.runtime.shown import Shown
-from raysum.runtime.stages import Stages, span
 from raysum.runtime.storage import check_vacant
 from raysum.train.fit import train
 from raysum.tune.adoption import Adoption

@@ -69,7 +69,7 @@ class Spec(Checked):
 
     ``MODEL``, ``OBJECTIVE`` and ``KIND`` name its parts as ``module:name``; they are imported when they are needed:
     the torch module made of a spec; the module around it (``.model``) that turns a batch into a summed loss, made of
-    the model and the label smoothing; the kind of rows that it reads (see ``raysum.stream.kinds``).
+    the model and the label smoothing; the kind of rows that it reads (see ``raysum.stream.collators``).
     """
 
     MODEL: ClassVar[str]
@@ -193,7 +193,7 @@ def objective(spec: Spec, model: Any, smoothing: float) -> Any:
 
 
 def kind(spec: Spec) -> Any:
-    """How rows reach the model of ``spec``: a ``raysum.stream.kinds.Kind``."""
+    """How rows reach the model of ``spec``: a ``raysum.stream.collators.Kind``."""
     return _load(spec.KIND).of(spec)
 
 

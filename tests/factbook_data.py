@@ -10,16 +10,16 @@ from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Graph, Recipe
 from raysum.data.rows import table_of
-from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
+from raysum.examples.factbook.corpus import generate
+from raysum.examples.factbook.scorer import KEPT
 from raysum.models.specs.family import FamilySpec
 from raysum.models.specs.predictor import PredictorSpec
 from raysum.models.specs.ranker import RankerSpec
-from raysum.prepare.factbook.corpus import generate
-from raysum.prepare.factbook.scorer import KEPT
 from raysum.prepare.pipeline import prepare_example
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.systems import Spec, build
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 
 def write_factbook(

@@ -15,10 +15,10 @@ from raysum.data.dataset import Dataset
 from raysum.models.adapters import adapt
 from raysum.models.kernels import cross_entropy, linear, pieces
 from raysum.models.recomputing import recompute_layers
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.stream.loader import batches
-from raysum.train.brief import Brief, brief_of
 from raysum.train.fit import fit
+from raysum.train.job_spec import Brief, brief_of
 
 STEPS, MICRO_BATCHES = 20, 4
 WET = {"dropout": 0.1, "attention_dropout": 0.1}

@@ -17,10 +17,10 @@ from torch import distributed
 
 from raysum.errors import UserError
 from raysum.models.kernels import linear
-from raysum.runtime.silence import quiet_training
+from raysum.runtime.log_filters import quiet_training
 from raysum.stream.loader import batches
 from raysum.train.engine import HookOrder, build_engine
-from raysum.train.report import Meter
+from raysum.train.metrics_logger import Meter
 from raysum.train.worker import step
 
 

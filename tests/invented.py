@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from raysum.metrics.names import FUNCTION_WORDS  # a list of words
+from raysum.text.names import FUNCTION_WORDS  # a list of words
 
 _NUMBER = re.compile(
     r"(?:W*[A-ZÉŁ]W*[-–−$€])?"  # COVID-19, US$5

@@ -15,8 +15,8 @@ from transformers import (
     T5TokenizerFast,
 )
 
-from raysum.data.tokenizer import Tokenizer as raysum_tokenizer
-from raysum.prepare.factbook.corpus import generate
+from raysum.examples.factbook.corpus import generate
+from raysum.tokenizers.tokenizer import Tokenizer as raysum_tokenizer
 
 FAMILIES = ("bart", "led", "primera", "t5", "pegasus", "mbart", "mbart50")
 T5 = ("t5", "mt5", "umt5")

@@ -9,8 +9,8 @@ import numpy as np
 from raysum.data.dataset import MANIFEST
 from raysum.data.recipe import Recipe
 from raysum.data.rows import Row, table_of
-from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 BOS, EOS = 4, 5
 _WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in ("n", "r", "s", "l")]

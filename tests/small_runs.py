@@ -9,10 +9,10 @@ from safetensors.torch import save_file
 
 from raysum.config.sections import Config
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
 from raysum.models.specs.family import FamilySpec
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.systems import build
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 TEXTS = [
     "Florence lies on the river Arno. It is the capital of Tuscany in the north of Italy.",

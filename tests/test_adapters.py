@@ -16,10 +16,10 @@ from raysum.errors import UserError
 from raysum.models.adapters import Adapted, adapt, merged
 from raysum.models.layers import Projection, xavier_linear
 from raysum.models.specs.adapters import Adapters
-from raysum.restore import restore
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import restore
 from raysum.runtime.storage import read_lines
-from raysum.stream.kinds.summarization import Summarization
+from raysum.stream.collators.summarization import Summarization
 from raysum.systems import build
 from raysum.train.fit import fit
 
@@ -198,11 +198,11 @@ def test_a_run_gone_on_with_is_the_same_bit_for_bit(data, donor, tmp_path, stage
 @pytest.mark.parametrize("stage", STAGES)
 def test_frozen_parameters_have_neither_gradient_nor_state_of_the_optimizer(data, donor, tmp_path, stage):
     from raysum.stream.loader import batches
-    from raysum.train.brief import brief_of
     from raysum.train.engine import build_engine
     from raysum.train.fit import _given
     from raysum.train.group import lone_group
-    from raysum.train.report import Meter
+    from raysum.train.job_spec import brief_of
+    from raysum.train.metrics_logger import Meter
     from raysum.train.worker import step
 
     sections = {"adapters": LOW, "deepspeed": {"zero_optimization": {"stage": stage}}}

@@ -10,12 +10,7 @@ from factbook_data import write_factbook, write_model, write_ranker, write_run
 from matplotlib.cbook import boxplot_stats
 from rouge_score.rouge_scorer import RougeScorer
 
-from raysum.analyses.attention import attention_table
-from raysum.analyses.compression import compression, scaled
-from raysum.analyses.ranks import boxes, plot_ranks, ranks
-from raysum.analyses.recall import recall
 from raysum.data.dataset import Dataset
-from raysum.data.vocabulary import Vocabulary
 from raysum.decode.scores import shares
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
@@ -27,8 +22,13 @@ from raysum.metrics.citations import gold_attention
 from raysum.models.specs.graphsum import GraphSumSpec
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.specs.txl import TxlSpec
-from raysum.run import Run
+from raysum.research.analyses.attention import attention_table
+from raysum.research.analyses.compression import compression, scaled
+from raysum.research.analyses.ranks import boxes, plot_ranks, ranks
+from raysum.research.analyses.recall import recall
+from raysum.runs.folder import Run
 from raysum.runtime.checksums import SEAL
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 SIZES: dict[str, Any] = {"width": 16, "ffn": 32, "heads": 2}
 

@@ -16,7 +16,7 @@ from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.evaluate.table import Evaluation
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.train.fit import train
 from raysum.train.optim import unfit

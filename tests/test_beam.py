@@ -15,14 +15,14 @@ from special_ids import EOS, PAD, SENTENCE_END
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import _best, beam_search
 from raysum.decode.beam import search as find
-from raysum.decode.betas import search_betas
 from raysum.decode.blocking import block_ngrams, block_recent
-from raysum.decode.finished import Hypothesis
+from raysum.decode.hypotheses import Hypothesis
+from raysum.decode.multi_beta import search_betas
 from raysum.decode.scores import AttentionAlignment, GnmtCoverage, History, StructuralCoverage, length_norm, terms
 from raysum.importing.hiersumm import convert
 from raysum.models.batch import Source
-from raysum.models.marks import Marks
 from raysum.systems import build
+from raysum.tokenizers.special_tokens import Marks
 
 A, B, C = 9, 10, 11  # ordinary tokens; ids below are special
 VOCABULARY = 12

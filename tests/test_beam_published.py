@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import beam_search
-from raysum.models.marks import Marks
+from raysum.tokenizers.special_tokens import Marks
 
 transformers = pytest.importorskip("transformers")
 

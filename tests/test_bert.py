@@ -18,16 +18,16 @@ from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
-from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
+from raysum.examples.factbook.corpus import generate
 from raysum.models.specs.bert import BertSpec
-from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.job import prepare
-from raysum.restore import restore
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import restore
 from raysum.runtime.storage import read_lines
-from raysum.stream.kinds.sentences import Blocks
+from raysum.stream.collators.sentences import Blocks
 from raysum.systems import count_parameters, kind
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import fit
 
 SIZES = {"layers": 2, "width": 32, "ffn": 48, "heads": 2, "positions": 128, "window": 3}

@@ -12,14 +12,14 @@ from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.rows import table_of
-from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
-from raysum.prepare.factbook.corpus import generate
+from raysum.examples.factbook.corpus import generate
 from raysum.prepare.job import prepare
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import fit
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}

@@ -16,13 +16,13 @@ from factbook_data import write_factbook, write_run
 from fastapi.testclient import TestClient
 from processes import Command, free_port
 
-from raysum.board.app import board, build_api
-from raysum.board.pages import Pages
-from raysum.board.places import find, stamp
 from raysum.errors import UserError
 from raysum.pages.parts import duration
+from raysum.report.board.app import board, build_api
+from raysum.report.board.pages import Pages
+from raysum.report.board.places import find, stamp
 from raysum.report.gather import read_training
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, held, is_held
 from raysum.runtime.storage import append_line
 from raysum.tune.live import paged
@@ -313,7 +313,9 @@ def test_hundreds_are_listed_and_only_what_changed_is_read_again(folder, monkeyp
         shutil.copytree(folder / "<i>rates", folder / "many" / f"search-{number:03}")
     assert len(find(folder)) == 303
     read = []
-    monkeypatch.setattr("raysum.board.places.read_search", lambda *given: read.append(given) or read_search(*given))
+    monkeypatch.setattr(
+        "raysum.report.board.places.read_search", lambda *given: read.append(given) or read_search(*given)
+    )
     append_line(folder / "many" / "search-007" / RECORD, reported(1070.0, "b", 30, 1.25))
     places = {place.name: place for place in find(folder)}
     assert [path.name for path, _ in read] == ["search-007"] and places["many/search-007"].best == "valid loss 1.25"

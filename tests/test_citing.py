@@ -16,11 +16,11 @@ from raysum.decode.scores import terms
 from raysum.decode.searching import attention_of, citing
 from raysum.errors import UserError
 from raysum.models.batch import Batch, Memory, Source
-from raysum.models.marks import Marks
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.graphsum import GraphSumSpec
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.specs.txl import TxlSpec
+from raysum.tokenizers.special_tokens import Marks
 from raysum.train.labels import attention_labels
 
 # As BART's: 7 is a colon and 8 the end of a line, which texts have, too.

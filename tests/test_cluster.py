@@ -17,7 +17,7 @@ import yaml
 from processes import free_port
 from small_datasets import write_dataset
 
-from raysum.run import Run
+from raysum.runs.folder import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB_ENV = ROOT / "cluster" / "job-env.yaml"

@@ -15,7 +15,7 @@ from factbook_data import write_factbook, write_run
 import raysum
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
-from raysum.run import Run
+from raysum.runs.folder import Run
 
 
 @pytest.fixture(scope="module")

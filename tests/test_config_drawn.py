@@ -16,7 +16,7 @@ from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.serve.config import ServeConfig
 from raysum.train.fit import train
 from raysum.tune.spaces import load_space

@@ -18,7 +18,7 @@ from small_datasets import as_formerly, write_dataset
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.checksums import SEAL, seal
 from raysum.train.fit import train
 from raysum.tune.search import tune

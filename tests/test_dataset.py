@@ -18,12 +18,12 @@ from raysum.data.checking import check
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
 from raysum.data.recipe import Recipe
 from raysum.data.rows import references, table_of
-from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
-from raysum.stream.kinds.summarization import Summarization
+from raysum.stream.collators.summarization import Summarization
 from raysum.stream.loader import Stream, batches, read_rows
 from raysum.stream.plan import PlanSettings
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from raysum.cli.app import main
 from raysum.cli.clusters import given_clusters
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
-from raysum.prepare.documents.read import read_document
-from raysum.prepare.sources.find import find_sources
+from raysum.sources.documents.read import read_document
+from raysum.sources.find import find_sources
 
 LONG = "The ferry across the river Sarsu was opened in 1893 by the town of Arden, and it carried forty passengers."
 
@@ -156,7 +156,7 @@ def test_e_mail(tmp_path):
     ],
 )
 def test_text_in_any_encoding(tmp_path, capsys, monkeypatch, text, encoding, named):
-    monkeypatch.setattr("raysum.prepare.documents.text._SAID", set())
+    monkeypatch.setattr("raysum.sources.documents.text._SAID", set())
     assert read(tmp_path / "a.txt", text.encode(encoding))[0] == text
     said = capsys.readouterr().err
     assert (f"a.txt is not UTF-8; it is read as {named}" in said) if named else said == ""

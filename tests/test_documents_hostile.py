@@ -16,19 +16,19 @@ from fuzzed_documents import fuzzed, hostile
 from test_documents import LONG, pdf
 
 from raysum.errors import UserError
-from raysum.prepare.documents import sandbox
-from raysum.prepare.documents.read import parsed, read_document
-from raysum.prepare.sources.find import find_sources
-from raysum.prepare.sources.pairs import read_pairs
-from raysum.prepare.sources.tensor2tensor import read_wikis
-from raysum.prepare.sources.torch_lists import read_list
+from raysum.sources.documents import sandbox
+from raysum.sources.documents.read import parsed, read_document
+from raysum.sources.find import find_sources
+from raysum.sources.pairs import read_pairs
+from raysum.sources.tensor2tensor import read_wikis
+from raysum.sources.torch_lists import read_list
 
 # Reads the file that it is given, in a process of its own: prints the error, if any, and the most MiB of a child.
 READ = """
 import resource, sys
 from pathlib import Path
 from raysum.errors import UserError
-from raysum.prepare.documents.read import read_document
+from raysum.sources.documents.read import read_document
 try:
     print(read_document(Path(sys.argv[1])).text[:10])
 except UserError as error:

@@ -13,13 +13,13 @@ from torch import distributed
 from raysum import systems
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.stream.loader import batches
-from raysum.train.brief import Brief, brief_of
 from raysum.train.checkpoints import full_weights
 from raysum.train.engine import build_engine
 from raysum.train.group import lone_group
-from raysum.train.report import Meter
+from raysum.train.job_spec import Brief, brief_of
+from raysum.train.metrics_logger import Meter
 from raysum.train.worker import step
 
 STAGES = [0, 2, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 3))]

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from special_ids import TITLE_END
 
 from raysum.data.dataset import MANIFEST, Dataset
-from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.errors import UserError
@@ -27,12 +26,13 @@ from raysum.evaluate.scorers import means
 from raysum.evaluate.systems import Extracted, PaperBaseline, swap
 from raysum.extract.summarizer import load
 from raysum.metrics.rouge import unread
-from raysum.metrics.tfidf import count_words
 from raysum.prepare.job import prepare
 from raysum.prepare.sentences import as_sentences
-from raysum.prepare.sources.find import find_sources
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.sources.find import find_sources
 from raysum.systems import extractive
+from raysum.text.tfidf import count_words
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 BASELINES = ["lead", "lexrank", "lead-paper", "lexrank-paper"]
 

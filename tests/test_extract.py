@@ -13,12 +13,12 @@ from small_runs import TEXTS
 
 import raysum
 from raysum.config.decoding import ExtractConfig
-from raysum.data.clean import paragraph_spans
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, take
 from raysum.extract.systems import Lead, LexRank, Mmr, Source, Taken
-from raysum.metrics.tfidf import count_words, words
 from raysum.prepare import ranking
+from raysum.text.cleaning import paragraph_spans
+from raysum.text.tfidf import count_words, words
 
 GERMAN = """Die Spree
 

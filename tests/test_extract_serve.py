@@ -12,7 +12,7 @@ from small_runs import TEXTS
 
 import raysum
 from raysum.errors import UserError
-from raysum.prepare.factbook.corpus import generate
+from raysum.examples.factbook.corpus import generate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -16,19 +16,19 @@ from raysum.config.decoding import ExtractConfig
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, LoadConfig
 from raysum.data.dataset import Dataset
-from raysum.data.vocabulary import Vocabulary
 from raysum.decode.sentences import SentenceScorer
 from raysum.errors import UserError
+from raysum.examples.factbook.corpus import generate
 from raysum.extract.summarizer import take
 from raysum.extract.systems import Lead, Source
 from raysum.models.specs.hibert import HibertSpec
-from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.job import prepare
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.systems import build
-from raysum.train.best_k import choose_length
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import fit
+from raysum.train.summary_length import choose_length
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "layers": 1}
 CLUSTERS = [*generate("test", 6)]

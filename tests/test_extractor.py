@@ -14,13 +14,13 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 import raysum
 from raysum.data.rows import Row
 from raysum.errors import UserError
+from raysum.examples.factbook.corpus import generate
 from raysum.extract.cues import Cues, Worth, cue_features, cues_of
 from raysum.extract.features import FEATURES, RANKED, features
 from raysum.extract.trees import Trees
-from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.sentences import as_sentences
 from raysum.runtime.checksums import seal
-from raysum.runtime.private import boosted_trees
+from raysum.runtime.compat import boosted_trees
 
 WIDTH = 1 << 12
 

@@ -8,14 +8,14 @@ from itertools import chain, islice
 import pandas as pd
 import pytest
 
-from raysum.data.clean import paragraph_spans
+from raysum.examples.factbook.corpus import SOURCES, generate, write
+from raysum.examples.factbook.phrases import kinds, own_words
+from raysum.examples.factbook.scorer import Factbook, read_facts, score_citations, score_facts, stated_in
 from raysum.metrics.rouge import score
 from raysum.metrics.statistics import figure_of
-from raysum.metrics.tfidf import words
-from raysum.prepare.factbook.corpus import SOURCES, generate, write
-from raysum.prepare.factbook.phrases import kinds, own_words
-from raysum.prepare.factbook.scorer import Factbook, read_facts, score_citations, score_facts, stated_in
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
+from raysum.text.cleaning import paragraph_spans
+from raysum.text.tfidf import words
 
 
 def paragraphs(example):

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from factbook_data import write_factbook, write_run
 
-from raysum.data import familiar
-from raysum.data.familiar import Familiar, Usual, figures, learn, signals
-from raysum.data.vocabulary import Vocabulary
-from raysum.decode.rehearsal import rehearse
+from raysum.data import domain_shift
+from raysum.decode.calibration import rehearse
+from raysum.decode.domain_shift import Familiar, Usual, figures, learn, signals
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summaries, Summary
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
 from raysum.evaluate.systems import swap
-from raysum.prepare.factbook.corpus import generate
+from raysum.examples.factbook.corpus import generate
 from raysum.prepare.pipeline import prepare_example
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.checksums import seal, sealed
 from raysum.runtime.storage import write_json
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import train
 
 FOREIGN = {  # written for this test
@@ -47,7 +47,7 @@ def data(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def no_floor(monkeypatch):
     """Models of random weights write what hardly rests on anything, which is told whatever is usual."""
-    monkeypatch.setattr(familiar, "_LEAST_SUPPORT", 0)
+    monkeypatch.setattr(domain_shift, "_LEAST_SUPPORT", 0)
 
 
 @pytest.fixture
@@ -110,11 +110,11 @@ def test_what_a_former_version_learned_goes_on_telling_what_it_did(run, data):
 
 def test_a_title_that_does_not_fit_is_told(run, data):
     learn(run, data)
-    familiar, rows = Summarizer.load(run.path).familiar, list(data.read("test"))[:40]
-    alarms = [familiar.warnings(swap(row, other)) for row, other in pairwise(rows)]
+    domain_shift, rows = Summarizer.load(run.path).familiar, list(data.read("test"))[:40]
+    alarms = [domain_shift.warnings(swap(row, other)) for row, other in pairwise(rows)]
     assert sum("of the title's pieces in them (usual: 100% to 100%)" in "".join(told) for told in alarms) >= 35
     untitled = [row | {"ids": row["ids"][row["title_tokens"] :], "title_tokens": 0} for row in rows]
-    assert not any(map(familiar.warnings, untitled))
+    assert not any(map(domain_shift.warnings, untitled))
 
 
 def test_what_rests_on_its_sources_less_than_usual_is_told_where_the_spelling_tells_nothing(run, data):
@@ -183,7 +183,7 @@ def test_what_hardly_rests_on_its_sources_is_told_whatever_is_usual(run, monkeyp
     (cluster,) = generate("test", 1)
     (plain,) = Summarizer.load(run.path).summarize_many([cluster])
     assert plain.support is not None and plain.warnings == []
-    monkeypatch.setattr(familiar, "_LEAST_SUPPORT", 101)
+    monkeypatch.setattr(domain_shift, "_LEAST_SUPPORT", 101)
     (found,) = Summarizer.load(run.path).summarize_many([cluster])
     told = f"hardly anything of the summary stands in what it cites: support {plain.support:.0f} of 100"
     assert found.warnings == [told]

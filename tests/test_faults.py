@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from raysum.cli.app import main
-from raysum.data.vocabulary import Vocabulary
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 pytestmark = pytest.mark.timeout(60)
 TEXT = "The Elbe has {} bridges and rises in valley 3 near the old town."

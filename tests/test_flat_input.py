@@ -15,13 +15,13 @@ from raysum.config.sections import Config
 from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
 from raysum.models.batch import Source
 from raysum.models.specs.family import FamilySpec
 from raysum.prepare.pipeline import prepare_example
-from raysum.stream.kinds.summarization import Summarization, cut_source
+from raysum.stream.collators.summarization import Summarization, cut_source
 from raysum.stream.loader import read_rows
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import fit
 
 SIZES = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2}

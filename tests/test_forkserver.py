@@ -35,7 +35,7 @@ class Told:
         thread.start()
         thread.join()
         return {
-            "module": __import__("raysum.run").__file__,
+            "module": __import__("raysum.runs.folder").__file__,
             "pid": os.getpid(), "parent": " ".join(psutil.Process(os.getppid()).cmdline()), "ids": ids,
             "loaded": "pandas" in sys.modules, "variable": os.environ.get("RAYSUM_TEST"), "group": os.getpgid(0),
             "child": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, "put": ray.put(1).hex(),

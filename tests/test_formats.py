@@ -12,16 +12,16 @@ import torch
 from special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summary import NoSummary, Summaries
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_example, prepare_rows
-from raysum.prepare.sources.find import find_sources
-from raysum.prepare.sources.pairs import unpaired
-from raysum.prepare.sources.record import Rejected
-from raysum.prepare.sources.shape import Shape
+from raysum.sources.find import find_sources
+from raysum.sources.pairs import unpaired
+from raysum.sources.record import Rejected
+from raysum.sources.shape import Shape
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 
 def clusters(*paths, **shape):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from small_datasets import write_dataset
 
 from raysum.evaluate.evaluation import evaluate
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.train.checkpoints import newest_sound
 
 CONFIG = {

@@ -14,7 +14,6 @@ from raysum.config.sections import Config
 from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable
@@ -22,9 +21,10 @@ from raysum.models.batch import Source
 from raysum.models.specs.family import FamilySpec
 from raysum.prepare.graphs import discourse_graph
 from raysum.prepare.pipeline import prepare_example
-from raysum.run import Run
-from raysum.stream.kinds.base import kind_of
-from raysum.stream.kinds.summarization import Summarization, cut_graph, cut_source
+from raysum.runs.folder import Run
+from raysum.stream.collators.base import kind_of
+from raysum.stream.collators.summarization import Summarization, cut_graph, cut_source
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import fit
 
 TEXTS = [

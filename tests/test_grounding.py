@@ -17,19 +17,19 @@ from raysum import systems
 from raysum.config.decoding import DecodeConfig
 from raysum.config.sources import SourceConfig
 from raysum.data.recipe import Recipe
-from raysum.data.tokenizer import Tokenizer
-from raysum.data.vocabulary import Vocabulary
 from raysum.decode.grounding.cluster import Cluster
+from raysum.decode.grounding.constraint import Grounding
 from raysum.decode.grounding.contexts import BEGIN, INSIDE
-from raysum.decode.grounding.guide import Grounding
 from raysum.decode.grounding.pieces import Pieces
 from raysum.decode.searching import Searcher
 from raysum.decode.summarizer import Summarizer
-from raysum.metrics.names import Sources, unsupported
-from raysum.metrics.tokens import is_number, runs
-from raysum.models.marks import SPECIAL_PIECES
-from raysum.prepare.factbook.corpus import generate
+from raysum.examples.factbook.corpus import generate
 from raysum.serve.schema import SummarizeRequest
+from raysum.text.names import Sources, unsupported
+from raysum.text.tokens import is_number, runs
+from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.special_tokens import SPECIAL_PIECES
+from raysum.tokenizers.tokenizer import Tokenizer
 
 DOCUMENTS = [
     "Florence lies on the river Arno. In 1436 Vu Tanpar finished the dome of 37,000 tonnes; O'Neil-Smith paid $1.5.",

@@ -19,12 +19,12 @@ from published_tokenizers import published as published_tokenizer
 from safetensors.torch import load_file, save_file
 
 from raysum.cli.app import main
-from raysum.data.tokenizer import Tokenizer
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.importing.checkpoint import export_checkpoint, import_checkpoint
 from raysum.models.specs.backbone import Backbone
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.tokenizers.tokenizer import Tokenizer
 from raysum.train.fit import train
 
 Edit = Callable[[Path], Any]

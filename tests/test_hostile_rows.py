@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysum.data.clean import pieces
 from raysum.data.dataset import REJECTED
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.prepare import pipeline
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_counted
-from raysum.prepare.sources import csv as csv_source
-from raysum.prepare.sources import folders, jsonl, parquet, record
-from raysum.prepare.sources.find import find_sources
+from raysum.sources import csv as csv_source
+from raysum.sources import folders, jsonl, parquet, record
+from raysum.sources.find import find_sources
+from raysum.text.cleaning import pieces
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 GOOD = {
     "id": "a",
@@ -240,7 +240,7 @@ def test_one_large_document_takes_a_few_times_its_size(vocabulary, text):
     """Encoded at once, it took 60 times its size."""
     script = f"""
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.prepare.pipeline import prepare_example
 from raysum.runtime.processes import peak_rss_mb
 vocabulary, size = Vocabulary.load({vocabulary!r}), 3 << 20

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from raysum.errors import UserError
-from raysum.human.analysis import human_analyze
-from raysum.human.designs import DESIGNS
-from raysum.human.orders import tasks_of
-from raysum.human.outputs import read_items
-from raysum.human.sheets import human_sheets
+from raysum.research.human.analysis import human_analyze
+from raysum.research.human.assignment import tasks_of
+from raysum.research.human.designs import DESIGNS
+from raysum.research.human.outputs import read_items
+from raysum.research.human.sheets import human_sheets
 
 SYSTEMS = ["zeta", "omega", "kappa", "sigma"]  # in the order of their worth, the best first
 CLUES = {"zeta": "red", "omega": "green", "kappa": "blue", "sigma": "brown"}  # words by which a judge knows worth

@@ -17,14 +17,14 @@ from small_models import log_probs, pack
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # an implementation of its own
 
 from raysum.config.loading import load_config
-from raysum.data.vocabulary import Vocabulary
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.importing import hiersumm, wiki_sum
 from raysum.importing.checkpoint import import_checkpoint
 from raysum.importing.tensor_bundle import TensorBundle, crc32c
-from raysum.restore import restore
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import restore
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import check_resumable
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"

@@ -19,11 +19,11 @@ from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
 from raysum.data.rows import Row, table_of, title_tokens
-from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.models.specs.family import FamilySpec
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.systems import count_parameters
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import fit
 from raysum.train.optim import engine_config
 

@@ -74,7 +74,7 @@ def test_a_training_is_heard_by_this_machine_only_and_leaves_nothing(tmp_path):
 SESSION = """
 import sys
 from raysum.runtime import local
-from raysum.runtime.private import dashboard, session_folder
+from raysum.runtime.compat import dashboard, session_folder
 from raysum.runtime.session import ray_session
 
 first, local._free_port = local._free_port, lambda port: int(sys.argv[1]) if port == 8265 else first(port)

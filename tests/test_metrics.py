@@ -10,14 +10,14 @@ import pytest
 from nltk.stem.porter import PorterStemmer
 from rouge_score.rouge_scorer import RougeScorer
 
-from raysum.data.sentences import sentence_spans
 from raysum.errors import UserError
 from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
 from raysum.metrics.statistics import paired_difference, ratio_interval
 from raysum.metrics.stemming import stem
 from raysum.metrics.word_rouge import rouge2_recalls
-from raysum.metrics.wording import fragments, wording
+from raysum.text.sentences import sentence_spans
+from raysum.text.wording import fragments, wording
 
 REFERENCE = "The rivers joined the sea.\nBoats were sailing slowly."
 PREDICTION = "Boats sailed slowly, rivers.\nThe river joins the sea."

@@ -14,9 +14,9 @@ from raysum.config.sections import Config
 from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
-from raysum.stream.kinds.summarization import Summarization
+from raysum.stream.collators.summarization import Summarization
 from raysum.stream.loader import Stream, batches, plan_of
 from raysum.stream.mixing import Mix
 from raysum.stream.plan import Plan, PlanSettings
@@ -149,7 +149,7 @@ def test_a_mixed_run_goes_on_with_the_same_datasets_alone(whole, data, tmp_path)
 
 
 def test_without_weights_every_row_comes_once_an_epoch(data, tmp_path):
-    from raysum.train.brief import brief_of
+    from raysum.train.job_spec import brief_of
 
     given = config(data[:2], tmp_path / "run", 1)
     brief = brief_of(Dataset.open(data[0]), given, Run(given.out), 0)

@@ -17,7 +17,7 @@ from raysum.decode.beam import beam_search
 from raysum.models.batch import Batch
 from raysum.models.kernels import cache, pieces
 from raysum.models.kernels.linear import only_run
-from raysum.restore import restore
+from raysum.runs.restore import restore
 from raysum.systems import count_parameters, parameters
 from raysum.train.fit import train
 

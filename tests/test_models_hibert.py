@@ -16,7 +16,7 @@ from raysum.config.sources import SourceConfig
 from raysum.models.batch import Source
 from raysum.models.specs.hibert import HibertSpec
 from raysum.models.systems.hibert import SentenceBatch, masked
-from raysum.stream.kinds.sentences import Documents, Sentences
+from raysum.stream.collators.sentences import Documents, Sentences
 from raysum.systems import build, count_parameters, kind
 
 SIZES = {"vocabulary": 40, "width": 16, "ffn": 24, "heads": 2, "layers": 2}

@@ -16,14 +16,14 @@ import raysum
 from raysum.config.loading import load_config
 from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
-from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
+from raysum.examples.factbook.corpus import generate
 from raysum.models.specs.ranker import RankerSpec
 from raysum.models.systems.ranker import RankingBatch, Titles
-from raysum.prepare.factbook.corpus import generate
-from raysum.restore import restore_ranker
-from raysum.stream.kinds.ranking import Ranking
+from raysum.runs.restore import restore_ranker
+from raysum.stream.collators.ranking import Ranking
 from raysum.systems import count_parameters
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import fit
 
 ADAM = ["optim.method=adam", "optim.lr=0.01", "optim.warmup_steps=0"]  # for a few steps

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raysum.metrics.names import Sources, names, unsupported
+from raysum.text.names import Sources, names, unsupported
 
 CASES = {
     "The bridge Firnir crosses Nonru.": ["Firnir", "Nonru"],

@@ -8,7 +8,7 @@ from small_datasets import write_dataset
 from raysum.config.loading import load_config
 from raysum.config.sections import Config, OptimConfig
 from raysum.errors import UserError
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.train.fit import fit
 from raysum.train.optim import learning_rate, unfit

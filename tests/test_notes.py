@@ -12,7 +12,7 @@ import pytest
 from factbook_data import write_factbook, write_run
 from special_ids import EOS, SENTENCE_END
 
-from raysum.decode.notes import Ground, annotated, nearest
+from raysum.decode.citations import Ground, annotated, nearest
 from raysum.decode.page import fragment, page
 from raysum.decode.searching import attention_of
 from raysum.decode.summarizer import Summarizer
@@ -20,9 +20,9 @@ from raysum.decode.summary import Summary, shortened
 from raysum.evaluate.evaluation import evaluate, results_folder
 from raysum.evaluate.scorers import means, score, scorers_of
 from raysum.evaluate.systems import Extracted
+from raysum.examples.factbook.scorer import Factbook
 from raysum.metrics import citations
 from raysum.metrics.support import Passage, said, share
-from raysum.prepare.factbook.scorer import Factbook
 
 GAZETTE = (
     "\n\n  The mill of Arden was built in 1820.\r\n\r\nA fire destroyed the records.  Nobody died. Vu Tanpar saw it. \n"

@@ -9,7 +9,7 @@ import pytest
 from small_datasets import write_dataset
 
 from raysum.config.sources import SourceConfig
-from raysum.stream.kinds.summarization import Summarization, cut_source, cut_target
+from raysum.stream.collators.summarization import Summarization, cut_source, cut_target
 from raysum.stream.loader import Stream, batches, plan_of
 from raysum.stream.plan import Plan, PlanSettings, cut
 

@@ -21,24 +21,24 @@ from special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 
 from raysum.cli.clusters import given_clusters
 from raysum.config.loading import section_of
-from raysum.data.clean import bigram_recall, bigrams, is_clone, normalize, on_one_line, paragraph_spans
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import references, with_reference
-from raysum.data.sentences import _ASCII_CANDIDATE, _CANDIDATE, quick_sentence_spans, sentence_spans
-from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
-from raysum.metrics import tfidf
-from raysum.metrics.names import Sources, unsupported
-from raysum.metrics.tfidf import words
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.graphs import similarity_graph
 from raysum.prepare.job import prepare
 from raysum.prepare.long_paragraphs import split_spans
 from raysum.prepare.pipeline import Rejected, prepare_counted, prepare_example
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
-from raysum.prepare.sources.find import find_sources
-from raysum.prepare.sources.record import Record
-from raysum.prepare.sources.shape import Shape
+from raysum.sources.find import find_sources
+from raysum.sources.record import Record
+from raysum.sources.shape import Shape
+from raysum.text import tfidf
+from raysum.text.cleaning import bigram_recall, bigrams, is_clone, normalize, on_one_line, paragraph_spans
+from raysum.text.names import Sources, unsupported
+from raysum.text.sentences import _ASCII_CANDIDATE, _CANDIDATE, quick_sentence_spans, sentence_spans
+from raysum.text.tfidf import words
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 CLUSTER = {
     "id": "lisbon",

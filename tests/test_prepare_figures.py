@@ -8,11 +8,11 @@ from small_datasets import write_dataset
 from raysum.data.card import Card
 from raysum.data.plots import plot_lengths
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
-from raysum.metrics.languages import OTHER, language
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_counted
+from raysum.text.languages import OTHER, language
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 TEXTS = {
     "English": "The old bridge was built by the king, and it is known for its towers.",

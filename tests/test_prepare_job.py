@@ -13,7 +13,6 @@ import pytest
 
 from raysum.data.card import Card
 from raysum.data.dataset import REJECTED, Dataset
-from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
@@ -21,8 +20,9 @@ from raysum.prepare.config import PrepareConfig
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_example
 from raysum.prepare.shards import write_shards
-from raysum.prepare.sources.find import RawSource, find_sources
-from raysum.prepare.sources.record import Record
+from raysum.sources.find import RawSource, find_sources
+from raysum.sources.record import Record
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 NAMES = ("Arno", "Duero", "Elbe", "Loire", "Neva", "Tagus", "Volga")
 

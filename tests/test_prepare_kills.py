@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from processes import Command
 
-from raysum.data.vocabulary import Vocabulary
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 
 def corpus(path: Path, clusters: int, words: int) -> Path:

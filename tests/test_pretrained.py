@@ -11,7 +11,7 @@ from raysum.importing.huggingface.loading import KINDS, load, placed, with_new
 from raysum.importing.huggingface.saving import save
 from raysum.models.batch import Batch, Source
 from raysum.models.family.parallel import ParallelAttention
-from raysum.restore import fill
+from raysum.runs.restore import fill
 
 pytest.importorskip("transformers")
 

@@ -10,21 +10,22 @@ from pretrained import published
 from published_tokenizers import published as published_tokenizer
 from published_tokenizers import texts
 
-from raysum import restore, systems
+from raysum import systems
 from raysum.data.dataset import Dataset
-from raysum.data.tokenizer import Tokenizer
 from raysum.decode.beam import beam_search
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
+from raysum.examples.factbook.corpus import generate
 from raysum.importing.checkpoint import export_checkpoint, import_checkpoint
 from raysum.models.batch import Source
-from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.job import prepare
-from raysum.run import Run
+from raysum.runs import restore
+from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.stream.loader import batches
-from raysum.train.brief import brief_of
+from raysum.tokenizers.tokenizer import Tokenizer
 from raysum.train.fit import train
+from raysum.train.job_spec import brief_of
 
 pytest.importorskip("transformers")
 

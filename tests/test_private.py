@@ -1,4 +1,4 @@
-"""Each touch of what another library keeps to itself still does what it is there for: see raysum/runtime/private.py."""
+"""Each touch of what another library keeps to itself still does what it is there for: see raysum/runtime/compat.py."""
 
 import inspect
 import os
@@ -12,24 +12,24 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from raysum.runtime import private
+from raysum.runtime import compat
 
 
 def test_a_packed_matrix_gives_the_plain_product():
     torch.manual_seed(0)
     weight, bias, x = torch.randn(300, 64), torch.randn(300), torch.randn(7, 64)
     for term in (bias, None):
-        packed = private.packed_linear(weight, term)
+        packed = compat.packed_linear(weight, term)
         assert packed is not None
         torch.testing.assert_close(packed(x), linear(x, weight, term))
-    assert private.packed_linear(weight.bfloat16(), bias.bfloat16()) is None
+    assert compat.packed_linear(weight.bfloat16(), bias.bfloat16()) is None
 
 
 TRAINING = """
 import torch
 from torch import distributed
-from raysum.runtime.private import full_precision_copies, leave_process_group, load_deepspeed
-from raysum.runtime.silence import quiet_training
+from raysum.runtime.compat import full_precision_copies, leave_process_group, load_deepspeed
+from raysum.runtime.log_filters import quiet_training
 from raysum.train.group import lone_group
 
 quiet_training()
@@ -65,7 +65,7 @@ def test_a_replica_opens_its_grpc_port_at_one_address(monkeypatch):
     from ray.serve._private import replica
 
     monkeypatch.setattr(replica, "add_port_to_grpc_server", replica.add_port_to_grpc_server)  # put back at the end
-    private.serve_grpc_at("127.0.0.1")
+    compat.serve_grpc_at("127.0.0.1")
     server = grpc.server(ThreadPoolExecutor(1))
     port = replica.add_port_to_grpc_server(server, "[::]:0")  # as replica.py calls it
     server.start()
@@ -79,7 +79,7 @@ def test_a_replica_opens_its_grpc_port_at_one_address(monkeypatch):
 
 @pytest.mark.parametrize(("mode", "required"), [("token", True), ("disabled", False)])
 def test_it_is_known_whether_a_cluster_asks_for_its_token(mode, required):
-    program = "from raysum.runtime.private import requires_token; print(requires_token())"
+    program = "from raysum.runtime.compat import requires_token; print(requires_token())"
     environment = {**os.environ, "RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": "0" * 32}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
     assert done.stdout == f"{required}\n", done.stderr
@@ -87,7 +87,7 @@ def test_it_is_known_whether_a_cluster_asks_for_its_token(mode, required):
 
 DEATH = """
 import os, ray
-from raysum.runtime.private import dashboard
+from raysum.runtime.compat import dashboard
 from raysum.runtime.session import ray_session
 
 @ray.remote(max_retries=0)
@@ -115,7 +115,7 @@ def test_a_session_tells_its_dashboard_and_keeps_workers_words_from_stdout():
 
 TOLD = """
 import sys
-from raysum.runtime.private import dashboard
+from raysum.runtime.compat import dashboard
 from raysum.runtime.session import ray_session
 
 with ray_session(cpus=1):

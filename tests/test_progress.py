@@ -10,11 +10,11 @@ import pytest
 
 from raysum.config.sections import TrainConfig
 from raysum.prepare.job import prepare
-from raysum.prepare.sources.find import find_sources
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.progress import bar, say
 from raysum.runtime.storage import append_line, read_lines
-from raysum.train.follow import followed
+from raysum.sources.find import find_sources
+from raysum.train.progress_bar import followed
 
 SCRIPT = """
 from raysum.runtime.progress import bar, say
@@ -35,7 +35,7 @@ def test_a_file_gets_one_line_of_each_bar_after_what_was_said_meanwhile():
 
 
 def test_the_bar_of_a_training_goes_back_with_its_metrics(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("raysum.train.follow._POLL", 0.01)
+    monkeypatch.setattr("raysum.train.progress_bar._POLL", 0.01)
     run = Run(tmp_path / "run")
     run.checkpoint_path(4).joinpath("engine").mkdir(parents=True)
 

@@ -18,24 +18,24 @@ import raysum
 from raysum.cli.app import app
 from raysum.config.loading import load_config
 from raysum.data.checking import check
-from raysum.data.dataset import Dataset
-from raysum.data.vocabulary import Vocabulary
+from raysum.data.dataset import RANKER, Dataset
 from raysum.data.writer import DatasetWriter
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.ranking import recalls
+from raysum.examples.factbook.corpus import generate
 from raysum.metrics.statistics import paired_difference
-from raysum.metrics.tfidf import words
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.learned import LearnedRanker, keep_ranker
 from raysum.prepare.pipeline import prepare_example
 from raysum.prepare.ranking import rank_scores
 from raysum.prepare.shards import write_shards
-from raysum.prepare.sources.find import find_sources
-from raysum.restore import restore_ranker
-from raysum.run import RANKER, Run
-from raysum.stream.kinds.ranking import Ranking
+from raysum.runs.folder import Run
+from raysum.runs.restore import restore_ranker
+from raysum.sources.find import find_sources
+from raysum.stream.collators.ranking import Ranking
+from raysum.text.tfidf import words
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import fit
 
 SMALL = {"pieces": 400, "paragraph_tokens": 40}

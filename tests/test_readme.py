@@ -11,8 +11,8 @@ import pytest
 from pretrained import published
 from published_tokenizers import published as tokenizer
 
-from raysum.prepare.factbook.corpus import generate
-from raysum.run import Run
+from raysum.examples.factbook.corpus import generate
+from raysum.runs.folder import Run
 
 README = Path(__file__).parents[1] / "README.md"
 SAMPLES = Path(__file__).parents[1] / "raysum" / "samples"

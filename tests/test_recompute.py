@@ -17,7 +17,7 @@ from raysum.models.specs.adapters import Adapters
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.graphsum import GraphSumSpec
 from raysum.models.specs.tdmca import TdmcaSpec
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.train.fit import fit
 

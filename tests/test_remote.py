@@ -26,11 +26,11 @@ from raysum.data.checking import check
 from raysum.data.dataset import MANIFEST, Dataset
 from raysum.errors import UserError
 from raysum.prepare import job
-from raysum.prepare.sources.find import find_sources
-from raysum.run import Run
-from raysum.runtime import lease, remote
-from raysum.runtime.mirror import push
+from raysum.runs.folder import Run
+from raysum.runtime import remote, remote_lock
+from raysum.runtime.run_sync import push
 from raysum.runtime.storage import new_folder, read_lines, write_page
+from raysum.sources.find import find_sources
 
 BUCKET = "raysum-tests"
 SECRET = "wJalrXUtnFEMI-secret"
@@ -501,17 +501,17 @@ def test_a_training_outlives_a_store_that_is_away_for_a_while(store, dataset, mo
 
 @pytest.fixture
 def patience(monkeypatch):
-    monkeypatch.setattr(lease, "_RENEWED", 0.1)
-    monkeypatch.setattr(lease, "_GONE", 1.5)
+    monkeypatch.setattr(remote_lock, "_RENEWED", 0.1)
+    monkeypatch.setattr(remote_lock, "_GONE", 1.5)
 
 
 def test_of_two_writers_on_a_store_the_later_is_refused(store, patience, tmp_path, monkeypatch):
     url = f"s3://{BUCKET}/run"
-    with lease.leased(remote.local(url)):
+    with remote_lock.leased(remote.local(url)):
         monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "another machine"))
         with (
             pytest.raises(UserError, match=f"{url} is being written by process {os.getpid()} on .*; wait for its end"),
-            lease.leased(remote.local(url)),
+            remote_lock.leased(remote.local(url)),
         ):
             pytest.fail("both have it")
     assert not store.exists(f"{BUCKET}/run/.lock")
@@ -521,19 +521,19 @@ def test_the_lease_of_a_writer_that_is_gone_is_taken_over(store, patience, tmp_p
     left = {"token": "old", "machine": "another", "host": "far", "process": 1, "since": "2026-01-01 00:00:00"}
     store.pipe_file(f"{BUCKET}/run/.lock", json.dumps(left).encode())
     began = time.monotonic()
-    with lease.leased(remote.local(f"s3://{BUCKET}/run")):
+    with remote_lock.leased(remote.local(f"s3://{BUCKET}/run")):
         assert time.monotonic() - began > 1.5
         assert json.loads(store.cat_file(f"{BUCKET}/run/.lock"))["token"] != "old"
-    died = left | {"machine": lease._machine(), "process": 2**22 - 1}
+    died = left | {"machine": remote_lock._machine(), "process": 2**22 - 1}
     store.pipe_file(f"{BUCKET}/run/.lock", json.dumps(died).encode())
     began = time.monotonic()
-    with lease.leased(remote.local(f"s3://{BUCKET}/run")):
+    with remote_lock.leased(remote.local(f"s3://{BUCKET}/run")):
         assert time.monotonic() - began < 1.5  # it is known to be gone
 
 
 def test_a_writer_that_lost_its_lease_uploads_nothing_more(store, run_url):
     folder = remote.local(run_url)
-    with lease.leased(folder):
+    with remote_lock.leased(folder):
         (folder / "decode.yaml").write_text("beta: 0.4\n")
         taken = {"token": "other", "machine": "another", "host": "far", "process": 1, "since": "now"}
         store.pipe_file(f"{BUCKET}/run/.lock", json.dumps(taken).encode())

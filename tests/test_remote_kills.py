@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from test_remote import BUCKET, keys, lines, server, store  # noqa: F401 - fixtures
 
 from raysum.data.dataset import Dataset
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime import remote
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

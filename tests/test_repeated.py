@@ -6,11 +6,11 @@ import random
 import pytest
 
 from raysum.data.dataset import Dataset
-from raysum.data.vocabulary import Vocabulary
-from raysum.metrics.tfidf import words
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_counted, prepare_example
 from raysum.prepare.repeated import boilerplate, mark, near_duplicates
+from raysum.text.tfidf import words
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 
 def shingles(paragraph: list[str]) -> set[tuple[str, ...]]:

@@ -22,7 +22,7 @@ from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
 from raysum.pages.charts import Line, Point, Row, Scale, heat, lines, rows
 from raysum.report.gather import gather
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.storage import append_line
 from raysum.tune.spaces import load_space
 

@@ -10,16 +10,16 @@ import pytest
 import raysum
 from raysum import systems as registry
 from raysum.errors import UserError
-from raysum.human.spreadsheet import read_table, write_table
-from raysum.prepare.factbook import corpus
-from raysum.reproduce.config import ReproduceConfig
-from raysum.reproduce.job import _steps, _too_short
-from raysum.reproduce.place import Place
-from raysum.reproduce.shown import Listed
-from raysum.reproduce.sizes import Scale, config_of, decoding
-from raysum.reproduce.systems import systems
-from raysum.reproduce.tables import ALL, PAPERS, REFERENCE, chosen, tables
-from raysum.reproduce.training import stages_of
+from raysum.examples.factbook import corpus
+from raysum.research.human.spreadsheet import read_table, write_table
+from raysum.research.reproduce.config import ReproduceConfig
+from raysum.research.reproduce.job import _steps, _too_short
+from raysum.research.reproduce.rendering import Listed
+from raysum.research.reproduce.sizes import Scale, config_of, decoding
+from raysum.research.reproduce.systems import systems
+from raysum.research.reproduce.tables import ALL, PAPERS, REFERENCE, chosen, tables
+from raysum.research.reproduce.training import stages_of
+from raysum.research.reproduce.workspace import Place
 
 SEEDS = {"HT": "000_*", "VHT": "003_*", "PHT": "001_*", "HIBERT": "004_*"}
 SMALL = Scale(tokens=0.064, paragraphs=0.25, target=39)  # of the factbook

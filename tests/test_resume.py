@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from small_datasets import write_dataset
 from small_runs import without_times
 
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from raysum.config.loading import load_config
 from raysum.errors import UserError
-from raysum.run import Run, RunResult
+from raysum.runs.folder import Run, RunResult
 
 
 @pytest.fixture

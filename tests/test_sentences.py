@@ -8,15 +8,15 @@ import pytest
 
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
+from raysum.examples.factbook.corpus import generate
 from raysum.metrics import rouge
 from raysum.metrics.labels import greedy_labels
-from raysum.metrics.tfidf import words
-from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import prepare_example, prepare_rows
+from raysum.text.tfidf import words
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 LONG = " ".join(f"The river number {number} runs through the valley of Kelm." for number in range(70))
 CLUSTER = {

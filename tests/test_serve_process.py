@@ -21,7 +21,7 @@ from small_runs import TEXTS, write_run
 
 import raysum
 from raysum.errors import UserError
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.serve.client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

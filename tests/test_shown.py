@@ -8,7 +8,7 @@ import pytest
 from raysum.cli.datasets import data_show
 from raysum.cli.options import print_result
 from raysum.evaluate.table import Evaluation
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.tune.results import SearchResult, Trial
 from raysum.tune.spaces import load_space
 

@@ -17,7 +17,7 @@ from processes import LOOPBACK, Command
 from small_datasets import write_dataset
 from test_full_disk import CONFIG
 
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.train.checkpoints import newest_sound
 
 
@@ -114,7 +114,7 @@ def test_a_preparation_is_stopped_and_leaves_nothing(folder):
 
 CORPUS = """
 from pathlib import Path
-from raysum.prepare.factbook import corpus
+from raysum.examples.factbook import corpus
 corpus.write(Path("corpus"), train=20000, valid=10, test=10)
 """
 

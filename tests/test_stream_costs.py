@@ -15,14 +15,14 @@ from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.models.layers import FeedForward
 from raysum.runtime.storage import read_lines
-from raysum.stream.kinds.alignment import Alignment
-from raysum.stream.kinds.base import kind_of
-from raysum.stream.kinds.sentences import Blocks
+from raysum.stream.collators.alignment import Alignment
+from raysum.stream.collators.base import kind_of
+from raysum.stream.collators.sentences import Blocks
 from raysum.stream.loader import Stream, batches, plan_of
 from raysum.stream.plan import PlanSettings
 from raysum.train.fit import fit
 from raysum.train.group import lone_group
-from raysum.train.report import Meter
+from raysum.train.metrics_logger import Meter
 
 
 @pytest.fixture(scope="module")

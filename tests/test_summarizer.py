@@ -21,7 +21,6 @@ from raysum.cli.clusters import given_clusters
 from raysum.config.decoding import DecodeConfig
 from raysum.config.sections import Config
 from raysum.data.recipe import Recipe
-from raysum.data.vocabulary import Vocabulary
 from raysum.decode import searching
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import terms
@@ -34,9 +33,10 @@ from raysum.models.specs.predictor import PredictorSpec
 from raysum.models.specs.ranker import RankerSpec
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.systems.ranker import Titles
-from raysum.prepare.sources.shape import Shape
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.sources.shape import Shape
 from raysum.systems import build
+from raysum.tokenizers.sentence_piece import Vocabulary
 
 TOWNS = ["Arden", "Belfort", "Corvina", "Dunmore", "Elsinore", "Farrow"]
 DOCUMENTS = [

@@ -18,8 +18,8 @@ from raysum import systems
 from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.models.generator import Generator
-from raysum.restore import Start
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import Start
 from raysum.runtime.storage import read_lines
 from raysum.train.fit import fit
 

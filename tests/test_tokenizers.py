@@ -16,24 +16,24 @@ from transformers import AutoTokenizer
 
 from raysum.config.loading import load_config
 from raysum.config.sources import SourceConfig
-from raysum.data.familiar import signals
 from raysum.data.recipe import Recipe
 from raysum.data.rows import title_of
-from raysum.data.tokenizer import Tokenizer
-from raysum.data.vocabulary import Vocabulary
+from raysum.decode.domain_shift import signals
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
+from raysum.examples.factbook.corpus import generate
 from raysum.models.batch import Source
-from raysum.models.marks import Marks
 from raysum.models.specs.family import FamilySpec
 from raysum.models.specs.hibert import HibertSpec
 from raysum.models.specs.ranker import RankerSpec
-from raysum.prepare.factbook.corpus import generate
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import Rejected, prepare_example
-from raysum.run import Run
-from raysum.stream.kinds.summarization import Summarization, cut_source
+from raysum.runs.folder import Run
+from raysum.stream.collators.summarization import Summarization, cut_source
 from raysum.systems import kind
+from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.special_tokens import Marks
+from raysum.tokenizers.tokenizer import Tokenizer
 from raysum.train.fit import fit
 
 BYTE_LEVEL = ("bart", "led", "primera")

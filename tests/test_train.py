@@ -26,15 +26,15 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.models.kernels import cross_entropy
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.checksums import SEAL
 from raysum.runtime.storage import read_lines
-from raysum.stream.kinds.summarization import Summarization
+from raysum.stream.collators.summarization import Summarization
 from raysum.stream.loader import Stream, plan_of
 from raysum.stream.plan import PlanSettings
 from raysum.systems import build
-from raysum.train.brief import brief_of, overlong
 from raysum.train.fit import fit, train
+from raysum.train.job_spec import brief_of, overlong
 from raysum.train.labels import labelled
 from raysum.train.optim import engine_config, learning_rate, unfit
 
@@ -109,7 +109,7 @@ def test_no_targets_give_no_loss_and_zero_gradients():
 def batches_of(data, tokens: int, rows: range):
     """Batches of the rows of ``data``, cut at ``tokens``; and their targets' number."""
     from raysum.config.sources import SourceConfig
-    from raysum.stream.kinds.summarization import Summarization
+    from raysum.stream.collators.summarization import Summarization
     from raysum.stream.loader import read_rows
     from raysum.stream.plan import cut
 

@@ -18,7 +18,7 @@ from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
 from raysum.metrics.statistics import Interval
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.systems import count_parameters
 from raysum.tune.adoption import Adoption, adoption
@@ -169,7 +169,7 @@ def test_a_search_that_has_not_ended_cannot_be_served(tmp_path):
 def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_session):
     from ray.util.state import list_actors
 
-    from raysum.runtime.private import dashboard
+    from raysum.runtime.compat import dashboard
 
     space = betas(tmp_path, [0.4, 0.8], "  decode.alignment_when: {grid: [final, step]}\n")
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}", "examples=6"]
@@ -351,7 +351,7 @@ def gets_back_all_cpus() -> bool:
     """Whether the session has all its CPUs again soon. Ray's clean-up asks the address that workers know."""
     import ray
 
-    from raysum.runtime.private import dashboard
+    from raysum.runtime.compat import dashboard
 
     known = ray.remote(num_cpus=0)(lambda: os.environ["RAY_API_SERVER_ADDRESS"]).remote()
     assert ray.get(known) == dashboard() and "RAY_API_SERVER_ADDRESS" not in os.environ

@@ -11,7 +11,7 @@ import pytest
 from factbook_data import write_factbook, write_run
 from processes import Command
 
-from raysum.run import Run
+from raysum.runs.folder import Run
 
 DECODING = """
 about: betas

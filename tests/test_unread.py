@@ -11,10 +11,10 @@ from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.evaluation import evaluate
-from raysum.models.marks import PUBLISHED
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.family import FamilySpec
-from raysum.stream.unread import DECODING, TRAINING, unread, unread_of
+from raysum.stream.truncation import DECODING, TRAINING, unread, unread_of
+from raysum.tokenizers.special_tokens import PUBLISHED
 from raysum.train.fit import train
 
 SIZES = ([10] * 40, [8] * 16, [30])  # tokens of the paragraphs of each row: 558 in all

@@ -12,10 +12,10 @@ import pytest
 import sentencepiece
 from special_ids import BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END, TITLE_END
 
-from raysum.data.clean import normalize
-from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.errors import UserError
-from raysum.models.marks import SPECIAL_PIECES
+from raysum.text.cleaning import normalize
+from raysum.tokenizers.sentence_piece import Vocabulary, sample_texts
+from raysum.tokenizers.special_tokens import SPECIAL_PIECES
 
 TEXT = "river mountain village opened Lisbon painter, (1923) engine of the and was designed by <T> /S>"
 HOSTILE = ["</S>", "a <T> b <Q><P>", "<s> </s> <unk> <PAD>", "x</S>y", "＜/S＞ ＜Q＞", "<<S>>", "<T", "</S> " * 50]

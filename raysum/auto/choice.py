@@ -16,13 +16,13 @@ import numpy as np
 from raysum.config.loading import load_config, merge
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
-from raysum.data.tokenizer import Tokenizer
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
-from raysum.stream.kinds.base import kind_of
+from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches
-from raysum.train.brief import brief_of
+from raysum.tokenizers.tokenizer import Tokenizer
+from raysum.train.job_spec import brief_of
 
 NAME = "auto"
 
@@ -154,7 +154,7 @@ def timed_steps(
     """
     from raysum.train.engine import build_engine
     from raysum.train.group import lone_group
-    from raysum.train.report import Meter
+    from raysum.train.metrics_logger import Meter
     from raysum.train.worker import step as train_step
 
     settle(config.train.threads, neighbours=max(config.train.workers, 1))

@@ -10,7 +10,7 @@ import numpy as np
 from raysum.config.loading import load_config
 from raysum.config.sections import LoadConfig
 from raysum.data.dataset import Dataset
-from raysum.data.familiar import learn
+from raysum.decode.domain_shift import learn
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare_systems, results_folder
@@ -21,10 +21,10 @@ from raysum.evaluate.table import Evaluation
 from raysum.extract.learning import FEWEST
 from raysum.extract.summarizer import extract_settings
 from raysum.extract.trained import TrainedExtractive
-from raysum.metrics.tfidf import count_words
 from raysum.prepare.sentences import as_sentences
-from raysum.run import Run, RunResult
+from raysum.runs.folder import Run, RunResult
 from raysum.systems import extractive, extractive_names
+from raysum.text.tfidf import count_words
 from raysum.train import fit
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from raysum.auto.comparison import AutoResult, compared
 from raysum.config.loading import load_config, merge
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
-from raysum.run import Run
-from raysum.runtime.mirror import added_to, pulled
+from raysum.runs.folder import Run
+from raysum.runtime.run_sync import added_to, pulled
 from raysum.train import fit
 
 

@@ -15,9 +15,9 @@ from raysum.config.sources import SourceConfig
 from raysum.data.dataset import ROW_GROUP, Dataset
 from raysum.data.recipe import Recipe
 from raysum.data.rows import Row, table_of
-from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
-from raysum.models.marks import PUBLISHED, SPECIAL_PIECES
+from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.special_tokens import PUBLISHED, SPECIAL_PIECES
 
 _REPEATED, _SHARD = 1024, 4  # rows that are invented, and how often they come in a shard
 

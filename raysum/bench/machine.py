@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from raysum.models.kernels.int8 import int8_linear
+from raysum.runtime.compat import packed_linear
 from raysum.runtime.placement import device
-from raysum.runtime.private import packed_linear
 from raysum.runtime.processes import cores
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

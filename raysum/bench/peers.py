@@ -17,8 +17,8 @@ from raysum.bench.machine import DTYPES
 from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.importing.huggingface.configs import config_of
-from raysum.models.marks import PUBLISHED
 from raysum.runtime.placement import device
+from raysum.tokenizers.special_tokens import PUBLISHED
 
 PEERS = ("transformers", "ctranslate2")
 Way = dict[str, Any]

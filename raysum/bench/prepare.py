@@ -16,20 +16,20 @@ from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import measure
 from raysum.bench.result import BenchResult
 from raysum.config.base import Section
-from raysum.data.sentences import quick_sentence_spans
-from raysum.data.tokenizer import Tokenizer
-from raysum.data.vocabulary import Vocabulary
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
+from raysum.examples.factbook import corpus
 from raysum.metrics.word_rouge import rouge2_recalls
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.factbook import corpus
+from raysum.prepare.resume import begin
 from raysum.prepare.shards import write_shards
-from raysum.prepare.sources.find import find_sources
-from raysum.prepare.sources.record import Rejected
-from raysum.prepare.unfinished import begin
 from raysum.runtime.progress import bar
+from raysum.sources.find import find_sources
+from raysum.sources.record import Rejected
+from raysum.text.sentences import quick_sentence_spans
+from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.tokenizer import Tokenizer
 
 _WIKISUM = 1_650_000  # clusters
 _DOCUMENTS, _OF_DOCUMENT, _SUMMARY = 35, 15, 85  # of a cluster: documents, paragraphs of one; words of its summary

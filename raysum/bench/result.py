@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysum.bench.isolate import Row
 from raysum.bench.machine import Machine
-from raysum.runtime.shown import Shown
+from raysum.runtime.rendering import Shown
 
 if TYPE_CHECKING:
     from rich.console import Group

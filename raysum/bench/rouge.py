@@ -12,14 +12,14 @@ from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import measure
 from raysum.bench.result import BenchResult
 from raysum.config.base import Section
-from raysum.data.sentences import sentence_spans
 from raysum.errors import UserError
+from raysum.examples.factbook import corpus
 from raysum.metrics import rouge
-from raysum.prepare.factbook import corpus
 from raysum.prepare.pipeline import read_cluster
-from raysum.prepare.sources.find import find_sources
-from raysum.prepare.sources.record import Rejected
 from raysum.runtime.progress import bar
+from raysum.sources.find import find_sources
+from raysum.sources.record import Rejected
+from raysum.text.sentences import sentence_spans
 
 _BLOCK = 100  # pairs that are scored by one, then by the other, so that both meet the same load of the machine
 Pair = tuple[str, str]

@@ -20,7 +20,7 @@ from raysum.bench.machine import measure
 from raysum.bench.result import BenchResult
 from raysum.config.base import Section
 from raysum.errors import UserError
-from raysum.prepare.factbook import corpus
+from raysum.examples.factbook import corpus
 from raysum.runtime.local import NO_DASHBOARD
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import bar

@@ -18,14 +18,14 @@ from raysum.config.base import Section
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
-from raysum.data.tokenizer import Tokenizer
 from raysum.models.batch import move
 from raysum.runtime.placement import device
 from raysum.runtime.processes import peak_rss_mb
 from raysum.runtime.progress import bar
-from raysum.stream.kinds.base import kind_of
+from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import MicroBatch, Stream, batches, plan_of
 from raysum.stream.plan import PlanSettings
+from raysum.tokenizers.tokenizer import Tokenizer
 
 
 class StreamBench(Section):

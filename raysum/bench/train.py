@@ -24,11 +24,11 @@ from raysum.config.base import Section
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.models.batch import move
+from raysum.runtime.log_filters import hushed
 from raysum.runtime.placement import device
 from raysum.runtime.processes import peak_rss_mb
 from raysum.runtime.progress import bar
-from raysum.runtime.silence import hushed
-from raysum.stream.kinds.base import kind_of
+from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import Stream, batches
 from raysum.stream.plan import PlanSettings
 

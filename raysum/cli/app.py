@@ -13,7 +13,6 @@ import typer
 from pydantic import Field
 
 from raysum import __version__
-from raysum.board.config import BoardConfig
 from raysum.cli.checkpoints import export_checkpoint, import_checkpoint
 from raysum.cli.configs import config_app
 from raysum.cli.datasets import data_app
@@ -25,7 +24,8 @@ from raysum.config.sections import LoadConfig
 from raysum.errors import UserError, check_no_password
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
-from raysum.reproduce.config import ReproduceConfig
+from raysum.report.board.config import BoardConfig
+from raysum.research.reproduce.config import ReproduceConfig
 from raysum.runtime.remote import as_named
 from raysum.runtime.streams import open_streams
 from raysum.serve.config import ServeConfig
@@ -225,7 +225,7 @@ def board(
     settings: BoardConfig,
 ) -> None:
     """Show all runs and searches in a folder in the browser, and follow those that go on, until stopped."""
-    from raysum.board.app import board as show
+    from raysum.report.board.app import board as show
 
     show(**settings.model_dump())
 
@@ -240,7 +240,7 @@ def reproduce(
     settings: ReproduceConfig,
 ) -> Any:
     """The tables of the four papers on data=RAW, each row by a system that is trained here, into out=FOLDER."""
-    from raysum.reproduce.job import reproduce as run
+    from raysum.research.reproduce.job import reproduce as run
 
     return run(tables, **settings.model_dump())
 

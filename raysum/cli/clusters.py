@@ -9,16 +9,16 @@ from typing import Any
 
 from raysum.decode.summary import NoSummary
 from raysum.errors import UserError
-from raysum.prepare.documents.read import as_raw, parsed, read_documents
-from raysum.prepare.documents.text import Text
-from raysum.prepare.sources.fetched import placed
-from raysum.prepare.sources.find import find_sources, place
-from raysum.prepare.sources.formats import named
-from raysum.prepare.sources.jsonl import json_records
-from raysum.prepare.sources.record import LONGEST, TOO_LONG, Record, Rejected
-from raysum.prepare.sources.shape import Shape
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url
+from raysum.sources.documents.read import as_raw, parsed, read_documents
+from raysum.sources.documents.text import Text
+from raysum.sources.find import find_sources, place
+from raysum.sources.formats import named
+from raysum.sources.jsonl import json_records
+from raysum.sources.record import LONGEST, TOO_LONG, Record, Rejected
+from raysum.sources.shape import Shape
+from raysum.sources.staging import placed
 
 Given = dict[str, Any] | NoSummary
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from raysum.cli.options import verb
-from raysum.human.config import SheetsConfig
+from raysum.research.human.config import SheetsConfig
 
 human_app = typer.Typer(help="Let people judge summaries, and analyze what they found.", no_args_is_help=True)
 
@@ -19,7 +19,7 @@ def human_sheets(
     settings: SheetsConfig,
 ) -> Any:
     """Blinded sheets for judges, as CSV and as pages that work offline."""
-    from raysum.human.sheets import human_sheets as run
+    from raysum.research.human.sheets import human_sheets as run
 
     return run(evaluations, **settings.model_dump())
 
@@ -29,6 +29,6 @@ def human_analyze(
     folder: Annotated[Path, typer.Argument(help="Folder of `human sheets`, with sheets filled in.")],
 ) -> Any:
     """Scores, tests and agreement of the sheets that judges filled in."""
-    from raysum.human.analysis import human_analyze as run
+    from raysum.research.human.analysis import human_analyze as run
 
     return run(folder)

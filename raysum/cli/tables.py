@@ -10,8 +10,8 @@ from raysum.cli.options import print_result
 def list_tables(asked: bool) -> None:
     """Print the papers' tables and end, where that is ``asked``: before anything else is looked at."""
     if asked:
-        from raysum.reproduce.shown import Listed
-        from raysum.reproduce.tables import ALL, chosen
+        from raysum.research.reproduce.rendering import Listed
+        from raysum.research.reproduce.tables import ALL, chosen
 
         print_result(Listed(chosen(ALL)), "--json" in sys.argv)
         raise typer.Exit

@@ -7,8 +7,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from raysum.config.base import Count, Most, Section
 from raysum.config.sources import SourceConfig
-from raysum.models.marks import Id
 from raysum.systems import Size, Weight
+from raysum.tokenizers.special_tokens import Id
 
 # Decoding settings by the names that other toolkits have for them.
 DECODE_ALIASES = {

@@ -10,9 +10,9 @@ from rich.console import Group
 from rich.text import Text
 
 from raysum.data.dataset import Dataset
-from raysum.metrics.languages import LANGUAGE
 from raysum.runtime.grid import Grid
-from raysum.runtime.shown import Shown
+from raysum.runtime.rendering import Shown
+from raysum.text.languages import LANGUAGE
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -8,7 +8,7 @@ from typing import Any
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.runtime.progress import bar
-from raysum.runtime.shown import Shown
+from raysum.runtime.rendering import Shown
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from raysum.config.base import Section
-from raysum.data.clean import Normalization, Parting
 from raysum.errors import UserError
+from raysum.text.cleaning import Normalization, Parting
 
 Ranker = Literal["tfidf", "lexrank", "none", "learned"]
 Graph = Literal["none", "similarity", "discourse"]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysum.models.marks import PUBLISHED, Marks
+from raysum.tokenizers.special_tokens import PUBLISHED, Marks
 
 
 class Row(TypedDict, total=False):

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from raysum.data.dataset import FORMAT, MANIFEST, ROW_GROUP, VOCABULARY, Dataset, lengths_file
 from raysum.data.recipe import Recipe
 from raysum.data.rows import FORMS
-from raysum.data.tokenizer import Tokenizer
 from raysum.runtime.checksums import checksum, sealed
 from raysum.runtime.storage import write_json
+from raysum.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass

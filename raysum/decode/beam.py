@@ -12,11 +12,11 @@ from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.blocking import block_ngrams, block_recent, block_sequences, penalize_repetition
-from raysum.decode.finished import Finished, Hypothesis
-from raysum.decode.grounding.guide import Guide, Guided
+from raysum.decode.grounding.constraint import Guide, Guided
+from raysum.decode.hypotheses import Finished, Hypothesis
 from raysum.decode.scores import History, Term, length_norm
 from raysum.models.batch import Asked
-from raysum.models.marks import PUBLISHED, Marks
+from raysum.tokenizers.special_tokens import PUBLISHED, Marks
 
 Left = Callable[[int], bool]  # whether nobody waits for an example any more, by its number in the batch
 

@@ -16,11 +16,10 @@ from raysum import systems
 from raysum.config.decoding import DecodeConfig
 from raysum.config.sources import SourceConfig
 from raysum.data.rows import Row, title_of
-from raysum.data.tokenizer import Tokenizer
 from raysum.decode.beam import Left
-from raysum.decode.betas import search_betas
-from raysum.decode.finished import Hypothesis
-from raysum.decode.notes import annotated
+from raysum.decode.citations import annotated
+from raysum.decode.hypotheses import Hypothesis
+from raysum.decode.multi_beta import search_betas
 from raysum.decode.scores import shares
 from raysum.decode.summary import Alternative, Summary
 from raysum.errors import UserError
@@ -28,7 +27,8 @@ from raysum.metrics import citations
 from raysum.models.batch import Asked, Memory, move
 from raysum.models.generator import Generator
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.marks import Marks, marks_of
+from raysum.tokenizers.special_tokens import Marks, marks_of
+from raysum.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from raysum import systems
 from raysum.config.sections import LoadConfig
 from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row
-from raysum.data.tokenizer import Tokenizer
 from raysum.models.batch import move
 from raysum.models.kernels.linear import only_run
 from raysum.prepare.pipeline import sentence_row
-from raysum.restore import restore_extractor
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import restore_extractor
 from raysum.runtime.placement import device as find_device
+from raysum.tokenizers.tokenizer import Tokenizer
 
 _ALL = 10**6  # sentences
 

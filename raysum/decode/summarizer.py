@@ -9,24 +9,24 @@ from typing import Any
 from raysum.config.decoding import DecodeConfig
 from raysum.config.problems import validate
 from raysum.config.sections import LoadConfig
-from raysum.data.familiar import Familiar, doubts, figures
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
-from raysum.data.tokenizer import Tokenizer
 from raysum.decode.beam import Left
-from raysum.decode.grounding.guide import Grounding
+from raysum.decode.domain_shift import Familiar, doubts, figures
+from raysum.decode.grounding.constraint import Grounding
 from raysum.decode.searching import Searcher, citing, write_up
 from raysum.decode.summary import NoSummary, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.models.kernels.linear import only_run
 from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.pipeline import Rejected, prepare_example
-from raysum.restore import restore_generator, restore_predictor, restore_ranker
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import restore_generator, restore_predictor, restore_ranker
 from raysum.runtime.placement import device as find_device
 from raysum.runtime.processes import keep_freed_memory
 from raysum.runtime.progress import bar, say
-from raysum.stream.unread import DECODING, unread
+from raysum.stream.truncation import DECODING, unread
+from raysum.tokenizers.tokenizer import Tokenizer
 
 DTYPES = ("fp32", "bf16", "int8")
 

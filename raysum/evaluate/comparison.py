@@ -14,9 +14,9 @@ from raysum.config.problems import did_you_mean
 from raysum.errors import UserError
 from raysum.evaluate.scorers import FIGURES
 from raysum.metrics.statistics import difference_of
-from raysum.run import Run
-from raysum.runtime.mirror import pulled
+from raysum.runs.folder import Run
 from raysum.runtime.remote import is_url, shown
+from raysum.runtime.run_sync import pulled
 from raysum.runtime.storage import read_json
 from raysum.systems import extractive_names, paper_baseline_names
 

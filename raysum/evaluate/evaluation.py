@@ -15,8 +15,8 @@ from raysum.config.loading import section_of
 from raysum.config.sections import LoadConfig
 from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
-from raysum.data.familiar import SPLIT, learn
 from raysum.data.rows import Row, references
+from raysum.decode.domain_shift import SPLIT, learn
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples, usual_words
@@ -26,12 +26,12 @@ from raysum.evaluate.table import Evaluation
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
 from raysum.metrics.statistics import difference_of
-from raysum.run import Checkpoint, Run
-from raysum.runtime.mirror import added_to
+from raysum.runs.folder import Checkpoint, Run
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import is_url, local, shown
+from raysum.runtime.run_sync import added_to
 from raysum.runtime.storage import write_json, writing
-from raysum.stream.unread import DECODING, unread_of
+from raysum.stream.truncation import DECODING, unread_of
 from raysum.systems import extractive, paper_baseline_names
 
 _CHUNK = 128  # examples held in memory at once

@@ -8,9 +8,9 @@ from math import ceil
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.errors import UserError
-from raysum.metrics.tfidf import count_words
-from raysum.run import Run
-from raysum.stream.kinds.base import kind_of
+from raysum.runs.folder import Run
+from raysum.stream.collators.base import kind_of
+from raysum.text.tfidf import count_words
 
 
 def check_readable(run: Run, dataset: Dataset) -> None:

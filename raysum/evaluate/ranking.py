@@ -12,20 +12,20 @@ import pandas as pd
 
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
-from raysum.data.tokenizer import Tokenizer
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import read_examples
 from raysum.evaluate.scorers import BEST, FIGURES, means
 from raysum.evaluate.table import Evaluation
 from raysum.metrics import rouge
 from raysum.metrics.statistics import difference_of
-from raysum.metrics.tfidf import words
 from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
-from raysum.restore import restore
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import restore
 from raysum.runtime.placement import device
 from raysum.runtime.progress import bar
+from raysum.text.tfidf import words
+from raysum.tokenizers.tokenizer import Tokenizer
 
 _PROTOCOL = "ht-paper"  # HT's figures are of ROUGE-1.5.5
 _SHOWN = 5  # paragraphs of an output

@@ -8,15 +8,15 @@ from typing import Any, ClassVar, Protocol
 import pandas as pd
 
 from raysum.data.rows import Row, references
-from raysum.data.sentences import sentence_spans
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
+from raysum.examples.factbook.scorer import Factbook
 from raysum.metrics import rouge
 from raysum.metrics.citations import attention_similarity, gold_attention
 from raysum.metrics.statistics import Figure, figure_of
-from raysum.metrics.wording import wording
-from raysum.prepare.factbook.scorer import Factbook
 from raysum.teach.citing import reference_places
+from raysum.text.sentences import sentence_spans
+from raysum.text.wording import wording
 
 
 class Scorer(Protocol):

@@ -10,16 +10,16 @@ import numpy as np
 from raysum import systems
 from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.config.sections import LoadConfig
-from raysum.data.familiar import figures
 from raysum.data.rows import Row
-from raysum.data.sentences import sentence_spans
-from raysum.decode.notes import annotated
+from raysum.decode.citations import annotated
+from raysum.decode.domain_shift import figures
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.extract.summarizer import WORDS, Extractor, passages_of, take, write_up
 from raysum.extract.systems import Extractive, Source
 from raysum.prepare.sentences import as_sentences
 from raysum.runtime.progress import say
+from raysum.text.sentences import sentence_spans
 
 if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
@@ -49,7 +49,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Watched(Trained):
-    """A run of which is ``seen`` what :func:`raysum.data.familiar.learn` learns of its summaries."""
+    """A run of which is ``seen`` what :func:`raysum.decode.domain_shift.learn` learns of its summaries."""
 
     seen: list[dict[str, float]] = field(default_factory=list)
 

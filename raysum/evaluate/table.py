@@ -8,7 +8,7 @@ import pandas as pd
 
 from raysum.evaluate.scorers import FIGURES, Wording
 from raysum.metrics.statistics import Figure, figure_of
-from raysum.runtime.shown import Shown
+from raysum.runtime.rendering import Shown
 
 if TYPE_CHECKING:
     from rich.console import Group

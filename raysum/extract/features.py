@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from raysum.data.rows import Row
-from raysum.metrics.tfidf import TfIdf, words
 from raysum.prepare.ranking import centrality
+from raysum.text.tfidf import TfIdf, words
 
 # Of a sentence; of some of them, RANKED, also the rank among all sentences of the cluster (0..1).
 FEATURES = (

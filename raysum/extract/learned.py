@@ -8,15 +8,15 @@ import numpy as np
 from raysum.config.sections import LoadConfig
 from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row
-from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.extract.cues import cue_features, cues_of
 from raysum.extract.features import features
 from raysum.extract.trees import Trees
 from raysum.prepare.pipeline import sentence_row
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.checksums import damaged
 from raysum.runtime.storage import load_tensors
+from raysum.tokenizers.tokenizer import Tokenizer
 
 TABLES = ("words", "names")
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from raysum.config.sections import Config
-from raysum.data.clean import bigrams
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row, references
 from raysum.errors import UserError
@@ -18,12 +17,13 @@ from raysum.extract.cues import Cues, Worth, cue_features, cues_of
 from raysum.extract.features import features
 from raysum.extract.learned import TABLES
 from raysum.extract.trees import Trees
-from raysum.metrics.tfidf import count_words, words
 from raysum.prepare.sentences import as_sentences
-from raysum.run import Run
-from raysum.runtime.private import boosted_trees
+from raysum.runs.folder import Run
+from raysum.runtime.compat import boosted_trees
 from raysum.runtime.progress import bar, say
 from raysum.runtime.storage import append_line, writing
+from raysum.text.cleaning import bigrams
+from raysum.text.tfidf import count_words, words
 
 _COLUMNS = (
     *("id", "title", "source", "text", "document", "paragraph", "char_start", "labels"),

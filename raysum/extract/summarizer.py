@@ -14,12 +14,12 @@ from raysum.config.signatures import with_settings
 from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.extract.systems import Extractive, Source, Taken
-from raysum.metrics.tfidf import count_words
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.passages import Passage, passages
 from raysum.prepare.sentences import MOST_SENTENCES
-from raysum.prepare.sources.record import Rejected
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.sources.record import Rejected
+from raysum.text.tfidf import count_words
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from raysum.metrics.tfidf import TfIdf, words
 from raysum.prepare.ranking import best_first, centrality
+from raysum.text.tfidf import TfIdf, words
 
 _RELEVANCE = 0.7  # what a text's own weight counts in MMR (lambda); 0.3 is left for its distance from those taken
 

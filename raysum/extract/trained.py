@@ -9,7 +9,7 @@ import numpy as np
 from raysum.config.sections import LoadConfig
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.prepare.ranking import best_first
-from raysum.run import Run
+from raysum.runs.folder import Run
 
 
 class TrainedExtractive(Extractive):

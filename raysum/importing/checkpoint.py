@@ -6,16 +6,16 @@ from pathlib import Path
 from raysum import systems
 from raysum.config.loading import load_config
 from raysum.data.recipe import Recipe
-from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.importing import hiersumm, wiki_sum
 from raysum.importing.imported import Imported
 from raysum.importing.mapping import Published
 from raysum.importing.pretrained import Exported, export_pretrained, import_pretrained
-from raysum.restore import fill
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import fill
 from raysum.runtime.progress import say
 from raysum.runtime.storage import new_folder
+from raysum.tokenizers.tokenizer import Tokenizer
 
 KINDS = ("hiersumm", "wiki_sum", "huggingface")
 _PRESETS = {"F": "ht", "P": "pht", "V": "vht"}  # by the letter of the decoder

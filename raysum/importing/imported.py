@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raysum.models.marks import marks_of
-from raysum.restore import listed
-from raysum.run import RunResult
+from raysum.runs.folder import RunResult
+from raysum.runs.restore import listed
 from raysum.systems import Spec, count_parameters, parameters
+from raysum.tokenizers.special_tokens import marks_of
 
 
 def marks_around(spec: Spec) -> int:

@@ -8,19 +8,19 @@ from typing import Any
 from raysum.config.loading import apply_override, load_config, merge, section_of
 from raysum.config.sections import Config
 from raysum.data.recipe import Recipe
-from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.importing.huggingface.generation import read_decoding, save_decoding
 from raysum.importing.huggingface.loading import load, with_new
 from raysum.importing.huggingface.saving import save, save_tokenizer
 from raysum.importing.imported import Imported, marks_around
 from raysum.models.specs.family import FamilySpec
-from raysum.restore import restore
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import restore
 from raysum.runtime.progress import say
-from raysum.runtime.shown import Shown
+from raysum.runtime.rendering import Shown
 from raysum.runtime.storage import new_folder
 from raysum.systems import Spec
+from raysum.tokenizers.tokenizer import Tokenizer
 
 _LEAST = 8  # tokens of a paragraph, in a recipe
 _SETTINGS = "bart-base"  # the preset that tells how imported weights are read, trained and decoded

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from raysum.metrics.support import Passage, Said, said
-from raysum.metrics.tfidf import TfIdf, words
+from raysum.text.tfidf import TfIdf, words
 
 MOST = 3  # paragraphs cited for a sentence: more than a reader would check
 SHARE = 0.9  # of a sentence's attention that its citations need not exceed

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from raysum.metrics.names import FUNCTION_WORDS, Sources, names, word_spans
+from raysum.text.names import FUNCTION_WORDS, Sources, names, word_spans
 
 _NAME = 3  # words that a name or number counts for: it is what a reader would check
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from raysum.models.kernels.packing import scatter_padded
-from raysum.models.marks import PUBLISHED, Marks
+from raysum.tokenizers.special_tokens import PUBLISHED, Marks
 
 Keys = TypeVar("Keys", bound="SourceKeys")
 AnyMemory = TypeVar("AnyMemory", bound="Memory")

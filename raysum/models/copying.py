@@ -14,8 +14,8 @@ from raysum.models.generator import LanguageModelling
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import xavier_linear
-from raysum.models.marks import marks_of
 from raysum.models.specs.family import FamilySpec
+from raysum.tokenizers.special_tokens import marks_of
 
 _LEAST = 1e-20  # weight of words in the source: its logarithm, and the gradient of that, must be finite
 

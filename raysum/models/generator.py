@@ -22,9 +22,9 @@ from raysum.models.kernels.linear import linear
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, xavier_linear
-from raysum.models.marks import Marks, marks_of
 from raysum.models.positions import sinusoids
 from raysum.models.specs.family import TransformerSpec
+from raysum.tokenizers.special_tokens import Marks, marks_of
 
 _PART = 4096  # source tokens encoded together on a CPU when nothing is kept for backward
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysum.data.recipe import Recipe
-from raysum.prepare.sources.record import Rejected
-from raysum.prepare.sources.shape import keys_told
+from raysum.sources.record import Rejected
+from raysum.sources.shape import keys_told
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row
-    from raysum.data.tokenizer import Tokenizer
+    from raysum.tokenizers.tokenizer import Tokenizer
 
 _MOST_REFERENCES = 64  # of a cluster: each is a column of the table of lengths
 

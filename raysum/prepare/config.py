@@ -8,22 +8,12 @@ from typing import Any, get_args
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from raysum.config.base import Section
-from raysum.data.clean import Normalization
 from raysum.data.recipe import OF_PARAGRAPHS, Choices, Ranker, Recipe
-from raysum.models.marks import SPECIAL_PIECES
-from raysum.prepare.sources.record import Record
-from raysum.prepare.sources.shape import Shape
 from raysum.runtime.remote import is_url
-
-SPLITS = ("train", "valid", "test")
-_NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
-    ("valid", "val", "dev", "validation", "development"), "valid"
-)
-
-
-def split_of(name: Any) -> str | None:
-    """train, valid or test for one of their usual names, in any case; None for anything else."""
-    return _NAMES.get(str(name).strip().lower())
+from raysum.sources.record import SPLITS, Record, split_of
+from raysum.sources.shape import Shape
+from raysum.text.cleaning import Normalization
+from raysum.tokenizers.special_tokens import SPECIAL_PIECES
 
 
 class Shaped(Section):

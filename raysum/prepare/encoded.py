@@ -10,16 +10,16 @@ import numpy as np
 
 from raysum.data.recipe import Recipe
 from raysum.data.rows import title_tokens
-from raysum.metrics.tfidf import words
-from raysum.models.marks import PUBLISHED
 from raysum.prepare.cluster import columns_of, read_cluster
-from raysum.prepare.figures import bigram_counts, language_counts
+from raysum.prepare.corpus_stats import bigram_counts, language_counts
 from raysum.prepare.graphs import NO_EDGES, Edges
-from raysum.prepare.sources.record import Rejected
+from raysum.sources.record import Rejected
+from raysum.text.tfidf import words
+from raysum.tokenizers.special_tokens import PUBLISHED
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row
-    from raysum.data.tokenizer import Tokenizer
+    from raysum.tokenizers.tokenizer import Tokenizer
 
 IDS = "paragraph_ids"
 _GRAPHS = {"similarity": ("sim_graph", "topic_graph"), "discourse": ("discourse_graph",)}

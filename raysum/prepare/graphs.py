@@ -11,8 +11,8 @@ from itertools import chain, combinations, groupby
 
 import numpy as np
 
-from raysum.data.sentences import quick_sentence_spans
-from raysum.metrics.tfidf import TfIdf, words
+from raysum.text.sentences import quick_sentence_spans
+from raysum.text.tfidf import TfIdf, words
 
 Edges = tuple[np.ndarray, np.ndarray, np.ndarray]
 NO_EDGES: Edges = (np.empty(0, np.int16), np.empty(0, np.int16), np.empty(0, np.float32))

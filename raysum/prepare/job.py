@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any
 from raysum import __version__
 from raysum.config.loading import section_of
 from raysum.config.signatures import with_settings
-from raysum.data.clean import Normalization, normalize
 from raysum.data.dataset import REJECTED, VOCABULARY, Dataset
 from raysum.data.recipe import read_recipe
-from raysum.data.tokenizer import Tokenizer
-from raysum.data.vocabulary import Vocabulary, sample_texts
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.models.specs.bert import BertSpec
@@ -24,21 +21,24 @@ from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.encoded import IDS
 from raysum.prepare.pipeline import Paragraph, paragraphs_of
-from raysum.prepare.published import is_made, making, publish
 from raysum.prepare.repeated import boilerplate, mark
+from raysum.prepare.resume import begin, goes_on, is_begun, job_of
 from raysum.prepare.shards import size_of, write_shards
-from raysum.prepare.sources.find import RawSource, find_sources
-from raysum.prepare.sources.pairs import unpaired
-from raysum.prepare.sources.record import Record, Rejected
-from raysum.prepare.sources.shape import Shape
-from raysum.prepare.unfinished import begin, goes_on, is_begun, job_of
-from raysum.run import Run
-from raysum.runtime.lease import leased
+from raysum.prepare.upload import is_made, making, publish
+from raysum.runs.folder import Run
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import local
+from raysum.runtime.remote_lock import leased
+from raysum.runtime.rendering import Shown
 from raysum.runtime.session import optional_session
-from raysum.runtime.shown import Shown
 from raysum.runtime.storage import new_folder
+from raysum.sources.find import RawSource, find_sources
+from raysum.sources.pairs import unpaired
+from raysum.sources.record import Record, Rejected
+from raysum.sources.shape import Shape
+from raysum.text.cleaning import Normalization, normalize
+from raysum.tokenizers.sentence_piece import Vocabulary, sample_texts
+from raysum.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tqdm import tqdm

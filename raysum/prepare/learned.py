@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysum.data.clean import Normalization, normalize
+from raysum.data.dataset import RANKER
 from raysum.data.recipe import Recipe
-from raysum.data.tokenizer import Tokenizer
 from raysum.models.batch import Source
 from raysum.models.systems.ranker import Titles
 from raysum.prepare.sentences import head
-from raysum.restore import fill, restore_ranker
-from raysum.run import RANKER, Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import fill, restore_ranker
 from raysum.runtime.checksums import damaged
 from raysum.runtime.placement import device
 from raysum.runtime.storage import open_tensors
 from raysum.systems import build, spec_class
+from raysum.text.cleaning import Normalization, normalize
+from raysum.tokenizers.tokenizer import Tokenizer
 
 _AT_ONCE = 512  # paragraphs, to bound the memory
 _TOLD = "ranker"  # what the file tells besides weights: one key, as the order of several is not always the same

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from math import ceil
 
-from raysum.data.sentences import quick_sentence_spans
+from raysum.text.sentences import quick_sentence_spans
 
 Unit = tuple[int, int, int]  # start, end, tokens
 Count = Callable[[list[str]], list[int]]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from raysum.data.clean import paragraph_spans
-from raysum.data.sentences import ends_as_sentence, quick_sentence_spans
-from raysum.metrics.tfidf import count_words
 from raysum.prepare.cluster import Cluster
+from raysum.text.cleaning import paragraph_spans
+from raysum.text.sentences import ends_as_sentence, quick_sentence_spans
+from raysum.text.tfidf import count_words
 
 _FENCE = re.compile(r"```|~~~")
 _MARKER = re.compile(r"(?:[-*+•–>]|\d{1,3}[.)])\s+")  # of a list's item

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from raysum.data.clean import Parting, bigrams, is_clone, normalize, on_one_line, paragraph_spans, pieces
 from raysum.data.recipe import Recipe
-from raysum.metrics.tfidf import words
 from raysum.prepare.cluster import Cluster, columns_of, read_cluster
+from raysum.prepare.corpus_stats import bigram_counts, language_counts
 from raysum.prepare.encoded import IDS, decoded, encoded_row
-from raysum.prepare.figures import bigram_counts, language_counts
 from raysum.prepare.graphs import NO_EDGES, discourse_graph, similarity_graph
 from raysum.prepare.long_paragraphs import cut_at_spaces, split_spans
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.prepare.repeated import mark, near_duplicates
 from raysum.prepare.sentences import extraction_row, pretraining_rows
-from raysum.prepare.sources.record import Rejected
+from raysum.sources.record import Rejected
+from raysum.text.cleaning import Parting, bigrams, is_clone, normalize, on_one_line, paragraph_spans, pieces
+from raysum.text.tfidf import words
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row
-    from raysum.data.tokenizer import Tokenizer
     from raysum.prepare.learned import LearnedRanker
+    from raysum.tokenizers.tokenizer import Tokenizer
 
 _LARGE = 1 << 20  # characters of a cluster from which on it is worth the time to save memory
 # Characters of a paragraph that are cut into sentences: more than its tokens can be of. A text that is encoded at once

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from raysum.data.recipe import Ranker
-from raysum.metrics.tfidf import TfIdf, words
+from raysum.text.tfidf import TfIdf, words
 
 _TELEPORT = 0.15  # chance of a jump to any paragraph; Erkan and Radev (2004) take 0.1 to 0.2
 _TOLERANCE = 1e-8  # summed change of the scores at which the power iteration ends

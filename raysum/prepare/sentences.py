@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysum.data.clean import normalize, pieces
 from raysum.metrics.labels import greedy_labels
-from raysum.metrics.tfidf import count_words, words
 from raysum.prepare.cluster import Cluster, columns_of
-from raysum.prepare.figures import language_counts
+from raysum.prepare.corpus_stats import language_counts
 from raysum.prepare.passages import Passage, passages
-from raysum.prepare.sources.record import Rejected
+from raysum.sources.record import Rejected
+from raysum.text.cleaning import normalize, pieces
+from raysum.text.tfidf import count_words, words
 
 if TYPE_CHECKING:
     from raysum.data.recipe import Recipe
     from raysum.data.rows import Row
-    from raysum.data.tokenizer import Tokenizer
+    from raysum.tokenizers.tokenizer import Tokenizer
 
 MOST_SENTENCES = 2000  # of a cluster to extract from, the first so many
 _DOCUMENT = 30  # sentences of a row to pre-train on, at most (HIBERT, section 4.1)

@@ -24,17 +24,17 @@ from raysum.data.dataset import REJECTED, ROW_GROUP, VOCABULARY
 from raysum.data.rows import Row, table_of
 from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
-from raysum.prepare.config import SPLITS, PrepareConfig
-from raysum.prepare.figures import teacher_counts
+from raysum.prepare.config import PrepareConfig
+from raysum.prepare.corpus_stats import teacher_counts
 from raysum.prepare.pipeline import prepare_rows
+from raysum.prepare.resume import Part, end, note, recall
 from raysum.prepare.sentences import MOST_SENTENCES
-from raysum.prepare.sources.find import RawSource
-from raysum.prepare.sources.record import Record, Rejected
-from raysum.prepare.unfinished import Part, end, note, recall
+from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.placement import share
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import bar, say
-from raysum.runtime.silence import quiet_data
+from raysum.sources.find import RawSource
+from raysum.sources.record import SPLITS, Record, Rejected
 
 if TYPE_CHECKING:
     from raysum.prepare.learned import LearnedRanker

@@ -13,9 +13,9 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from raysum.data.dataset import MANIFEST, Dataset
 from raysum.decode.summary import Sentence
 from raysum.errors import UserError
-from raysum.run import Run
-from raysum.runtime.mirror import pulled
+from raysum.runs.folder import Run
 from raysum.runtime.progress import say
+from raysum.runtime.run_sync import pulled
 from raysum.runtime.storage import read_json, read_lines
 from raysum.systems import count_parameters
 from raysum.tune.record import Figures, Number, Searched, is_finite, read_search

@@ -8,7 +8,7 @@ from typing import Any
 
 from raysum.report.gather import Gathered, gather
 from raysum.report.page import page
-from raysum.runtime.shown import Shown
+from raysum.runtime.rendering import Shown
 from raysum.runtime.storage import write_page
 
 

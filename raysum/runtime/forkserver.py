@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+from raysum.runtime.compat import no_ids_drawn, search_path
 from raysum.runtime.forkclient import end_with
-from raysum.runtime.private import no_ids_drawn, search_path
 from raysum.runtime.private_folder import PrivateFolder
 
 # What workers load, first without Ray and then of it.

@@ -17,17 +17,17 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.private import (
+from raysum.runtime.compat import (
     loopback_only,
     no_sigterm_handler,
     own_groups,
     same_modules,
     stop_half_started,
 )
+from raysum.runtime.log_filters import muted
 from raysum.runtime.private_folder import PrivateFolder
 from raysum.runtime.processes import cores, environment
 from raysum.runtime.progress import say
-from raysum.runtime.silence import muted
 
 NO_DASHBOARD = "RAYSUM_NO_DASHBOARD"  # set in the environment: Ray is started without its dashboard
 _OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raysum.runtime.silence import quiet_training
+from raysum.runtime.log_filters import quiet_training
 
 _Result = TypeVar("_Result")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)

@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
+from raysum.runtime.compat import same_modules
 from raysum.runtime.local import NotStartedError, check_temporary, reason, signals_held, start_local, stop_local
-from raysum.runtime.private import same_modules
+from raysum.runtime.log_filters import quiet_ray
 from raysum.runtime.progress import say
-from raysum.runtime.silence import quiet_ray
 
 # Ray reads these when it is imported or started. Workers inherit them.
 _ENVIRONMENT = {

@@ -16,11 +16,11 @@ from raysum.config.problems import validate
 from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, extract_settings, extracts
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.address import listening, url_of
+from raysum.runtime.log_filters import muted
 from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
-from raysum.runtime.silence import muted
 from raysum.serve.config import ServeConfig
 from raysum.serve.extracts import AT_ONCE
 from raysum.serve.schema import Health

@@ -1,7 +1,7 @@
 """The gRPC port that Ray Serve opens in each replica: at the address of its node only, and not without a token."""
 
 from raysum.errors import UserError
-from raysum.runtime.private import requires_token, serve_grpc_at
+from raysum.runtime.compat import requires_token, serve_grpc_at
 from raysum.serve.guard import LOCAL
 
 

@@ -16,7 +16,7 @@ from raysum.config.sources import SourceConfig
 from raysum.data.dataset import MANIFEST, Dataset, located
 from raysum.data.rows import OTHER_TARGETS, read_group, table_rows, with_reference
 from raysum.errors import UserError
-from raysum.stream.kinds.base import Arrays, Kind, digest
+from raysum.stream.collators.base import Arrays, Kind, digest
 from raysum.stream.mixing import Mix
 from raysum.stream.plan import Plan, PlanSettings
 

@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from raysum.data.sentences import sentence_spans
 from raysum.errors import UserError
 from raysum.teach.answers import Answer, Answers
-from raysum.teach.briefs import Brief, Task
 from raysum.teach.budget import Budget, Spent
 from raysum.teach.config import TeachConfig
+from raysum.teach.log_relay import tell
+from raysum.teach.prompts import Brief, Task
+from raysum.teach.rejects import Tally
 from raysum.teach.server import Server, Stopped, Unanswered
-from raysum.teach.telling import tell
-from raysum.teach.useless import Tally
+from raysum.text.sentences import sentence_spans
 
 
 @dataclass

@@ -6,9 +6,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import Field, model_validator
 
-from raysum.data.clean import Parting
 from raysum.errors import UserError
 from raysum.prepare.config import Shaped
+from raysum.text.cleaning import Parting
 
 KEY = "RAYSUM_TEACHER_KEY"
 _ASKED = "/chat/completions"

@@ -19,20 +19,20 @@ from typing import Any
 from raysum.config.loading import section_of
 from raysum.config.signatures import with_settings
 from raysum.errors import UserError
-from raysum.prepare.sources.find import RawSource, find_sources
 from raysum.runtime.lock import held
+from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import local
 from raysum.runtime.session import optional_session
-from raysum.runtime.silence import quiet_data
 from raysum.runtime.storage import check_here
+from raysum.sources.find import RawSource, find_sources
 from raysum.teach.answers import Answer, Answers, answers_in
 from raysum.teach.asking import Asker, Outcome, ask_here, kept_of
-from raysum.teach.briefs import Brief, Item, Prompts, Task, brief_of, items
 from raysum.teach.config import TeachConfig, api_key
-from raysum.teach.earlier import Earlier
-from raysum.teach.telling import relayed
-from raysum.teach.useless import Tally
+from raysum.teach.log_relay import relayed
+from raysum.teach.previous_answers import Earlier
+from raysum.teach.prompts import Brief, Item, Prompts, Task, brief_of, items
+from raysum.teach.rejects import Tally
 from raysum.teach.written import TeachResult, aside, write
 
 _SMALL = 8 << 20  # bytes of text: this process reads and ranks them while the teacher answers, in less than Ray's start

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from raysum.data.dataset import REJECTED
-from raysum.prepare.sources.find import RawSource
-from raysum.runtime.shown import Shown
+from raysum.runtime.rendering import Shown
 from raysum.runtime.storage import writing
+from raysum.sources.find import RawSource
 from raysum.teach.answers import Answer, Answers
 from raysum.teach.asking import sentences_of
-from raysum.teach.briefs import Item, Task, brief_of, is_cut, items
 from raysum.teach.citing import CITATIONS, citations_of
 from raysum.teach.config import TeachConfig
+from raysum.teach.prompts import Item, Task, brief_of, is_cut, items
+from raysum.teach.rejects import helps, problem_of
 from raysum.teach.server import NO_ANSWER
-from raysum.teach.useless import helps, problem_of
 
 _UNREAD = "no JSON in the answer that names a paragraph"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
-from raysum.run import Checkpoint, Run, fill_checkpoint
+from raysum.runs.folder import Checkpoint, Run, fill_checkpoint
 from raysum.runtime.checksums import damaged
-from raysum.runtime.private import full_precision_copies
+from raysum.runtime.compat import full_precision_copies
 from raysum.runtime.progress import say
 from raysum.runtime.remote import url_of
 

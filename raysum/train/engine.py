@@ -12,10 +12,10 @@ from raysum.config.sections import OptimConfig
 from raysum.errors import UserError
 from raysum.models.adapters import adapt, is_adapter
 from raysum.models.recomputing import recompute_layers
-from raysum.run import Checkpoint
-from raysum.runtime.private import load_deepspeed
+from raysum.runs.folder import Checkpoint
+from raysum.runtime.compat import load_deepspeed
 from raysum.train import checkpoints
-from raysum.train.brief import Brief
+from raysum.train.job_spec import Brief
 from raysum.train.optim import engine_config
 
 

@@ -10,23 +10,23 @@ from raysum.config.loading import load_config, pairs, presets
 from raysum.config.sections import Config
 from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
-from raysum.data.familiar import learn
-from raysum.data.tokenizer import Tokenizer
+from raysum.decode.domain_shift import learn
 from raysum.errors import UserError
-from raysum.run import Checkpoint, Run, RunResult
+from raysum.runs.folder import Checkpoint, Run, RunResult
 from raysum.runtime.lock import LOCK, held
-from raysum.runtime.mirror import written
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
+from raysum.runtime.run_sync import written
 from raysum.runtime.session import make_ready
 from raysum.runtime.storage import check_own, check_vacant, writing
 from raysum.stream.loader import Stream, batches
-from raysum.stream.unread import TRAINING, unread_of
+from raysum.stream.truncation import TRAINING, unread_of
+from raysum.tokenizers.tokenizer import Tokenizer
 from raysum.train import checkpoints
-from raysum.train.brief import Brief, brief_of, overlong
-from raysum.train.follow import followed
-from raysum.train.on_ray import train_on_ray
+from raysum.train.job_spec import Brief, brief_of, overlong
 from raysum.train.optim import check_engine_config, check_start, unfit
+from raysum.train.progress_bar import followed
+from raysum.train.ray_trainer import train_on_ray
 
 _AUTO = "auto"
 _OF_MODELS = ("config.yaml", "config.json")  # in folders of runs, and of published models
@@ -78,7 +78,7 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
             check_vacant(run.path)  # what another put there is not trained over
         run = fit(config)
         if config.model.summarizes and config.data and (newest := run.latest()):
-            from raysum.decode.rehearsal import rehearse  # loads torch
+            from raysum.decode.calibration import rehearse  # loads torch
 
             seconds = _REHEARSAL * newest.state.get("seconds", 0)
             rehearse(run, Dataset.open(config.data), min(seconds, _LONGEST_REHEARSAL))
@@ -200,7 +200,7 @@ def _learned(run: Run, config: Config, dataset: Dataset) -> Run:
     if config.model.summarizes:
         learn(run, dataset)
     if config.model.extracts and dataset.kind == "extraction":
-        from raysum.train.best_k import choose_length
+        from raysum.train.summary_length import choose_length
 
         choose_length(run, dataset)
     return run
@@ -251,7 +251,7 @@ def is_untrained(run: Run) -> bool:
 
 def _train_here(brief: Brief) -> None:
     from raysum.train.group import lone_group
-    from raysum.train.report import Reporter
+    from raysum.train.metrics_logger import Reporter
     from raysum.train.worker import work
 
     settle(brief.config.train.threads, neighbours=1)

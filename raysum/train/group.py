@@ -9,7 +9,7 @@ import psutil
 import torch
 from torch import distributed
 
-from raysum.runtime.private import leave_process_group
+from raysum.runtime.compat import leave_process_group
 from raysum.runtime.processes import environment
 
 

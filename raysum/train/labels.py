@@ -18,23 +18,23 @@ from raysum.config.problems import validate
 from raysum.config.sections import Config, TrainConfig
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
 from raysum.data.rows import table_of
-from raysum.data.tokenizer import Tokenizer
 from raysum.data.writer import DatasetWriter
 from raysum.decode.scores import shares
 from raysum.errors import UserError
 from raysum.models.batch import Batch, move
 from raysum.models.generator import Generator
-from raysum.models.marks import marks_of
-from raysum.restore import restore
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runs.restore import restore
 from raysum.runtime.placement import device, share
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import bar
 from raysum.runtime.session import ray_session
 from raysum.runtime.storage import new_folder
-from raysum.stream.kinds.base import kind_of
+from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import Stream, read_rows, rows_with_targets
 from raysum.stream.plan import PlanSettings, cut
+from raysum.tokenizers.special_tokens import marks_of
+from raysum.tokenizers.tokenizer import Tokenizer
 
 
 def labelled(config: Config) -> tuple[Dataset, Config]:

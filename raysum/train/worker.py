@@ -8,14 +8,14 @@ import torch
 from torch import distributed
 
 from raysum.models.batch import move
-from raysum.run import Checkpoint
-from raysum.runtime.mirror import push_so_far
+from raysum.runs.folder import Checkpoint
+from raysum.runtime.run_sync import push_so_far
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
-from raysum.train.brief import Brief
 from raysum.train.engine import HookOrder, build_engine, gradient_norm
+from raysum.train.job_spec import Brief
+from raysum.train.metrics_logger import Meter, Reporter
 from raysum.train.optim import precision, rates
-from raysum.train.report import Meter, Reporter
 
 
 def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:

@@ -17,7 +17,7 @@ from raysum.config.loading import parse_yaml, read_text
 from raysum.config.problems import validate
 from raysum.errors import UserError
 from raysum.evaluate.scorers import FIGURES
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.storage import append_line, read_json, read_lines
 from raysum.tune.results import Trial, ranked

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
 from raysum.metrics.statistics import Figure
-from raysum.run import Run
-from raysum.runtime.shown import Shown
+from raysum.runs.folder import Run
+from raysum.runtime.rendering import Shown
 from raysum.tune.adoption import Adoption
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label

@@ -11,19 +11,19 @@ from raysum.config.loading import merge, pairs, parse_yaml, read_text
 from raysum.config.sections import Config
 from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
-from raysum.data.tokenizer import Tokenizer
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
-from raysum.run import Run
+from raysum.runs.folder import Run
+from raysum.runtime.compat import dashboard
 from raysum.runtime.lock import LOCK, held
-from raysum.runtime.mirror import added_to, written
 from raysum.runtime.placement import Capacity
-from raysum.runtime.private import dashboard
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
 from raysum.runtime.remote import local
+from raysum.runtime.run_sync import added_to, written
 from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
+from raysum.tokenizers.tokenizer import Tokenizer
 from raysum.tune.adoption import Adoption, adoption
 from raysum.tune.live import paged
 from raysum.tune.plots import plot

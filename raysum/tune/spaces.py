@@ -16,7 +16,7 @@ from raysum.config.decoding import DecodeConfig
 from raysum.config.problems import validate
 from raysum.config.sections import Config
 from raysum.errors import UserError
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.systems import count_parameters
 from raysum.tune.schema import SpaceConfig
 

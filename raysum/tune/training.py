@@ -15,7 +15,7 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from ray.tune.schedulers import PopulationBasedTraining
 from ray.tune.search.sample import Domain
 
-from raysum.run import Run
+from raysum.runs.folder import Run
 from raysum.runtime.storage import read_json, write_json
 from raysum.systems import count_parameters
 from raysum.tune.schema import Values

@@ -16,9 +16,9 @@ from ray.tune.search.optuna import OptunaSearch
 from ray.util.metrics import Gauge
 
 from raysum.errors import UserError
+from raysum.runtime.log_filters import muted
 from raysum.runtime.placement import share
 from raysum.runtime.progress import bar, say
-from raysum.runtime.silence import muted
 from raysum.tune.decoding import decode_trial, shared_decoder
 from raysum.tune.record import Record, figures
 from raysum.tune.results import Trial

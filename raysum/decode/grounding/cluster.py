@@ -33,9 +33,9 @@ from raysum.decode.grounding.contexts import (
     WORD,
 )
 from raysum.decode.grounding.pieces import KNOWN, Pieces, spelled
-from raysum.metrics.names import OPENERS
-from raysum.metrics.tokens import UNITS, Token, is_letter, is_number, runs
-from raysum.metrics.tokens import WORD as A_WORD
+from raysum.text.names import OPENERS
+from raysum.text.tokens import UNITS, Token, is_letter, is_number, runs
+from raysum.text.tokens import WORD as A_WORD
 
 _NAME_TOKENS = 8
 # What nodes are in; each node is such a letter and what is spelled so far.

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from raysum.metrics.tokens import DASHES, JOINTS, SYMBOLS, UNITS, is_letter, is_name, is_number
+from raysum.text.tokens import DASHES, JOINTS, SYMBOLS, UNITS, is_letter, is_name, is_number
 
 NUMBERS, NAMES, ALL = "numbers", "names", "all"
 _UNSPACED = re.compile("[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")

@@ -9,9 +9,9 @@ from itertools import takewhile
 
 import numpy as np
 
-from raysum.data.tokenizer import Tokenizer
 from raysum.decode.grounding.contexts import CONTEXTS, INSIDE, WORD, Signs
-from raysum.metrics.tokens import SIGNS, SYMBOLS, is_letter
+from raysum.text.tokens import SIGNS, SYMBOLS, is_letter
+from raysum.tokenizers.tokenizer import Tokenizer
 
 KNOWN = 2**15  # words of which is kept what is found out; most words recur from cluster to cluster
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from raysum.config.decoding import DecodeConfig
-from raysum.data.published_tokenizer import Files
 from raysum.errors import UserError
 from raysum.models.specs.family import FamilySpec
+from raysum.tokenizers.published import Files
 
 _FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 _SEARCH = ("num_beams", "length_penalty", "no_repeat_ngram_size", "early_stopping", "repetition_penalty",

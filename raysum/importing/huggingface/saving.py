@@ -6,8 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-from raysum.data.tokenizer import Tokenizer
-from raysum.data.vocabulary import Vocabulary
 from raysum.errors import UserError
 from raysum.importing.huggingface.configs import config_of
 from raysum.importing.huggingface.embeddings import HEAD, SHARED, SOURCE, TARGET
@@ -15,6 +13,8 @@ from raysum.importing.huggingface.loading import KINDS, parts_of
 from raysum.importing.mapping import names
 from raysum.models.specs.family import FamilySpec
 from raysum.runtime.storage import save_tensors
+from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.tokenizer import Tokenizer
 
 # What is 0 as long as a layer of ours does what the published one does, or nothing.
 _HEARD = {

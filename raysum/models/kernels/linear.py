@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysum.models.kernels.int8 import check_int8, int8_linear
-from raysum.runtime.private import onednn_linear, packed_linear
+from raysum.runtime.compat import onednn_linear, packed_linear
 
 _LEAST_LAID_OUT = 1 << 16  # numbers of a matrix from which laying it out pays
 _LEAST_MATRIX = 1 << 18  # numbers of a matrix from which oneDNN pays with gradients: 1.0 to 1.3 times as fast

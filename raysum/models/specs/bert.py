@@ -28,7 +28,7 @@ class BertSpec(Spec):
 
     MODEL: ClassVar = "raysum.models.systems.bert:Bert"
     OBJECTIVE: ClassVar = "raysum.models.systems.hibert:Labelling"
-    KIND: ClassVar = "raysum.stream.kinds.sentences:Blocks"
+    KIND: ClassVar = "raysum.stream.collators.sentences:Blocks"
     PIECES: ClassVar = "WordPiece"
     extracts: ClassVar = True
 

@@ -4,16 +4,16 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from raysum.models.marks import PUBLISHED, Marks
 from raysum.models.specs.backbone import Backbone
 from raysum.systems import Size, Spec
+from raysum.tokenizers.special_tokens import PUBLISHED, Marks
 
 
 class TransformerSpec(Spec):
     """What all summarizing Transformers have."""
 
     OBJECTIVE: ClassVar = "raysum.models.generator:LanguageModelling"
-    KIND: ClassVar = "raysum.stream.kinds.summarization:Summarization"
+    KIND: ClassVar = "raysum.stream.collators.summarization:Summarization"
     summarizes: ClassVar = True
     attends_to_paragraphs: ClassVar = True
 

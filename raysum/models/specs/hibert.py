@@ -16,7 +16,7 @@ class HibertSpec(TransformerSpec):
 
     MODEL: ClassVar = "raysum.models.systems.hibert:Hibert"
     OBJECTIVE: ClassVar = "raysum.models.systems.hibert:objective"
-    KIND: ClassVar = "raysum.stream.kinds.sentences:Sentences"
+    KIND: ClassVar = "raysum.stream.collators.sentences:Sentences"
     summarizes: ClassVar = False
     attends_to_paragraphs: ClassVar = False
 

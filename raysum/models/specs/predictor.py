@@ -12,7 +12,7 @@ class PredictorSpec(Spec):
 
     MODEL: ClassVar = "raysum.models.systems.predictor:AttentionPredictor"
     OBJECTIVE: ClassVar = "raysum.models.systems.predictor:AttentionPrediction"
-    KIND: ClassVar = "raysum.stream.kinds.alignment:Alignment"
+    KIND: ClassVar = "raysum.stream.collators.alignment:Alignment"
     predicts_attention: ClassVar = True
     norm: ClassVar = "post"
     attention_dropout: ClassVar = 0.0  # the published code drops out sub-layer outputs only

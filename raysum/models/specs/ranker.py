@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from raysum.models.marks import PUBLISHED, Marks
 from raysum.systems import Size, Spec
+from raysum.tokenizers.special_tokens import PUBLISHED, Marks
 
 
 class RankerSpec(Spec):
@@ -13,8 +13,8 @@ class RankerSpec(Spec):
 
     MODEL: ClassVar = "raysum.models.systems.ranker:Ranker"
     OBJECTIVE: ClassVar = "raysum.models.systems.ranker:ParagraphRanking"
-    KIND: ClassVar = "raysum.stream.kinds.ranking:Ranking"
-    SCORER: ClassVar = "raysum.decode.ranked:RankerScorer"
+    KIND: ClassVar = "raysum.stream.collators.ranking:Ranking"
+    SCORER: ClassVar = "raysum.decode.ranker_scorer:RankerScorer"
     ranks: ClassVar = True
 
     system: Literal["ranker"] = "ranker"

@@ -1,0 +1,117 @@
+"""Searches of the same examples side by side: while they agree, the model runs once for all of them.
+
+Several betas of attention alignment make such searches. The source is encoded once; a step of the model is computed
+once for all searches of an example whose beams are the same so far, and they part where their beams do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raysum.config.decoding import DecodeConfig
+from raysum.decode.beam import Left, StepModel, StepState, search
+from raysum.decode.grounding.constraint import Guide
+from raysum.decode.hypotheses import Hypothesis
+from raysum.decode.scores import terms
+from raysum.models.batch import Asked
+from raysum.tokenizers.special_tokens import PUBLISHED, Marks
+
+
+def search_betas(
+    model: StepModel,
+    memory: Any,
+    settings: DecodeConfig,
+    betas: Sequence[float],
+    predicted: Tensor | None = None,
+    extracted: Tensor | None = None,
+    *,
+    marks: Marks = PUBLISHED,
+    exempt: Sequence[int] = (),
+    left: Left | None = None,
+    prompt: Tensor | None = None,
+    guide: Guide | None = None,
+    source: Tensor | None = None,
+) -> list[list[list[Hypothesis]]]:
+    """For each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` would find with this beta.
+
+    ``predicted`` [B, M] is the predicted attention, None where all betas are 0; ``extracted`` [B, M] the extractive
+    probabilities, None where ``settings`` ask for none. ``marks``,
+    ``exempt``, ``prompt``, ``guide``, ``left`` and ``source`` are those of :func:`search`.
+    """
+    number = len(betas)
+    options: dict[str, Any] = {"marks": marks, "exempt": exempt}
+    if number == 1 or settings.alignment_when == "final":
+        strongest = terms(settings, memory, predicted, extracted, max(betas))  # steers and watches as any of them
+        own: dict[str, Any] = {"prompt": prompt, "guide": guide, "left": left, "source": source}
+        found = search(model, memory, settings, strongest, **options, **own)
+        ranked = [found.best(settings.n_best, terms(settings, memory, predicted, extracted, beta)) for beta in betas]
+        return [list(example) for example in zip(*ranked, strict=True)]
+    searches = Searches(model, memory, number)
+    predicted, extracted, prompt, source = (
+        None if each is None else each.repeat_interleave(number, 0) for each in (predicted, extracted, prompt, source)
+    )
+    guide = None if guide is None else guide.repeat(number)
+    mask = memory.paragraph_mask
+    each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
+    chosen = terms(settings, searches, predicted, extracted, each_beta)
+    each_left = None if left is None else lambda place: left(place // number)
+    own = {"prompt": prompt, "guide": guide, "left": each_left, "source": source}
+    found = search(searches, searches, settings, chosen, **options, **own)
+    best = found.best(settings.n_best, chosen)
+    return [best[start : start + number] for start in range(0, len(best), number)]
+
+
+@dataclass
+class _State:
+    """The model's state has one row of beams for each group; search n belongs to ``group[n]``."""
+
+    shared: Any
+    groups: int
+    group: Tensor  # [N]
+    parent: Tensor  # [N, R] where the beams of each search come from, in its group
+
+    def reorder(self, parent: Tensor) -> None:
+        self.parent = parent
+
+    def keep(self, examples: Tensor) -> None:
+        self.group, self.parent = self.group[examples], self.parent[examples]
+
+
+@dataclass(frozen=True)
+class Searches:
+    """``number`` searches of each example, one after the other: their memory, and the StepModel over it."""
+
+    model: StepModel  # of the examples
+    memory: Any  # of the examples
+    number: int
+
+    @property
+    def paragraph_mask(self) -> Tensor:
+        return self.memory.paragraph_mask.repeat_interleave(self.number, 0)
+
+    @property
+    def token_mask(self) -> Tensor:
+        return self.memory.token_mask.repeat_interleave(self.number, 0)
+
+    def start(self, memory: Any, beams: int) -> StepState:
+        mask = self.memory.paragraph_mask
+        group = torch.arange(len(mask), device=mask.device).repeat_interleave(self.number)
+        parent = torch.arange(beams, device=mask.device).expand(len(group), -1)
+        return _State(self.model.start(self.memory, beams), len(mask), group, parent)
+
+    def step(self, tokens: Tensor, state: _State, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
+        beams = state.parent.shape[1]
+        tokens = tokens.view(-1, beams)
+        alike = torch.cat((state.group[:, None], state.parent, tokens), 1)
+        found, group = torch.unique(alike, dim=0, return_inverse=True)
+        former, parent, newest = found[:, 0], found[:, 1 : beams + 1], found[:, beams + 1 :]
+        if not torch.equal(former, torch.arange(state.groups, device=former.device)):
+            state.shared.keep(former)
+        state.shared.reorder(parent)
+        state.groups, state.group = len(found), group
+        logits, weights = self.model.step(newest.flatten(), state.shared, attention=attention)
+        rows = (group[:, None] * beams + torch.arange(beams, device=group.device)).flatten()  # [N * R] among [G * R]
+        return logits.index_select(0, rows), None if weights is None else weights.index_select(0, rows)

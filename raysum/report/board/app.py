@@ -1,0 +1,93 @@
+"""`raysum board`: the runs and searches of a folder in a browser, read anew for each look, until stopped."""
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysum.config.loading import section_of
+from raysum.errors import UserError
+from raysum.pages import parts
+from raysum.pages.document import document
+from raysum.report.board.config import BoardConfig
+from raysum.runtime.address import listening, url_of
+from raysum.runtime.progress import say
+from raysum.runtime.storage import check_here
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def board(folder: str, **settings: Any) -> None:
+    """Show what is in ``folder`` at ``http://host:port`` until SIGINT or SIGTERM; ``settings`` are of BoardConfig.
+
+    Raises UserError where there is no such folder, or the address cannot be had.
+    """
+    config = section_of(BoardConfig, {**settings, "folder": folder})
+    path = Path(config.folder).expanduser().absolute()
+    check_here(path)
+    if not path.is_dir():
+        raise UserError(f"no folder {folder}; name the one that your runs and searches are in")
+    with listening(config.host, config.port) as listener:
+        import uvicorn
+
+        from raysum.serve.guard import LOCAL
+
+        api = build_api(path, config.host in LOCAL)
+        say(f"runs and searches in {folder}: {url_of(config.host, listener.getsockname()[1])}")
+        if config.host not in LOCAL:
+            say(f"warning: whoever reaches {config.host} can see them; 127.0.0.1 keeps it to this machine")
+        say("Ctrl-C stops it")
+        how: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "lifespan": "off"}
+        server = uvicorn.Server(uvicorn.Config(api, timeout_graceful_shutdown=1, **how))
+
+        def stop(*_: Any) -> None:
+            server.should_exit = True
+
+        before = {name: signal.signal(name, stop) for name in (signal.SIGINT, signal.SIGTERM)}
+        server.run(sockets=[listener])  # it takes the signals itself, and raises them once more at its end
+        say("stopping")
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def build_api(folder: Path, local: bool) -> "FastAPI":
+    """The web application, which answers this machine alone where it is ``local``. It only reads."""
+    from fastapi import FastAPI, Response
+
+    from raysum.report.board.pages import Pages
+    from raysum.serve.guard import LocalOnly
+
+    api, pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None), Pages(folder)
+    if local:
+        api.add_middleware(LocalOnly)
+
+    def answer(page: str, status: int = 200) -> Response:
+        return Response(page.encode(errors="replace"), status, _HEADERS, "text/html; charset=utf-8")
+
+    @api.get("/")
+    def overview() -> Response:
+        return answer(pages.overview())
+
+    @api.get("/page/{name:path}")
+    def page(name: str) -> Response:
+        try:
+            found = pages.page(name)
+        except Exception as error:  # damaged files raise anything
+            told = str(error) if isinstance(error, UserError) else f"it does not read ({type(error).__name__}: {error})"
+            return answer(_told(name, told), 422)
+        return answer(_told(name, "No run or search of this name is there."), 404) if found is None else answer(found)
+
+    return api
+
+
+def _told(name: str, text: str) -> str:
+    links = '<p><a href="/">All runs and searches</a></p>'
+    return document(name, f'<p class="warning">{parts.escape(text)}</p>{links}', [], {})

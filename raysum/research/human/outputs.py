@@ -1,0 +1,131 @@
+"""What is judged: the summaries that evaluations have saved, and questions about their references."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysum.errors import UserError
+from raysum.examples.factbook.scorer import read_facts
+from raysum.research.human.spreadsheet import read_table
+from raysum.runtime.storage import check_here, read_lines
+from raysum.systems import PAPER
+
+REFERENCE = "reference"
+_NO_SYSTEM = {"id", REFERENCE, "other_references", "notes"}
+
+
+@dataclass(frozen=True)
+class Item:
+    """An example, its reference and each system's summary: one line each, so that no line break tells a system."""
+
+    id: str
+    reference: str
+    summaries: dict[str, str]
+
+
+def read_items(evaluations: Sequence[str | Path], systems: Sequence[str] | None = None) -> list[Item]:
+    """The examples that all evaluation folders have, with the summaries of ``systems``, by id: by default all that
+    are in whole sentences, without those that are cut as in the papers.
+
+    Raises UserError where a folder holds no outputs, a system is unknown or stands for two, or references differ.
+    """
+    found: dict[str, Item] = {}
+    for number, folder in enumerate(map(Path, evaluations)):
+        items = {item.id: item for item in _items(folder, systems)}
+        both = [name for name in found if name in items]
+        found = {name: _joined(found[name], items[name], folder) for name in both} if number else items
+    if not found:
+        raise UserError(f"{', '.join(map(str, evaluations))} have no example in common; evaluate the same split of one")
+    known = set.intersection(*(set(item.summaries) for item in found.values()))
+    for name in systems or ():
+        if name not in known:
+            raise UserError(f"no system {name!r} in these outputs; there are {', '.join(sorted(known))}")
+    if len(known) < 2:
+        raise UserError(f"judges compare two systems at least, and here is {', '.join(known) or 'none'}; name more")
+    return [Item(one.id, one.reference, {name: one.summaries[name] for name in sorted(known)}) for one in _by_id(found)]
+
+
+def read_questions(path: str, items: Iterable[Item]) -> dict[str, list[tuple[str, str]]]:
+    """The questions and answers of each example from a CSV of id, question and answer.
+
+    Raises UserError where a column or text is missing, or no question is about one of the ``items``.
+    """
+    known = {item.id for item in items}
+    questions: dict[str, list[tuple[str, str]]] = {}
+    for line, row in read_table(Path(path), ("id", "question", "answer")):
+        if not row["question"] or not row["answer"]:
+            raise UserError(f"{path}, line {line} lacks a question or its answer; fill it in, or remove the line")
+        questions.setdefault(row["id"], []).append((row["question"], row["answer"]))
+    if not known & questions.keys():
+        raise UserError(
+            f"{path} has no question about an example of these outputs, such as {min(known)}; check its ids"
+        )
+    return {name: asked for name, asked in questions.items() if name in known}
+
+
+def factbook_questions(items: Iterable[Item]) -> dict[str, list[tuple[str, str]]]:
+    """A question for each fact that a reference states, where it is written in the factbook's words.
+
+    Raises UserError where none is.
+    """
+    questions: dict[str, list[tuple[str, str]]] = {}
+    for item in items:
+        facts = {fact for facts in read_facts(item.reference.split("."), "") for fact in facts if fact[0]}
+        asked = [(f"{_cased(s, item)}: which {name}?", _cased(value, item)) for s, name, value in sorted(facts)]
+        questions |= {item.id: asked} if asked else {}
+    if not questions:
+        raise UserError(
+            "no reference here states facts of the factbook; give --questions FILE, a CSV of id, question, answer"
+        )
+    return questions
+
+
+def _items(folder: Path, systems: Sequence[str] | None) -> list[Item]:
+    check_here(folder)
+    path = folder / "outputs.jsonl"
+    if not path.is_file():
+        raise UserError(
+            f"{folder} has no outputs.jsonl; give one that raysum evaluate wrote: RUN/evaluation/DATA/SPLIT, or --out"
+        )
+    items = []
+    for number, line in enumerate(read_lines(path), 1):
+        texts = {name: value for name, value in line.items() if name not in _NO_SYSTEM and isinstance(value, str)}
+        reference = line.get(REFERENCE)
+        if not isinstance(reference, str) or not isinstance(line.get("id"), str):
+            raise UserError(f"{path}, line {number} has no id and reference; evaluate once more")
+        texts |= {REFERENCE: reference} if systems and REFERENCE in systems else {}
+        shown = systems or [name for name in texts if not name.endswith(PAPER)]
+        kept = {name: _one_line(text) for name, text in texts.items() if name in shown}
+        items.append(Item(line["id"], _one_line(reference), kept))
+    if not items:
+        raise UserError(f"{path} is empty; evaluate once more")
+    return items
+
+
+def _joined(item: Item, other: Item, folder: Path) -> Item:
+    if item.reference != other.reference:
+        raise UserError(
+            f"{folder}: the reference of {item.id} is another one; evaluate all systems on the same dataset"
+        )
+    for name in item.summaries.keys() & other.summaries:
+        if item.summaries[name] != other.summaries[name]:
+            raise UserError(
+                f"{folder}: {name!r} wrote another summary of {item.id} than its namesake in a folder before; "
+                "evaluate a copy of the run under another name, or leave it out with --systems"
+            )
+    return Item(item.id, item.reference, item.summaries | other.summaries)
+
+
+def _by_id(items: dict[str, Item]) -> list[Item]:
+    return [items[name] for name in sorted(items)]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cased(plain: str, item: Item) -> str:
+    """``plain`` as it is written in the reference."""
+    found = re.search(r"\W+".join(map(re.escape, plain.split())), item.reference, re.IGNORECASE)
+    return found[0] if found else plain

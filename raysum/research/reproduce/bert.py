@@ -1,0 +1,46 @@
+"""What BERT's row begins with: a folder of published weights that was given, or only word pieces of the data."""
+
+from pathlib import Path
+from typing import Any
+
+from raysum.data.dataset import Dataset
+from raysum.errors import UserError
+from raysum.models.specs.bert import SIZES
+from raysum.research.reproduce.workspace import BASE, Place
+from raysum.runtime.storage import read_json
+
+_PIECES = 4000  # about twice the sentence pieces of the size small, as [CLS] and ## tell places apart
+_MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+UNPUBLISHED = (
+    "of random weights and small, in word pieces of the data, as no bert=FOLDER of published weights was given"
+)
+
+
+def word_pieces(place: Place) -> Path:
+    """The folder whose tokenizer.json the row's dataset is in."""
+    if place.config.bert:
+        return Path(place.config.bert)
+    folder = place.out / "bert"
+    if not (file := folder / "tokenizer.json").is_file():
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=_PIECES, special_tokens=_MARKS, show_progress=False)
+        rows = Dataset.open(place.data(BASE)).read("train", ["text"])
+        tokenizer.train_from_iterator((text for row in rows for text in row["text"]), trainer)
+        folder.mkdir(exist_ok=True)
+        tokenizer.save(str(file))
+    return folder
+
+
+def begins(place: Place) -> dict[str, Any]:
+    """The sections of its config that follow. Raises UserError where the folder that was given tells no sizes."""
+    if not place.config.bert:
+        return {"model": {"layers": 2, "width": 128, "ffn": 512, "heads": 4}, "optim": {"lr": 0.001}}
+    told = read_json(Path(place.config.bert) / "config.json")
+    if not isinstance(told, dict):
+        raise UserError(f"{place.config.bert}/config.json tells no sizes of a bert")
+    sizes = {own: told[name] for own, name in SIZES.items() if name in told}
+    return {"model": sizes, "train": {"start": place.config.bert}}

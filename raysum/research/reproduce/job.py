@@ -1,0 +1,180 @@
+"""`raysum reproduce`: prepare, train, evaluate what the tables need and is not there yet, then fill them."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from raysum.config.loading import section_of
+from raysum.config.signatures import with_settings
+from raysum.errors import UserError
+from raysum.research.reproduce.bert import UNPUBLISHED
+from raysum.research.reproduce.config import ReproduceConfig
+from raysum.research.reproduce.corpora import OPEN, OPEN_TOLD, check_splits, prepare_dataset
+from raysum.research.reproduce.measures import fill, row_of
+from raysum.research.reproduce.rendering import Filled, Reproduction
+from raysum.research.reproduce.scoring import evaluate_system, folder_of
+from raysum.research.reproduce.systems import ALIGN, PREPARE, SCORE, START, System, datasets_of, needed, systems
+from raysum.research.reproduce.tables import Table, chosen
+from raysum.research.reproduce.training import choose_beta, seconds_of, train_alignment, train_system
+from raysum.research.reproduce.workspace import BASE, Place
+from raysum.runtime.eta import Stages, span
+from raysum.runtime.lock import LOCK, held
+from raysum.runtime.storage import write_json, write_text, writing
+from raysum.sources.find import find_sources
+
+_NOTHING = 0.005  # is shown as 0.00
+_FACTBOOK = 19 << 20  # bytes of the quickstart's, as they are estimated, of which PREPARE is
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do, unless ``done`` is there."""
+
+    name: str
+    told: str
+    seconds: float
+    done: Path
+    act: Callable[[], Any]
+    fixed: float = 0.0  # of the seconds, those that it has on every machine
+
+
+@with_settings(ReproduceConfig)
+def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -> Reproduction:
+    """The papers' ``tables`` (ids such as ``ht-2,pht-1``, or ``all``) with figures of systems that are trained here.
+
+    ``data`` are raw clusters. Everything goes into ``out``, where the
+    same call goes on, and where a system that is trained stays so for other tables.
+    Raises UserError for no such table, data without a split, or an ``out`` that holds something else.
+
+    >>> raysum.reproduce("ht-2,ht-3", "clusters", "out", minutes=5).to_pandas()
+    """
+    began, asked = time.monotonic(), chosen(tables)
+    place = Place(section_of(ReproduceConfig, {**settings, "data": str(data), "out": str(out)}))
+    _check_given(place.config)
+    sources = find_sources([place.config.data])
+    if place.config.open is not None:
+        find_sources([place.config.open])
+    check_splits(place, sources)
+    size = sum(source.size for source in sources)
+    with held(place.out, place.out / LOCK):
+        place.claim()
+        with writing(place.out):
+            steps = {one.name: one for one in _steps(place, asked, size)}
+            _work([step for step in steps.values() if not step.done.exists()])
+            made = [_made(place, table) for table in asked]
+    return Reproduction(str(place.out), time.monotonic() - began, made)
+
+
+def _check_given(config: ReproduceConfig) -> None:
+    """Raises UserError where a file or folder that is given besides is not there, before anything is made."""
+    for name, wanted in (("bert", "tokenizer.json"), ("questions", "")):
+        given = getattr(config, name)
+        if given and not (file := Path(given).expanduser() / wanted).is_file():
+            raise UserError(f"{name}={given}: there is no file {file}")
+
+
+def _work(steps: list[Step]) -> None:
+    stages = Stages({step.name: step.seconds for step in steps}, fixed={step.name: step.fixed for step in steps})
+    trained = [step.name for step in steps if step.name.startswith("train ")]
+    for step in steps:
+        left = f"; left to train: {len(trained)}" if trained else ""
+        with stages.stage(step.name, f"{step.told}{left}"):
+            step.act()
+        trained = [name for name in trained if name != step.name]
+
+
+def _steps(place: Place, tables: list[Table], size: int) -> Iterator[Step]:
+    """What the tables need, each thing once, before what needs it; ``size`` are bytes of raw text."""
+    prepared = START + PREPARE * size / _FACTBOOK
+    used = [one for table in tables for one in needed(table) if not place.lacks(one)]
+    runs = {run.name: run for one in used for run in one.trained}
+    datasets = dict.fromkeys([*([BASE] if used else []), *(name for one in used for name in datasets_of(one))])
+    if any(table.measure == "recall" for table in tables) and place.config.size == "paper":
+        datasets["many"] = None
+    for name in datasets:
+        told = f"prepare the data for {name} input"
+        yield Step(f"data {name}", told, prepared, place.data(name), partial(prepare_dataset, place, name))
+    seconds = place.config.seconds or 3600.0
+    length = span(seconds) if place.config.seconds else "as long as its paper did"
+    for name, run in runs.items():
+        whole = seconds + START * (1 + len(run.pretrained))
+        told = f"train {name}, {length}"
+        yield Step(f"train {name}", told, whole, place.trained(name), partial(train_system, place, run), seconds)
+    for name in dict.fromkeys(one.run for one in used if one.strategy):
+        run = systems()[name]
+        yield Step(
+            f"align {name}",
+            f"train the attention predictor of {name}",
+            ALIGN,
+            place.trained(f"{name}.alignment"),
+            partial(train_alignment, place, run),
+        )
+        yield Step(
+            f"beta {name}",
+            f"choose the weight of attention alignment for {name} on the valid split",
+            SCORE,
+            place.trained(f"{name}.beta"),
+            partial(choose_beta, place, run),
+        )
+    for table in tables:
+        yield from _evaluations(place, table)
+
+
+def _evaluations(place: Place, table: Table) -> Iterator[Step]:
+    """Of the systems of a table whose measure is of evaluations."""
+    if table.measure not in ("rouge", "attention", "people"):
+        return
+    for system in needed(table):
+        if not place.lacks(system):
+            done = folder_of(place, system.name, table) / "table.json"
+            name = f"evaluate {system.name}, {table.protocol}, {table.split}"
+            told = f"evaluate {system.name} on {place.config.limit} examples of {table.split} ({table.protocol})"
+            yield Step(name, told, SCORE, done, partial(evaluate_system, place, system, table))
+
+
+def _made(place: Place, table: Table) -> Filled:
+    """The table, filled and written."""
+    found = fill(place, table)
+    rows = [_row(place, table, name, cells) for name, cells in found["rows"].items()]
+    notes = [*table.notes, *found.get("notes", [])]
+    if table.measure == "rouge":
+        notes += _too_short(rows)
+    if place.config.open is None and any(OPEN in one.pretrained for one in needed(table)):
+        notes.append(OPEN_TOLD)
+    lacking = {one.name: lacks for one in needed(table) if (lacks := place.lacks(one))}
+    notes += [f"{name} needs {lacks}; without it its row stays open." for name, lacks in lacking.items()]
+    told = {"protocol": found["protocol"]} if "protocol" in found else {}
+    if table.measure == "efficiency":
+        told["size"] = found["size"]
+    else:
+        examples = f", {found['examples']} examples of {table.split}" if "examples" in found else ""
+        told |= {"data": f"{place.config.data}{examples}", "size": f"{place.config.size}: {place.scale}"}
+    if spent := [row["seconds"] for row in rows if row["seconds"]]:
+        told["training"] = f"{min(spent):.0f} to {max(spent):.0f} s of each system, pre-training included"
+    made = Filled(table, rows, told, notes, found.get("plot"))
+    file = place.table(table.id, ".json")
+    file.parent.mkdir(exist_ok=True)
+    write_json(file, made.to_dict())
+    write_text(file.with_suffix(".html"), made.page())
+    return made
+
+
+def _too_short(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A remark on the rows that were trained and have a figure that is shown as 0.00."""
+    trained = (row for row in rows if row["seconds"])
+    lost = [row["row"] for row in trained if any(cell.get("value", 1) < _NOTHING for cell in row["ours"])]
+    if lost:
+        yield f"{', '.join(lost)}: figures of 0 say only that the training was too short; give more minutes=."
+
+
+def _row(place: Place, table: Table, name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    row = row_of(name, table)
+    system: System | None = systems().get(row.system)
+    spent = seconds_of(place, system) if system and table.measure != "efficiency" else None
+    told = system.note if system else ""
+    if row.system == "bert" and not place.config.bert:
+        told = UNPUBLISHED
+    return {"row": name, "system": row.system, "paper": row.paper, "ours": cells, "seconds": spent, "note": told}

@@ -1,0 +1,63 @@
+"""What the systems of a reproduction write, and the scores of it: each decoded once, kept with its outputs."""
+
+from pathlib import Path
+from typing import Any
+
+from raysum.config.sections import LoadConfig
+from raysum.data.dataset import Dataset
+from raysum.decode.summarizer import Summarizer
+from raysum.evaluate.config import EvaluateConfig
+from raysum.evaluate.evaluation import compare_systems
+from raysum.evaluate.systems import Extracted, Trained, strategies
+from raysum.evaluate.systems import System as Evaluated
+from raysum.extract.summarizer import Extractor
+from raysum.research.reproduce.sizes import decoding
+from raysum.research.reproduce.systems import RANKER, System, datasets_of
+from raysum.research.reproduce.tables import Table
+from raysum.research.reproduce.training import beta_of
+from raysum.research.reproduce.workspace import Place
+from raysum.runtime.storage import read_json
+
+_SCORERS = ["rouge", "attention"]
+
+
+def evaluate_system(place: Place, system: System, table: Table) -> None:
+    """Decode and score a split with a system, by the table's protocol."""
+    data = place.data(datasets_of(system)[-1])
+    settings: dict[str, Any] = {"protocol": table.protocol, "scorers": _SCORERS, "limit": place.config.limit}
+    config = EvaluateConfig(data=str(data), split=table.split, **settings)
+    folder = folder_of(place, system.name, table)
+    compare_systems([_built(place, system)], Dataset.open(data), table.split, config, out=folder)
+
+
+def folder_of(place: Place, name: str, table: Table) -> Path:
+    return place.evaluation(name, table.protocol, table.split)
+
+
+def evaluated(place: Place, name: str, table: Table) -> dict[str, Any]:
+    """What :func:`evaluate_system` found: as ``Evaluation.to_dict()`` has it."""
+    found: dict[str, Any] = read_json(folder_of(place, name, table) / "table.json")
+    return found
+
+
+def _built(place: Place, system: System) -> Evaluated:
+    """The system, ready to summarize rows, under its own name."""
+    if system.extracts:
+        return Extracted.named(system.extracts)
+    run = place.run(system.run or system.name)
+    if run.config.model.extracts:
+        one = Extractor.trained(run, LoadConfig())
+        return Extracted(one.system, one.settings)
+    decode = decoding(system, place.scale)
+    if system.strategy:
+        decode |= strategy_settings(place, system)
+    summarizer = Summarizer.of(run.path, LoadConfig(decode=decode))
+    if not system.strategy:
+        return Trained(system.name, summarizer, summarizer.settings)
+    (found,) = (one for one in strategies(summarizer) if one.name == system.strategy)
+    return Trained(system.name, summarizer, found.settings)
+
+
+def strategy_settings(place: Place, system: System) -> dict[str, Any]:
+    """What ``raysum evaluate --terms`` is told: the ranker, and the weight found on the valid split."""
+    return {"ranker": str(place.run(RANKER).path), "beta": beta_of(place, system.run)}

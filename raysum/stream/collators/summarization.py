@@ -1,0 +1,189 @@
+"""Rows for summarizing models: paragraphs with their title and edges, and the target, cut to their limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raysum.config.sources import SourceConfig
+from raysum.data.dataset import Dataset
+from raysum.data.rows import Row
+from raysum.errors import UserError
+from raysum.stream.collators.base import Arrays, Kind, long, padded, room
+from raysum.systems import Spec
+from raysum.tokenizers.special_tokens import PUBLISHED, Marks, marks_of
+
+if TYPE_CHECKING:
+    from raysum.models.batch import Batch
+
+_GRAPH: dict[str, type] = {"graph_row": np.int16, "graph_col": np.int16, "graph_value": np.float32}
+
+
+@dataclass(frozen=True)
+class Summarization(Kind):
+    """Cost: source and target tokens; weight: predicted target tokens (all but the start).
+
+    What a model reads: its paragraphs one by one, or ``joined`` to one sequence, with the ``marks`` that tell where
+    they begin and end (see ``cut_source``); and with ``graph`` the edges between them.
+    """
+
+    draws_references = True
+
+    joined: bool = False
+    graph: bool = False
+    marks: Marks = PUBLISHED
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Summarization":
+        return cls(spec.joins_paragraphs, spec.needs_graph, marks_of(spec))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("ids", "title_tokens", "paragraph_offsets", "target_ids", *(_GRAPH if self.graph else ()))
+
+    def check(self, dataset: Dataset) -> None:
+        if self.graph and dataset.recipe.graph == "none":
+            raise UserError(
+                f"{dataset.place} holds no graph between paragraphs, which this model needs; "
+                "prepare it with --graph similarity or --graph discourse"
+            )
+
+    def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        """Where paragraphs are cut the cost is an upper bound: ``lengths`` tells totals only. Weights are exact."""
+        tokens, paragraphs, target = lengths.astype(np.int64).T
+        paragraphs = np.minimum(paragraphs, source.max_paragraphs)
+        marks = self.marks
+        if self.joined:
+            tokens = np.minimum(tokens, paragraphs * source.paragraph_tokens)
+            tokens += (paragraphs - 1) * len(marks.paragraph_end)
+            around = len(marks.prefix) + len(marks.joined_end)
+            tokens += around
+        else:
+            around = marks.around
+            tokens = np.minimum(tokens + paragraphs * around, paragraphs * max(source.paragraph_tokens, around + 1))
+        tokens = np.minimum(tokens, max(source.max_tokens, around + 1) if source.max_tokens else tokens)
+        target = np.minimum(target, source.target_tokens)
+        return tokens + target, np.maximum(target - 1, 0)
+
+    def cut(self, row: Row, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
+        return cut_source(row, source, self.joined, self.marks)
+
+    def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
+        """``ids`` [S], ``lengths`` [P], ``counts`` and ``titles`` [B] as in a Source; ``target`` flat and
+        ``target_lengths`` [B]. With a graph also ``edges`` [B], their number in each example, and their columns, flat.
+        """
+        ids, lengths = zip(*(self.cut(row, source) for row in rows), strict=True)
+        targets = [cut_target(row["target_ids"], source.target_tokens) for row in rows]
+        titles = [self._title(row["title_tokens"], int(sizes[0])) for row, sizes in zip(rows, lengths, strict=True)]
+        arrays = {
+            "ids": np.concatenate(ids, dtype=np.int32),
+            "lengths": np.concatenate(lengths, dtype=np.int32),
+            "counts": np.array([len(sizes) for sizes in lengths], np.int32),
+            "titles": np.array(titles, np.int32),
+            "target": np.concatenate(targets, dtype=np.int32),
+            "target_lengths": np.array([len(target) for target in targets], np.int32),
+        }
+        if self.graph:
+            edges = [cut_graph(row, len(sizes)) for row, sizes in zip(rows, lengths, strict=True)]
+            arrays["edges"] = np.array([len(columns[0]) for columns in edges], np.int32)
+            for number, (name, dtype) in enumerate(_GRAPH.items()):
+                arrays[name] = np.concatenate([columns[number] for columns in edges], dtype=dtype)
+        return arrays
+
+    def _title(self, tokens: int, first: int) -> int:
+        """How much of the first paragraph, of ``first`` tokens, a title of so many is, with what opens it."""
+        closing = 0 if self.joined else len(self.marks.suffix)
+        return min(len(self.marks.prefix) + tokens, first - closing) if tokens else 0
+
+    def tokens(self, arrays: Arrays) -> tuple[int, int]:
+        return len(arrays["ids"]), len(arrays["target"]) - len(arrays["target_lengths"])
+
+    def padding(self, arrays: Arrays) -> int:
+        """Of the targets alone: paragraphs are packed."""
+        return room(arrays["target_lengths"])
+
+    def collate(self, arrays: Arrays) -> "Batch":
+        import torch
+
+        from raysum.models.batch import Batch, Source
+
+        counts = arrays["counts"]
+        graph = None
+        if self.graph:
+            examples = np.repeat(np.arange(len(counts)), arrays["edges"])
+            dense = np.zeros((len(counts), counts.max(), counts.max()), np.float32)
+            dense[examples, arrays["graph_row"], arrays["graph_col"]] = arrays["graph_value"]
+            graph = torch.from_numpy(dense)
+        target = long(padded(arrays["target"], arrays["target_lengths"], self.marks.pad))
+        ids, lengths, titles = (long(arrays[name]) for name in ("ids", "lengths", "titles"))
+        return Batch(Source(ids, lengths, long(counts), graph, titles), target)
+
+
+def cut_source(
+    row: Row, source: SourceConfig, joined: bool = False, marks: Marks = PUBLISHED
+) -> tuple[np.ndarray, np.ndarray]:
+    """The part of a row that a model reads: ids [S'] and the tokens [P'] of its paragraphs, none of them empty.
+
+    The best paragraphs come first, so the last ones are lost. Each stands between the prefix and the suffix of
+    ``marks``, which the limits count; at least one token of one paragraph stays.
+    ``joined``: as hiersumm feeds its flat Transformer, <P> ends each paragraph but the last, and EOS what is left after
+    the cut; that is, ``paragraph_end`` and ``joined_end``, and the prefix opens it. Such a mark belongs to the
+    paragraph that it ends, and only ``max_tokens`` counts it.
+    """
+    full = np.diff(row["paragraph_offsets"][: source.max_paragraphs + 1])
+    around = 0 if joined else marks.around
+    lengths = np.minimum(full, max(source.paragraph_tokens - around, 1))
+    if not joined:
+        most = None if source.max_tokens is None else max(source.max_tokens, around + 1)
+        lengths = np.maximum(_within(lengths + around * (lengths > 0), most) - around, 0)
+    position = np.arange(int(full.sum())) - np.repeat(np.cumsum(full) - full, full)
+    kept, lengths = row["ids"][: len(position)][position < np.repeat(lengths, full)], lengths[lengths > 0]
+    if joined:
+        return _join(kept, lengths, source.max_tokens, marks)
+    return framed(kept, lengths, marks.prefix, marks.suffix), lengths + around
+
+
+def framed(ids: np.ndarray, lengths: np.ndarray, before: Sequence[int], behind: Sequence[int]) -> np.ndarray:
+    """The ``ids`` of parts of ``lengths`` [P], each between two sequences of marks."""
+    if not before and not behind:
+        return ids
+    ends = np.cumsum(lengths)
+    edges = np.stack([ends - lengths, ends], 1).ravel()
+    edges = np.repeat(edges, np.tile([len(before), len(behind)], len(lengths)))
+    return np.insert(ids, edges, np.tile([*before, *behind], len(lengths)))
+
+
+def _join(ids: np.ndarray, lengths: np.ndarray, most: int | None, marks: Marks) -> tuple[np.ndarray, np.ndarray]:
+    """Paragraphs with their marks, ``most`` tokens of them (but at least one beside those at both ends)."""
+    told = marks.prefix, marks.paragraph_end, marks.joined_end
+    opening, between, closing = (np.array(part, ids.dtype) for part in told)
+    behind = np.cumsum(lengths)[:-1]
+    marked = np.insert(ids, np.repeat(behind, len(between)), np.tile(between, len(behind)))
+    lengths = lengths + len(between) * (np.arange(len(lengths)) < len(lengths) - 1)
+    lengths = _within(lengths, None if most is None else max(most - len(opening) - len(closing), 1))
+    lengths = lengths[lengths > 0]
+    ids = np.concatenate([opening, marked[: lengths.sum()], closing])
+    lengths[0] += len(opening)
+    lengths[-1] += len(closing)
+    return ids, lengths
+
+
+def _within(lengths: np.ndarray, most: int | None) -> np.ndarray:
+    """``lengths`` of which the last are cut or 0, so that they sum to at most ``most``."""
+    return lengths if most is None else np.clip(most - (np.cumsum(lengths) - lengths), 0, lengths)
+
+
+def cut_graph(row: Row, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The edges of a row between the first ``count`` of its paragraphs that are not empty: rows, columns, values, by
+    the numbers of the paragraphs in what ``cut_source`` gives."""
+    sizes = np.diff(row["paragraph_offsets"])
+    place = np.where(sizes > 0, np.cumsum(sizes > 0) - 1, count)  # beyond all that is read: an empty one
+    first, second = place[row["graph_row"]], place[row["graph_col"]]
+    kept = (first < count) & (second < count)
+    return first[kept], second[kept], row["graph_value"][kept]
+
+
+def cut_target(ids: np.ndarray, tokens: int) -> np.ndarray:
+    """At most ``tokens`` of start ... end; a target that was cut still has its end."""
+    return ids if len(ids) <= tokens else np.append(ids[: tokens - 1], ids[-1])

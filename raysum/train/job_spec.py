@@ -1,0 +1,126 @@
+"""What the workers of a training are told: the fitted config, and which batches of which dataset."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from raysum.config.sections import Config
+from raysum.data.dataset import Dataset
+from raysum.errors import UserError
+from raysum.examples.factbook.scorer import FACTS, KEPT
+from raysum.runs.folder import Run
+from raysum.runs.restore import Start
+from raysum.runtime.progress import say
+from raysum.stream.collators.base import kind_of
+from raysum.stream.loader import Stream, plan_of, rows_with_targets
+from raysum.stream.plan import PlanSettings
+from raysum.train.mixture import mixed, shares
+
+if TYPE_CHECKING:
+    from raysum.train.validation_metric import Measure
+
+_PASSES, _FEWER = 100, 10  # over the data: more are told of; what is named in their place
+
+
+@dataclass(frozen=True)
+class Brief:
+    """All that a worker needs to know, the same for every worker and every restart."""
+
+    run: Run
+    config: Config
+    fingerprints: tuple[str, ...]  # of the datasets, the one that others are mixed into first
+    train: Stream
+    valid: Stream | None  # where the dataset has such a split
+    start: Start | None  # where the model does not begin with weights of its own
+    measure: "Measure | None"  # where the best checkpoint is not that of the lowest loss
+
+    def judges(self, done: int) -> bool:
+        """Whether the loss of the valid split is wanted after ``done`` steps."""
+        settings = self.config.train
+        return self.valid is not None and (done == settings.steps or done % settings.validate_every == 0)
+
+    def stale(self, worths: Mapping[int, float], done: int) -> bool:
+        """Whether none of the last ``train.patience`` validations up to step ``done`` was better than the best before.
+
+        ``worths`` are those of ``Run.worths``. What follows from these alone is the same after any restart.
+        """
+        return stale(self.config.train.patience, worths, done)
+
+
+def overlong(brief: Brief) -> str | None:
+    """What there is to say of a training that nothing but its steps ends, after very many passes over the data."""
+    settings = brief.config.train
+    if settings.minutes or settings.patience:
+        return None
+    each = plan_of(brief.train).epoch(0).num_steps
+    if settings.steps <= _PASSES * each:
+        return None
+    rows = sum(len(rows_with_targets(part)) for part in brief.train.parts)
+    told = f"train.steps={settings.steps} are {settings.steps / each:,.0f} passes over the {rows} rows"
+    ends = ", and train.patience=3 ends a training that gets no better" if brief.valid else ""
+    return f"{told}: train.steps={_FEWER * each} are {_FEWER}{ends}"
+
+
+def stale(patience: int | None, worths: Mapping[int, float], done: int) -> bool:
+    """As :meth:`Brief.stale` says, for a ``patience``."""
+    found = [worth for step, worth in sorted(worths.items()) if step <= done]
+    return patience is not None and len(found) > patience and max(found[-patience:]) <= max(found[:-patience])
+
+
+def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
+    """For a training that goes on after ``done`` steps.
+
+    Raises UserError where no row can be trained on, the rows lack what the model reads, or none is there to validate by
+    although the config has patience.
+    """
+    settings, kind = config.train, kind_of(config.model, dataset)
+    batching = PlanSettings(settings.batch_tokens, settings.micro_batches, settings.window, settings.seed)
+    others = mixed(config, dataset)
+    for other in others:
+        kind.check(other)
+    train = Stream(dataset.address, dataset.split("train"), config.source, batching, kind)
+    valid = replace(train, split="valid", examples=settings.validate_examples)
+    train = replace(train, mixed=tuple(other.address for other in others))
+    rows = [_used(part, each) for part, each in zip(train.parts, (dataset, *others), strict=True)]
+    if others:
+        train = replace(train, shares=shares(config.data_weights, rows))
+    has_valid = "valid" in dataset.splits and len(rows_with_targets(valid)) > 0
+    if settings.patience and not has_valid:
+        raise UserError(f"train.patience needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
+    measure = None
+    if settings.best_by != "loss":
+        _check_measure(config, dataset, has_valid)
+        from raysum.train.validation_metric import Measure  # loads torch
+
+        measure = Measure(settings.best_by, dataset.address, settings.validate_examples)
+    epoch, place = plan_of(train).locate(done)
+    return Brief(
+        run,
+        config,
+        tuple(each.fingerprint for each in (dataset, *others)),
+        train=replace(train, origin=(epoch, done - place)),
+        valid=valid if has_valid else None,
+        start=Start.of(settings.start, config.model, dataset.vocabulary_hash) if settings.start and not done else None,
+        measure=measure,
+    )
+
+
+def _used(train: Stream, dataset: Dataset) -> int:
+    """Rows that are trained on. Raises UserError where there is none."""
+    rows, used = dataset.rows(train.split), len(rows_with_targets(train))
+    if not used:
+        raise UserError(f"no row of {dataset.place}, split train, has a summary; prepare a dataset with summaries")
+    if used < rows:
+        say(f"{rows - used} of {rows} rows of {dataset.place} have no summary and are not trained on")
+    return used
+
+
+def _check_measure(config: Config, dataset: Dataset, has_valid: bool) -> None:
+    """Raises UserError where what ``train.best_by`` names cannot be counted."""
+    wanted, spec = f"train.best_by={config.train.best_by}", config.model
+    if not spec.summarizes and not (spec.extracts and dataset.kind == "extraction"):
+        raise UserError(f"{wanted} is of summaries, and this {spec.system} makes none of such rows: leave it out")
+    if not has_valid:
+        raise UserError(f"{wanted} needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
+    if config.train.best_by == FACTS and (spec.extracts or KEPT not in dataset.recipe.keep):
+        raise UserError(f"{wanted} is of what runs write of the factbook, prepared with --keep {KEPT}; name a ROUGE")

@@ -1,0 +1,120 @@
+"""The workers of a training under Ray Train. What Ray Train's own processes load of it brings no torch along."""
+
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from raysum.errors import UserError
+from raysum.runtime.log_filters import quiet_data, quiet_ray
+from raysum.runtime.placement import check_fits, share
+from raysum.runtime.processes import settle
+from raysum.runtime.session import ray_session
+from raysum.runtime.storage import writing
+from raysum.stream.loader import Unread, ray_batches, ray_dataset
+from raysum.train.job_spec import Brief
+
+if TYPE_CHECKING:
+    import ray.data
+
+_FAILURES = 3  # restarts of lost workers, before a training that keeps failing is given up
+_STARTS = 2  # failed attempts to start the workers at all
+
+
+def train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
+    """Raises UserError where a worker did, which another attempt would only repeat."""
+    workers, folder = brief.config.train.workers, brief.run.path / "ray"
+    with ray_session(brief.config.train.address, workers + 1, "train"):
+        from ray.data import ExecutionOptions
+        from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+        from raysum.train.backend import SharedDevices
+
+        each, in_order = share("worker", workers), ExecutionOptions(preserve_order=True)
+        check_fits(workers, each)
+        trainer = DataParallelTrainer(  # TorchTrainer would load torch into all of Ray Train's own processes
+            _worker,
+            train_loop_config={"brief": brief},
+            backend_config=SharedDevices(),
+            scaling_config=ScalingConfig(
+                num_workers=workers,
+                use_gpu=bool(each.gpus),
+                resources_per_worker=each.bundle,
+                placement_strategy=brief.config.train.placement.upper(),
+            ),
+            datasets={"train": lambda: _remaining(brief)},
+            dataset_config=DataConfig(execution_options=in_order, enable_shard_locality=False),
+            run_config=RunConfig(
+                name=f"{brief.run.path.name}-{secrets.token_hex(3)}",
+                storage_path=str(folder),
+                failure_config=FailureConfig(max_failures=_FAILURES, controller_failure_limit=_STARTS),  # type: ignore[call-arg]
+                callbacks=list(callbacks),
+            ),
+        )
+        try:
+            with writing(brief.run.path):
+                mistake = _interruptible(trainer.fit).return_value
+        except TrainingFailedError as error:
+            _, found, told = str(error).partition(f"{Unread.__name__}: ")
+            if not found:
+                raise
+            mistake = told.splitlines()[0]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    if mistake:
+        raise UserError(mistake)
+
+
+def _worker(settings: dict[str, Any]) -> str | None:
+    """One worker; returns the message of a UserError."""
+    import ray.train
+
+    from raysum.train.checkpoints import clear
+    from raysum.train.group import ray_group
+    from raysum.train.metrics_logger import Reporter
+    from raysum.train.worker import work
+
+    brief, context = settings["brief"], ray.train.get_context()
+    settle(brief.config.train.threads, neighbours=context.get_local_world_size())
+    quiet_ray()
+    if context.get_local_rank() == 0:
+        clear(brief.run)  # what an attempt on this host has left
+    shard = ray.train.get_dataset_shard("train")
+    tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
+    reporter = Reporter(brief.run, context.get_world_rank() == 0, hand_on=ray.train.report)
+    try:
+        with ray_group(), closing(reporter):
+            work(brief, lambda start: ray_batches(tables), reporter)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _remaining(brief: Brief) -> "ray.data.Dataset":
+    """The batches after the newest checkpoint: evaluated by Ray Train at every start of the workers."""
+    quiet_data()
+    newest = brief.run.latest()
+    return ray_dataset(brief.train, brief.config.train.workers, newest.step if newest else 0, brief.config.train.steps)
+
+
+def _interruptible(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns, done in another thread, so that Ctrl-C ends the training at once.
+
+    In the main thread Ray Train would take Ctrl-C over, and wait for its workers for up to a minute.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done.result()
