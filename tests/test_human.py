@@ -392,7 +392,7 @@ def test_what_is_no_study_is_one_message(outputs, tmp_path):
         ({"questions": "q.csv"}, "--questions is of the design `questions`"),
         (
             {"design": "questions", "questions": None},
-            "no reference here states facts of the factbook; give --questions",
+            "no scorer asks questions .* give --questions",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare_systems, results_folder
 from raysum.evaluate.examples import read_examples, usual_words
-from raysum.evaluate.scorers import FIGURES
+from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.evaluate.systems import Extracted, System, Watched
 from raysum.evaluate.table import Evaluation
 from raysum.extract.learning import FEWEST
@@ -49,7 +49,7 @@ class AutoResult(RunResult):
     def best(self) -> str:
         """The run, where it is better beyond doubt and few of its summaries name what no source has.
 
-        By facts F1 where the dataset has facts, else by ROUGE-2, which is high for right phrases around wrong names.
+        By the headline metric of a registered scorer that knows the dataset, else by ROUGE-2.
         """
         run, *others = self.evaluation.systems
         other = max(others, key=lambda name: self.evaluation.systems[name][self.figure])
@@ -59,7 +59,8 @@ class AutoResult(RunResult):
     @property
     def figure(self) -> str:
         """By which systems are compared."""
-        return "facts_f1" if all("facts_f1" in figures for figures in self.evaluation.systems.values()) else "rouge2"
+        systems = self.evaluation.systems.values()
+        return next((name for name in HEADLINES if all(name in figures for figures in systems)), "rouge2")
 
     @property
     def serve(self) -> str:

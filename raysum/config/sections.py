@@ -37,10 +37,11 @@ class TrainConfig(Section):
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: Count = Field(500, description="steps between validations")
     validate_examples: Count | None = Field(1000, description="examples of the valid split used; None = all")
-    best_by: Literal["loss", "rouge1", "rouge2", "rougeL", "facts_f1"] = Field(
+    best_by: str = Field(
         "loss",
-        description="what the best checkpoint is of: validation loss; or a figure of the summaries that it writes "
-        "greedily, or takes, for validate_examples at each validation",
+        description="metric that selects the best checkpoint: loss, or any metric of `raysum evaluate`, such as "
+        "rouge2, of greedy summaries of validate_examples at each validation; a minus means lower is better "
+        "(-unsupported)",
     )
     patience: Count | None = Field(
         None, description="validations in a row, none better than the best before, after which training ends"
@@ -69,11 +70,11 @@ class TrainConfig(Section):
     @property
     def judged_by(self) -> str:
         """The metric that selects the best checkpoint, by its name in metrics.jsonl."""
-        return f"valid_{self.best_by}"
+        return f"valid_{self.best_by.removeprefix('-')}"
 
     def worth(self, value: float) -> float:
         """How good a ``value`` of that metric is, the higher the better."""
-        return -value if self.best_by == "loss" else value
+        return -value if self.best_by == "loss" or self.best_by.startswith("-") else value
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":

@@ -12,7 +12,7 @@ import pandas as pd
 
 from raysum.config.problems import did_you_mean
 from raysum.errors import UserError
-from raysum.evaluate.scorers import FIGURES
+from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.metrics.statistics import difference_of
 from raysum.runs.folder import Run
 from raysum.runtime.remote import is_url, shown
@@ -23,7 +23,7 @@ from raysum.systems import extractive_names, paper_baseline_names
 if TYPE_CHECKING:
     from rich.console import Group
 
-SHOWN = ("facts_f1", "rouge1", "rouge2", "rougeL", "rougeLsum", "support")  # of those that both systems have
+SHOWN = (*HEADLINES, "rouge1", "rouge2", "rougeL", "rougeLsum", "support")  # of those that both systems have
 _COMPARED = {name: figure for name, figure in FIGURES.items() if figure.below or not figure.above}
 
 

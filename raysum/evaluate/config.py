@@ -18,7 +18,7 @@ class EvaluateConfig(LoadConfig):
     scorers: list[str] | None = Field(
         None,
         min_length=1,
-        description="rouge, attention, factbook, support, wording, citations; by default all that know the data",
+        description="rouge, support, citations, attention, wording, and those of installed packages; by default all",
     )
     reference_length: bool = Field(
         False, description="a run that extracts, cut at each reference's length in words, as in the papers' tables"

@@ -20,7 +20,7 @@ from raysum.decode.domain_shift import SPLIT, learn
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples, usual_words
-from raysum.evaluate.scorers import FIGURES, means, score, scorers_of
+from raysum.evaluate.scorers import FIGURES, HEADLINES, means, score, scorers_of
 from raysum.evaluate.systems import Extracted, PaperBaseline, Swapped, System, Trained, Watched, strategies
 from raysum.evaluate.table import Evaluation
 from raysum.extract.summarizer import Extractor, extracts
@@ -36,7 +36,7 @@ from raysum.systems import extractive, paper_baseline_names
 
 _CHUNK = 128  # examples held in memory at once
 _ALL_WORDS = 0.995  # of a dataset's sources: 100 %, rounded
-_COMPARED = ("facts_f1", "rouge2")  # by differences between systems, where examples have them
+_COMPARED = (*HEADLINES, "rouge2")  # by differences between systems, where examples have them
 _OF_RUNS = ("reference_length", "swapped", "terms", "checkpoints")  # settings that need a trained run
 _NOTED = {"sentences", "support", "unsupported", "warnings", "attention"}
 

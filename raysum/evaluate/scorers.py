@@ -1,34 +1,27 @@
-"""Scorers by name: what is counted of a summary, and how the figures of a system come of its examples."""
+"""The registry of scorers, and the built-in ones.
+
+Another package adds a scorer by an entry point of the group ``raysum.scorers``: ``name = package.module:Class``, where
+the class extends ``raysum.metrics.scorer.Scorer``.
+"""
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from importlib.metadata import EntryPoint, entry_points
+from typing import ClassVar
 
 import pandas as pd
 
 from raysum.data.rows import Row, references
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
-from raysum.examples.factbook.scorer import Factbook
 from raysum.metrics import rouge
 from raysum.metrics.citations import attention_similarity, gold_attention
+from raysum.metrics.scorer import Scorer
 from raysum.metrics.statistics import Figure, figure_of
 from raysum.teach.citing import reference_places
 from raysum.text.sentences import sentence_spans
 from raysum.text.wording import wording
-
-
-class Scorer(Protocol):
-    """Scores summaries example by example.
-
-    ``figures`` are the ``Figure`` of a system by name, in the order of tables.
-    """
-
-    figures: ClassVar[Any]
-
-    def score(self, rows: Sequence[Row], summaries: Sequence[Any]) -> list[dict[str, float]]:
-        """The columns of each example, from its row and its ``Summary``; none where a row lacks what is compared."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,6 @@ class Support(Scorer):
     figures: ClassVar = {
         "support": Figure("support", 1),
         "unsupported": Figure("unsupported", 0, ("unsupported",)),
-        "support_facts": Figure("  ~ facts F1", 2),
     }
 
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
@@ -132,47 +124,75 @@ def _cited(row: Row, summary: Summary) -> dict[str, float]:
     return {"cited_correct": len(true & given), "cited_given": len(given), "cited_true": len(true)}
 
 
-# Facts come first: the factbook's targets are made from templates, so ROUGE is high where facts are wrong.
-FIGURES: dict[str, Figure] = {"facts_f1": Factbook.figures["facts_f1"]}
-# ROUGE-L recall of the best so many paragraphs, by name: of rankers (see ``raysum.evaluate.ranking``).
+# ROUGE-L recall of the first paragraphs, by name: of rankers (see ``raysum.evaluate.ranking``).
 BEST = {f"recall{most}": most for most in (5, 10, 20, 40)}
+
+
+def _registered() -> dict[str, type[Scorer]]:
+    """Return the classes of scorers by name, in the order of tables: ROUGE, those of entry points, the others."""
+    found: dict[str, type[Scorer]] = {"rouge": Rouge}
+    for point in sorted(entry_points(group="raysum.scorers"), key=lambda point: point.name):
+        found[point.name] = _checked(point)
+    return found | {
+        "support": Support, "citations": Cited, "attention": AttentionSimilarity, "wording": Wording,
+    }  # fmt: skip
+
+
+def _checked(point: EntryPoint) -> type[Scorer]:
+    """Return the class of an entry point. Raises UserError if it cannot be imported or is no scorer."""
+    try:
+        found = point.load()
+    except Exception as error:
+        raise UserError(f"the scorer {point.name} ({point.value}) cannot be imported: {error!r}") from error
+    if not isinstance(found, type) or not issubclass(found, Scorer):
+        raise UserError(
+            f"the scorer {point.name} ({point.value}) must be a class that extends raysum.metrics.scorer.Scorer"
+        )
+    return found
+
+
+SCORERS = _registered()
+HEADLINES = tuple(scorer.headline for scorer in SCORERS.values() if scorer.headline)
+FIGURES: dict[str, Figure] = {
+    scorer.headline: scorer.figures[scorer.headline] for scorer in SCORERS.values() if scorer.headline
+}
 FIGURES |= {name: Figure(f"ROUGE-L recall, best {most}", 2) for name, most in BEST.items()}
-FIGURES |= {**Rouge.figures, **Factbook.figures, **Support.figures, **Cited.figures}
-FIGURES |= {**AttentionSimilarity.figures, **Wording.figures}
+FIGURES |= {name: figure for scorer in SCORERS.values() for name, figure in scorer.figures.items()}
 
 
 def scorers_of(names: Sequence[str] | None, protocol: str = "google", several: rouge.Several = "best") -> list[Scorer]:
-    """The scorers ``names``, all without names. Raises UserError."""
-    known: dict[str, Scorer] = {"rouge": Rouge(protocol, several), "factbook": Factbook(), "support": Support()}
-    known |= {"attention": AttentionSimilarity(), "wording": Wording(), "citations": Cited()}
-    wrong = [name for name in names or () if name not in known]
-    if wrong:
-        raise UserError(f"no scorer {wrong[0]!r}; there are {', '.join(known)}")
-    return [scorer for name, scorer in known.items() if not names or name in names]
+    """Return the scorers ``names``, or all scorers if ``names`` is empty. Raises UserError for an unknown name."""
+    unknown = [name for name in names or () if name not in SCORERS]
+    if unknown:
+        raise UserError(f"no scorer {unknown[0]!r}; there are {', '.join(SCORERS)}")
+    chosen = {name: scorer for name, scorer in SCORERS.items() if not names or name in names}
+    return [Rouge(protocol, several) if scorer is Rouge else scorer() for scorer in chosen.values()]
+
+
+def scorer_of(metric: str) -> Scorer | None:
+    """Return the scorer that computes ``metric`` from examples, or None if there is none."""
+    return next((scorer() for scorer in SCORERS.values() if metric in scorer.figures and metric in selectable()), None)
+
+
+def selectable() -> list[str]:
+    """Return the metrics that can select a checkpoint: those that are sums or ratios over examples."""
+    return [name for scorer in SCORERS.values() for name in scorer.figures if name not in scorer.correlations]
 
 
 def score(rows: Sequence[Row], summaries: Sequence[Summary], scorers: Iterable[Scorer]) -> pd.DataFrame:
-    """One line an example: ``id``, whether its summary is ``empty``, and the columns of all ``scorers``."""
+    """Return one line an example: ``id``, whether its summary is ``empty``, and the columns of all ``scorers``."""
     parts = [pd.DataFrame(scorer.score(rows, summaries)) for scorer in scorers]
     empty = [int(not summary.summary.strip()) for summary in summaries]
     return pd.concat([pd.DataFrame({"id": [row["id"] for row in rows], "empty": empty}), *parts], axis=1)
 
 
 def means(scores: pd.DataFrame, sure: Container[str] = FIGURES) -> dict[str, float]:
-    """The figures of one system, those in ``sure`` with bootstrap intervals (``_low``, ``_high``), ``examples``, and
-    how many of its summaries are ``empty``, where that is known."""
+    """Return the metrics of one system, those in ``sure`` with bootstrap intervals (``_low``, ``_high``), the number of
+    ``examples``, and, if ``scores`` has it, how many summaries are ``empty``."""
     figures: dict[str, float] = {}
     for name, figure in FIGURES.items():
         figures |= figure_of(name, figure, scores, name in sure)
+    for scorer in SCORERS.values():
+        figures |= scorer().totals(scores)
     empty = {"empty": int(scores["empty"].sum())} if "empty" in scores else {}
-    return figures | _agreement(scores) | {"examples": len(scores)} | empty
-
-
-def _agreement(scores: pd.DataFrame) -> dict[str, float]:
-    """``support_facts``: the correlation (Pearson's) of support and facts F1 over examples that have both."""
-    facts = Factbook.figures["facts_f1"]
-    if not {"support", *facts.above, *facts.below} <= {*scores.columns}:
-        return {}
-    f1 = scores[[*facts.above]].sum(axis=1) / scores[[*facts.below]].sum(axis=1)
-    correlation = f1.corr(scores["support"])
-    return {} if pd.isna(correlation) else {"support_facts": float(correlation)}
+    return figures | {"examples": len(scores)} | empty

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Evaluation(Shown):
     """The figures of each system (see ``scorers.means``), how ROUGE was counted, and the ``scores`` of each example.
 
-    ``differences`` of the first system to each other one in facts F1 (of the facts of all examples together) and in
+    ``differences`` of the first system to each other one in the headline metrics of registered scorers and in
     ROUGE-2 (a mean over examples), where these are known, with the bounds of the paired bootstrap interval.
     ``weights``: of the score terms by which systems differ, where they are one model decoded in several ways.
     ``how``: what each system does. ``data``: the ``fingerprint`` of the dataset and the ``split``. ``place``: where it

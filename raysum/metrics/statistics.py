@@ -101,7 +101,7 @@ class Figure:
 
 def figure_of(name: str, figure: Figure, scores: "DataFrame", sure: bool = True) -> dict[str, float]:
     """The value of a figure, of means and ratios if ``sure`` also its bounds; nothing where no example has it."""
-    pairs = _pairs(name, figure, scores)
+    pairs = pairs_of(name, figure, scores)
     if not len(pairs):
         return {}
     if figure.above and not figure.below:
@@ -117,15 +117,15 @@ def difference_of(name: str, figure: Figure, scores: "DataFrame", others: "DataF
     if not figure.above and name in scores and name in others:
         both = scores[name].notna().to_numpy() & others[name].notna().to_numpy()
         scores, others = scores[both], others[both]
-    pairs = [_pairs(name, figure, one) for one in (scores, others)]
+    pairs = [pairs_of(name, figure, one) for one in (scores, others)]
     if not all(map(len, pairs)):
         return {}
     found = paired_difference(*pairs)
     return _named(name, figure, found[:3]) | {f"{name}_p": found.p}
 
 
-def _pairs(name: str, figure: Figure, scores: "DataFrame") -> np.ndarray:
-    """Of each example what is summed and what it is divided by, [n, 2]; [0, 2] where no example has the figure."""
+def pairs_of(name: str, figure: Figure, scores: "DataFrame") -> np.ndarray:
+    """Return the numerator and the denominator of each example, [n, 2]; [0, 2] if no example has the figure."""
     columns = {*figure.above, *figure.below} or {name}
     if not columns <= {*scores.columns} or not scores[[*columns]].notna().any(axis=None):
         return np.empty((0, 2))

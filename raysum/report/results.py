@@ -5,7 +5,7 @@ from itertools import chain
 
 import numpy as np
 
-from raysum.evaluate.scorers import FIGURES
+from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.evaluate.table import cell
 from raysum.pages import charts, parts
 from raysum.pages.charts import Point
@@ -13,7 +13,7 @@ from raysum.report.gather import Evaluated, Trained
 from raysum.tune.page import row_of, search_part, titled
 from raysum.tune.record import Searched
 
-_DRAWN = ("facts_f1", "rouge1", "rouge2", "rougeL", "support", "attention_similarity")
+_DRAWN = (*HEADLINES, "rouge1", "rouge2", "rougeL", "support", "attention_similarity")
 _OTHER = charts.COLORS - 1
 _BINS = 24
 
@@ -61,7 +61,7 @@ def _evaluation(one: Evaluated) -> str:
         + parts.table(["", *systems], lines, numbers=True)
         + parts.note(told)
         + (f"<dl>{how}</dl>" if how else "")
-        + parts.charts(*drawn, *(_differences(one, name) for name in ("facts_f1", "rouge2")))
+        + parts.charts(*drawn, *(_differences(one, name) for name in (*HEADLINES, "rouge2")))
     )
 
 

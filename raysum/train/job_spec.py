@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from raysum.config.problems import did_you_mean
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
-from raysum.examples.factbook.scorer import FACTS, KEPT
 from raysum.runs.folder import Run
 from raysum.runs.restore import Start
 from raysum.runtime.progress import say
@@ -92,7 +92,7 @@ def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
         _check_measure(config, dataset, has_valid)
         from raysum.train.validation_metric import Measure  # loads torch
 
-        measure = Measure(settings.best_by, dataset.address, settings.validate_examples)
+        measure = Measure(settings.best_by.removeprefix("-"), dataset.address, settings.validate_examples)
     epoch, place = plan_of(train).locate(done)
     return Brief(
         run,
@@ -116,11 +116,20 @@ def _used(train: Stream, dataset: Dataset) -> int:
 
 
 def _check_measure(config: Config, dataset: Dataset, has_valid: bool) -> None:
-    """Raises UserError where what ``train.best_by`` names cannot be counted."""
-    wanted, spec = f"train.best_by={config.train.best_by}", config.model
+    """Raises UserError if the metric that ``train.best_by`` names cannot be measured."""
+    from raysum.evaluate.scorers import scorer_of, selectable  # loads torch
+
+    metric = config.train.best_by.removeprefix("-")
+    wanted, spec, scorer = f"train.best_by={config.train.best_by}", config.model, scorer_of(metric)
+    if scorer is None:
+        raise UserError(
+            f"{wanted} is no metric; {did_you_mean(metric, selectable())}use loss or {', '.join(selectable())}"
+        )
     if not spec.summarizes and not (spec.extracts and dataset.kind == "extraction"):
         raise UserError(f"{wanted} is of summaries, and this {spec.system} makes none of such rows: leave it out")
     if not has_valid:
         raise UserError(f"{wanted} needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
-    if config.train.best_by == FACTS and (spec.extracts or KEPT not in dataset.recipe.keep):
-        raise UserError(f"{wanted} is of what runs write of the factbook, prepared with --keep {KEPT}; name a ROUGE")
+    if spec.extracts and not metric.startswith("rouge"):
+        raise UserError(f"{wanted} does not apply to a {spec.system}, which takes sentences; use a ROUGE metric")
+    if problem := scorer.problem(dataset):
+        raise UserError(f"{wanted} cannot be measured: {problem}; use a ROUGE metric")

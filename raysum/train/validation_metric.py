@@ -1,4 +1,4 @@
-"""What the summaries of a checkpoint are worth on the valid split, by the figure that ``train.best_by`` names."""
+"""Score the summaries of a checkpoint on the valid split by the metric that ``train.best_by`` names."""
 
 import time
 from collections.abc import Sequence
@@ -13,8 +13,9 @@ from raysum.data.dataset import Dataset
 from raysum.data.rows import Row, references
 from raysum.decode.sentences import SentenceScorer
 from raysum.decode.summarizer import Summarizer
-from raysum.examples.factbook.scorer import FACTS, Factbook
+from raysum.evaluate.scorers import FIGURES, score, scorer_of
 from raysum.metrics import rouge
+from raysum.metrics.statistics import pairs_of
 from raysum.prepare.ranking import best_first
 from raysum.runs.folder import Run
 from raysum.train.summary_length import best_length, taken
@@ -28,7 +29,7 @@ _DECODE = {
 
 @dataclass(frozen=True)
 class Measure:
-    """``name`` of ROUGE, or the factbook's F1 of facts, 0 to 100, of the first ``examples`` (None: all)."""
+    """The metric ``name`` of the first ``examples`` of the valid split (None: all)."""
 
     name: str
     data: str
@@ -46,12 +47,12 @@ class Measure:
 
     def _written(self, rows: Sequence[Row], run: Run, step: int) -> float:
         summaries = Summarizer.of(run.path, LoadConfig(checkpoint=str(step), decode=_DECODE)).summarize_rows(rows)
-        if self.name != FACTS:
-            return self._rouge(["\n".join(one.text for one in summary.sentences) for summary in summaries], rows)
-        scores, figure = Factbook().score(rows, summaries), Factbook.figures[FACTS]
-        parts = (figure.above, figure.below)
-        above, below = (sum(one.get(name, 0) for one in scores for name in names) for names in parts)
-        return _mean(100 * above, below)
+        scorer, figure = scorer_of(self.name), FIGURES[self.name]
+        pairs = pairs_of(self.name, figure, score(rows, summaries, [scorer] if rows and scorer else []))
+        above, below = _sums(*pairs.sum(axis=0).tolist())
+        if figure.above and not figure.below:
+            return above
+        return (100 if figure.below else 1) * above / max(below, 1)
 
     def _taken(self, rows: Sequence[Row], run: Run, step: int) -> float:
         """As many sentences of each cluster as are worth most: the number is chosen anew when the training ends."""
@@ -61,12 +62,12 @@ class Measure:
 
     def _rouge(self, texts: Sequence[str], rows: Sequence[Row]) -> float:
         scores = rouge.score(texts, [references(row) for row in rows])[self.name]
-        return _mean(float(scores.sum()), len(rows))
+        total, count = _sums(float(scores.sum()), len(rows))
+        return total / max(count, 1)
 
 
-def _mean(above: float, below: float) -> float:
-    """The quotient of both sums over all ranks."""
-    sums = torch.tensor([above, below], dtype=torch.float64, device="cuda" if torch.cuda.is_available() else "cpu")
+def _sums(*values: float) -> list[float]:
+    """Return the sums of ``values`` over all ranks."""
+    sums = torch.tensor(values, dtype=torch.float64, device="cuda" if torch.cuda.is_available() else "cpu")
     distributed.all_reduce(sums)
-    total, count = sums.tolist()
-    return total / max(count, 1)
+    return sums.tolist()

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from raysum.evaluate.scorers import FIGURES
+from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.evaluate.table import cell
 from raysum.metrics.statistics import Figure
 from raysum.runs.folder import Run
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # The figures of a trial that tables show.
-SHOWN = {name: FIGURES[name] for name in ("facts_f1", "rouge1", "rouge2", "rougeL", "attention_similarity")} | {
+SHOWN = {name: FIGURES[name] for name in (*HEADLINES, "rouge1", "rouge2", "rougeL", "attention_similarity")} | {
     "valid_loss": Figure("valid loss", 4),
     "step": Figure("step", 0),
     "parameters": Figure("parameters", 0),

@@ -5,19 +5,23 @@ normalised first (lower case, punctuation dropped), so decoded pieces read like 
 """
 
 import json
+import math
 import random
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from raysum.data.rows import Row
 from raysum.examples.factbook.phrases import SHAPES, kinds
 from raysum.metrics.citations import cited, lexical
+from raysum.metrics.scorer import Scorer
 from raysum.metrics.statistics import Figure
 from raysum.text.tfidf import words
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FACTS = "facts_f1"  # the figure
 KEPT = "facts"  # the field of a raw cluster that must be kept (`keep: [facts]` of the recipe)
@@ -34,8 +38,7 @@ def _citation_figures(way: str, label: str) -> dict[str, Figure]:
     }
 
 
-@dataclass(frozen=True)
-class Factbook:
+class Factbook(Scorer):
     """Counts of facts, and of a summary's citations, right and given; beside them what words or chance would cite."""
 
     figures: ClassVar = {
@@ -46,12 +49,41 @@ class Factbook:
         **_citation_figures("citation", "citations"),
         **_citation_figures("lexical", "  by words"),
         **_citation_figures("random", "  at random"),
+        "support_facts": Figure("support ~ facts F1", 2),
     }
+    correlations = ("support_facts",)
+    headline = FACTS  # targets are made from templates, so ROUGE is high even where facts are wrong
 
     def score(self, rows: Sequence[Row], summaries: Sequence[Any]) -> list[dict[str, float]]:
         facts = [json.loads(row["extra"] or "{}").get(KEPT) for row in rows]
         scored = zip(rows, facts, summaries, strict=True)
         return [{} if known is None else _score(row, known, summary) for row, known, summary in scored]
+
+    def totals(self, scores: "DataFrame") -> dict[str, float]:
+        """Return ``support_facts``: Pearson's correlation of support and facts F1 over examples that have both."""
+        facts = self.figures[FACTS]
+        if not {"support", *facts.above, *facts.below} <= {*scores.columns}:
+            return {}
+        f1 = scores[[*facts.above]].sum(axis=1) / scores[[*facts.below]].sum(axis=1)
+        correlation = float(f1.corr(scores["support"]))
+        return {} if math.isnan(correlation) else {"support_facts": correlation}
+
+    def problem(self, dataset: Any) -> str | None:
+        kept = KEPT in dataset.recipe.keep
+        return None if kept else f"the dataset must be made of the factbook and prepared with --keep {KEPT}"
+
+    def questions(self, reference: str) -> list[tuple[str, str]]:
+        """Return a question for each fact that the reference states in the factbook's words."""
+        facts = {fact for facts in read_facts(reference.split("."), "") for fact in facts if fact[0]}
+        return [
+            (f"{_cased(s, reference)}: which {name}?", _cased(value, reference)) for s, name, value in sorted(facts)
+        ]
+
+
+def _cased(plain: str, reference: str) -> str:
+    """Return ``plain`` with the capital letters of the reference."""
+    found = re.search(r"\W+".join(map(re.escape, plain.split())), reference, re.IGNORECASE)
+    return found[0] if found else plain
 
 
 def _score(row: Row, facts: Sequence[dict[str, Any]], summary: Any) -> dict[str, float]:

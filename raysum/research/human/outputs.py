@@ -1,12 +1,11 @@
 """What is judged: the summaries that evaluations have saved, and questions about their references."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from raysum.errors import UserError
-from raysum.examples.factbook.scorer import read_facts
+from raysum.evaluate.scorers import scorers_of
 from raysum.research.human.spreadsheet import read_table
 from raysum.runtime.storage import check_here, read_lines
 from raysum.systems import PAPER
@@ -64,21 +63,18 @@ def read_questions(path: str, items: Iterable[Item]) -> dict[str, list[tuple[str
     return {name: asked for name, asked in questions.items() if name in known}
 
 
-def factbook_questions(items: Iterable[Item]) -> dict[str, list[tuple[str, str]]]:
-    """A question for each fact that a reference states, where it is written in the factbook's words.
+def scorers_questions(items: Iterable[Item]) -> dict[str, list[tuple[str, str]]]:
+    """Return the questions that registered scorers ask about the references, such as the factbook's about its facts.
 
-    Raises UserError where none is.
+    Raises UserError if there are none.
     """
-    questions: dict[str, list[tuple[str, str]]] = {}
-    for item in items:
-        facts = {fact for facts in read_facts(item.reference.split("."), "") for fact in facts if fact[0]}
-        asked = [(f"{_cased(s, item)}: which {name}?", _cased(value, item)) for s, name, value in sorted(facts)]
-        questions |= {item.id: asked} if asked else {}
-    if not questions:
+    scorers = scorers_of(None)
+    asked = {item.id: [pair for scorer in scorers for pair in scorer.questions(item.reference)] for item in items}
+    if not any(asked.values()):
         raise UserError(
-            "no reference here states facts of the factbook; give --questions FILE, a CSV of id, question, answer"
+            "no scorer asks questions about these references; give --questions FILE, a CSV of id, question, answer"
         )
-    return questions
+    return {name: pairs for name, pairs in asked.items() if pairs}
 
 
 def _items(folder: Path, systems: Sequence[str] | None) -> list[Item]:
@@ -123,9 +119,3 @@ def _by_id(items: dict[str, Item]) -> list[Item]:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _cased(plain: str, item: Item) -> str:
-    """``plain`` as it is written in the reference."""
-    found = re.search(r"\W+".join(map(re.escape, plain.split())), item.reference, re.IGNORECASE)
-    return found[0] if found else plain

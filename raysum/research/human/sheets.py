@@ -14,7 +14,7 @@ from raysum.errors import UserError
 from raysum.research.human.assignment import Task, tasks_of
 from raysum.research.human.config import SheetsConfig
 from raysum.research.human.designs import DESIGNS, Asked, Design
-from raysum.research.human.outputs import REFERENCE, Item, factbook_questions, read_items, read_questions
+from raysum.research.human.outputs import REFERENCE, Item, read_items, read_questions, scorers_questions
 from raysum.research.human.page import page
 from raysum.research.human.spreadsheet import write_table
 from raysum.runtime.checksums import sealed
@@ -99,7 +99,7 @@ def _questions(config: SheetsConfig, known: dict[str, Item]) -> dict[str, list[t
         return {}
     if config.systems and REFERENCE in config.systems:
         raise UserError("questions are about the reference; leave it out of --systems")
-    return read_questions(config.questions, known.values()) if config.questions else factbook_questions(known.values())
+    return read_questions(config.questions, known.values()) if config.questions else scorers_questions(known.values())
 
 
 def _drawn(config: SheetsConfig, names: list[str]) -> list[str]:
