@@ -22,7 +22,7 @@ from raysum.decode.scores import AttentionAlignment, GnmtCoverage, History, Stru
 from raysum.importing.hiersumm import convert
 from raysum.models.batch import Source
 from raysum.systems import build
-from raysum.tokenizers.special_tokens import Marks
+from raysum.tokenizers.special_tokens import SpecialTokens
 
 A, B, C = 9, 10, 11  # ordinary tokens; ids below are special
 VOCABULARY = 12
@@ -200,7 +200,7 @@ def test_the_first_and_the_last_token_may_be_forced():
 
 def test_a_prompt_stands_behind_what_targets_begin_with():
     table = {(A, C): {EOS: 1.0}, (A, B, A): {EOS: 1.0}, (B, C): {EOS: 1.0}, (B, B, A): {EOS: 1.0}}
-    prompt, marks = torch.tensor([[C, PAD], [B, A]]), Marks(target_prefix=(A,))
+    prompt, marks = torch.tensor([[C, PAD], [B, A]]), SpecialTokens(target_prefix=(A,))
     for first, changes in ((A, {}), (B, {"forced_bos_token_id": B})):
         found = beam_search(Script(table), memory(2), settings(**changes), prompt=prompt, marks=marks)
         assert [h.ids for (h,) in found] == [[first, C, EOS], [first, B, A, EOS]]
@@ -483,13 +483,15 @@ def test_gnmt_coverage_steers_only_when_it_acts_at_every_step():
 def test_tokens_are_watched_only_where_a_term_reads_them():
     asked = []
 
-    class Asked(Script):
+    class AttentionRequest(Script):
         def step(self, tokens, state, attention=False):
             asked.append(attention)
             return super().step(tokens, state, attention)
 
     for some in ([], [EVEN], [EVEN, GnmtCoverage(1.0, REAL)]):
-        beam_search(Asked(SHORT_OR_LONG, TOKENS if len(some) > 1 else PARAGRAPHS), memory(), settings(), some)
+        beam_search(
+            AttentionRequest(SHORT_OR_LONG, TOKENS if len(some) > 1 else PARAGRAPHS), memory(), settings(), some
+        )
     assert list(dict.fromkeys(asked)) == [False, True, "tokens"]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import beam_search
-from raysum.tokenizers.special_tokens import Marks
+from raysum.tokenizers.special_tokens import SpecialTokens
 
 transformers = pytest.importorskip("transformers")
 
@@ -89,10 +89,10 @@ class Published:
         return cls(model, torch.randint(3, 200, (sources, 20)) * mask, mask)
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> SpecialTokens:
         config = self.model.config
         start, end, pad = config.decoder_start_token_id, config.eos_token_id, config.pad_token_id
-        return Marks(start=start, end=end, pad=pad, sentence_end=None)
+        return SpecialTokens(start=start, end=end, pad=pad, sentence_end=None)
 
     def generate(self, settings: DecodeConfig) -> list[list[tuple[list[int], float]]]:
         """What transformers finds: lengths there count the start token."""

@@ -20,11 +20,11 @@ from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.graphsum import GraphSumSpec
 from raysum.models.specs.tdmca import TdmcaSpec
 from raysum.models.specs.txl import TxlSpec
-from raysum.tokenizers.special_tokens import Marks
+from raysum.tokenizers.special_tokens import SpecialTokens
 from raysum.train.labels import attention_labels
 
 # As BART's: 7 is a colon and 8 the end of a line, which texts have, too.
-MARKS = Marks(
+MARKS = SpecialTokens(
     pad=0, start=2, end=2, prefix=(1,), suffix=(2,), title_end=(7, 8), paragraph_end=(8,), sentence_end=None,
     joined_end=(2,), target_prefix=(1,), unknown=None, mask=3,
 )  # fmt: skip

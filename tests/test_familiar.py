@@ -10,7 +10,7 @@ from factbook_data import write_factbook, write_run
 
 from raysum.data import domain_shift
 from raysum.decode.calibration import rehearse
-from raysum.decode.domain_shift import Familiar, Usual, figures, learn, signals
+from raysum.decode.domain_shift import Familiar, ReferenceRange, figures, learn, signals
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summaries, Summary
 from raysum.errors import UserError
@@ -130,7 +130,7 @@ def test_what_rests_on_its_sources_less_than_usual_is_told_where_the_spelling_te
 
 
 def test_attention_as_even_or_uneven_as_never_before_is_told_and_better_support_is_not():
-    usual = Usual.of(GOOD)
+    usual = ReferenceRange.of(GOOD)
     even, one = [0.1] * 10, [0.91] + [0.01] * 9
     for attention, support, expected in [
         (even, 80.0, ["its entropy is 100.0% of the highest (usual: 87.0% to 98.0%)"]),
@@ -212,7 +212,7 @@ def test_few_clusters_raise_few_false_alarms(run, data):
     table = [signals(row, vocabulary) for row in data.read("valid")]
     shares = []
     for start in range(0, 140, 20):
-        few = Familiar(vocabulary, Usual.of(table[start : start + 20]))
+        few = Familiar(vocabulary, ReferenceRange.of(table[start : start + 20]))
         shares.append(np.mean([bool(few.warnings(row)) for row in test]))
         foreign = [prepare_example({"documents": [text]}, data.recipe, vocabulary) for text in FOREIGN.values()]
         assert all(map(few.warnings, foreign))

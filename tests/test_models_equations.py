@@ -8,7 +8,7 @@ from small_models import DRY, EXAMPLES, model_of, pack, targets
 from torch import Tensor
 
 from raysum.models.batch import Source
-from raysum.models.kernels.cache import Turn
+from raysum.models.kernels.cache import StepContext
 
 HEADS, POOLING, WIDTH = 2, 4, 16
 EXAMPLE = EXAMPLES[0]
@@ -177,9 +177,9 @@ def test_post_norm_decoder_layer_has_its_norms_after_the_sums(source):
     model = model_of("L/P", norm="post", **DRY).eval()
     layer, memory = model.decoder[0], model.encode(source)
     x = model._embed(targets(1), torch.arange(6), 6)
-    first = norm(x + layer.attention(x, Turn()), layer.around_attention.norm)
+    first = norm(x + layer.attention(x, StepContext()), layer.around_attention.norm)
     read, _, _ = layer.cross(first, layer.cross.read(memory), attention=False)
     second = norm(first + read, layer.around_cross.norm)
     expected = norm(second + ffn(second, layer.ffn), layer.around_ffn.norm)
-    found, _, _ = layer(x, layer.cross.read(memory), False, Turn())
+    found, _, _ = layer(x, layer.cross.read(memory), False, StepContext())
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

@@ -32,7 +32,7 @@ SIZES = {"encoder": "LL", "decoder": "PP", "width": 128, "heads": 4, "pooling_he
 
 
 @dataclass(frozen=True)
-class Turn:
+class StepContext:
     """What the clients waited, in seconds, sorted; what went wrong; the bytes of all processes each half second."""
 
     waits: list[float]
@@ -54,7 +54,9 @@ def questions(count: int) -> list[tuple[str, list[str]]]:
     return [(cities[number % 4], documents) for number, documents in enumerate(texts)]
 
 
-def turn(server: Server, asked: Sequence[tuple[str, list[str]]], expected: Sequence[str], seconds: float) -> Turn:
+def turn(
+    server: Server, asked: Sequence[tuple[str, list[str]]], expected: Sequence[str], seconds: float
+) -> StepContext:
     """Four clients that ask one question after the other for so many ``seconds``."""
     deadline = time.monotonic() + seconds
     waits: list[float] = []
@@ -78,7 +80,7 @@ def turn(server: Server, asked: Sequence[tuple[str, list[str]]], expected: Seque
         memory = list(sizes(server, deadline))
         for one in asking:
             one.result()
-    return Turn(sorted(waits), wrong, memory)
+    return StepContext(sorted(waits), wrong, memory)
 
 
 def sizes(server: Server, deadline: float) -> Iterator[int]:
@@ -112,7 +114,7 @@ def server(run: Path) -> Iterator[Server]:
     os.sched_setaffinity(0, cores)
 
 
-def compare(server: Server, asked: Sequence[tuple[str, list[str]]]) -> list[tuple[Turn, Turn]]:
+def compare(server: Server, asked: Sequence[tuple[str, list[str]]]) -> list[tuple[StepContext, StepContext]]:
     """Turns without and with the attack, and what the attack was answered, printed."""
     expected = [server.client.summarize(*one)["summary"] for one in asked]
     turn(server, asked, expected, SECONDS / 6)

@@ -32,7 +32,7 @@ from raysum.runs.folder import Run
 from raysum.stream.collators.summarization import Summarization, cut_source
 from raysum.systems import kind
 from raysum.tokenizers.sentence_piece import Vocabulary
-from raysum.tokenizers.special_tokens import Marks
+from raysum.tokenizers.special_tokens import SpecialTokens
 from raysum.tokenizers.tokenizer import Tokenizer
 from raysum.train.fit import fit
 
@@ -249,10 +249,10 @@ def test_a_row_is_of_paragraphs_between_their_marks(tokenizer, theirs, family):
 
 
 FRAMES = [
-    Marks(),
-    Marks(prefix=(1,), suffix=(2,), joined_end=(2,), paragraph_end=(3,)),
-    Marks(prefix=(), suffix=(2, 3), joined_end=(2, 3), paragraph_end=()),
-    Marks(prefix=(1,), suffix=(2,), joined_end=(4, 2), paragraph_end=(4, 5), title_end=(6, 7)),
+    SpecialTokens(),
+    SpecialTokens(prefix=(1,), suffix=(2,), joined_end=(2,), paragraph_end=(3,)),
+    SpecialTokens(prefix=(), suffix=(2, 3), joined_end=(2, 3), paragraph_end=()),
+    SpecialTokens(prefix=(1,), suffix=(2,), joined_end=(4, 2), paragraph_end=(4, 5), title_end=(6, 7)),
 ]
 
 
@@ -368,9 +368,9 @@ def test_a_spec_takes_over_what_the_tokenizer_tells(folders):
     for spec in (FamilySpec(), HibertSpec(), RankerSpec()):
         made = spec.fitted(bart)
         assert (made.vocabulary, made.marks) == (len(bart), bart.marks)
-        assert made.fitted(own).marks == Marks() and made.fitted(own).vocabulary == len(own)
+        assert made.fitted(own).marks == SpecialTokens() and made.fitted(own).vocabulary == len(own)
         assert type(spec).model_validate(made.model_dump(mode="json")) == made
-    assert FamilySpec.model_validate({"vocabulary": 99}).marks == Marks()  # a config of before
+    assert FamilySpec.model_validate({"vocabulary": 99}).marks == SpecialTokens()  # a config of before
 
 
 # What is asked of a folder

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysum.tokenizers.special_tokens import PUBLISHED, Marks
+from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
 
 class Row(TypedDict, total=False):
@@ -159,7 +159,7 @@ def read_group(
     return table
 
 
-def title_of(row: Row, marks: Marks) -> np.ndarray:
+def title_of(row: Row, marks: SpecialTokens) -> np.ndarray:
     """The ids of the title, without its mark."""
     return row["ids"][: max(row["title_tokens"] - len(marks.title_end), 0)]
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.blocking import block_ngrams, block_recent, block_sequences, penalize_repetition
-from raysum.decode.grounding.constraint import Guide, Guided
+from raysum.decode.grounding.constraint import Constraint, ConstraintState
 from raysum.decode.hypotheses import Finished, Hypothesis
 from raysum.decode.scores import History, Term, length_norm
-from raysum.models.batch import Asked
-from raysum.tokenizers.special_tokens import PUBLISHED, Marks
+from raysum.models.batch import AttentionRequest
+from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
 Left = Callable[[int], bool]  # whether nobody waits for an example any more, by its number in the batch
 
@@ -36,7 +36,7 @@ class StepModel(Protocol):
 
     def start(self, memory: Any, beams: int) -> StepState: ...
 
-    def step(self, tokens: Tensor, state: Any, attention: Asked = False) -> tuple[Tensor, Tensor | None]: ...
+    def step(self, tokens: Tensor, state: Any, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]: ...
 
 
 def beam_search(
@@ -53,11 +53,11 @@ def search(
     settings: DecodeConfig,
     terms: Sequence[Term] = (),
     *,
-    marks: Marks = PUBLISHED,
+    marks: SpecialTokens = PUBLISHED,
     exempt: Sequence[int] = (),
     left: Left | None = None,
     prompt: Tensor | None = None,
-    guide: Guide | None = None,
+    guide: Constraint | None = None,
     source: Tensor | None = None,
 ) -> Finished:
     """All hypotheses that finish, scored by log-probability and those of ``terms`` that are not final.
@@ -78,7 +78,7 @@ def search(
     num_examples, paragraphs = memory.paragraph_mask.shape
     beams, device = settings.num_beams, memory.paragraph_mask.device
     most = None if settings.early_stopping is None else beams
-    watch: Asked = "tokens" if any(term.by_token for term in terms) else bool(terms)
+    watch: AttentionRequest = "tokens" if any(term.by_token for term in terms) else bool(terms)
     steering = [term for term in terms if not term.final]
     commas = torch.tensor(exempt, dtype=torch.long, device=device)
     forced = _forced(settings, marks, prompt, num_examples, device)
@@ -93,7 +93,7 @@ def search(
         total=torch.zeros(num_examples, beams, paragraphs, device=device),
         overlap=torch.zeros(num_examples, beams, device=device),
     )
-    guided = Guided(guide, beams) if guide else None
+    guided = ConstraintState(guide, beams) if guide else None
     for length in range(1, settings.max_length + 1):
         logits, weights = model.step(tokens[..., -1].flatten(), state, attention=watch)
         if weights is not None:
@@ -157,7 +157,7 @@ def _over(
 
 
 def _forced(
-    settings: DecodeConfig, marks: Marks, prompt: Tensor | None, num_examples: int, device: torch.device
+    settings: DecodeConfig, marks: SpecialTokens, prompt: Tensor | None, num_examples: int, device: torch.device
 ) -> dict[int, Tensor]:
     """The tokens [B] that hypotheses must have, by their place from 1 on; padding where an example need not."""
     begin = () if prompt is None else marks.target_prefix
@@ -187,9 +187,9 @@ def _candidates(
     tokens: Tensor,
     log_prob: Tensor,
     settings: DecodeConfig,
-    marks: Marks,
+    marks: SpecialTokens,
     commas: Tensor,
-    guided: Guided | None,
+    guided: ConstraintState | None,
     barred: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of the hypotheses extended by each token, [B, R, V], and by EOS, [B, R]; -inf where blocked.
@@ -223,7 +223,7 @@ def _candidates(
     return log_probs, eos, stuck
 
 
-def _force(log_probs: Tensor, eos: Tensor, log_prob: Tensor, token: Tensor, marks: Marks) -> None:
+def _force(log_probs: Tensor, eos: Tensor, log_prob: Tensor, token: Tensor, marks: SpecialTokens) -> None:
     """Only ``token`` [B] can follow, at no cost, except where it is padding."""
     given, end = token != marks.pad, token == marks.end
     log_probs[given], eos[given] = -torch.inf, -torch.inf

@@ -72,14 +72,14 @@ _READ = "paragraphs"  # how many were read: the entropies of few and of many do 
 
 
 @dataclass(frozen=True)
-class Usual:
+class ReferenceRange:
     """The lower and the upper end of each figure, in so many ``examples``."""
 
     examples: int
     ends: Mapping[str, tuple[float, float]]
 
     @classmethod
-    def of(cls, table: Sequence[Mapping[str, float]]) -> "Usual":
+    def of(cls, table: Sequence[Mapping[str, float]]) -> "ReferenceRange":
         """Of the figures of each example; what fewer than 20 have is left out."""
         columns = {name: [row[name] for row in table if name in row] for name in (*SIGNALS, _READ)}
         ends = {
@@ -90,7 +90,7 @@ class Usual:
         return cls(len(table), ends)
 
     @classmethod
-    def read(cls, told: Any) -> "Usual":
+    def read(cls, told: Any) -> "ReferenceRange":
         """What ``to_dict`` gave; former versions told of fewer signals. Raises ValueError and its like."""
         ends = {str(name): (float(low), float(high)) for name, (low, high) in told["usual"].items()}
         examples = int(told["examples"])
@@ -122,8 +122,8 @@ class Familiar:
     """What is usual for a model: of its sources, and of its summaries where some were decoded to learn it."""
 
     vocabulary: Tokenizer
-    sources: Usual
-    summaries: Usual | None = None
+    sources: ReferenceRange
+    summaries: ReferenceRange | None = None
     decode: DecodeConfig = DecodeConfig()  # how these were written
 
     @classmethod
@@ -138,8 +138,8 @@ class Familiar:
         except UserError as error:
             raise UserError(f"{str(error).partition(';')[0]}; {mend}") from None
         try:
-            summaries = Usual.read(told["summaries"]) if told.get("summaries") else None
-            return cls(vocabulary, Usual.read(told), summaries, run.decode)
+            summaries = ReferenceRange.read(told["summaries"]) if told.get("summaries") else None
+            return cls(vocabulary, ReferenceRange.read(told), summaries, run.decode)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise damaged(file, "does not tell what is usual", mend) from None
 
@@ -169,8 +169,8 @@ def learn(run: Run, dataset: Dataset, summaries: Sequence[Mapping[str, float]] =
         return
     vocabulary = Tokenizer.load(dataset.vocabulary_path)
     rows = islice(chain.from_iterable(dataset.read(split, ["ids", "title_tokens"]) for split in splits), _MOST)
-    values = Usual.of([signals(row, vocabulary) for row in rows]).to_dict()
-    known = Usual.of(summaries) if len(summaries) >= FEWEST else None
+    values = ReferenceRange.of([signals(row, vocabulary) for row in rows]).to_dict()
+    known = ReferenceRange.of(summaries) if len(summaries) >= FEWEST else None
     with suppress(UserError):  # what is damaged is written anew
         known = known or getattr(Familiar.read(run, vocabulary), "summaries", None)
     try:

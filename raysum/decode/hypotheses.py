@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from raysum.decode.grounding.constraint import Guided
+from raysum.decode.grounding.constraint import ConstraintState
 from raysum.decode.scores import History, Term
 
 
@@ -53,7 +53,7 @@ class Finished:
         log_prob: Tensor,
         score: Tensor,
         closed: bool,
-        guided: Guided | None = None,
+        guided: ConstraintState | None = None,
     ) -> None:
         """Take in hypotheses ``tokens`` [B', R, T] of ``history.examples`` where ``chosen`` [B', R].
 

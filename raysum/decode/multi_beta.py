@@ -13,11 +13,11 @@ from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import Left, StepModel, StepState, search
-from raysum.decode.grounding.constraint import Guide
+from raysum.decode.grounding.constraint import Constraint
 from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.scores import terms
-from raysum.models.batch import Asked
-from raysum.tokenizers.special_tokens import PUBLISHED, Marks
+from raysum.models.batch import AttentionRequest
+from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
 
 def search_betas(
@@ -28,11 +28,11 @@ def search_betas(
     predicted: Tensor | None = None,
     extracted: Tensor | None = None,
     *,
-    marks: Marks = PUBLISHED,
+    marks: SpecialTokens = PUBLISHED,
     exempt: Sequence[int] = (),
     left: Left | None = None,
     prompt: Tensor | None = None,
-    guide: Guide | None = None,
+    guide: Constraint | None = None,
     source: Tensor | None = None,
 ) -> list[list[list[Hypothesis]]]:
     """For each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` would find with this beta.
@@ -102,7 +102,7 @@ class Searches:
         parent = torch.arange(beams, device=mask.device).expand(len(group), -1)
         return _State(self.model.start(self.memory, beams), len(mask), group, parent)
 
-    def step(self, tokens: Tensor, state: _State, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
+    def step(self, tokens: Tensor, state: _State, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
         beams = state.parent.shape[1]
         tokens = tokens.view(-1, beams)
         alike = torch.cat((state.group[:, None], state.parent, tokens), 1)

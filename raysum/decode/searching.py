@@ -24,10 +24,10 @@ from raysum.decode.scores import shares
 from raysum.decode.summary import Alternative, Summary
 from raysum.errors import UserError
 from raysum.metrics import citations
-from raysum.models.batch import Asked, Memory, move
+from raysum.models.batch import AttentionRequest, Memory, move
 from raysum.models.generator import Generator
 from raysum.models.kernels.packing import scatter_padded
-from raysum.tokenizers.special_tokens import Marks, marks_of
+from raysum.tokenizers.special_tokens import SpecialTokens, marks_of
 from raysum.tokenizers.tokenizer import Tokenizer
 
 
@@ -113,13 +113,13 @@ class Searcher:
         return kind.collate(kind.pack(list(rows), limits))
 
 
-def _titles(rows: Sequence[Row], marks: Marks, device: torch.device) -> Tensor:
+def _titles(rows: Sequence[Row], marks: SpecialTokens, device: torch.device) -> Tensor:
     """The titles' tokens [B, longest], padded."""
     titles = [torch.from_numpy(title_of(row, marks)).long() for row in rows]
     return pad_sequence(titles, batch_first=True, padding_value=marks.pad).to(device)
 
 
-def _joined(memory: Memory, marks: Marks) -> Tensor:
+def _joined(memory: Memory, marks: SpecialTokens) -> Tensor:
     """The ids of each example's source [B, longest], padded."""
     rows = memory.source.ids.split(memory.source.layout.sizes.tolist())
     return pad_sequence(rows, batch_first=True, padding_value=marks.pad)
@@ -133,7 +133,7 @@ def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:
     return shares(chosen)
 
 
-def citing(settings: DecodeConfig, spec: systems.Spec) -> Asked:
+def citing(settings: DecodeConfig, spec: systems.Spec) -> AttentionRequest:
     """The attention of a model of ``spec`` by which sentences cite. Raises UserError where it lacks one of the layers
     that ``settings`` name."""
     if settings.citing_layers is None:
@@ -148,7 +148,7 @@ def citing(settings: DecodeConfig, spec: systems.Spec) -> Asked:
 
 @torch.inference_mode()
 def attention_of(
-    model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[int]]], asked: Asked = True
+    model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[int]]], asked: AttentionRequest = True
 ) -> list[list[np.ndarray]]:
     """The attention of each token of a summary, a [K, M] for each summary, rows summing to one.
 

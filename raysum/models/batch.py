@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from raysum.models.kernels.packing import scatter_padded
-from raysum.tokenizers.special_tokens import PUBLISHED, Marks
+from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
 Keys = TypeVar("Keys", bound="SourceKeys")
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 
 # Which attention to the source is wanted beside the result: none, by paragraph [..., M] (true), that of some layers
 # alone, numbered from 0 on, or by token [..., M, N].
-Asked = bool | frozenset[int] | Literal["tokens"]
+AttentionRequest = bool | frozenset[int] | Literal["tokens"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Source:
             counts=tuple(counts.tolist()),
         )
 
-    def is_text(self, marks: Marks, joined: bool = False) -> Tensor:
+    def is_text(self, marks: SpecialTokens, joined: bool = False) -> Tensor:
         """[S] whether each token is of a text: false for ``marks`` around texts, behind a title and, of ``joined``
         paragraphs, between them.
 
@@ -126,7 +126,9 @@ class Source:
             titles=None if self.titles is None else self.titles[chosen],
         )
 
-    def restrict(self, kept: Sequence[Sequence[int]], marks: Marks = PUBLISHED, joined: bool = False) -> "Source":
+    def restrict(
+        self, kept: Sequence[Sequence[int]], marks: SpecialTokens = PUBLISHED, joined: bool = False
+    ) -> "Source":
         """Only the paragraphs ``kept`` (ascending) of each example.
 
         A title stays: it opens the first paragraph that is kept. Of ``joined`` ones, so does what opens and ends them,

@@ -26,7 +26,8 @@ class CopyGate(nn.Module):
     a is the cross-attention of the last decoder layer before dropout, the mean over its first ``copy_heads`` heads;
     g = sigmoid(w h + b) of the decoder's last state h. (See et al. give g the context and the input, too.) Ours is
     that a head's score of a word behind one that is the token written last is raised by u h + c: a name goes on as it
-    does in the source. Marks of pretrained models are not copied: there a is the share of words in that attention.
+    does in the source. Special tokens of pretrained models are not copied: there a is the share of words in that
+    attention.
     """
 
     def __init__(self, spec: FamilySpec):

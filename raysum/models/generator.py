@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Asked, Batch, Memory, Source, SourceKeys
-from raysum.models.kernels.cache import Cache, Turn
+from raysum.models.batch import AttentionRequest, Batch, Memory, Source, SourceKeys
+from raysum.models.kernels.cache import Cache, StepContext
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.linear import linear
@@ -24,7 +24,7 @@ from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, xavier_linear
 from raysum.models.positions import sinusoids
 from raysum.models.specs.family import TransformerSpec
-from raysum.tokenizers.special_tokens import Marks, marks_of
+from raysum.tokenizers.special_tokens import SpecialTokens, marks_of
 
 _PART = 4096  # source tokens encoded together on a CPU when nothing is kept for backward
 
@@ -101,7 +101,9 @@ class Generator(nn.Module):
     def encode(self, source: Source) -> Memory:
         """Raises UserError where the source lacks what the model needs (a graph)."""
 
-    def decode(self, tokens: Tensor, memory: Memory, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
+    def decode(
+        self, tokens: Tensor, memory: Memory, attention: AttentionRequest = False
+    ) -> tuple[Tensor, Tensor | None]:
         """Teacher forcing: tokens [B, K], the start first -> hidden states [B, K, D] before the output layer.
 
         With ``attention`` also that to the source [B, K, ...]. Padding at the end of a row changes nothing before.
@@ -109,7 +111,7 @@ class Generator(nn.Module):
         hidden, total, _ = self.decode_and_point(tokens, memory, attention)
         return hidden, total
 
-    def decode_and_point(self, tokens: Tensor, memory: Memory, attention: Asked = False) -> Attended:
+    def decode_and_point(self, tokens: Tensor, memory: Memory, attention: AttentionRequest = False) -> Attended:
         """:meth:`decode`, and how the last layer points at source tokens where there is a copy gate."""
         keys, places = self._keys(memory), torch.arange(tokens.shape[1], device=tokens.device)
         x = self._embed(tokens, self._begin(keys) + places, tokens.shape[1])
@@ -120,7 +122,7 @@ class Generator(nn.Module):
         keys = [*self._keys(memory)]
         return State(keys, beams, Cache(len(keys), memory.paragraph_mask, beams))
 
-    def step(self, tokens: Tensor, state: State, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
+    def step(self, tokens: Tensor, state: State, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
         """Feed the newest token of every beam [B * R]; returns logits of the next [B * R, V], and this step's attention
         to the source [B * R, ...] if asked for."""
         state.cache.advance()
@@ -160,7 +162,7 @@ class Generator(nn.Module):
         self,
         x: Tensor,
         keys: Iterable[SourceKeys],
-        attention: Asked,
+        attention: AttentionRequest,
         cache: Cache | None = None,
         biases: Iterable[Tensor | None] = repeat(None),
     ) -> Attended:
@@ -169,7 +171,7 @@ class Generator(nn.Module):
         pairs = zip(layers, keys, strict=True)
         for number, ((layer, kept), bias) in enumerate(zip(pairs, biases, strict=False)):
             asked = number in attention if isinstance(attention, frozenset) else attention
-            x, share, pointer = layer(x, kept, asked, Turn(number, cache, bias))
+            x, share, pointer = layer(x, kept, asked, StepContext(number, cache, bias))
             total = share if total is None else total if share is None else total + share
         return norm(x), total, pointer
 
@@ -251,7 +253,7 @@ class LanguageModelling(nn.Module):
         return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, smoothing, odds, pad=pad)
 
 
-def following(source: Source, marks: Marks) -> Tensor:
+def following(source: Source, marks: SpecialTokens) -> Tensor:
     """[S] the token after each source token; the start of the target after an example's last."""
     last = source.layout.sizes.cumsum(0) - 1
     return source.ids.roll(-1).index_fill(0, last, marks.start)

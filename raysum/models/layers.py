@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Asked, Layout, SourceKeys
+from raysum.models.batch import AttentionRequest, Layout, SourceKeys
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
-from raysum.models.kernels.cache import Turn
+from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.linear import Linear
 from raysum.models.kernels.packing import scatter_padded
@@ -214,7 +214,7 @@ class DecoderLayer(nn.Module):
         self.ffn = FeedForward(spec)
         self.around_ffn = Residual(spec)
 
-    def forward(self, x: Tensor, keys: SourceKeys, attention: Asked, turn: Turn) -> Attended:
+    def forward(self, x: Tensor, keys: SourceKeys, attention: AttentionRequest, turn: StepContext) -> Attended:
         """x [B, K, D] all target positions, or in a decoding step the newest token of each beam, [B, R, D].
 
         Returns the new x and, if asked for, the attention to paragraphs [B, K or R, M] or tokens [B, K or R, M, N].
@@ -228,7 +228,7 @@ class DecoderLayer(nn.Module):
 class CausalSelfAttention(SelfAttention):
     """Each target position attends to itself and those before it."""
 
-    def forward(self, x: Tensor, turn: Turn) -> Tensor:
+    def forward(self, x: Tensor, turn: StepContext) -> Tensor:
         query, key, value = self.split(self.qkv(x))
         if turn.cache is None:
             context = attend(query, key, value, causal=True, dropout=self.dropout.active, bias=turn.bias)

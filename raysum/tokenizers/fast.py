@@ -13,7 +13,7 @@ import numpy as np
 from raysum.errors import UserError
 from raysum.text.cleaning import Normalization, normalize
 from raysum.text.sentences import quick_sentence_spans, sentence_spans
-from raysum.tokenizers.special_tokens import Marks
+from raysum.tokenizers.special_tokens import SpecialTokens
 from raysum.tokenizers.tokenizer import Tokenizer
 
 _READ = 64  # characters for each token: what is longer is not encoded to be counted
@@ -171,7 +171,7 @@ def opened(told: dict[str, Any], name: str) -> Any:
     return tokenizer
 
 
-def bert_marks(tokenizer: Any, name: str) -> Marks:
+def bert_marks(tokenizer: Any, name: str) -> SpecialTokens:
     """Those that a bert's tokenizer has by their names. Raises UserError where it is another's."""
     if type(tokenizer.model).__name__ != "WordPiece":
         raise UserError(f"{name} alone does not tell its special ids; name its folder, where config.json does")
@@ -180,7 +180,7 @@ def bert_marks(tokenizer: Any, name: str) -> Marks:
         raise UserError(f"{name} has no {missing[0]}: it is not the tokenizer of a bert")
     cls, sep, *others = known.values()
     pad, unknown, mask = (cls if id is None else id for id in others)
-    return Marks(
+    return SpecialTokens(
         pad=pad,
         start=cls,
         end=sep,
@@ -195,9 +195,9 @@ def bert_marks(tokenizer: Any, name: str) -> Marks:
     )
 
 
-def _stored_marks(told: dict[str, Any], name: str) -> Marks:
+def _stored_marks(told: dict[str, Any], name: str) -> SpecialTokens:
     try:
-        return Marks.model_validate(told)
+        return SpecialTokens.model_validate(told)
     except ValueError:
         raise UserError(f"{name} does not tell the marks of its tokenizer; put back a copy") from None
 

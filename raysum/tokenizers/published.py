@@ -9,7 +9,7 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.runtime.extras import needs
 from raysum.tokenizers.fast import opened
-from raysum.tokenizers.special_tokens import Marks
+from raysum.tokenizers.special_tokens import SpecialTokens
 
 _FILE = "tokenizer.json"
 _FORMER = ("spiece.model", "sentencepiece.bpe.model", "merges.txt")  # what older folders have in its place
@@ -129,7 +129,7 @@ def _of_sentencepiece(tokenizer_class: Any, folder: Path, sentinels: int) -> byt
     return json.dumps(found).encode()
 
 
-def _marks(tokenizer: Any, files: Files, size: int, language: str | None) -> Marks:
+def _marks(tokenizer: Any, files: Files, size: int, language: str | None) -> SpecialTokens:
     told, own = files.id("eos_token_id"), _id(tokenizer, files, "eos_token")
     end = _first(told, own)
     pad = _first(files.id("pad_token_id"), _id(tokenizer, files, "pad_token"))
@@ -150,7 +150,7 @@ def _marks(tokenizer: Any, files: Files, size: int, language: str | None) -> Mar
     unknown = _id(tokenizer, files, "unk_token")
     masks = (_id(tokenizer, files, "mask_token"), tokenizer.token_to_id("<extra_id_0>"), unknown, pad)
     lines, documents = (_known_id(tokenizer, name) for name in (_LINE_END, _BETWEEN_DOCUMENTS))
-    return Marks(
+    return SpecialTokens(
         pad=pad,
         start=start,
         end=end,

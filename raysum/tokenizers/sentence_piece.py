@@ -159,7 +159,7 @@ class Vocabulary(Tokenizer):
     def spellings(self) -> list[bytes]:
         """What each id adds to a text, in UTF-8: pieces that begin a word with a space before it, or a byte alone.
 
-        Marks add nothing, but for ``<Q>``, a space.
+        Special tokens add nothing, but for ``<Q>``, a space.
         """
         processor = self._processor
         texts = [processor.id_to_piece(i).replace("▁", " ").encode() for i in range(len(self))]

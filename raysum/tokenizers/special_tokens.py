@@ -13,7 +13,7 @@ SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<T>", "<S>", "</S>", "<PAD>", "<P>", 
 Id = Annotated[int, Field(ge=0, le=100_000_000)]
 
 
-class Marks(BaseModel, extra="forbid", frozen=True):
+class SpecialTokens(BaseModel, extra="forbid", frozen=True):
     """Ids of what stands for no text. By default those of the published WikiSum vocabulary, which vocabularies trained
     by raysum have too; there ``mask``, ``<s>``, stands for nothing else, and hides a word in pre-training.
 
@@ -42,9 +42,9 @@ class Marks(BaseModel, extra="forbid", frozen=True):
         return len(self.prefix) + len(self.suffix)
 
 
-PUBLISHED = Marks()
+PUBLISHED = SpecialTokens()
 
 
-def marks_of(spec: Any) -> Marks:
+def marks_of(spec: Any) -> SpecialTokens:
     """Those of a specification; a system of another package may have none."""
     return getattr(spec, "marks", PUBLISHED)

@@ -11,7 +11,7 @@ from raysum.errors import UserError
 from raysum.runtime.remote import is_url, read
 from raysum.text.cleaning import Normalization, normalize, paragraph_spans
 from raysum.text.sentences import quick_sentence_spans, sentence_spans
-from raysum.tokenizers.special_tokens import Marks
+from raysum.tokenizers.special_tokens import SpecialTokens
 
 STORED = "vocabulary.model"  # its file in a dataset and in a run
 
@@ -24,7 +24,7 @@ class Tokenizer(ABC):
     """
 
     pieces: str
-    marks: Marks
+    marks: SpecialTokens
 
     def __init__(self, model: bytes):
         self.model, self.sha256 = model, hashlib.sha256(model).hexdigest()
@@ -80,7 +80,7 @@ class Tokenizer(ABC):
     def spellings(self) -> list[bytes]:
         """What each id adds to a text, in UTF-8: with a space before it where it begins a word, or a byte alone.
 
-        Marks add nothing, but for one between sentences, which is a space.
+        Special tokens add nothing, but for one between sentences, which is a space.
         """
 
     @abstractmethod

@@ -19,7 +19,7 @@ from raysum.text.cleaning import Normalization, normalize
 from raysum.tokenizers.tokenizer import Tokenizer
 
 
-class Guide:
+class Constraint:
     """The automata of the examples of a batch; states have numbers, in the order in which they are reached."""
 
     def __init__(self, clusters: Sequence[Cluster], pieces: Pieces, device: torch.device):
@@ -32,7 +32,7 @@ class Guide:
         self.names: list[np.ndarray] = []  # pieces that may follow a state by its nodes
         self.first = [self._number(example, (BEGIN, ())) for example in range(len(clusters))]
 
-    def repeat(self, number: int) -> "Guide":
+    def repeat(self, number: int) -> "Constraint":
         """For ``number`` searches of each example, one after the other."""
         repeated = copy(self)
         repeated.first = [state for state in self.first for _ in range(number)]
@@ -63,13 +63,13 @@ class Guide:
         return number
 
 
-class Guided:
+class ConstraintState:
     """The live hypotheses of a search: their states [B, R], and how many of their tokens a whole word ends with.
 
     Their states are looked up one by one: a fifth of what it takes to look them up together in sorted tensors.
     """
 
-    def __init__(self, guide: Guide, beams: int):
+    def __init__(self, guide: Constraint, beams: int):
         self._guide = guide
         self._states = [[state] * beams for state in guide.first]
         self._look()
@@ -117,14 +117,14 @@ class Grounding:
         self._vocabulary, self._how = vocabulary, how
         self._bases: dict[str, tuple[Pieces, Cluster]] = {}
 
-    def guide(self, rows: Sequence[Row], mode: str, device: torch.device) -> Guide:
+    def guide(self, rows: Sequence[Row], mode: str, device: torch.device) -> Constraint:
         """What summaries of ``rows`` may say by ``mode`` (``numbers``, ``names`` or ``all``)."""
         if mode not in self._bases:
             pieces = Pieces(self._vocabulary, mode)
             self._bases[mode] = pieces, Cluster([], pieces)
         pieces, base = self._bases[mode]
         clusters = [Cluster(self.texts(row), pieces, base) for row in rows]
-        return Guide(clusters, pieces, device)
+        return Constraint(clusters, pieces, device)
 
     def texts(self, row: Row) -> list[str]:
         """The title and the texts of a row, as the vocabulary spells them."""

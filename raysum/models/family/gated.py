@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import Asked, Memory
+from raysum.models.batch import AttentionRequest, Memory
 from raysum.models.family.parallel import ParallelKeys, WordKeys, paragraph_keys
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout, drop
@@ -40,7 +40,7 @@ class GatedParallel(nn.Module):
     def read(self, memory: Memory) -> ParallelKeys:
         return ParallelKeys.of(memory, self.words, **paragraph_keys(memory, self.paragraphs))
 
-    def forward(self, x: Tensor, keys: ParallelKeys, attention: Asked) -> Attended:
+    def forward(self, x: Tensor, keys: ParallelKeys, attention: AttentionRequest) -> Attended:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         scores = query @ keys.paragraph_key.transpose(-1, -2) * query.shape[-1] ** -0.5
         real = keys.paragraph_mask[:, None, None, :]
@@ -70,7 +70,7 @@ class GatedVertical(nn.Module):
     def read(self, memory: Memory) -> WordKeys:
         return WordKeys.of(memory, self.words)
 
-    def forward(self, x: Tensor, keys: WordKeys, attention: Asked) -> Attended:
+    def forward(self, x: Tensor, keys: WordKeys, attention: AttentionRequest) -> Attended:
         words, query = self.words.queries(x), self.contexts.queries(x)
         context, logs = _by_pieces(_contexts, words, keys, dropout=self.dropout.active)
         seen = self.words.out(context.permute(0, 2, 3, 1, 4).flatten(3))  # [B, Q, M, D]
@@ -85,7 +85,9 @@ class GatedVertical(nn.Module):
         return self.contexts.merged(read) + self.words.merged(mixed), *_told(words, keys, weights, attention)
 
 
-def _told(words: Tensor, keys: WordKeys, weights: Tensor, attention: Asked) -> tuple[Tensor | None, Pointer | None]:
+def _told(
+    words: Tensor, keys: WordKeys, weights: Tensor, attention: AttentionRequest
+) -> tuple[Tensor | None, Pointer | None]:
     """What is asked for of ``weights`` [B, H, Q, M], and how they point where the keys have ids."""
     key, mask = keys.key.transpose(-1, -2), keys.mask.unflatten(1, (weights.shape[-1], -1))
     pointer = None if keys.ids is None else Pointer(words, key, weights, mask, keys.ids, keys.text)

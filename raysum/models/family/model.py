@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import Asked, Memory, Source, SourceKeys
+from raysum.models.batch import AttentionRequest, Memory, Source, SourceKeys
 from raysum.models.copying import CopyGate
 from raysum.models.family.entry import Entry
 from raysum.models.family.gated import GatedParallel, GatedVertical
@@ -166,7 +166,7 @@ class FlatAttention(nn.Module):
         text = None if text is None else scatter_padded(text, layout.in_source, *layout.source_mask.shape)
         return FlatKeys(layout.counts, key, value, layout.source_mask, place, layout.grid_mask, text=text)
 
-    def forward(self, x: Tensor, keys: FlatKeys, attention: Asked) -> Attended:
+    def forward(self, x: Tensor, keys: FlatKeys, attention: AttentionRequest) -> Attended:
         query, mask = self.words.queries(x), keys.mask[:, None, None, :]
         share = _share(query, keys, attention == "tokens") if attention else None
         pointer = None

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import Asked, Layout, Memory, Source, SourceKeys
+from raysum.models.batch import AttentionRequest, Layout, Memory, Source, SourceKeys
 from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import fuse, token_shares
@@ -70,7 +70,7 @@ class ParallelAttention(nn.Module):
     def read(self, memory: Memory) -> ParallelKeys:
         return ParallelKeys.of(memory, self.words, **paragraph_keys(memory, self.paragraphs))
 
-    def forward(self, x: Tensor, keys: ParallelKeys, attention: Asked) -> Attended:
+    def forward(self, x: Tensor, keys: ParallelKeys, attention: AttentionRequest) -> Attended:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         scores = query @ keys.paragraph_key.transpose(-1, -2) * query.shape[-1] ** -0.5
         weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])

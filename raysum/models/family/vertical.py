@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Asked, Memory, SourceKeys
+from raysum.models.batch import AttentionRequest, Memory, SourceKeys
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import token_shares
@@ -52,7 +52,7 @@ class VerticalAttention(nn.Module):
         split = grid.view(examples, paragraphs, length, 2, self.heads, -1).permute(3, 0, 1, 4, 2, 5)
         return VerticalKeys(layout.counts, split[0], split[1], layout.grid_mask)
 
-    def forward(self, x: Tensor, keys: VerticalKeys, attention: Asked) -> Attended:
+    def forward(self, x: Tensor, keys: VerticalKeys, attention: AttentionRequest) -> Attended:
         (words,) = split_heads(self.word_query(x), self.heads, 1)
         query = self.query(x).unflatten(-1, (self.heads, -1))
         folded, constant = self.key(query * query.shape[-1] ** -0.5)

@@ -81,7 +81,7 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Turn:
+class StepContext:
     """A layer's part in reading target positions: all at once, or with a ``cache`` the newest token of each beam."""
 
     layer: int = 0

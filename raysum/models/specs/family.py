@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from raysum.models.specs.backbone import Backbone
 from raysum.systems import Size, Spec
-from raysum.tokenizers.special_tokens import PUBLISHED, Marks
+from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
 
 class TransformerSpec(Spec):
@@ -18,7 +18,9 @@ class TransformerSpec(Spec):
     attends_to_paragraphs: ClassVar = True
 
     vocabulary: int = Field(32000, gt=8, le=100_000_000, description="number of pieces")
-    marks: Marks = Field(PUBLISHED, description="ids that tell where texts begin and end: those of the vocabulary")
+    marks: SpecialTokens = Field(
+        PUBLISHED, description="ids that tell where texts begin and end: those of the vocabulary"
+    )
     width: Size = Field(256, description="D")
     ffn: Size = Field(1024, description="hidden width of the feed-forward networks")
     heads: Size = Field(8, description="H of self- and cross-attention")

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from raysum.systems import Size, Spec
-from raysum.tokenizers.special_tokens import PUBLISHED, Marks
+from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
 
 class RankerSpec(Spec):
@@ -19,7 +19,9 @@ class RankerSpec(Spec):
 
     system: Literal["ranker"] = "ranker"
     vocabulary: int = Field(32000, gt=8, le=100_000_000, description="number of pieces")
-    marks: Marks = Field(PUBLISHED, description="ids that tell where texts begin and end: those of the vocabulary")
+    marks: SpecialTokens = Field(
+        PUBLISHED, description="ids that tell where texts begin and end: those of the vocabulary"
+    )
     width: Size = Field(256, description="of the word embeddings")
     hidden: Size = Field(256, description="of both LSTMs and of the matching features")
     dropout: float = Field(0.2, ge=0, lt=1, description="before all linear layers")

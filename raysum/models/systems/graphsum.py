@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from raysum.errors import UserError
-from raysum.models.batch import Asked, Memory, Source
+from raysum.models.batch import AttentionRequest, Memory, Source
 from raysum.models.family.parallel import ParallelAttention, ParallelKeys, paragraph_keys
 from raysum.models.generator import EncoderDecoder, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax
@@ -119,7 +119,7 @@ class HierarchicalAttention(ParallelAttention):
         return HierarchicalKeys.of(memory, self.words, **own, similarity=similarities(memory.source))
 
     def forward(  # type: ignore[override]
-        self, x: Tensor, keys: HierarchicalKeys, attention: Asked
+        self, x: Tensor, keys: HierarchicalKeys, attention: AttentionRequest
     ) -> Attended:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         query, key = query * query.shape[-1] ** -0.5, keys.key.transpose(-1, -2)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from raysum.models.batch import Source
 from raysum.models.generator import TokenEmbedding, final_norm, output_layer
-from raysum.models.kernels.cache import Turn
+from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
@@ -133,7 +133,7 @@ class SentenceDecoderLayer(nn.Module):
         self.around_ffn = Residual(spec)
 
     def forward(self, x: Tensor, vectors: Tensor) -> Tensor:
-        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), Turn()))  # eq. 3
+        x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), StepContext()))  # eq. 3
         x = x + vectors  # eq. 4
         return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x)))  # eq. 5
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import Asked, Layout, Memory, Source, SourceKeys
+from raysum.models.batch import AttentionRequest, Layout, Memory, Source, SourceKeys
 from raysum.models.generator import Generator, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax, split_heads
-from raysum.models.kernels.cache import Turn
+from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.layers import Attended, FeedForward, Residual
 from raysum.models.specs.family import TransformerSpec
@@ -63,7 +63,7 @@ class Own:
     query: Tensor
 
     @classmethod
-    def of(cls, key: Tensor, value: Tensor, turn: Turn) -> "Own":
+    def of(cls, key: Tensor, value: Tensor, turn: StepContext) -> "Own":
         """From those of all positions [B, H, K, dh]; in a decoding step from those of each beam's newest token."""
         count = key.shape[2]
         if turn.cache is None:
@@ -92,7 +92,7 @@ class PrefixLayer(nn.Module):
         y, keys = self.attention.read(self.around_attention.enter(x), layout)
         return self._finish(x, y), keys
 
-    def forward(self, x: Tensor, keys: PrefixKeys, attention: Asked, turn: Turn) -> Attended:
+    def forward(self, x: Tensor, keys: PrefixKeys, attention: AttentionRequest, turn: StepContext) -> Attended:
         """x [B, K, D] all target positions, or in a decoding step the newest token of each beam, [B, R, D]."""
         y, weights = self.attention(self.around_attention.enter(x), keys, turn)
         return self._finish(x, y), by_paragraph(weights, keys) if attention else None, None

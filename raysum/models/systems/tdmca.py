@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from raysum.models.batch import Layout
 from raysum.models.kernels.attention import attend, merge_heads, split_heads
-from raysum.models.kernels.cache import Turn
+from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import Projection, SelfAttention, xavier_linear
@@ -45,7 +45,7 @@ class BlockAttention(SelfAttention):
         keys = PrefixKeys.of(qkv[:, x.shape[1] :][index], mask, index[..., None], layout, self.heads)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), keys
 
-    def forward(self, x: Tensor, keys: PrefixKeys, turn: Turn) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, keys: PrefixKeys, turn: StepContext) -> tuple[Tensor, Tensor]:
         query, key, value = split_heads(self.qkv(x), self.heads, 3)
         own = Own.of(key, value, turn)
         filled = keys.length[:, None] % self.block
@@ -98,7 +98,7 @@ class CompressedAttention(nn.Module):
         context = attend(query, keys.key, keys.value, past, dropout=self.dropout.active)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, layout.in_source)), keys
 
-    def forward(self, x: Tensor, keys: CompressedKeys, turn: Turn) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, keys: CompressedKeys, turn: StepContext) -> tuple[Tensor, Tensor]:
         width, c = x.shape[2], self.compression
         query, kv = self.qkv(x).split([width, 2 * width], -1)
         # the c tokens up to each one are compressed: a group where they end one, else masked

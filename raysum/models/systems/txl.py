@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Asked, Layout
+from raysum.models.batch import AttentionRequest, Layout
 from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
-from raysum.models.kernels.cache import Turn
+from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
@@ -35,7 +35,7 @@ class TransformerXL(PrefixModel):
         super().__init__(spec, [lambda: RelativeAttention(spec, bias)] * spec.layers, spec.source_loss)
         self.bias = bias
 
-    def decode(self, tokens: Tensor, memory: Any, attention: Asked = False) -> tuple[Tensor, Tensor | None]:
+    def decode(self, tokens: Tensor, memory: Any, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
         """A segment after the other; ``later`` is what the layers remember of them."""
         memory = replace(memory, keys=tuple(replace(keys, later=[]) for keys in memory.keys))
         decode, parts = super().decode, tokens.split(self.spec.segment, 1)
@@ -97,7 +97,7 @@ class RelativeAttention(nn.Module):
         recall = Recall.of(past[index], mask, index[..., None], layout, self.heads, codes=(codes,), later=[])
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), recall
 
-    def forward(self, x: Tensor, keys: Recall, turn: Turn) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, keys: Recall, turn: StepContext) -> tuple[Tensor, Tensor]:
         (query,) = split_heads(self.query(x), self.heads, 1)
         key, value = split_heads(self.source(x), self.heads, 2)
         if turn.cache is not None:

@@ -14,7 +14,7 @@ from raysum.stream.collators.summarization import cut_source
 from raysum.systems import Spec
 from raysum.text.cleaning import bigram_recall, bigrams
 from raysum.text.tfidf import words
-from raysum.tokenizers.special_tokens import PUBLISHED, Marks, marks_of
+from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens, marks_of
 
 if TYPE_CHECKING:
     from raysum.models.systems.ranker import RankingBatch
@@ -31,7 +31,7 @@ class Ranking(Kind):
     dataset_kinds = ("ranking", "summarization")
     columns: ClassVar[tuple[str, ...]] = ("ids", "title_tokens", "paragraph_offsets", "text", "summary")
 
-    marks: Marks = PUBLISHED
+    marks: SpecialTokens = PUBLISHED
 
     @classmethod
     def of(cls, spec: Spec) -> "Ranking":

@@ -13,7 +13,7 @@ from raysum.runtime.extras import needs
 from raysum.stream.collators.base import Arrays, Kind, long, room
 from raysum.stream.collators.summarization import cut_source, framed
 from raysum.systems import Spec
-from raysum.tokenizers.special_tokens import PUBLISHED, Marks, marks_of
+from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens, marks_of
 
 if TYPE_CHECKING:
     from raysum.models.systems.hibert import SentenceBatch
@@ -31,7 +31,7 @@ class Sentences(Kind):
     columns: ClassVar[tuple[str, ...]] = ("ids", "paragraph_offsets", "labels")
 
     window: int = 30
-    marks: Marks = PUBLISHED
+    marks: SpecialTokens = PUBLISHED
 
     @classmethod
     def of(cls, spec: Spec) -> "Sentences":

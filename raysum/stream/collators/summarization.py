@@ -12,7 +12,7 @@ from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.stream.collators.base import Arrays, Kind, long, padded, room
 from raysum.systems import Spec
-from raysum.tokenizers.special_tokens import PUBLISHED, Marks, marks_of
+from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens, marks_of
 
 if TYPE_CHECKING:
     from raysum.models.batch import Batch
@@ -32,7 +32,7 @@ class Summarization(Kind):
 
     joined: bool = False
     graph: bool = False
-    marks: Marks = PUBLISHED
+    marks: SpecialTokens = PUBLISHED
 
     @classmethod
     def of(cls, spec: Spec) -> "Summarization":
@@ -121,7 +121,7 @@ class Summarization(Kind):
 
 
 def cut_source(
-    row: Row, source: SourceConfig, joined: bool = False, marks: Marks = PUBLISHED
+    row: Row, source: SourceConfig, joined: bool = False, marks: SpecialTokens = PUBLISHED
 ) -> tuple[np.ndarray, np.ndarray]:
     """The part of a row that a model reads: ids [S'] and the tokens [P'] of its paragraphs, none of them empty.
 
@@ -154,7 +154,9 @@ def framed(ids: np.ndarray, lengths: np.ndarray, before: Sequence[int], behind: 
     return np.insert(ids, edges, np.tile([*before, *behind], len(lengths)))
 
 
-def _join(ids: np.ndarray, lengths: np.ndarray, most: int | None, marks: Marks) -> tuple[np.ndarray, np.ndarray]:
+def _join(
+    ids: np.ndarray, lengths: np.ndarray, most: int | None, marks: SpecialTokens
+) -> tuple[np.ndarray, np.ndarray]:
     """Paragraphs with their marks, ``most`` tokens of them (but at least one beside those at both ends)."""
     told = marks.prefix, marks.paragraph_end, marks.joined_end
     opening, between, closing = (np.array(part, ids.dtype) for part in told)
