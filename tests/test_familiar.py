@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from factbook_data import write_factbook, write_run
 
-from raysum.data import domain_shift
+from raysum.decode import domain_shift
 from raysum.decode.calibration import rehearse
 from raysum.decode.domain_shift import Familiar, ReferenceRange, figures, learn, signals
 from raysum.decode.summarizer import Summarizer
