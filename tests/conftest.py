@@ -8,6 +8,7 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}  # as raysum sets it
+os.environ.setdefault("RAYSUM_NO_DASHBOARD", "1")  # of the commands that tests start: it takes 10 s of a core each
 # What a test starts takes signals as from a terminal, also where the tests themselves run under nohup or in background.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,5 +30,13 @@ def ray_session():
     """One local Ray session for all tests that need one."""
     from raysum.runtime.session import ray_session
 
-    with ray_session(cpus=4, purpose="search"):
-        yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAYSUM_NO_DASHBOARD")
+        with ray_session(cpus=4, purpose="search"):
+            yield
+
+
+@pytest.fixture
+def with_dashboard(monkeypatch):
+    """Sessions that the test starts have a dashboard."""
+    monkeypatch.delenv("RAYSUM_NO_DASHBOARD")

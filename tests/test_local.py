@@ -41,7 +41,7 @@ def listening(family: list[psutil.Process]) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_training_is_heard_by_this_machine_only_and_leaves_nothing(tmp_path):
+def test_a_training_is_heard_by_this_machine_only_and_leaves_nothing(tmp_path, with_dashboard):
     data, home = write_dataset(tmp_path / "data", {"train": 40, "valid": 6}), tmp_path / "home"
     home.mkdir()
     small = ["model.width=16", "model.heads=2", "model.pooling_heads=2", "model.encoder=L", "model.decoder=P"]
@@ -89,7 +89,7 @@ except RuntimeError:
 
 
 @pytest.mark.slow
-def test_a_port_that_another_took_meanwhile_is_left_to_it_and_a_fault_leaves_logs():
+def test_a_port_that_another_took_meanwhile_is_left_to_it_and_a_fault_leaves_logs(with_dashboard):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(

@@ -107,7 +107,7 @@ with ray_session(cpus=1):
 
 
 @pytest.mark.slow
-def test_a_session_tells_its_dashboard_and_keeps_workers_words_from_stdout():
+def test_a_session_tells_its_dashboard_and_keeps_workers_words_from_stdout(with_dashboard):
     done = subprocess.run([sys.executable, "-c", DEATH], capture_output=True, text=True, timeout=120, env=os.environ)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
@@ -125,7 +125,7 @@ with ray_session(cpus=1):
 
 
 @pytest.mark.slow
-def test_sessions_that_start_at_one_moment_have_dashboards_of_their_own():
+def test_sessions_that_start_at_one_moment_have_dashboards_of_their_own(with_dashboard):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     sessions = [subprocess.Popen([sys.executable, "-c", TOLD], **pipes) for _ in range(2)]
     told = [session.stdout.readline() for session in sessions]
