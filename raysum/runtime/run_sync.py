@@ -54,6 +54,13 @@ def pulled(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
+def refresh(folder: Path) -> None:
+    """Fetch what another host has uploaded of the run at ``folder``, which this process writes, if it is on a store."""
+    if url_of(folder):
+        with _alone(folder):
+            _pull(folder)
+
+
 @contextmanager
 def written(folder: Path) -> Iterator[None]:
     """The block writes the run or search at ``folder``: alone, going on from what is on the store it is kept of, if it
@@ -62,11 +69,10 @@ def written(folder: Path) -> Iterator[None]:
     Raises UserError where something else is there, another writes there, or the store does not take it.
     """
     with leased(folder):
-        if url := url_of(folder):
-            with _alone(folder):
-                _pull(folder)
-            if not any((folder / mark).is_file() for mark in _MARKS) and listed(url).keys() - {LOCK}:
-                raise UserError(f"{url} exists already; remove it or choose another folder")
+        refresh(folder)
+        url = url_of(folder)
+        if url and not any((folder / mark).is_file() for mark in _MARKS) and listed(url).keys() - {LOCK}:
+            raise UserError(f"{url} exists already; remove it or choose another folder")
         yield
         if url:
             check_lease(folder)

@@ -73,27 +73,33 @@ class HeaderLimit:
 class Unavailable:
     """ASGI middleware of Ray Serve's proxy: errors of the proxy itself become 503 with Retry-After.
 
-    While the server stops or a front starts again, the proxy answers 404, 500 or 503 in plain text. The front's own
-    errors are JSON and pass unchanged.
+    While the server stops or a front restarts, the proxy answers 404, 500 or 503 in plain text, or raises before it
+    answers. The front's own errors are JSON and pass unchanged.
     """
 
     def __init__(self, app: ASGIApp):
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        replaced = False
+        started = replaced = False
 
         async def send_or_replace(message: Message) -> None:
-            nonlocal replaced
+            nonlocal started, replaced
+            started = True
             if message["type"] == "http.response.start" and message["status"] in (404, 500, 503):
                 replaced = dict(message["headers"]).get(b"content-type") != b"application/json"
                 if replaced:
-                    told = "the server is stopping, or starts again; come again later"
-                    await problem(503, told, {"Retry-After": str(RETRY_AFTER)})(scope, receive, send)
+                    await unavailable(scope, receive, send)
             if not replaced:
                 await send(message)
 
-        await self.app(scope, receive, send_or_replace)
+        unavailable = problem(503, "the server stops or restarts; try again later", {"Retry-After": str(RETRY_AFTER)})
+        try:
+            await self.app(scope, receive, send_or_replace)
+        except Exception:
+            if started:
+                raise
+            await unavailable(scope, receive, send)
 
 
 def at_proxy() -> list[Middleware]:

@@ -18,8 +18,10 @@ from raysum.errors import UserError
 from raysum.runs.folder import Checkpoint, Run, fill_checkpoint
 from raysum.runtime.checksums import damaged
 from raysum.runtime.compat import full_precision_copies
+from raysum.runtime.lock import LOCK
 from raysum.runtime.progress import say
 from raysum.runtime.remote import url_of
+from raysum.runtime.run_sync import pulled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,43 +32,58 @@ _RESUMABLE = 2  # newest checkpoints that keep their engine state: one may be wr
 
 
 def hosts_apart(run: Run) -> frozenset[int]:
-    """The ranks that do not see the folder of ``run`` on rank 0's host. Every rank calls it before anything is written.
+    """Return the ranks that do not share the folder of ``run`` with rank 0. Every rank calls it before it writes.
 
-    Raises UserError on every rank if there are some and the run is not kept of a store: each host would keep the shards
-    of its own ranks, and no checkpoint could be resumed. On a store rank 0 writes for all, see ``save``.
+    Only a run on a store may have such ranks: rank 0 writes for all of them, see ``save``.
+    Raises UserError on every rank if a rank does not see the folder of the process that started the training: each host
+    would keep the shards of its own ranks, and no checkpoint could be resumed.
     """
     from torch import distributed
 
-    world = distributed.get_world_size()
-    if world == 1:
+    if not run.config.train.workers:
         return frozenset()
-    told = [secrets.token_hex(16), socket.gethostname()]
-    distributed.broadcast_object_list(told, src=0)
-    token = run.path / f".token-{told[0]}"  # a new name: shared folders may remember that a file was not there
-    if distributed.get_rank() == 0:
-        token.write_text(told[0])
-    distributed.barrier()
-    sees = token.is_file() and token.read_text() == told[0]
-    hosts: list[str | None] = [None] * world
+    on_store = url_of(run.path) is not None
+    token = run.path / (f".token-{secrets.token_hex(16)}" if on_store else LOCK)
+    if on_store and distributed.get_rank() == 0:
+        token.parent.mkdir(parents=True, exist_ok=True)
+        token.write_text(token.name)
+    shared = [token.name, _content(token)]
+    distributed.broadcast_object_list(shared, src=0)
+    name, content = shared
+    sees = content is not None and _content(run.path / name) == content
+    hosts: list[str | None] = [None] * distributed.get_world_size()
     distributed.all_gather_object(hosts, None if sees else socket.gethostname())
-    if distributed.get_rank() == 0:
+    if on_store and distributed.get_rank() == 0:
         token.unlink(missing_ok=True)
     blind = sorted({host for host in hosts if host})
-    if blind and not url_of(run.path):
+    if blind and not on_store:
         raise UserError(
-            f"the workers on {', '.join(blind)} do not see {run.place} on {told[1]}, so that their part of each "
-            "checkpoint would be lost: let out= be a folder that all hosts share or a store (s3://...), or keep the "
-            "workers on one host (train.placement=pack and fewer train.workers)"
+            f"the workers on {', '.join(blind)} do not see {run.place} of the host that started the training, so their "
+            "part of each checkpoint would be lost: set out= to a folder that all hosts share or a store (s3://...), "
+            "or keep the workers on that host (train.placement=pack and fewer train.workers)"
         )
     return frozenset(rank for rank, host in enumerate(hosts) if host)
 
 
+def _content(file: Path) -> str | None:
+    try:
+        return file.read_text()
+    except OSError:
+        return None
+
+
 def newest(run: Run, apart: frozenset[int]) -> Checkpoint | None:
-    """The checkpoint to go on from, that of rank 0. Every rank calls it; hosts ``apart`` get its engine state sent."""
-    if not apart:
-        return run.latest()
+    """Return the checkpoint to resume from, that of rank 0. Every rank calls it.
+
+    Rank 0 fetches it from the store if another host started the training. Hosts ``apart`` receive its engine state.
+    """
     from torch import distributed
 
+    if distributed.get_rank() == 0 and url_of(pulled(run.path)) and (checkpoint := run.latest()):
+        checkpoint.check(_ENGINE)
+    distributed.barrier()
+    if not apart:
+        return run.latest()
     found: list[Any] = [None]
     if distributed.get_rank() == 0 and (checkpoint := run.latest()):
         wanted = (_ENGINE, _CONVERTED, "state.json")

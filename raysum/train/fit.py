@@ -16,7 +16,7 @@ from raysum.runs.folder import Checkpoint, Run, RunResult
 from raysum.runtime.lock import LOCK, held
 from raysum.runtime.processes import settle
 from raysum.runtime.progress import say
-from raysum.runtime.run_sync import written
+from raysum.runtime.run_sync import push_so_far, refresh, written
 from raysum.runtime.session import make_ready
 from raysum.runtime.storage import check_own, check_vacant, writing
 from raysum.stream.loader import Stream, batches
@@ -141,7 +141,9 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     try:
         with followed(run, done, config.train):
             if config.train.workers:
+                push_so_far(run.path)  # rank 0 may run on a host that has nothing of the run
                 train_on_ray(brief, callbacks)
+                refresh(run.path)
             else:
                 _train_here(brief)
     finally:

@@ -12,6 +12,7 @@ from raysum.errors import UserError
 from raysum.runtime.log_filters import quiet_data, quiet_ray
 from raysum.runtime.placement import check_fits, share
 from raysum.runtime.processes import settle
+from raysum.runtime.run_sync import refresh
 from raysum.runtime.session import ray_session
 from raysum.runtime.storage import writing
 from raysum.stream.loader import Unread, ray_batches, ray_dataset
@@ -97,6 +98,7 @@ def _worker(settings: dict[str, Any]) -> str | None:
 def _remaining(brief: Brief) -> "ray.data.Dataset":
     """The batches after the newest checkpoint: evaluated by Ray Train at every start of the workers."""
     quiet_data()
+    refresh(brief.run.path)
     newest = brief.run.latest()
     return ray_dataset(brief.train, brief.config.train.workers, newest.step if newest else 0, brief.config.train.steps)
 

@@ -12,11 +12,12 @@ from raysum.evaluate.systems import Extracted, Trained, strategies
 from raysum.evaluate.systems import System as Evaluated
 from raysum.extract.summarizer import Extractor
 from raysum.research.reproduce.sizes import decoding
-from raysum.research.reproduce.systems import RANKER, System, datasets_of
+from raysum.research.reproduce.systems import RANKER, System, datasets_of, systems
 from raysum.research.reproduce.tables import Table
 from raysum.research.reproduce.training import beta_of
 from raysum.research.reproduce.workspace import Place
 from raysum.runtime.storage import read_json
+from raysum.systems import PAPER
 
 _SCORERS = ["rouge", "attention"]
 
@@ -27,11 +28,19 @@ def evaluate_system(place: Place, system: System, table: Table) -> None:
     settings: dict[str, Any] = {"protocol": table.protocol, "scorers": _SCORERS, "limit": place.config.limit}
     config = EvaluateConfig(data=str(data), split=table.split, **settings)
     folder = folder_of(place, system.name, table)
-    compare_systems([_built(place, system)], Dataset.open(data), table.split, config, out=folder)
+    compare_systems([_built(place, system, table)], Dataset.open(data), table.split, config, out=folder)
 
 
 def folder_of(place: Place, name: str, table: Table) -> Path:
-    return place.evaluation(name, table.protocol, table.split)
+    """Return the folder of the evaluation of the system ``name`` by the table's protocol."""
+    system = systems()[name]
+    served = bool(system.extracts) and _extracted(system, table) != system.extracts
+    return place.evaluation(f"{name}-served" if served else name, table.protocol, table.split)
+
+
+def _extracted(system: System, table: Table) -> str:
+    """Return the extractive system of a row: whole sentences for judges, the paper's word-cut baseline for ROUGE."""
+    return system.extracts.removesuffix(PAPER) if table.studies else system.extracts
 
 
 def evaluated(place: Place, name: str, table: Table) -> dict[str, Any]:
@@ -40,10 +49,10 @@ def evaluated(place: Place, name: str, table: Table) -> dict[str, Any]:
     return found
 
 
-def _built(place: Place, system: System) -> Evaluated:
+def _built(place: Place, system: System, table: Table) -> Evaluated:
     """The system, ready to summarize rows, under its own name."""
     if system.extracts:
-        return Extracted.named(system.extracts)
+        return Extracted.named(_extracted(system, table))
     run = place.run(system.run or system.name)
     if run.config.model.extracts:
         one = Extractor.trained(run, LoadConfig())
