@@ -251,12 +251,17 @@ def test_a_server_of_this_machine_alone_refuses_foreign_names_and_pages(headers:
     assert ask(json={"title": "a", "documents": ["b"]}, headers=headers).status_code == 200
 
 
+async def fail_before_answering(scope, receive, send):
+    raise ConnectionError("the front was killed")
+
+
 @pytest.mark.parametrize(
     ("inner", "status"),
     [
         (PlainTextResponse("Path '/v1/summarize' not found.", 404), 503),
         (PlainTextResponse("Internal Server Error", 500), 503),
         (PlainTextResponse("Deployment is unavailable.", 503), 503),
+        (fail_before_answering, 503),
         (PlainTextResponse("timed out", 408), 408),
         (PlainTextResponse("success", 200), 200),
         (JSONResponse({"error": "Not Found"}, 404), 404),
@@ -272,7 +277,7 @@ def test_what_the_proxy_cannot_answer_is_503_and_what_the_front_answers_stays(in
     response = asyncio.run(send())
     assert response.status_code == status
     if status == 503:
-        assert "come again" in error(response, 503) and int(response.headers["Retry-After"]) > 0
+        assert "try again later" in error(response, 503) and int(response.headers["Retry-After"]) > 0
     else:
         assert response.content == inner.body and "Retry-After" not in response.headers
 

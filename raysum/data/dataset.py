@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysum.data.recipe import Recipe, read_recipe
+from raysum.data.recipe import RANKER, Recipe, read_recipe
 from raysum.data.rows import read_group, table_rows
 from raysum.errors import UserError
 from raysum.runtime.checksums import check_file, check_sealed, damaged, is_whole
@@ -23,7 +23,6 @@ from raysum.runtime.storage import read_json
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.model"
 REJECTED = "rejected.jsonl"
-RANKER = "ranker.safetensors"  # a learned ranker, beside the vocabulary that it reads
 FORMAT = 2  # of the manifest and the columns; 1 had titles told by their mark alone, and facts among the columns
 ROW_GROUP = 64  # rows: what is read from a shard at once; every group of a shard but its last has so many
 

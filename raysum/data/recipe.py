@@ -8,6 +8,8 @@ from raysum.config.base import Section
 from raysum.errors import UserError
 from raysum.text.cleaning import Normalization, Parting
 
+RANKER = "ranker.safetensors"  # a learned ranker, beside the vocabulary that it reads
+
 Ranker = Literal["tfidf", "lexrank", "none", "learned"]
 Graph = Literal["none", "similarity", "discourse"]
 LongParagraphs = Literal["split", "cut"]

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysum.data.dataset import RANKER
-from raysum.data.recipe import Recipe
+from raysum.data.recipe import RANKER, Recipe
 from raysum.models.batch import Source
 from raysum.models.systems.ranker import Titles
 from raysum.prepare.sentences import head

@@ -16,7 +16,7 @@ from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.config.loading import dump, merge, of_published, parse_yaml, read_text
 from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config, TrainConfig
-from raysum.data.dataset import RANKER
+from raysum.data.recipe import RANKER
 from raysum.errors import UserError
 from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, is_whole, seal, sealed
 from raysum.runtime.progress import say

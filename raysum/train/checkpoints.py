@@ -47,7 +47,7 @@ def hosts_apart(run: Run) -> frozenset[int]:
     if on_store and distributed.get_rank() == 0:
         token.parent.mkdir(parents=True, exist_ok=True)
         token.write_text(token.name)
-    shared = [token.name, _content(token)]
+    shared: list[Any] = [token.name, _content(token)]
     distributed.broadcast_object_list(shared, src=0)
     name, content = shared
     sees = content is not None and _content(run.path / name) == content
