@@ -15,14 +15,14 @@ from raysum.errors import UserError
 
 _SPECS = {
     "family": "raysum.models.specs.family:FamilySpec",
-    "tdmca": "raysum.models.specs.tdmca:TdmcaSpec",
-    "txl": "raysum.models.specs.txl:TxlSpec",
-    "graphsum": "raysum.models.specs.graphsum:GraphSumSpec",
-    "hibert": "raysum.models.specs.hibert:HibertSpec",
-    "bert": "raysum.models.specs.bert:BertSpec",
-    "ranker": "raysum.models.specs.ranker:RankerSpec",
-    "extractor": "raysum.models.specs.extractor:ExtractorSpec",
-    "predictor": "raysum.models.specs.predictor:PredictorSpec",
+    "tdmca": "raysum.models.specs.summarizers:TdmcaSpec",
+    "txl": "raysum.models.specs.summarizers:TxlSpec",
+    "graphsum": "raysum.models.specs.summarizers:GraphSumSpec",
+    "hibert": "raysum.models.specs.scorers:HibertSpec",
+    "bert": "raysum.models.specs.scorers:BertSpec",
+    "ranker": "raysum.models.specs.scorers:RankerSpec",
+    "extractor": "raysum.models.specs.scorers:ExtractorSpec",
+    "predictor": "raysum.models.specs.scorers:PredictorSpec",
 }
 # Systems of which nothing is trained: what they are is told by ``raysum.extract.systems.Extractive``.
 _EXTRACTIVE = {

@@ -14,8 +14,7 @@ from raysum.data.writer import DatasetWriter
 from raysum.examples.factbook.corpus import generate
 from raysum.examples.factbook.scorer import KEPT
 from raysum.models.specs.family import FamilySpec
-from raysum.models.specs.predictor import PredictorSpec
-from raysum.models.specs.ranker import RankerSpec
+from raysum.models.specs.scorers import PredictorSpec, RankerSpec
 from raysum.prepare.pipeline import prepare_example
 from raysum.runs.folder import Run
 from raysum.systems import Spec, build

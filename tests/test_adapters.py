@@ -15,7 +15,7 @@ from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.models.adapters import Adapted, adapt, merged
 from raysum.models.layers import Projection, xavier_linear
-from raysum.models.specs.adapters import Adapters
+from raysum.models.specs.backbone import Adapters
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore
 from raysum.runtime.storage import read_lines

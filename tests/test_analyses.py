@@ -19,9 +19,7 @@ from raysum.evaluate.evaluation import evaluate
 from raysum.evaluate.ranking import learned, similarity
 from raysum.metrics import rouge
 from raysum.metrics.citations import gold_attention
-from raysum.models.specs.graphsum import GraphSumSpec
-from raysum.models.specs.tdmca import TdmcaSpec
-from raysum.models.specs.txl import TxlSpec
+from raysum.models.specs.summarizers import GraphSumSpec, TdmcaSpec, TxlSpec
 from raysum.research.analyses.attention import attention_table
 from raysum.research.analyses.compression import compression, scaled
 from raysum.research.analyses.ranks import boxes, plot_ranks, ranks

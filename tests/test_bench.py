@@ -25,7 +25,7 @@ def test_products_are_counted_in_both_modes(mode):
 
 
 def test_int8_products_are_counted_apart():
-    from raysum.models.kernels.int8 import int8_linear
+    from raysum.models.kernels.linear import int8_linear
 
     layer, x = int8_linear(torch.ones(7, 5), torch.ones(7)), torch.ones(2, 3, 5)
     with Costs() as costs, torch.inference_mode():

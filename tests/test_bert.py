@@ -20,7 +20,7 @@ from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
-from raysum.models.specs.bert import BertSpec
+from raysum.models.specs.scorers import BertSpec
 from raysum.prepare.job import prepare
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore

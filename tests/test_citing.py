@@ -17,9 +17,7 @@ from raysum.decode.searching import attention_of, citing
 from raysum.errors import UserError
 from raysum.models.batch import Batch, Memory, Source
 from raysum.models.specs.backbone import Backbone
-from raysum.models.specs.graphsum import GraphSumSpec
-from raysum.models.specs.tdmca import TdmcaSpec
-from raysum.models.specs.txl import TxlSpec
+from raysum.models.specs.summarizers import GraphSumSpec, TdmcaSpec, TxlSpec
 from raysum.tokenizers.special_tokens import SpecialTokens
 from raysum.train.labels import attention_labels
 

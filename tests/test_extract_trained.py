@@ -21,7 +21,7 @@ from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
 from raysum.extract.summarizer import take
 from raysum.extract.systems import Lead, Source
-from raysum.models.specs.hibert import HibertSpec
+from raysum.models.specs.scorers import HibertSpec
 from raysum.prepare.job import prepare
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines

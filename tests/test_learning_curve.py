@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from raysum.bench.isolate import alone
 from raysum.bench.machine import measure
+from raysum.bench.result import alone
 from raysum.config.sections import Config, OptimConfig, TrainConfig
 from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset

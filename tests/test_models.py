@@ -12,9 +12,9 @@ from torch import nn
 from raysum.errors import UserError
 from raysum.models.batch import Source
 from raysum.models.kernels.attention import masked_softmax
-from raysum.models.positions import sinusoids
+from raysum.models.layers import sinusoids
 from raysum.models.specs.family import FamilySpec
-from raysum.models.specs.predictor import PredictorSpec
+from raysum.models.specs.scorers import PredictorSpec
 from raysum.systems import build
 
 

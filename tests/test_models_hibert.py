@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from raysum.config.loading import load_config
 from raysum.config.sources import SourceConfig
 from raysum.models.batch import Source
-from raysum.models.specs.hibert import HibertSpec
+from raysum.models.specs.scorers import HibertSpec
 from raysum.models.systems.hibert import SentenceBatch, masked
 from raysum.stream.collators.sentences import Documents, Sentences
 from raysum.systems import build, count_parameters, kind

@@ -18,7 +18,7 @@ from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
-from raysum.models.specs.ranker import RankerSpec
+from raysum.models.specs.scorers import RankerSpec
 from raysum.models.systems.ranker import RankingBatch, Titles
 from raysum.runs.restore import restore_ranker
 from raysum.stream.collators.ranking import Ranking

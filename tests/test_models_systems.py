@@ -17,9 +17,7 @@ from raysum.decode.searching import attention_of
 from raysum.errors import UserError
 from raysum.models.batch import Batch, Source
 from raysum.models.kernels import cache
-from raysum.models.specs.graphsum import GraphSumSpec
-from raysum.models.specs.tdmca import TdmcaSpec
-from raysum.models.specs.txl import TxlSpec
+from raysum.models.specs.summarizers import GraphSumSpec, TdmcaSpec, TxlSpec
 from raysum.systems import Spec, count_parameters
 from raysum.train.labels import attention_labels
 

@@ -10,10 +10,8 @@ from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import beam_search
 from raysum.errors import UserError
 from raysum.models.kernels import linear
-from raysum.models.kernels.int8 import int8_linear
-from raysum.models.kernels.linear import only_run
-from raysum.models.specs.tdmca import TdmcaSpec
-from raysum.models.specs.txl import TxlSpec
+from raysum.models.kernels.linear import int8_linear, only_run
+from raysum.models.specs.summarizers import TdmcaSpec, TxlSpec
 
 SOURCE = pack(EXAMPLES)
 SIZES = {"vocabulary": 40, "width": 32, "ffn": 48, "heads": 2}

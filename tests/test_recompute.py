@@ -13,10 +13,8 @@ from raysum.errors import UserError
 from raysum.models.adapters import adapt
 from raysum.models.batch import Batch
 from raysum.models.recomputing import recompute_layers
-from raysum.models.specs.adapters import Adapters
-from raysum.models.specs.backbone import Backbone
-from raysum.models.specs.graphsum import GraphSumSpec
-from raysum.models.specs.tdmca import TdmcaSpec
+from raysum.models.specs.backbone import Adapters, Backbone
+from raysum.models.specs.summarizers import GraphSumSpec, TdmcaSpec
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.train.fit import fit

@@ -29,9 +29,8 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.metrics import citations
 from raysum.models.specs.family import FamilySpec
-from raysum.models.specs.predictor import PredictorSpec
-from raysum.models.specs.ranker import RankerSpec
-from raysum.models.specs.tdmca import TdmcaSpec
+from raysum.models.specs.scorers import PredictorSpec, RankerSpec
+from raysum.models.specs.summarizers import TdmcaSpec
 from raysum.models.systems.ranker import Titles
 from raysum.runs.folder import Run
 from raysum.sources.shape import Shape

@@ -24,8 +24,7 @@ from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
 from raysum.models.batch import Source
 from raysum.models.specs.family import FamilySpec
-from raysum.models.specs.hibert import HibertSpec
-from raysum.models.specs.ranker import RankerSpec
+from raysum.models.specs.scorers import HibertSpec, RankerSpec
 from raysum.prepare.job import prepare
 from raysum.prepare.pipeline import Rejected, prepare_example
 from raysum.runs.folder import Run

@@ -8,17 +8,15 @@ from pydantic import Field
 
 from raysum import systems
 from raysum.bench.inputs import Search
-from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES, Machine, measure
 from raysum.bench.operators import Costs
 from raysum.bench.peers import check, fastest_row, ways
-from raysum.bench.result import BenchResult
+from raysum.bench.result import BenchResult, Row, alone
 from raysum.config.base import Section
 from raysum.config.loading import load_config
 from raysum.decode.beam import beam_search
 from raysum.models.batch import move
-from raysum.models.kernels.int8 import check_int8
-from raysum.models.kernels.linear import only_run
+from raysum.models.kernels.linear import check_int8, only_run
 from raysum.runtime.placement import device
 from raysum.runtime.progress import bar
 

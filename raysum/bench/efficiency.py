@@ -8,9 +8,8 @@ from pydantic import Field
 
 from raysum import systems
 from raysum.bench.inputs import batch
-from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import measure, timed
-from raysum.bench.result import BenchResult
+from raysum.bench.result import BenchResult, Row, alone
 from raysum.bench.train import training_step
 from raysum.config.base import Section
 from raysum.config.loading import load_config

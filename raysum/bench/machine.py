@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from raysum.models.kernels.int8 import int8_linear
+from raysum.models.kernels.linear import int8_linear
 from raysum.runtime.compat import packed_linear
 from raysum.runtime.placement import device
 from raysum.runtime.processes import cores

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from raysum.bench.inputs import Search
-from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES
+from raysum.bench.result import Row, alone
 from raysum.config.sections import Config
 from raysum.errors import UserError
-from raysum.importing.huggingface.configs import config_of
+from raysum.importing.huggingface.saving import config_of
 from raysum.runtime.placement import device
 from raysum.tokenizers.special_tokens import PUBLISHED
 

@@ -12,9 +12,8 @@ from typing import Any
 from pydantic import Field
 from sentencepiece import SentencePieceProcessor
 
-from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import measure
-from raysum.bench.result import BenchResult
+from raysum.bench.result import BenchResult, Row, alone
 from raysum.config.base import Section
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError

@@ -8,9 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import measure
-from raysum.bench.result import BenchResult
+from raysum.bench.result import BenchResult, Row, alone
 from raysum.config.base import Section
 from raysum.errors import UserError
 from raysum.examples.factbook import corpus

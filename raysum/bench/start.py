@@ -15,9 +15,8 @@ from typing import Literal
 import psutil
 from pydantic import Field
 
-from raysum.bench.isolate import Row
 from raysum.bench.machine import measure
-from raysum.bench.result import BenchResult
+from raysum.bench.result import BenchResult, Row
 from raysum.config.base import Section
 from raysum.errors import UserError
 from raysum.examples.factbook import corpus

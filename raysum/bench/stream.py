@@ -10,9 +10,8 @@ import torch
 from pydantic import Field
 
 from raysum.bench.inputs import wikisum_like
-from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import Machine, measure
-from raysum.bench.result import BenchResult
+from raysum.bench.result import BenchResult, Row, alone
 from raysum.bench.train import ENDLESS, training_step, wait_share
 from raysum.config.base import Section
 from raysum.config.loading import load_config

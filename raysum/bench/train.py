@@ -15,14 +15,13 @@ from pydantic import Field
 
 from raysum import systems
 from raysum.bench.inputs import batch, full_size
-from raysum.bench.isolate import Row, alone
 from raysum.bench.machine import DTYPES, Machine, measure, timed
 from raysum.bench.operators import Costs
-from raysum.bench.plots import plot_growth
-from raysum.bench.result import BenchResult
+from raysum.bench.result import BenchResult, Row, alone
 from raysum.config.base import Section
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
+from raysum.errors import UserError
 from raysum.models.batch import move
 from raysum.runtime.log_filters import hushed
 from raysum.runtime.placement import device
@@ -156,3 +155,28 @@ def _product_share(step: Callable[[], None]) -> float:
     times = {event.key: getattr(event, kind) for event in profiled.key_averages()}
     products = ("mm", "gemm", "matmul", "flash_attention", "cutlass", "fmha")
     return sum(time for key, time in times.items() if any(part in key for part in products)) / sum(times.values())
+
+
+def plot_growth(rows: list[Row], file: Path) -> None:
+    """Time and peak memory of a training step over paragraphs, both axes logarithmic; a line a preset and dtype."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
+
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    panels = zip(figure.subplots(1, 2), ("ms_per_step", "peak_rss_mb"), ("ms a step", "peak memory, MB"), strict=True)
+    for axes, key, label in panels:
+        for line in dict.fromkeys((row["preset"], row["dtype"]) for row in rows):
+            points = [row for row in rows if (row["preset"], row["dtype"]) == line]
+            across = [row["paragraphs"] for row in points]
+            axes.plot(across, [row[key] for row in points], marker="o", label=" ".join(line))
+        axes.set(xscale="log", yscale="log", xlabel="paragraphs an example", ylabel=label)
+        axes.set_xticks(sorted({row["paragraphs"] for row in rows}), minor=False)
+        axes.minorticks_off()
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.grid(alpha=0.3)
+    axes.legend()
+    try:
+        figure.savefig(file, dpi=120)
+    except OSError as error:
+        raise UserError(f"cannot write the plot {file}: {error.strerror}; name another file with plot=") from None

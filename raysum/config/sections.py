@@ -16,7 +16,7 @@ from raysum import systems
 from raysum.config.base import Count, Section, Share
 from raysum.config.decoding import DecodeConfig
 from raysum.config.sources import SourceConfig
-from raysum.models.specs.adapters import Adapters
+from raysum.models.specs.backbone import Adapters
 from raysum.systems import Size
 
 

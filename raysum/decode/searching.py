@@ -24,9 +24,8 @@ from raysum.decode.scores import shares
 from raysum.decode.summary import Alternative, Summary
 from raysum.errors import UserError
 from raysum.metrics import citations
-from raysum.models.batch import AttentionRequest, Memory, move
+from raysum.models.batch import AttentionRequest, Memory, move, scatter_padded
 from raysum.models.generator import Generator
-from raysum.models.kernels.packing import scatter_padded
 from raysum.tokenizers.special_tokens import SpecialTokens, marks_of
 from raysum.tokenizers.tokenizer import Tokenizer
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from raysum.errors import UserError
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.linear import Linear
-from raysum.models.specs.adapters import Adapters
+from raysum.models.specs.backbone import Adapters
 from raysum.systems import Spec, build
 
 _PARTS_OF = {"attention": {"attention", "cross"}, "ffn": {"ffn", "intermediate"}}  # in the names of modules

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from raysum.models.kernels.packing import scatter_padded
 from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
 Keys = TypeVar("Keys", bound="SourceKeys")
@@ -255,3 +254,22 @@ def move(batch: Any, device: torch.device) -> Any:
     if batch is None or device.type == "cpu":
         return batch
     return batch.pin_memory().to(device, non_blocking=True)
+
+
+def scatter_padded(values: Tensor, index: Tensor, rows: int, columns: int) -> Tensor:
+    """[S, ...] -> [rows, columns, ...]: packed values put at ``index`` of the flat array, zeros elsewhere."""
+    return _Scattered.apply(values, index, rows * columns).view(rows, columns, *values.shape[1:])
+
+
+class _Scattered(torch.autograd.Function):
+    """``index_copy`` into zeros; that of torch keeps ``values`` for backward, which needs none of them."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(index)
+        return values.new_zeros(size, *values.shape[1:]).index_copy_(0, index, values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (index,) = ctx.saved_tensors
+        return gradient.index_select(0, index), None, None

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Memory, Source
+from raysum.models.batch import Memory, Source, scatter_padded
 from raysum.models.generator import LanguageModelling
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import xavier_linear
 from raysum.models.specs.family import FamilySpec

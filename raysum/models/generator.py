@@ -14,15 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Batch, Memory, Source, SourceKeys
+from raysum.models.batch import AttentionRequest, Batch, Memory, Source, SourceKeys, scatter_padded
 from raysum.models.kernels.cache import Cache, StepContext
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.linear import linear
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, xavier_linear
-from raysum.models.positions import sinusoids
+from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, sinusoids, xavier_linear
 from raysum.models.specs.family import TransformerSpec
 from raysum.tokenizers.special_tokens import SpecialTokens, marks_of
 

@@ -1,5 +1,6 @@
 """Blocks shared by the models. B examples, S tokens in all, T tokens in a row, H heads, D width, dh = D / H."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -8,16 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Layout, SourceKeys
+from raysum.models.batch import AttentionRequest, Layout, SourceKeys, scatter_padded
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.linear import Linear
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.specs.backbone import PLAIN, Backbone
 from raysum.models.specs.family import TransformerSpec
-from raysum.models.specs.predictor import PredictorSpec
+from raysum.models.specs.scorers import PredictorSpec
 
 # The result, its attention to the source where that was asked for, and how it points where its keys have ids.
 Attended = tuple[Tensor, Tensor | None, Pointer | None]
@@ -284,3 +284,23 @@ def xavier_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     if bias:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def sinusoids(positions: Tensor, width: int, form: str) -> Tensor:
+    """[...] -> [..., width]: HT eq. 7-8; sines and cosines in turn ("interleaved") or one after the other."""
+    steps = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)
+    angles = positions[..., None].float() * torch.exp(steps * (-math.log(10000.0) / width))
+    waves = angles.sin(), angles.cos()
+    return torch.stack(waves, -1).flatten(-2) if form == "interleaved" else torch.cat(waves, -1)
+
+
+def position_codes(positions: Tensor, length: int, width: int, form: str) -> Tensor:
+    """:func:`sinusoids` of many positions [S] below ``length``, each different one computed once."""
+    return sinusoids(torch.arange(length, device=positions.device), width, form)[positions]
+
+
+def positions_2d(layout: Layout, width: int, form: str) -> tuple[Tensor, Tensor]:
+    """The codes of each token's place in its paragraph and of its paragraph's rank, [S, width / 2] each."""
+    longest, most, ranks = layout.token_mask.shape[1], layout.paragraph_mask.shape[1], layout.rank
+    token = position_codes(layout.token_position, longest, width // 2, form)
+    return token, position_codes(ranks[layout.token_paragraph], most, width // 2, form)

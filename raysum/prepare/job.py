@@ -16,7 +16,7 @@ from raysum.data.dataset import REJECTED, VOCABULARY, Dataset
 from raysum.data.recipe import read_recipe
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
-from raysum.models.specs.bert import BertSpec
+from raysum.models.specs.scorers import BertSpec
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.encoded import IDS

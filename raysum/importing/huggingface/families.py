@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from raysum.importing.huggingface.embeddings import HEAD, SOURCE, rows
+from raysum.importing.huggingface.folder import HEAD, SOURCE, rows
 from raysum.importing.mapping import Arrays
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.family import FamilySpec

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 
 from raysum.errors import UserError
+from raysum.importing.mapping import Arrays
 from raysum.importing.torch_file import array_of, read_tensors
 from raysum.runtime.storage import open_tensors
 
+SHARED = "shared.weight"
+SOURCE, TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+HEAD = "lm_head.weight"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -55,3 +59,30 @@ def _read(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     with open_tensors(path) as file:
         for name in file.keys():  # noqa: SIM118
             yield name, array_of(name, file.get_tensor(name), path)
+
+
+def untied(arrays: Arrays, needs_head: bool) -> Arrays:
+    """Return ``arrays`` with each different matrix of tokens once: ``SHARED``, or ``SOURCE`` and ``TARGET`` where these
+    differ, and ``HEAD`` where it differs from the target's.
+
+    The tensors decide what is tied, because versions of transformers read ``tie_word_embeddings`` differently; a file
+    has a tied matrix under one of its names or under several. Raises KeyError if it has none, or lacks ``HEAD`` where
+    the output layer ``needs_head``.
+    """
+    found = dict(arrays)
+    named = [found.pop(name, None) for name in (SHARED, SOURCE, TARGET, HEAD)]
+    shared = next((one for one in named if one is not None), None)
+    if shared is None or (needs_head and named[-1] is None):
+        raise KeyError(SHARED if shared is None else HEAD)
+    source, target, head = (shared if one is None else one for one in named[1:])
+    found |= {SHARED: target} if _same(source, target) else {SOURCE: source, TARGET: target}
+    return found if _same(head, target) else found | {HEAD: head}
+
+
+def rows(arrays: Arrays) -> int:
+    """Return the vocabulary size."""
+    return len(arrays[SHARED] if SHARED in arrays else arrays[TARGET])
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one is other or np.array_equal(one, other)

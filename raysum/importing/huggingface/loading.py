@@ -11,9 +11,8 @@ from torch import Tensor
 
 from raysum import systems
 from raysum.errors import UserError
-from raysum.importing.huggingface.embeddings import untied
 from raysum.importing.huggingface.families import bart_like, t5
-from raysum.importing.huggingface.folder import read_arrays, read_json
+from raysum.importing.huggingface.folder import read_arrays, read_json, untied
 from raysum.importing.mapping import Arrays, Part, Published, misfit, read
 from raysum.models.specs.family import FamilySpec
 

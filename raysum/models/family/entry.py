@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from raysum.errors import UserError
 from raysum.models.batch import Layout
-from raysum.models.layers import norm_layer
-from raysum.models.positions import sinusoids
+from raysum.models.layers import norm_layer, sinusoids
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.family import FamilySpec
 

@@ -20,8 +20,7 @@ from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.fusion import token_shares
 from raysum.models.kernels.pieces import pieces, recompute
 from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import Attended, Attention, norm_layer, silenced
-from raysum.models.positions import sinusoids
+from raysum.models.layers import Attended, Attention, norm_layer, silenced, sinusoids
 from raysum.models.specs.family import FamilySpec
 
 _LOWEST = torch.finfo(torch.float32).min / 4  # finite: whole paragraphs may be padding

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from raysum.errors import UserError
-from raysum.models.batch import Layout, Source
+from raysum.models.batch import Layout, Source, scatter_padded
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import (
     EPSILON,
     FeedForward,

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Memory, Source, SourceKeys
+from raysum.models.batch import AttentionRequest, Memory, Source, SourceKeys, scatter_padded
 from raysum.models.copying import CopyGate
 from raysum.models.family.entry import Entry
 from raysum.models.family.gated import GatedParallel, GatedVertical
@@ -27,10 +27,8 @@ from raysum.models.family.window import WindowLayer
 from raysum.models.generator import EncoderDecoder, TokenEmbedding, final_norm, output_layer
 from raysum.models.kernels.attention import attend, masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import Attended, Attention, DecoderLayer, TransformerBlock
-from raysum.models.positions import position_codes, positions_2d
+from raysum.models.layers import Attended, Attention, DecoderLayer, TransformerBlock, position_codes, positions_2d
 from raysum.models.specs.family import FamilySpec
 
 

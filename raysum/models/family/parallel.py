@@ -10,14 +10,22 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Layout, Memory, Source, SourceKeys
+from raysum.models.batch import AttentionRequest, Layout, Memory, Source, SourceKeys, scatter_padded
 from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import fuse, token_shares
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import EPSILON, Attended, Attention, FeedForward, HeadValues, Projection, Residual, pool
-from raysum.models.positions import sinusoids
+from raysum.models.layers import (
+    EPSILON,
+    Attended,
+    Attention,
+    FeedForward,
+    HeadValues,
+    Projection,
+    Residual,
+    pool,
+    sinusoids,
+)
 from raysum.models.specs.family import FamilySpec, TransformerSpec
 
 AnyKeys = TypeVar("AnyKeys", bound="WordKeys")

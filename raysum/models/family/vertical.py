@@ -12,15 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Memory, SourceKeys
+from raysum.models.batch import AttentionRequest, Memory, SourceKeys, scatter_padded
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import token_shares
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
 from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import EPSILON, Attended, HeadValues, Matrix, Projection
-from raysum.models.positions import sinusoids
+from raysum.models.layers import EPSILON, Attended, HeadValues, Matrix, Projection, sinusoids
 from raysum.models.specs.family import FamilySpec
 
 

@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from raysum.models.batch import Source
+from raysum.models.batch import Source, scatter_padded
 from raysum.models.kernels.attention import attend, masked_softmax, split_heads
 from raysum.models.kernels.dropout import drop
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
 from raysum.models.layers import FeedForward, Projection, Residual, SelfAttention
 from raysum.models.specs.family import FamilySpec

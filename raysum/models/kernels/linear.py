@@ -5,6 +5,7 @@ threads, matrices of width 256 to 3,072: 512 to 4,000 rows at 325 to 460 GFLOP/s
 240 to 430 against 180 to 205; with matrices laid out ahead 4 rows read them at 37 to 55 GB/s against 12.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.kernels.int8 import check_int8, int8_linear
+from raysum.errors import UserError
 from raysum.runtime.compat import onednn_linear, packed_linear
 
 _LEAST_LAID_OUT = 1 << 16  # numbers of a matrix from which laying it out pays
@@ -113,3 +114,24 @@ def _replace(model: Any, make: Callable[[Tensor, Tensor | None], nn.Module | Non
         for name, child in module.named_children():
             if isinstance(child, nn.Linear) and (made := make(child.weight, child.bias)) is not None:
                 setattr(module, name, made)
+
+
+def check_int8(device: torch.device) -> None:
+    """Raises UserError where there are no such layers."""
+    if device.type != "cpu":
+        raise UserError(f"dtype int8 is for CPUs, and this is {device.type}; use bf16 there, or device='cpu'")
+    if torch.backends.quantized.engine == "none":
+        raise UserError("this build of torch has no int8 engine for this processor; use fp32 or bf16")
+
+
+def int8_linear(weight: Tensor, bias: Tensor | None = None) -> Any:
+    """The layer of ``weight`` [outputs, inputs], whose every row has a scale of its own, and ``bias`` [outputs]."""
+    from torch.ao.nn.quantized.dynamic import Linear
+
+    scales = weight.abs().amax(1).clamp_min(torch.finfo(weight.dtype).tiny).double() / 127
+    zeros = torch.zeros(len(weight), dtype=torch.long)
+    with warnings.catch_warnings():  # torch 2.13 announces that these tensors will go; no other torch op does this yet
+        warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+        layer = Linear(weight.shape[1], weight.shape[0])
+        layer.set_weight_bias(torch.quantize_per_channel(weight.detach(), scales, zeros, 0, torch.qint8), bias)
+    return layer

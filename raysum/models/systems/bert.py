@@ -6,10 +6,9 @@ stands between [CLS] and [SEP]; all tokens are of BERT's first segment.
 
 from torch import Tensor
 
-from raysum.models.batch import Source
-from raysum.models.kernels.packing import scatter_padded
+from raysum.models.batch import Source, scatter_padded
 from raysum.models.layers import xavier_linear
-from raysum.models.specs.bert import BertSpec
+from raysum.models.specs.scorers import BertSpec
 from raysum.models.systems.hibert import SentenceLabeller
 from raysum.runtime.extras import needs
 

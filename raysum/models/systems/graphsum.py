@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from raysum.errors import UserError
-from raysum.models.batch import AttentionRequest, Memory, Source
+from raysum.models.batch import AttentionRequest, Memory, Source, scatter_padded
 from raysum.models.family.parallel import ParallelAttention, ParallelKeys, paragraph_keys
 from raysum.models.generator import EncoderDecoder, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import fuse, token_shares
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import (
     EPSILON,
     Attended,
@@ -30,10 +29,10 @@ from raysum.models.layers import (
     Projection,
     TransformerBlock,
     pool,
+    positions_2d,
     xavier_linear,
 )
-from raysum.models.positions import positions_2d
-from raysum.models.specs.graphsum import GraphSumSpec
+from raysum.models.specs.summarizers import GraphSumSpec
 
 
 class GraphSum(EncoderDecoder):

@@ -14,15 +14,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raysum.models.batch import Source
+from raysum.models.batch import Source, scatter_padded
 from raysum.models.generator import TokenEmbedding, final_norm, output_layer
 from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.packing import scatter_padded
-from raysum.models.layers import CausalSelfAttention, FeedForward, Residual, TransformerBlock, xavier_linear
-from raysum.models.positions import position_codes
-from raysum.models.specs.hibert import HibertSpec
+from raysum.models.layers import (
+    CausalSelfAttention,
+    FeedForward,
+    Residual,
+    TransformerBlock,
+    position_codes,
+    xavier_linear,
+)
+from raysum.models.specs.scorers import HibertSpec
 
 _SELECTED = 0.15  # of the sentences of a document
 _MASKED, _KEPT = 0.8, 0.1  # of those; the others are replaced

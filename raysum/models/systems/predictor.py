@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.layers import TransformerBlock, xavier_linear
-from raysum.models.specs.predictor import PredictorSpec
+from raysum.models.specs.scorers import PredictorSpec
 
 
 @dataclass(frozen=True)

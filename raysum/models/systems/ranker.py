@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raysum.models.batch import Source
+from raysum.models.batch import Source, scatter_padded
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import xavier_linear
-from raysum.models.specs.ranker import RankerSpec
+from raysum.models.specs.scorers import RankerSpec
 
 
 @dataclass(frozen=True)

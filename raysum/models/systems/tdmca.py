@@ -13,13 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Layout
+from raysum.models.batch import Layout, scatter_padded
 from raysum.models.kernels.attention import attend, merge_heads, split_heads
 from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.layers import Projection, SelfAttention, xavier_linear
-from raysum.models.specs.tdmca import TdmcaSpec
+from raysum.models.specs.summarizers import TdmcaSpec
 from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut_rows, last_tokens
 
 

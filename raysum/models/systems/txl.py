@@ -15,15 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Layout
+from raysum.models.batch import AttentionRequest, Layout, scatter_padded
 from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.packing import scatter_padded
 from raysum.models.kernels.pieces import pieces, recompute
-from raysum.models.layers import Projection
-from raysum.models.positions import sinusoids
-from raysum.models.specs.txl import TxlSpec
+from raysum.models.layers import Projection, sinusoids
+from raysum.models.specs.summarizers import TxlSpec
 from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut_rows, last_tokens
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
-from raysum.models.specs.bert import SIZES
+from raysum.models.specs.scorers import SIZES
 from raysum.research.reproduce.workspace import BASE, Place
 from raysum.runtime.storage import read_json
 

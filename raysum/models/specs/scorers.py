@@ -1,0 +1,186 @@
+"""The specifications of the systems that score paragraphs or sentences."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from raysum.errors import UserError
+from raysum.models.specs.family import TransformerSpec
+from raysum.systems import Layers, Size, Spec
+from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
+
+SIZES = {  # ours, and what a published config.json calls them
+    "vocabulary": "vocab_size",
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "ffn": "intermediate_size",
+    "heads": "num_attention_heads",
+    "positions": "max_position_embeddings",
+}
+_ONLY = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "position_embedding_type": "absolute", "type_vocab_size": 2}
+_FORMER = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # in the first published files
+
+
+class RankerSpec(Spec):
+    """The paragraph ranker (HT eq. 1-6): two LSTMs, max pooling, tanh, sigmoid."""
+
+    MODEL: ClassVar = "raysum.models.systems.ranker:Ranker"
+    OBJECTIVE: ClassVar = "raysum.models.systems.ranker:ParagraphRanking"
+    KIND: ClassVar = "raysum.stream.collators.ranking:Ranking"
+    SCORER: ClassVar = "raysum.decode.ranker_scorer:RankerScorer"
+    ranks: ClassVar = True
+
+    system: Literal["ranker"] = "ranker"
+    vocabulary: int = Field(32000, gt=8, le=100_000_000, description="number of pieces")
+    marks: SpecialTokens = Field(
+        PUBLISHED, description="ids that tell where texts begin and end: those of the vocabulary"
+    )
+    width: Size = Field(256, description="of the word embeddings")
+    hidden: Size = Field(256, description="of both LSTMs and of the matching features")
+    dropout: float = Field(0.2, ge=0, lt=1, description="before all linear layers")
+
+    @property
+    def extracts(self) -> bool:
+        return True
+
+
+class PredictorSpec(Spec):
+    """The attention predictor (PHT paper, section 4.2.1): Transformer layers over paragraph embeddings, softmax."""
+
+    MODEL: ClassVar = "raysum.models.systems.predictor:AttentionPredictor"
+    OBJECTIVE: ClassVar = "raysum.models.systems.predictor:AttentionPrediction"
+    KIND: ClassVar = "raysum.stream.collators.alignment:Alignment"
+    predicts_attention: ClassVar = True
+    norm: ClassVar = "post"
+    attention_dropout: ClassVar = 0.0  # the published code drops out sub-layer outputs only
+    ffn_dropout: ClassVar = 0.0
+
+    system: Literal["predictor"] = "predictor"
+    layers: Layers = 2
+    width: Size = 256
+    ffn: Size = 1024
+    heads: Size = 4
+    dropout: float = Field(0.5, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> "PredictorSpec":
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        return self
+
+
+class ExtractorSpec(Spec):
+    """Boosted regression trees over what can be told of a sentence from outside, as the share of a summary that it is.
+
+    Trained by scikit-learn at one go, not step by step.
+    """
+
+    TRAINER: ClassVar = "raysum.extract.learning:train"
+    SCORER: ClassVar = "raysum.extract.learned:FeatureScorer"
+    system: Literal["extractor"] = "extractor"
+    width: Size = Field(1 << 18, description="places of the tables of cue words")
+    cue_prior: float = Field(100, ge=0, le=10**6, description="sentences of mean worth that each cue starts with")
+    trees: Size = Field(200, description="regression trees")
+    leaves: int = Field(31, ge=2, le=1000, description="of a tree, at most")
+    leaf_sentences: Size = Field(50, description="training sentences of a leaf, at least")
+    rate: Annotated[float, Field(gt=0, le=1)] = Field(0.07, description="of what each tree adds")
+    feature_share: Annotated[float, Field(gt=0, le=1)] = Field(0.3, description="of features, drawn anew at each split")
+    examples: Size = Field(2000, description="training clusters used at most, evenly drawn: more take longer")
+
+    @property
+    def extracts(self) -> bool:
+        return True
+
+
+class HibertSpec(TransformerSpec):
+    """HIBERT (Zhang et al. 2019): a Transformer over the words of each sentence, another over the sentences.
+
+    It learns to predict masked sentences, then, from those weights (``train.start``), to label the sentences to take.
+    """
+
+    MODEL: ClassVar = "raysum.models.systems.hibert:Hibert"
+    OBJECTIVE: ClassVar = "raysum.models.systems.hibert:objective"
+    KIND: ClassVar = "raysum.stream.collators.sentences:Sentences"
+    summarizes: ClassVar = False
+    attends_to_paragraphs: ClassVar = False
+
+    system: Literal["hibert"] = "hibert"
+    task: Literal["extraction", "pretraining"] = Field(
+        "extraction", description="label the sentences to take (eq. 8), or predict masked sentences (eq. 3-7)"
+    )
+    layers: Layers = Field(6, description="of the sentence and of the document Transformer, and of the decoder")
+    window: Size = Field(30, description="sentences that the document Transformer reads together")
+    norm: Literal["pre", "post"] = "post"
+
+    @property
+    def extracts(self) -> bool:
+        return self.task == "extraction"
+
+    def serves(self, name: str, other: Spec) -> str | None:
+        """The layers over words begin the local layers of an encoder, in their order, where these compute the same."""
+        if other.system == self.system:
+            return name
+        part, _, rest = name.partition(".")
+        if part != "sentence":
+            return name if part == "embedding" else None
+        number, _, inside = rest.partition(".")
+        local = [place for place, letter in enumerate(getattr(other, "encoder", "")) if letter == "L"]
+        alike = all(getattr(self, key) == getattr(other, key, None) for key in ("norm", "heads"))
+        return f"encoder.{local[int(number)]}.block.{inside}" if alike and int(number) < len(local) else None
+
+
+class BertSpec(Spec):
+    """BERT (Devlin et al. 2019) that labels the sentences to take: the baseline of Zhang et al. 2019, section 4.4.
+
+    It begins with published weights (``train.start=FOLDER``) and reads rows in the word pieces of these.
+    """
+
+    MODEL: ClassVar = "raysum.models.systems.bert:Bert"
+    OBJECTIVE: ClassVar = "raysum.models.systems.hibert:Labelling"
+    KIND: ClassVar = "raysum.stream.collators.sentences:Blocks"
+    PIECES: ClassVar = "WordPiece"
+    extracts: ClassVar = True
+
+    system: Literal["bert"] = "bert"
+    vocabulary: int = Field(30522, gt=0, le=100_000_000, description="word pieces, those of the dataset at least")
+    layers: Layers = 12
+    width: Size = Field(768, description="D")
+    ffn: Size = Field(3072, description="hidden width of the feed-forward networks")
+    heads: Size = 12
+    positions: Size = Field(512, description="tokens that can be read together")
+    window: Size = Field(10, description="sentences of a block, which are read together")
+    cls: int = Field(101, ge=0, description="id of [CLS], which opens a sentence; that of the dataset's vocabulary")
+    sep: int = Field(102, ge=0, description="id of [SEP], which closes it; likewise")
+    dropout: float = Field(0.1, ge=0, lt=1)
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> "BertSpec":
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        return self
+
+    def fitted(self, tokenizer: Any) -> "BertSpec":
+        """A model may have more pieces than its tokenizer."""
+        self.check_pieces(tokenizer)
+        (cls,), (sep,) = tokenizer.marks.prefix, tokenizer.marks.suffix
+        return self.model_copy(update={"vocabulary": max(self.vocabulary, len(tokenizer)), "cls": cls, "sep": sep})
+
+    def published(self, config: Mapping[str, Any], names: Iterable[str]) -> dict[str | None, str]:
+        if config.get("model_type") != "bert":
+            raise UserError(f"holds a model of type {config.get('model_type')!r}; this one begins with a bert alone")
+        other = [f"{name} {config[name]!r}" for name, value in _ONLY.items() if config.get(name, value) != value]
+        if other:
+            raise UserError(f"holds a bert with {other[0]}, which this one has not")
+        sizes = {own: config.get(name) for own, name in SIZES.items()}
+        wrong = [f"model.{name}={size}" for name, size in sizes.items() if size != getattr(self, name)]
+        if wrong:
+            raise UserError(f"holds a model of other sizes; give {' '.join(wrong)}")
+        return {_own_name(name): name for name in names}
+
+
+def _own_name(name: str) -> str:
+    for former, now in _FORMER.items():
+        name = name.replace(former, now)
+    return f"bert.{name.removeprefix('bert.')}"
