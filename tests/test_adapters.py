@@ -13,7 +13,7 @@ from raysum.config.sections import Config
 from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
-from raysum.models.adapters import Adapted, adapt, merged
+from raysum.models.adapters import AdaptedLinear, adapt, merge_adapters
 from raysum.models.layers import Projection, xavier_linear
 from raysum.models.specs.backbone import Adapters
 from raysum.runs.folder import Run
@@ -73,7 +73,7 @@ def losses(run: Run) -> list[float]:
 def test_an_adapter_and_its_gradients_are_those_of_the_sum_of_matrices(layer):
     torch.manual_seed(0)
     parts, rank = getattr(layer, "parts", 1), 2
-    one = Adapted(layer, Adapters(rank=rank, alpha=3.0))
+    one = AdaptedLinear(layer, Adapters(rank=rank, alpha=3.0))
     x = torch.randn(5, 7, 8, requires_grad=True)
     assert torch.equal(one(x), layer(x)), "nothing is changed at first"
     nn.init.normal_(one.adapter_up)
@@ -98,7 +98,7 @@ def test_an_adapter_and_its_gradients_are_those_of_the_sum_of_matrices(layer):
 def test_matrices_are_chosen_by_what_they_are_of_and_the_rest_is_frozen(matrices, count):
     model = build(spec("L/F", tied_output=False))
     adapt(model, Adapters(rank=2, matrices=matrices, embeddings=matrices == "ffn"), new={"encoder_norm.weight"})
-    found = [name for name, layer in model.named_modules() if isinstance(layer, Adapted)]
+    found = [name for name, layer in model.named_modules() if isinstance(layer, AdaptedLinear)]
     assert len(found) == count and "output" not in found
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     own = {f"{name}.adapter_{way}" for name in found for way in ("down", "up")} | {"encoder_norm.weight"}
@@ -115,7 +115,7 @@ def test_a_model_with_merged_weights_is_the_one_with_adapters(mix):
         if name.endswith("adapter_up"):
             nn.init.normal_(parameter, std=0.1)
     plain = build(spec(mix)).eval()
-    plain.load_state_dict(merged(model, model.state_dict()))
+    plain.load_state_dict(merge_adapters(model, model.state_dict()))
     source = pack(EXAMPLES)
     torch.testing.assert_close(model(source, targets(3)), plain(source, targets(3)), rtol=1e-5, atol=5e-6)
 
@@ -128,9 +128,9 @@ def test_both_matrices_of_a_gated_network_have_an_adapter_of_their_own(gated, ra
     before = model.state_dict()
     adapt(model, Adapters(rank=2), new=[])
     for layer in model.modules():
-        if isinstance(layer, Adapted):
+        if isinstance(layer, AdaptedLinear):
             nn.init.normal_(layer.adapter_up)
-    after = merged(model, model.state_dict())
+    after = merge_adapters(model, model.state_dict())
     assert after.keys() == plain.state_dict().keys() == before.keys()
     for name in ("encoder.0.block.ffn.inner.weight", "decoder.0.ffn.inner.weight"):
         change = after[name] - before[name]
@@ -274,7 +274,7 @@ def test_adapters_need_a_start_and_a_rank_below_that_of_a_matrix(data, donor, tm
         UserError, match="adapters.rank freezes all but what the start does not have, .* train.start=RUN"
     ):
         fit(config(data, tmp_path / "run", 1, adapters=LOW))
-    with pytest.raises(UserError, match="adapters.rank=64 is too much for every matrix"):
+    with pytest.raises(UserError, match="adapters.rank=64 is too large for all matrices"):
         fit(config(data, tmp_path / "run", 1, donor, adapters={"rank": 64}))
     with pytest.raises(UserError, match="did you mean 'adapters.rank'"):
         load_config("pht", ["adapters.rnak=3"])

@@ -15,8 +15,8 @@ from raysum.config.decoding import DecodeConfig
 from raysum.config.loading import load_config
 from raysum.decode.beam import beam_search
 from raysum.models.batch import Batch
-from raysum.models.kernels import cache, pieces
-from raysum.models.kernels.linear import only_run
+from raysum.models.kernels import cache, chunks
+from raysum.models.kernels.linear import optimize_for_inference
 from raysum.runs.restore import restore
 from raysum.systems import count_parameters, parameters
 from raysum.train.fit import train
@@ -88,7 +88,7 @@ def test_teacher_forced_probabilities_are_those_of_the_equation(mix, heads):
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_and_gradients_are_those_of_the_equation(mix, smoothing, monkeypatch):
-    monkeypatch.setitem(pieces._ELEMENTS, "cpu", 1)  # an example at a time
+    monkeypatch.setitem(chunks._ELEMENTS, "cpu", 1)  # an example at a time
     model = copying(mix)
     loss = objective_of(model, smoothing)(Batch(pack(EXAMPLES_TWICE), TARGET))
     loss.backward()
@@ -158,7 +158,7 @@ def test_int8_stays_near(mix):
     model, tokens = copying(mix, width=32, ffn=48).eval(), targets(3)
     with torch.no_grad():
         exact = model(SOURCE, tokens)
-        only_run(model, "int8")
+        optimize_for_inference(model, "int8")
         assert (model(SOURCE, tokens) - exact).abs().max() < 0.1 * exact.std()
         assert all(example[0].ids for example in beam_search(model, model.encode(SOURCE), DecodeConfig(max_length=8)))
 

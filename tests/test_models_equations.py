@@ -129,7 +129,7 @@ def test_parallel_attention_is_equations_7_to_9(source, form):
     model = model_of("L/P", form=form, **DRY).eval()
     cross, memory = model.decoder[0].cross, model.encode(source)
     x = torch.randn(1, 5, WIDTH)
-    found, share, _ = cross(x, cross.read(memory), attention=True)
+    found, share, _ = cross(x, cross.project_source(memory), attention=True)
     for position in range(5):
         keys, values = linear(memory.phi[0], cross.paragraphs.source).split(WIDTH, -1)
         context, weights = multi_head(linear(x[0, position], cross.paragraphs.query), keys, values)
@@ -146,7 +146,7 @@ def test_vertical_attention_is_equations_11_and_12(source):
     model = model_of("L/V", form="paper", **DRY).eval()
     cross, memory = model.decoder[0].cross, model.encode(source)
     x = torch.randn(1, 5, WIDTH)
-    found, share, _ = cross(x, cross.read(memory), attention=True)
+    found, share, _ = cross(x, cross.project_source(memory), attention=True)
     for position in range(5):
         contexts = []
         for rank, tokens in enumerate(paragraphs_of(memory.tokens)):
@@ -163,7 +163,7 @@ def test_flat_attention_sums_token_weights_by_paragraph(source):
     model = model_of("L/F", **DRY).eval()
     cross, memory = model.decoder[0].cross, model.encode(source)
     x = torch.randn(1, 2, WIDTH)
-    found, share, _ = cross(x, cross.read(memory), attention=True)
+    found, share, _ = cross(x, cross.project_source(memory), attention=True)
     keys, values = linear(memory.tokens, cross.words.source).split(WIDTH, -1)
     for position in range(2):
         context, weights = multi_head(linear(x[0, position], cross.words.query), keys, values)
@@ -178,8 +178,8 @@ def test_post_norm_decoder_layer_has_its_norms_after_the_sums(source):
     layer, memory = model.decoder[0], model.encode(source)
     x = model._embed(targets(1), torch.arange(6), 6)
     first = norm(x + layer.attention(x, StepContext()), layer.around_attention.norm)
-    read, _, _ = layer.cross(first, layer.cross.read(memory), attention=False)
+    read, _, _ = layer.cross(first, layer.cross.project_source(memory), attention=False)
     second = norm(first + read, layer.around_cross.norm)
     expected = norm(second + ffn(second, layer.ffn), layer.around_ffn.norm)
-    found, _, _ = layer(x, layer.cross.read(memory), False, StepContext())
+    found, _, _ = layer(x, layer.cross.project_source(memory), False, StepContext())
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

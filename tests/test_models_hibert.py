@@ -15,7 +15,7 @@ from raysum.config.loading import load_config
 from raysum.config.sources import SourceConfig
 from raysum.models.batch import Source
 from raysum.models.specs.scorers import HibertSpec
-from raysum.models.systems.hibert import SentenceBatch, masked
+from raysum.models.systems.hibert import SentenceBatch, mask_sentences
 from raysum.stream.collators.sentences import Documents, Sentences
 from raysum.systems import build, count_parameters, kind
 
@@ -111,7 +111,7 @@ def test_the_encoder_and_the_labels_equal_the_equations(norm):
 def test_sentence_prediction_equals_equations_3_to_7(norm, tied):
     model = model_of(norm=norm, tied_output=tied, task="pretraining")
     objective, source = objective_of(model, 0.1).eval(), pack(SENTENCES)
-    given, selected = masked(source, torch.Generator().manual_seed(0), MASK)
+    given, selected = mask_sentences(source, torch.Generator().manual_seed(0), MASK)
     w = dict(model.named_parameters())
     with torch.no_grad():
         loss = objective(SentenceBatch(source, None))
@@ -150,7 +150,7 @@ def many(documents: int, sentences: int) -> Source:
 
 def test_masking_is_as_often_as_the_paper_says():
     source = many(600, 30)
-    given, selected = masked(source, torch.Generator().manual_seed(3), MASK)
+    given, selected = mask_sentences(source, torch.Generator().manual_seed(3), MASK)
     assert len(selected) / len(source.lengths) == pytest.approx(0.15, abs=0.003)
     own, new = (each.ids.split(each.lengths.tolist()) for each in (source, given))
     fates = {"masked": 0, "kept": 0, "replaced": 0}
@@ -174,13 +174,13 @@ def test_masking_is_as_often_as_the_paper_says():
 def test_masking_leaves_no_document_out_and_is_drawn_anew_by_the_seed():
     for size in (1, 2, 5):
         source = many(40, size)
-        _, selected = masked(source, torch.Generator().manual_seed(1), MASK)
+        _, selected = mask_sentences(source, torch.Generator().manual_seed(1), MASK)
         assert set(source.layout.paragraph_example[selected].tolist()) == set(range(40))
     source = many(20, 30)
     torch.manual_seed(5)
-    first, again = masked(source, None, MASK), masked(source, None, MASK)
+    first, again = mask_sentences(source, None, MASK), mask_sentences(source, None, MASK)
     torch.manual_seed(5)
-    repeated = masked(source, None, MASK)
+    repeated = mask_sentences(source, None, MASK)
     assert torch.equal(first[0].ids, repeated[0].ids) and torch.equal(first[1], repeated[1])
     assert not torch.equal(first[1], again[1])
     assert first[0].counts.tolist() == source.counts.tolist()

@@ -173,7 +173,7 @@ def test_a_gate_of_one_is_the_fusion_of_the_papers(theirs):
         for value in cross.parameters():
             value.normal_(std=0.2)
         cross.gate.fill_(1.0)
-        keys = cross.read(own.encode(source))
+        keys = cross.project_source(own.encode(source))
         x = torch.randn(2, 5, own.spec.width)
         plain = ParallelAttention.__new__(ParallelAttention)
         torch.nn.Module.__init__(plain)

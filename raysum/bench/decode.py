@@ -16,7 +16,7 @@ from raysum.config.base import Section
 from raysum.config.loading import load_config
 from raysum.decode.beam import beam_search
 from raysum.models.batch import move
-from raysum.models.kernels.linear import check_int8, only_run
+from raysum.models.kernels.linear import check_int8, optimize_for_inference
 from raysum.runtime.placement import device
 from raysum.runtime.progress import bar
 
@@ -61,7 +61,7 @@ def decode_row(search: Search, machine: Machine) -> Row:
     torch.set_num_threads(search.threads)
     torch.manual_seed(0)
     model: Any = systems.build(search.config.model).to(device(), DTYPES.get(search.dtype, torch.float32)).eval()
-    only_run(model, search.dtype)
+    optimize_for_inference(model, search.dtype)
     inputs = move(search.source(), device())
     forced = {"num_beams": search.beams, "min_length": search.length, "max_length": search.length}
     decode = search.config.decode.model_copy(update=forced)

@@ -11,7 +11,7 @@ from raysum.config.sections import LoadConfig
 from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row
 from raysum.models.batch import move
-from raysum.models.kernels.linear import only_run
+from raysum.models.kernels.linear import optimize_for_inference
 from raysum.prepare.pipeline import sentence_row
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore_extractor
@@ -32,7 +32,7 @@ class SentenceScorer:
         # All of a cluster can be taken, however little of it training could hold in memory.
         self.source = run.config.source.model_copy(update={"max_paragraphs": _ALL, "max_tokens": None})
         self.vocabulary, self.recipe = Tokenizer.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
-        self.model = only_run(restore_extractor(run, config.checkpoint, self.device), config.dtype)
+        self.model = optimize_for_inference(restore_extractor(run, config.checkpoint, self.device), config.dtype)
         self.kind: Any = systems.kind(run.config.model)
 
     def row(self, cluster: Mapping[str, Any]) -> Row:

@@ -17,7 +17,7 @@ from raysum.decode.grounding.constraint import Grounding
 from raysum.decode.searching import Searcher, citing, write_up
 from raysum.decode.summary import NoSummary, Summary, attempted, name_of
 from raysum.errors import UserError
-from raysum.models.kernels.linear import only_run
+from raysum.models.kernels.linear import optimize_for_inference
 from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.pipeline import Rejected, prepare_example
 from raysum.runs.folder import Run
@@ -82,7 +82,7 @@ class Summarizer:
         opened, place = Run.resolve(run), find_device(device)
         vocabulary, recipe = Tokenizer.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         settings = validate(opened.decode.model_dump() | config.decode, None, DecodeConfig)
-        model = only_run(restore_generator(opened, config.checkpoint, place), config.dtype)
+        model = optimize_for_inference(restore_generator(opened, config.checkpoint, place), config.dtype)
         commas = {i for text in (",", "a,") for i in vocabulary.encode(text) if vocabulary.decode([i]) == ","}
         searcher = Searcher(
             model,

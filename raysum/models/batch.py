@@ -1,7 +1,7 @@
-"""A batch of examples: packed source paragraphs, padded targets, and what is encoded and kept of the source.
+"""A batch of examples: packed source paragraphs, padded targets, the encoder's output and the keys of decoder layers.
 
-S tokens of all paragraphs, P paragraphs, B examples, M most paragraphs of an example, N most tokens of a paragraph,
-K target length, D width.
+S source tokens, P paragraphs, B examples, M most paragraphs of an example, N most tokens of a paragraph, K target
+length, D width.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,19 @@ from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 Keys = TypeVar("Keys", bound="SourceKeys")
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 
-# Which attention to the source is wanted beside the result: none, by paragraph [..., M] (true), that of some layers
-# alone, numbered from 0 on, or by token [..., M, N].
+# The attention to the source that a call returns: none, by paragraph [..., M] (true), by paragraph for some layers
+# (numbered from 0), or by token [..., M, N].
 AttentionRequest = bool | frozenset[int] | Literal["tokens"]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where packed tokens and paragraphs lie in padded arrays. All index tensors are long, masks true = real."""
+    """The indices of packed tokens and paragraphs in padded arrays. All index tensors are long; masks are true where
+    real."""
 
-    token_paragraph: Tensor  # [S] which of the P paragraphs
+    token_paragraph: Tensor  # [S] index of its paragraph
     token_position: Tensor  # [S] position within its paragraph
-    token_example: Tensor  # [S] which of the B examples
+    token_example: Tensor  # [S] index of its example
     token_offset: Tensor  # [S] position within its example's tokens
     paragraph_example: Tensor  # [P]
     rank: Tensor  # [P] 0 = best
@@ -48,12 +49,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Source:
-    """Paragraphs of B examples without padding: best rank first, example by example.
+    """The paragraphs of B examples without padding, best rank first, example after example.
 
-    ``ids`` [S], ``lengths`` [P] tokens of each paragraph (all >= 1), ``counts`` [B] paragraphs of each example
-    (all >= 1), ``graph`` [B, M, M] edge weights between paragraphs or None, ``titles`` [B] how many tokens open the
-    first paragraph up to the end of the title, its mark and what stands before it included; 0 where an example has
-    none, and None where none has one.
+    ``ids`` [S]; ``lengths`` [P], the tokens of each paragraph (>= 1); ``counts`` [B], the paragraphs of each example
+    (>= 1); ``graph`` [B, M, M], edge weights between paragraphs, or None; ``titles`` [B], the number of tokens up to
+    the end of the title, with its mark and all marks before it (0 = no title), or None if no example has one.
     """
 
     ids: Tensor
@@ -97,24 +97,25 @@ class Source:
         )
 
     def is_text(self, marks: SpecialTokens, joined: bool = False) -> Tensor:
-        """[S] whether each token is of a text: false for ``marks`` around texts, behind a title and, of ``joined``
-        paragraphs, between them.
+        """Return [S]: false for the ``marks`` around texts, after titles and, if paragraphs are ``joined``, between
+        them.
 
-        What ends a title or a paragraph may be a piece that texts have too, as a colon: it is told by its place.
+        A mark that ends a title or a paragraph may also occur in texts (a colon, for example), so its position decides.
         """
         around = {marks.pad, marks.start, marks.end, *marks.prefix, *marks.suffix, *marks.joined_end}
-        found = ~torch.isin(self.ids, self.ids.new_tensor([*around]))
+        is_text = ~torch.isin(self.ids, self.ids.new_tensor([*around]))
         layout = self.layout
         if self.titles is not None:
-            behind = layout.sizes.cumsum(0) - layout.sizes + self.titles
-            found[_places(self.ids, marks.title_end, behind[self.titles > 0])] = False
+            title_ends = layout.sizes.cumsum(0) - layout.sizes + self.titles
+            is_text[_mark_positions(self.ids, marks.title_end, title_ends[self.titles > 0])] = False
         if joined and marks.paragraph_end:
-            last = layout.rank == self.counts[layout.paragraph_example] - 1
-            found[_places(self.ids, marks.paragraph_end, self.lengths.cumsum(0) - last * len(marks.joined_end))] = False
-        return found
+            is_last = layout.rank == self.counts[layout.paragraph_example] - 1
+            ends = self.lengths.cumsum(0) - is_last * len(marks.joined_end)
+            is_text[_mark_positions(self.ids, marks.paragraph_end, ends)] = False
+        return is_text
 
     def select(self, examples: Sequence[int]) -> "Source":
-        """Only ``examples``, ascending."""
+        """Return only ``examples``, ascending."""
         layout, chosen = self.layout, torch.tensor(examples, device=self.ids.device)
         most = int(self.counts[chosen].max())
         return Source(
@@ -126,54 +127,54 @@ class Source:
         )
 
     def restrict(
-        self, kept: Sequence[Sequence[int]], marks: SpecialTokens = PUBLISHED, joined: bool = False
+        self, chosen: Sequence[Sequence[int]], marks: SpecialTokens = PUBLISHED, joined: bool = False
     ) -> "Source":
-        """Only the paragraphs ``kept`` (ascending) of each example.
+        """Return only the paragraphs ``chosen`` (ascending) of each example.
 
-        A title stays: it opens the first paragraph that is kept. Of ``joined`` ones, so does what opens and ends them,
-        in place of the mark that ends the last of them.
+        The title stays: it moves to the first chosen paragraph. If paragraphs are ``joined``, the opening marks and the
+        closing marks stay too.
         """
         opening, between = len(marks.prefix), len(marks.paragraph_end)
         ends = [0, *accumulate(self.lengths.tolist())]
         titles = [0] * len(self.counts) if self.titles is None else self.titles.tolist()
         ids, lengths, before = [], [], 0
-        for places, count, title in zip(kept, self.layout.counts, titles, strict=True):
-            paragraphs = [self.ids[ends[before + place] : ends[before + place + 1]] for place in places]
-            if places[0] != 0 and (title or joined):
+        for ranks, count, title in zip(chosen, self.layout.counts, titles, strict=True):
+            paragraphs = [self.ids[ends[before + rank] : ends[before + rank + 1]] for rank in ranks]
+            if ranks[0] != 0 and (title or joined):
                 head = self.ids[ends[before] : ends[before] + (title or opening)]
                 paragraphs[0] = torch.cat([head, paragraphs[0][0 if joined else opening :]])
-            if joined and places[-1] != count - 1:
+            if joined and ranks[-1] != count - 1:
                 paragraphs[-1] = paragraphs[-1][: len(paragraphs[-1]) - between]
                 paragraphs[-1] = torch.cat([paragraphs[-1], paragraphs[-1].new_tensor(marks.joined_end)])
             before += count
             ids += paragraphs
             lengths += [len(paragraph) for paragraph in paragraphs]
-        counts = self.counts.new_tensor([len(places) for places in kept])
+        counts = self.counts.new_tensor([len(ranks) for ranks in chosen])
         graph = None
         if self.graph is not None:
-            graph = self.graph.new_zeros(len(kept), *[int(counts.max())] * 2)
-            for mine, whole, places in zip(graph, self.graph, kept, strict=True):
-                chosen = torch.tensor(places, device=whole.device)
-                mine[: len(places), : len(places)] = whole[chosen[:, None], chosen]
+            graph = self.graph.new_zeros(len(chosen), *[int(counts.max())] * 2)
+            for part, whole, ranks in zip(graph, self.graph, chosen, strict=True):
+                index = torch.tensor(ranks, device=whole.device)
+                part[: len(ranks), : len(ranks)] = whole[index[:, None], index]
         return Source(torch.cat(ids), self.lengths.new_tensor(lengths), counts, graph, self.titles)
 
-    def parts(self, tokens: int) -> list["Source"]:
-        """Neighbouring examples together, a part of at most ``tokens`` tokens, or of one example that has more."""
-        found: list[list[int]] = []
+    def split(self, max_tokens: int) -> list["Source"]:
+        """Return parts of neighbouring examples: each has at most ``max_tokens`` tokens, or one longer example."""
+        parts: list[list[int]] = []
         room = 0
         for example, size in enumerate(self.layout.sizes.tolist()):
             if size > room:
-                found.append([])
-                room = tokens
-            found[-1].append(example)
+                parts.append([])
+                room = max_tokens
+            parts[-1].append(example)
             room -= size
-        return [self.select(examples) for examples in found]
+        return [self.select(examples) for examples in parts]
 
 
-def _places(ids: Tensor, mark: Sequence[int], ends: Tensor) -> Tensor:
-    """Where in ``ids`` [S] the tokens of ``mark`` are that stand right before ``ends``."""
-    places = ends[ends >= len(mark), None] - torch.arange(len(mark), 0, -1, device=ids.device)
-    return places[(ids[places] == ids.new_tensor(mark)).all(-1)].flatten()
+def _mark_positions(ids: Tensor, mark: Sequence[int], ends: Tensor) -> Tensor:
+    """Return the positions in ``ids`` [S] of the tokens of ``mark`` that directly precede ``ends``."""
+    positions = ends[ends >= len(mark), None] - torch.arange(len(mark), 0, -1, device=ids.device)
+    return positions[(ids[positions] == ids.new_tensor(mark)).all(-1)].flatten()
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Memory:
-    """``tokens`` [S, D] are the encoder's output, ``phi`` [B, M, D] there where the model pools paragraphs itself.
+    """The encoder's output ``tokens`` [S, D], and ``phi`` [B, M, D] if the model pools paragraphs itself.
 
-    ``text`` [S] tells the tokens to which attention counts; None: to all.
+    ``text`` [S] marks the tokens that count in the reported attention; None counts all.
     """
 
     source: Source
@@ -197,8 +198,8 @@ class Memory:
     text: Tensor | None = field(default=None, kw_only=True)
 
     @classmethod
-    def joined(cls, source: Source, parts: Sequence["Memory"]) -> "Memory":
-        """That of ``source``, encoded in parts."""
+    def concatenate(cls, source: Source, parts: Sequence["Memory"]) -> "Memory":
+        """Return the memory of ``source``, which was encoded in parts."""
         widest = source.layout.paragraph_mask.shape[1]
         phi = [pad(part.phi, (0, 0, 0, widest - part.phi.shape[1])) for part in parts if part.phi is not None]
         text = [part.text for part in parts if part.text is not None]
@@ -220,35 +221,36 @@ class Memory:
         return scatter_padded(self.text, layout.in_grid, examples, paragraphs * length).view_as(layout.grid_mask)
 
     def select(self: "AnyMemory", examples: Sequence[int]) -> "AnyMemory":
-        """That of ``examples`` only, ascending."""
+        """Return the memory of ``examples``, ascending."""
         source = self.source.select(examples)
         chosen = torch.tensor(examples, device=self.tokens.device)
-        kept = torch.isin(self.source.layout.token_example, chosen)
+        is_chosen = torch.isin(self.source.layout.token_example, chosen)
         phi = None if self.phi is None else self.phi[chosen, : int(source.counts.max())]
-        text = None if self.text is None else self.text[kept]
-        return replace(self, source=source, tokens=self.tokens[kept], phi=phi, text=text)
+        text = None if self.text is None else self.text[is_chosen]
+        return replace(self, source=source, tokens=self.tokens[is_chosen], phi=phi, text=text)
 
 
 @dataclass(frozen=True)
 class SourceKeys:
-    """Keys, values and masks of a decoder layer: tensors whose first axis is the example."""
+    """Keys, values and masks of a decoder layer. The first axis of each tensor is the example."""
 
     counts: tuple[int, ...]  # paragraphs of each example
-    ids: Tensor | None = field(default=None, kw_only=True)  # of the tokens, where a copy gate will ask for a Pointer
-    text: Tensor | None = field(default=None, kw_only=True)  # of the tokens, those to which attention counts
+    ids: Tensor | None = field(default=None, kw_only=True)  # of the tokens, if a copy gate needs a Pointer
+    text: Tensor | None = field(default=None, kw_only=True)  # true for tokens that count in the reported attention
 
     def keep(self: Keys, index: Tensor) -> Keys:
-        """Those of the examples ``index`` [B'] only."""
-        kept = {
-            each.name: value.index_select(0, index)
-            for each in fields(self)
-            if isinstance(value := getattr(self, each.name), Tensor)
+        """Return the keys of the examples ``index`` [B']."""
+        tensors = {
+            field.name: value.index_select(0, index)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
         }
-        return replace(self, counts=tuple(self.counts[example] for example in index.tolist()), **kept)
+        return replace(self, counts=tuple(self.counts[example] for example in index.tolist()), **tensors)
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """A dataclass of tensors, or of such dataclasses, on ``device``; to CUDA through pinned memory, without waiting."""
+    """Return a dataclass of tensors, which may be nested, on ``device``. Copies to CUDA use pinned memory and do not
+    block."""
     if is_dataclass(batch) and not isinstance(batch, type):
         return replace(batch, **{field.name: move(getattr(batch, field.name), device) for field in fields(batch)})
     if batch is None or device.type == "cpu":
@@ -257,12 +259,12 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def scatter_padded(values: Tensor, index: Tensor, rows: int, columns: int) -> Tensor:
-    """[S, ...] -> [rows, columns, ...]: packed values put at ``index`` of the flat array, zeros elsewhere."""
+    """Return [rows, columns, ...]: packed ``values`` [S, ...] at ``index`` of the flat array, zeros elsewhere."""
     return _Scattered.apply(values, index, rows * columns).view(rows, columns, *values.shape[1:])
 
 
 class _Scattered(torch.autograd.Function):
-    """``index_copy`` into zeros; that of torch keeps ``values`` for backward, which needs none of them."""
+    """``index_copy`` into zeros. Unlike torch's, it does not keep ``values`` for backward, which does not need them."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, size: int) -> Tensor:

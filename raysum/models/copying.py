@@ -1,6 +1,6 @@
 """The copy gate: the next token is drawn from the vocabulary or copied from the source (See et al. 2017, eq. 8-9).
 
-B examples, Q target positions (or beams), V vocabulary, D width.
+B examples, Q target positions (or beams), V vocabulary size, D width.
 """
 
 from typing import Any
@@ -16,17 +16,17 @@ from raysum.models.layers import xavier_linear
 from raysum.models.specs.family import FamilySpec
 from raysum.tokenizers.special_tokens import marks_of
 
-_LEAST = 1e-20  # weight of words in the source: its logarithm, and the gradient of that, must be finite
+_LEAST = 1e-20  # weight of source words: its logarithm and gradient must be finite
 
 
 class CopyGate(nn.Module):
     """p(y) = g p_vocabulary(y) + (1 - g) sum of a_s over source tokens s with id y.
 
-    a is the cross-attention of the last decoder layer before dropout, the mean over its first ``copy_heads`` heads;
-    g = sigmoid(w h + b) of the decoder's last state h. (See et al. give g the context and the input, too.) Ours is
-    that a head's score of a word behind one that is the token written last is raised by u h + c: a name goes on as it
-    does in the source. Special tokens of pretrained models are not copied: there a is the share of words in that
-    attention.
+    a is the cross-attention of the last decoder layer before dropout, the mean over its first ``copy_heads`` heads; g =
+    sigmoid(w h + b) of the decoder's last state h (See et al. also use the context and the input). An extension: a
+    head's score of a word that follows an occurrence of the last generated token is raised by u h + c, so that names
+    continue as in the source. Special tokens of pretrained models are not copied: there, a is the share of words in
+    that attention.
     """
 
     def __init__(self, spec: FamilySpec):
@@ -36,7 +36,7 @@ class CopyGate(nn.Module):
         self.onward = xavier_linear(spec.width, spec.copy_heads)
 
     def words(self, source: Source) -> Tensor:
-        """The ids of source tokens, where the keys of the last layer have them."""
+        """Return the ids of source tokens, laid out like the keys of the last layer."""
         layout = source.layout
         if self.flat:
             return scatter_padded(source.ids, layout.in_source, *layout.source_mask.shape)
@@ -44,7 +44,7 @@ class CopyGate(nn.Module):
         return scatter_padded(source.ids, layout.in_grid, examples, paragraphs * length)
 
     def forward(self, logits: Tensor, hidden: Tensor, pointer: Pointer, tokens: Tensor) -> Tensor:
-        """Logits [B, Q, V] of the vocabulary and states [B, Q, D] -> log p(y) [B, Q, V] in float32."""
+        """Return log p(y) [B, Q, V] in float32 from the vocabulary's logits [B, Q, V] and states [B, Q, D]."""
         score = self.gate(hidden).float()
         weights = pointer.of_heads(tokens, self.onward(hidden)).weights() * score.neg().sigmoid()
         generated = logits.softmax(-1, dtype=torch.float32) * score.sigmoid()
@@ -52,17 +52,17 @@ class CopyGate(nn.Module):
         return mixed.clamp_min(torch.finfo(torch.float32).tiny).log()
 
     def odds(self, hidden: Tensor, pointer: Pointer, tokens: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
-        """log g, and the log of what copying adds to p(gold) / g: [B, Q] each, for ``smoothed_cross_entropy``."""
+        """Return log g, and the log of the copying term of p(gold) / g, [B, Q] each, for ``smoothed_cross_entropy``."""
         score = self.gate(hidden).squeeze(-1).float()
         copied = pointer.of_heads(tokens, self.onward(hidden)).weight_of(gold).clamp_min(_LEAST).log()
         return F.logsigmoid(score), copied - score
 
 
 class Writing(LanguageModelling):
-    """Language modelling; by the mixture where the model has a copy gate.
+    """Language modelling, by the mixture if the model has a copy gate.
 
-    Label smoothing then means: its uniform part is that of the vocabulary's distribution, so that it moves neither the
-    gate nor what is copied, ``-(1 - e) log p(gold) - e / (V - 2) sum over other y of log p_vocabulary(y)``.
+    Then the uniform part of label smoothing is that of the vocabulary's distribution, so it affects neither the gate
+    nor the copied words: ``-(1 - e) log p(gold) - e / (V - 2) sum over other y of log p_vocabulary(y)``.
     """
 
     def target_loss(self, memory: Memory, tokens: Tensor, gold: Tensor) -> Tensor:

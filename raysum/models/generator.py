@@ -1,6 +1,6 @@
-"""What every summarizing model is: it encodes a source, continues a target token by token, and learns from targets.
+"""The base of all summarizing models: they encode a source and generate a target token by token.
 
-B examples, K target length, R beams of an example, M paragraphs, N tokens of a paragraph, V vocabulary, D width.
+B examples, K target length, R beams of an example, M paragraphs, N tokens of a paragraph, V vocabulary size, D width.
 """
 
 import math
@@ -24,32 +24,33 @@ from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer
 from raysum.models.specs.family import TransformerSpec
 from raysum.tokenizers.special_tokens import SpecialTokens, marks_of
 
-_PART = 4096  # source tokens encoded together on a CPU when nothing is kept for backward
+_MAX_TOKENS = 4096  # source tokens encoded together on a CPU without gradients
 
 
 class TokenEmbedding(nn.Module):
-    """The embedding of source and target, or of one (``Backbone.source_embedding``); when tied, the output layer too.
+    """The embedding of source, target or both (``Backbone.source_embedding``); if tied, also the output layer.
 
-    Both uses go through ``forward``, so that ZeRO-3 gathers the matrix for either. From a normal start of deviation
-    D^-0.5 embeddings times sqrt(D) have unit scale beside the sinusoids, and tied logits unit variance.
-    On a copying task (LL/PP, width 64, 250 steps) the loss was 0.4 so, and 3.2 from HT's code's Xavier-uniform start.
+    Both uses go through ``forward``, so ZeRO-3 gathers the matrix for either. With a normal initialization of deviation
+    D^-0.5, embeddings times sqrt(D) have the scale of the sinusoids, and tied logits have unit variance. On a copying
+    task (LL/PP, width 64, 250 steps) the loss was 0.4, compared with 3.2 for the Xavier-uniform initialization of HT's
+    code.
     """
 
     def __init__(self, spec: TransformerSpec, is_output: bool):
-        """``is_output``: the output layer is this embedding, so it has the bias of the logits."""
+        """``is_output``: this is also the output layer, so it has the bias of the logits."""
         super().__init__()
-        made = backbone_of(spec)
+        backbone = backbone_of(spec)
         self.weight = nn.Parameter(torch.empty(spec.vocabulary, spec.width))
         self.bias = output_bias(spec) if is_output else None
-        self.scale = math.sqrt(spec.width) if made.embedding_scaled else 1.0
-        self.frozen = None if made.padding_trained else marks_of(spec).pad
+        self.scale = math.sqrt(spec.width) if backbone.embedding_scaled else 1.0
+        self.frozen = None if backbone.padding_trained else marks_of(spec).pad
         if spec.embedding_start == "xavier":
             nn.init.xavier_uniform_(self.weight)
         else:
             nn.init.normal_(self.weight, std=spec.width**-0.5)
 
     def forward(self, x: Tensor, output: bool = False) -> Tensor:
-        """Token ids [...] -> [..., D] times sqrt(D), or with ``output`` hidden states [..., D] -> logits [..., V]."""
+        """Return [..., D] times sqrt(D) for token ids [...], or with ``output`` logits [..., V] for states [..., D]."""
         if output:
             return linear(x, self.weight, self.bias)
         return F.embedding(x, self.weight, self.frozen) * self.scale
@@ -57,31 +58,31 @@ class TokenEmbedding(nn.Module):
 
 @dataclass
 class State:
-    """A batch in decoding: B examples with R beams each; row b * R + r is beam r of example b."""
+    """The decoding state of B examples with R beams each; row b * R + r is beam r of example b."""
 
     keys: Sequence[SourceKeys]  # one a layer
     beams: int
     cache: Cache = field(repr=False)
 
     def reorder(self, parent: Tensor) -> None:
-        """Beams go on from beams ``parent`` [B, R] of their example; source keys are shared, so they stay."""
+        """Let the beams continue beams ``parent`` [B, R] of their example. Source keys do not change."""
         self.cache.reorder(parent)
 
     def keep(self, examples: Tensor) -> None:
-        """Only the examples ``examples`` [B'] go on."""
+        """Drop all but the examples ``examples`` [B']."""
         self.keys = [keys.keep(examples) for keys in self.keys]
         self.cache.keep(examples)
 
 
 class Generator(nn.Module):
-    """The face of all summarizing models.
+    """The interface of all summarizing models.
 
     ``forward`` is teacher-forced training; ``start`` and ``step`` decode with a cache and give the same numbers.
-    Attention to the source, where it is asked for, is the mean over heads, summed over (some) layers: to paragraphs
-    [..., M], or with ``"tokens"`` to the tokens of each, [..., M, N], where the system ``attends_to_tokens``.
+    Attention to the source, if requested, is the mean over heads, summed over (some) layers: to paragraphs [..., M], or
+    with ``"tokens"`` to the tokens of each, [..., M, N], if the system ``attends_to_tokens``.
     """
 
-    source_loss = 0.0  # weight in training of the source tokens' own prediction, for models that predict them
+    source_loss = 0.0  # weight in training of predicting source tokens
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
@@ -91,72 +92,75 @@ class Generator(nn.Module):
         self.output: nn.Linear | None = None
 
     def forward(self, source: Source, tokens: Tensor) -> Tensor:
-        """Logits [B, K, V] of the token after each of ``tokens`` [B, K]."""
+        """Return logits [B, K, V] of the token after each of ``tokens`` [B, K]."""
         hidden, _ = self.decode(tokens, self.encode(source))
         return self.logits(hidden)
 
     @abstractmethod
     def encode(self, source: Source) -> Memory:
-        """Raises UserError where the source lacks what the model needs (a graph)."""
+        """Return the encoded source. Raises UserError if the source lacks what the model needs (a graph)."""
 
     def decode(
         self, tokens: Tensor, memory: Memory, attention: AttentionRequest = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Teacher forcing: tokens [B, K], the start first -> hidden states [B, K, D] before the output layer.
+        """Return hidden states [B, K, D] before the output layer, by teacher forcing.
 
-        With ``attention`` also that to the source [B, K, ...]. Padding at the end of a row changes nothing before.
+        ``tokens`` [B, K] begin with the start token. With ``attention`` also return the attention to the source [B, K,
+        ...]. Padding at the end of a row changes no earlier position.
         """
         hidden, total, _ = self.decode_and_point(tokens, memory, attention)
         return hidden, total
 
     def decode_and_point(self, tokens: Tensor, memory: Memory, attention: AttentionRequest = False) -> Attended:
-        """:meth:`decode`, and how the last layer points at source tokens where there is a copy gate."""
-        keys, places = self._keys(memory), torch.arange(tokens.shape[1], device=tokens.device)
-        x = self._embed(tokens, self._begin(keys) + places, tokens.shape[1])
-        return self._through(self.dropout(x), keys, attention, biases=self._distances(places, places))
+        """Do :meth:`decode`, and also return the last layer's pointer to source tokens if there is a copy gate."""
+        keys, positions = self._source_keys(memory), torch.arange(tokens.shape[1], device=tokens.device)
+        x = self._embed(tokens, self._first_position(keys) + positions, tokens.shape[1])
+        return self._run_layers(self.dropout(x), keys, attention, biases=self._position_biases(positions, positions))
 
     def start(self, memory: Memory, beams: int) -> State:
-        """Begin decoding ``beams`` hypotheses of each example; they share what is kept of its source."""
-        keys = [*self._keys(memory)]
+        """Start decoding ``beams`` hypotheses of each example; they share the keys of its source."""
+        keys = [*self._source_keys(memory)]
         return State(keys, beams, Cache(len(keys), memory.paragraph_mask, beams))
 
     def step(self, tokens: Tensor, state: State, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
-        """Feed the newest token of every beam [B * R]; returns logits of the next [B * R, V], and this step's attention
-        to the source [B * R, ...] if asked for."""
+        """Return the logits of the next token [B * R, V], given the newest token of every beam [B * R].
+
+        Also return this step's attention to the source [B * R, ...] if requested.
+        """
         state.cache.advance()
-        tokens, places = tokens.view(-1, state.beams), state.cache.place
-        x = self._embed(tokens, self._begin(state.keys) + places[0, -1], state.cache.length)
-        biases = self._distances(places[:, -1:], places)
-        x, total, pointer = self._through(x, state.keys, attention, state.cache, biases)
-        logits = self._scored(self.logits(x.flatten(0, 1)), x, pointer, tokens)
+        tokens, positions = tokens.view(-1, state.beams), state.cache.positions
+        x = self._embed(tokens, self._first_position(state.keys) + positions[0, -1], state.cache.length)
+        biases = self._position_biases(positions[:, -1:], positions)
+        x, total, pointer = self._run_layers(x, state.keys, attention, state.cache, biases)
+        logits = self._step_scores(self.logits(x.flatten(0, 1)), x, pointer, tokens)
         return logits, None if total is None else total.flatten(0, 1)
 
-    def _scored(self, logits: Tensor, hidden: Tensor, pointer: Pointer | None, tokens: Tensor) -> Tensor:
-        """What a step returns: the logits [B * R, V] as they are."""
+    def _step_scores(self, logits: Tensor, hidden: Tensor, pointer: Pointer | None, tokens: Tensor) -> Tensor:
+        """Return the scores of a step from its logits [B * R, V]."""
         return logits
 
     @abstractmethod
-    def _stack(self) -> tuple[Iterable[Any], nn.Module]:
-        """The layers that the target goes through, and what follows the last one."""
+    def _target_layers(self) -> tuple[Iterable[Any], nn.Module]:
+        """Return the layers that process the target, and the module after the last one."""
 
     @abstractmethod
-    def _keys(self, memory: Any) -> Iterable[SourceKeys]:
-        """What each of these layers keeps of the source, one after the other."""
+    def _source_keys(self, memory: Any) -> Iterable[SourceKeys]:
+        """Return each layer's keys of the source, one after the other."""
 
-    def _begin(self, keys: Any) -> Tensor | int:
-        """The place of the start."""
+    def _first_position(self, keys: Any) -> Tensor | int:
+        """Return the position of the start token."""
         return 0
 
-    def _embed(self, tokens: Tensor, places: Tensor, length: int) -> Tensor:
-        """Tokens [B, K] at ``places``, which are below ``length`` -> [B, K, D]."""
+    def _embed(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
+        """Return [B, K, D] for tokens [B, K] at ``positions``, which are below ``length``."""
         x = self.embedding(tokens)
-        return x + sinusoids(places, x.shape[-1], self.spec.sinusoid).to(x.dtype)
+        return x + sinusoids(positions, x.shape[-1], self.spec.sinusoid).to(x.dtype)
 
-    def _distances(self, queries: Tensor, keys: Tensor) -> Iterable[Tensor | None]:
-        """For each layer, the bias of the scores of target positions [..., Q] at others [..., T]: [..., H, Q, T]."""
+    def _position_biases(self, queries: Tensor, keys: Tensor) -> Iterable[Tensor | None]:
+        """Return for each layer the bias of scores of target positions [..., Q] at others [..., T]: [..., H, Q, T]."""
         return repeat(None)
 
-    def _through(
+    def _run_layers(
         self,
         x: Tensor,
         keys: Iterable[SourceKeys],
@@ -164,20 +168,20 @@ class Generator(nn.Module):
         cache: Cache | None = None,
         biases: Iterable[Tensor | None] = repeat(None),
     ) -> Attended:
-        layers, norm = self._stack()
+        layers, norm = self._target_layers()
         total = pointer = None
         pairs = zip(layers, keys, strict=True)
-        for number, ((layer, kept), bias) in enumerate(zip(pairs, biases, strict=False)):
-            asked = number in attention if isinstance(attention, frozenset) else attention
-            x, share, pointer = layer(x, kept, asked, StepContext(number, cache, bias))
+        for number, ((layer, layer_keys), bias) in enumerate(zip(pairs, biases, strict=False)):
+            is_requested = number in attention if isinstance(attention, frozenset) else attention
+            x, share, pointer = layer(x, layer_keys, is_requested, StepContext(number, cache, bias))
             total = share if total is None else total if share is None else total + share
         return norm(x), total, pointer
 
     def paragraphs(self, memory: Memory) -> Tensor:
-        """Paragraph embeddings [B, M, D] for an attention predictor: Phi with its rank code (PHT eq. 6), if there is.
+        """Return paragraph embeddings [B, M, D] for an attention predictor.
 
-        Of other models the mean of each paragraph's tokens with such a code: nothing has to be trained for it, and the
-        layers of the predictor follow it.
+        They are Phi with its rank code (PHT eq. 6), if the model pools paragraphs; otherwise the mean of each
+        paragraph's tokens with such a code, which needs no training.
         """
         if memory.phi is not None:
             return memory.phi
@@ -189,41 +193,41 @@ class Generator(nn.Module):
         return padded + sinusoids(ranks, padded.shape[2], "interleaved").to(padded.dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., D] -> [..., V]."""
+        """Return [..., V] from [..., D]."""
         return self.embedding(hidden, output=True) if self.output is None else self.output(hidden)
 
 
 class EncoderDecoder(Generator):
-    """What models with an encoder share: they ``read`` a source, and decode by layers around attention to it."""
+    """The base of models that run an encoder and decode by layers around attention to its output."""
 
     decoder: nn.ModuleList
     decoder_norm: nn.Module
 
     @abstractmethod
-    def read(self, source: Source) -> Memory:
-        """The encoder. Raises UserError where the source lacks what the model needs (a graph)."""
+    def run_encoder(self, source: Source) -> Memory:
+        """Run the encoder. Raises UserError if the source lacks what the model needs (a graph)."""
 
     def encode(self, source: Source) -> Memory:
-        """:meth:`read`; without gradients on a CPU a few examples at a time, whose arrays stay near the processor.
+        """Return :meth:`run_encoder`; without gradients on a CPU a few examples at a time, to use its cache.
 
-        Measured on 16 examples of 24 paragraphs of 100 tokens, HT, 2 threads: 3.9 s against 6.2 s all at once.
+        Measured on 16 examples of 24 paragraphs of 100 tokens, HT, 2 threads: 3.9 s instead of 6.2 s.
         """
         if torch.is_grad_enabled() or source.ids.device.type != "cpu":
-            return self.read(source)
-        return Memory.joined(source, [self.read(part) for part in source.parts(_PART)])
+            return self.run_encoder(source)
+        return Memory.concatenate(source, [self.run_encoder(part) for part in source.split(_MAX_TOKENS)])
 
-    def _stack(self) -> tuple[Iterable[Any], nn.Module]:
+    def _target_layers(self) -> tuple[Iterable[Any], nn.Module]:
         return self.decoder, self.decoder_norm
 
-    def _keys(self, memory: Memory) -> Iterable[SourceKeys]:
-        return (cast(DecoderLayer, layer).cross.read(memory) for layer in self.decoder)
+    def _source_keys(self, memory: Memory) -> Iterable[SourceKeys]:
+        return (cast(DecoderLayer, layer).cross.project_source(memory) for layer in self.decoder)
 
 
 class LanguageModelling(nn.Module):
-    """Cross-entropy of the target given the source; label-smoothed in training mode, plain NLL in evaluation mode.
+    """Cross-entropy of the target given the source: label-smoothed in training mode, plain NLL in evaluation mode.
 
-    In training mode models with a ``source_loss`` predict the source's tokens too, so weighted: their share is in the
-    gradient and not in the value, which stays that of the target alone, as in evaluation mode.
+    In training mode models with a ``source_loss`` also predict the source's tokens, with that weight. Their share
+    affects the gradient but not the value, which is that of the target alone, as in evaluation mode.
     """
 
     def __init__(self, model: Generator, smoothing: float):
@@ -231,11 +235,11 @@ class LanguageModelling(nn.Module):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> Tensor:
-        """The sum over all predicted tokens (padding is none) of ``smoothed_cross_entropy``, a scalar in fp32."""
+        """Return the sum of ``smoothed_cross_entropy`` over all predicted tokens except padding, a scalar in fp32."""
         memory = self.model.encode(batch.source)
         loss = self.target_loss(memory, batch.target[:, :-1], batch.target[:, 1:])
         if self.training and self.model.source_loss:
-            gold = following(batch.source, marks_of(self.model.spec))
+            gold = next_tokens(batch.source, marks_of(self.model.spec))
             source = self.model.source_loss * self._cross_entropy(memory.tokens, gold)
             loss = loss + (source - source.detach())
         return loss
@@ -251,22 +255,25 @@ class LanguageModelling(nn.Module):
         return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, smoothing, odds, pad=pad)
 
 
-def following(source: Source, marks: SpecialTokens) -> Tensor:
-    """[S] the token after each source token; the start of the target after an example's last."""
+def next_tokens(source: Source, marks: SpecialTokens) -> Tensor:
+    """Return [S]: the token after each source token; after an example's last, the start of the target."""
     last = source.layout.sizes.cumsum(0) - 1
     return source.ids.roll(-1).index_fill(0, last, marks.start)
 
 
 def final_norm(spec: TransformerSpec, last: bool = False) -> nn.Module:
-    """After the last layer of the encoder, or ``last`` of the decoder: pre-norm layers leave their sum as it is."""
-    made = backbone_of(spec)
+    """Return the module after the last layer of the encoder or, if ``last``, of the decoder.
+
+    Pre-norm layers do not normalize their sum, so it has a norm; otherwise it is the identity.
+    """
+    backbone = backbone_of(spec)
     norm = norm_layer(spec) if spec.norm == "pre" else nn.Identity()
-    more: list[nn.Module] = [Dropout(spec.dropout)] if made.final_dropout else []
-    more += [Scaled(spec.width**-0.5)] if last and made.output_scaled else []
+    more: list[nn.Module] = [Dropout(spec.dropout)] if backbone.final_dropout else []
+    more += [Scale(spec.width**-0.5)] if last and backbone.output_scaled else []
     return nn.Sequential(norm, *more) if more else norm
 
 
-class Scaled(nn.Module):
+class Scale(nn.Module):
     def __init__(self, factor: float):
         super().__init__()
         self.factor = factor
@@ -276,13 +283,13 @@ class Scaled(nn.Module):
 
 
 def output_bias(spec: TransformerSpec) -> nn.Parameter | None:
-    """Of the logits [V]."""
-    how = backbone_of(spec).output_bias
-    return None if how == "none" else nn.Parameter(torch.zeros(spec.vocabulary), requires_grad=how == "trained")
+    """Return the bias of the logits [V]."""
+    kind = backbone_of(spec).output_bias
+    return None if kind == "none" else nn.Parameter(torch.zeros(spec.vocabulary), requires_grad=kind == "trained")
 
 
 def output_layer(spec: TransformerSpec) -> nn.Linear | None:
-    """None where the embedding serves."""
+    """Return the output layer, or None if it is the embedding."""
     if spec.tied_output:
         return None
     layer = xavier_linear(spec.width, spec.vocabulary)

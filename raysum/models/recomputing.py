@@ -1,110 +1,71 @@
-"""Layers whose inner results are made again for backward: less memory, one more forward pass through each layer."""
+"""Activation checkpointing of layers: less memory for one more forward pass through each layer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from raysum.models.batch import Memory, SourceKeys
-from raysum.models.kernels.pieces import recompute
 
 
 def recompute_layers(model: nn.Module) -> None:
-    """Let every layer of ``model``, the members of its lists of modules, keep its inputs alone for backward.
+    """Let every layer of ``model``, a member of its lists of modules, keep only its inputs for backward.
 
-    A decoder layer makes its keys of the source again, too. Losses and gradients are the same bit for bit.
+    A decoder layer also recomputes its keys of the source. Losses and gradients are the same bit for bit.
     """
     lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     for path, layers in lists.items():
         if any(path.startswith(f"{other}.") for other in lists):
-            continue  # inside of a layer
+            continue  # inside a layer
         layer: Any
         for layer in layers:
-            cross = getattr(layer, "cross", None)
-            layer.__dict__["forward"] = _recomputed(layer, layer.forward, getattr(cross, "read", None))
-            if cross is not None:
-                cross.__dict__["read"] = _later(cross.read)
-            if hasattr(layer, "read"):  # the way of the source through a layer of decoder-only models
-                layer.__dict__["read"] = _recomputed(layer, layer.read)
+            if cross := getattr(layer, "cross", None):
+                layer.__dict__["forward"] = _recomputed(layer.forward, cross.project_source)
+                cross.__dict__["project_source"] = _deferred(cross.project_source)
+            else:
+                layer.__dict__["forward"] = _recomputed(layer.forward)
+            if hasattr(layer, "project_source"):  # decoder-only models
+                layer.__dict__["project_source"] = _recomputed(layer.project_source)
 
 
 @dataclass(frozen=True)
-class _Unread(SourceKeys):
-    """In place of the keys of a decoder layer: what it makes them of."""
+class _DeferredKeys(SourceKeys):
+    """What a decoder layer needs to project its keys of the source."""
 
     memory: Memory
 
 
-def _later(read: Callable[[Memory], SourceKeys]) -> Callable[[Memory], SourceKeys]:
-    def unread(memory: Memory) -> SourceKeys:
-        return _Unread(memory.source.layout.counts, memory) if torch.is_grad_enabled() else read(memory)
+def _deferred(project: Callable[[Memory], SourceKeys]) -> Callable[[Memory], SourceKeys]:
+    """Return ``project``, which with gradients only defers the projection to the layer."""
 
-    return unread
+    def defer(memory: Memory) -> SourceKeys:
+        return _DeferredKeys(memory.source.layout.counts, memory) if torch.is_grad_enabled() else project(memory)
+
+    return defer
 
 
-def _recomputed(layer: nn.Module, function: Callable[..., Any], read: Callable[[Memory], Any] | None = None) -> Any:
-    """``function`` of a layer, made again in backward; ``read`` makes keys of what is unread.
+def _recomputed(function: Callable[..., Any], project: Callable[[Memory], Any] | None = None) -> Any:
+    """Return ``function`` with activation checkpointing; ``project`` computes deferred keys inside it.
 
-    Tensors go in and come out one by one, those inside of dataclasses, too: what remembers the function holds none,
-    or it would until the loss is forgotten. ``recompute`` wants parameters as arguments; here they are those of modules
-    inside of the layer, and ZeRO-3 gathers them when these are called, in backward, too.
+    Recomputation does not stop early, because DeepSpeed's ZeRO-3 hooks release parameters at the end of each module.
     """
 
-    def whole(args: Any, named: Any) -> Any:
-        return function(*(_read(arg, read) for arg in args), **named)
+    def keys_of(argument: Any) -> Any:
+        if project is None or not isinstance(argument, _DeferredKeys):
+            return argument
+        keys = project(argument.memory)
+        return keys if argument.ids is None else replace(keys, ids=argument.ids)
 
-    def run(*args: Any, **named: Any) -> Any:
-        taken: list[Tensor] = []
-        inputs = _mapped((args, named), lambda tensor: _slot(tensor, taken, tensor.requires_grad))
-        if not torch.is_grad_enabled() or not (taken or any(p.requires_grad for p in layer.parameters())):
-            return whole(args, named)
-        outputs: list[Any] = []
+    def forward(*arguments: Any, **options: Any) -> Any:
+        return function(*map(keys_of, arguments), **options)
 
-        def inner(_: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-            made: list[Tensor] = []
-            found = whole(*_mapped(inputs, lambda slot: given[slot] if isinstance(slot, _Slot) else slot))
-            outputs[:] = [_mapped(found, lambda tensor: _slot(tensor, made, tensor.is_floating_point()))]
-            return tuple(made)
-
-        # Where embeddings are frozen no input has a gradient, and then none of the parameters would get one.
-        made = recompute(inner, torch.zeros((), requires_grad=True), *taken, random=True)
-        return _mapped(outputs.pop(), lambda slot: made[slot] if isinstance(slot, _Slot) else slot)
+    def run(*arguments: Any, **options: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*arguments, **options)
+        with set_checkpoint_early_stop(False):
+            return checkpoint(forward, *arguments, use_reentrant=False, **options)
 
     return run
-
-
-def _read(arg: Any, read: Callable[[Memory], Any] | None) -> Any:
-    if not isinstance(arg, _Unread) or read is None:
-        return arg
-    keys = read(arg.memory)
-    return keys if arg.ids is None else replace(keys, ids=arg.ids)
-
-
-class _Slot(int):
-    """The place of a tensor among those that go into or come out of a layer."""
-
-
-def _slot(tensor: Any, taken: list[Tensor], is_taken: bool) -> Any:
-    if not is_taken:
-        return tensor
-    taken.append(tensor)
-    return _Slot(len(taken) - 1)
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """``value`` with its tensors and slots changed, wherever they are in it; itself where none was."""
-    if isinstance(value, Tensor | _Slot):
-        return change(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        found = _mapped(parts, change)
-        return value if found is parts else replace(value, **found)
-    if isinstance(value, dict):
-        named = {name: _mapped(part, change) for name, part in value.items()}
-        return value if all(named[name] is part for name, part in value.items()) else named
-    if type(value) is tuple:
-        made = tuple(_mapped(part, change) for part in value)
-        return value if all(one is part for one, part in zip(made, value, strict=True)) else made
-    return value

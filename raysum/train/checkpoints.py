@@ -291,7 +291,7 @@ def full_weights(engine: Any) -> "dict[str, Tensor]":
     from deepspeed.utils import safe_get_full_fp32_param
     from torch import distributed
 
-    from raysum.models.adapters import merged
+    from raysum.models.adapters import merge_adapters
 
     copies = full_precision_copies(engine.optimizer)
     weights = {}
@@ -302,4 +302,4 @@ def full_weights(engine: Any) -> "dict[str, Tensor]":
             full = copies.get(id(parameter), parameter) if full is None else full
             if distributed.get_rank() == 0:
                 weights[name] = full.detach().float().cpu().view(shape).clone()
-    return merged(engine.module.model, weights) if weights else weights
+    return merge_adapters(engine.module.model, weights) if weights else weights

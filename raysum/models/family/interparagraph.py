@@ -18,8 +18,8 @@ from raysum.models.layers import (
     Projection,
     Residual,
     pool,
-    silenced,
     xavier_linear,
+    zero_init,
 )
 from raysum.models.specs.family import FamilySpec
 
@@ -27,8 +27,8 @@ from raysum.models.specs.family import FamilySpec
 class GlobalLayer(nn.Module):
     """HT eq. 13-23.
 
-    The code goes on from x + context; the paper's residual skips the context (eq. 22-23). Between layers of a backbone
-    its norms stand before sub-layers always, and it begins as if it were not there.
+    The code continues from x + context; the paper's residual connection skips the context (eq. 22-23). In a model with
+    a backbone, its norms always precede sub-layers, and it starts as the identity.
     """
 
     def __init__(self, spec: FamilySpec):
@@ -40,7 +40,7 @@ class GlobalLayer(nn.Module):
         self.ffn = FeedForward(spec)
         self.around_ffn = Residual(spec, norm="pre" if self.pre else "post")
         if spec.backbone is not None:
-            silenced(self.attention.out, self.ffn.outer)
+            zero_init(self.attention.out, self.ffn.outer)
 
     def forward(self, x: Tensor, source: Source, bias: Tensor | None = None) -> Tensor:
         heads = self.pooling(self.norm(x) if self.pre else x, source.layout)
@@ -52,7 +52,7 @@ class GlobalLayer(nn.Module):
 
 
 class MultiHeadPooling(nn.Module):
-    """HT eq. 13-16. The paper has W_c and no biases, its code biases and no W_c; one LayerNorm serves all heads."""
+    """HT eq. 13-16. The paper has W_c and no biases, its code biases and no W_c. All heads share one LayerNorm."""
 
     def __init__(self, spec: FamilySpec):
         super().__init__()
@@ -65,14 +65,15 @@ class MultiHeadPooling(nn.Module):
         self.dropout = Dropout(spec.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """x [S, D] -> [P, H, dh]."""
+        """Return [P, H, dh] from x [S, D]."""
         return self.norm(self.combine(pool(x, self.score(x), layout, self.dropout, self.value)))
 
 
 class InterParagraphAttention(nn.Module):
-    """HT eq. 17-21, and eq. 24 for the first ``graph_heads`` heads, whose weights are the rows of a given graph.
+    """HT eq. 17-21, and eq. 24 for the first ``graph_heads`` heads, which use the rows of a given graph as weights.
 
-    The code has one projection for all heads, biases, scaled scores and dropout; the paper one projection a head.
+    The code has one projection for all heads, biases, scaled scores and dropout; the paper has a projection for each
+    head.
     """
 
     def __init__(self, spec: FamilySpec):
@@ -87,7 +88,7 @@ class InterParagraphAttention(nn.Module):
         self.dropout = Dropout(0.0 if paper else spec.dropout)
 
     def forward(self, heads: Tensor, source: Source) -> Tensor:
-        """heads [P, H, dh] -> context [P, D]."""
+        """Return the context [P, D] of heads [P, H, dh]."""
         layout = source.layout
         padded = scatter_padded(self.qkv(heads), layout.in_examples, *layout.paragraph_mask.shape)
         query, key, value = padded.transpose(1, 2).chunk(3, -1)  # [B, H, M, dh] each
@@ -95,19 +96,19 @@ class InterParagraphAttention(nn.Module):
         scores = query[:, learned] @ key[:, learned].transpose(-1, -2) * self.scale
         weights = masked_softmax(scores, layout.paragraph_mask[:, None, None, :])
         if self.graph_heads:
-            given = graph_weights(source)[:, None].expand(-1, self.graph_heads, -1, -1)
-            weights = torch.cat([given.to(weights.dtype), weights], 1)
+            graph = graph_weights(source)[:, None].expand(-1, self.graph_heads, -1, -1)
+            weights = torch.cat([graph.to(weights.dtype), weights], 1)
         context = self.attention_dropout(weights).to(value.dtype) @ value
         packed = context.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, layout.in_examples)
         return self.dropout(self.out(packed))
 
 
 def graph_weights(source: Source) -> Tensor:
-    """[B, M, M]: rows of the graph over real paragraphs, summing to one; a paragraph without edges keeps zeros."""
+    """Return [B, M, M]: the rows of the graph over real paragraphs, normalized to sum 1, or 0 without edges."""
     if source.graph is None:
         raise UserError(
-            "model.graph_heads needs a graph between paragraphs, and the source has none; "
-            "prepare the data with graphs or set model.graph_heads=0"
+            "model.graph_heads needs a graph between paragraphs, but the source has none: "
+            "prepare the data with graphs, or set model.graph_heads=0"
         )
     mask = source.layout.paragraph_mask
     graph = source.graph.float() * (mask[:, :, None] & mask[:, None, :])

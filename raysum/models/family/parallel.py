@@ -1,7 +1,7 @@
-"""Letter P: paragraph attention beside the word attention that it weights (PHT eq. 7-9), and the embeddings Phi of the
-paragraphs that it attends to (eq. 2-6).
+"""Letter P: paragraph attention beside the word attention that it weights, and the paragraph embeddings Phi.
 
-B examples, Q queries, M paragraphs, N tokens of a paragraph, P paragraphs in all, S tokens in all, H heads, D width.
+PHT eq. 7-9, and eq. 2-6. B examples, Q queries, M paragraphs, N tokens of a paragraph, P paragraphs in all, S tokens
+in all, H heads, D width.
 """
 
 from dataclasses import dataclass
@@ -40,9 +40,10 @@ class WordKeys(SourceKeys):
 
     @classmethod
     def of(cls: type[AnyKeys], memory: Memory, words: Attention, **more: Any) -> AnyKeys:
-        """Keys and values are laid out as their products read them.
+        """Return the keys of ``memory``, in the memory layouts that suit their products.
 
-        Five queries of each of 64 heads of 64, 3,000 tokens, 2 threads: 3.1 ms against 4.4 with keys [B, H, M * N, dh].
+        Five queries of each of 64 heads of 64, 3,000 tokens, 2 threads: 3.1 ms, instead of 4.4 with keys [B, H, M *
+        N, dh].
         """
         layout = memory.source.layout
         examples, most, length = layout.grid_mask.shape
@@ -60,14 +61,14 @@ class ParallelKeys(WordKeys):
 
 
 def paragraph_keys(memory: Memory, paragraphs: Attention) -> dict[str, Tensor]:
-    """What ParallelKeys have beside those of words."""
-    assert memory.phi is not None, "a model with such layers pools paragraphs"
+    """Return the fields that ParallelKeys add to WordKeys."""
+    assert memory.phi is not None, "a model with P layers pools paragraphs"
     key, value = split_heads(paragraphs.source(memory.phi), paragraphs.heads, 2)
     return {"paragraph_key": key, "paragraph_value": value}
 
 
 class ParallelAttention(nn.Module):
-    """P: attention to paragraph embeddings beside word attention that it weights (PHT eq. 7-9); the sum of both."""
+    """P: attention to paragraph embeddings, which weight a word attention (PHT eq. 7-9); returns the sum of both."""
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
@@ -75,7 +76,7 @@ class ParallelAttention(nn.Module):
         self.words = Attention(spec)
         self.dropout = Dropout(spec.attention_dropout)
 
-    def read(self, memory: Memory) -> ParallelKeys:
+    def project_source(self, memory: Memory) -> ParallelKeys:
         return ParallelKeys.of(memory, self.words, **paragraph_keys(memory, self.paragraphs))
 
     def forward(self, x: Tensor, keys: ParallelKeys, attention: AttentionRequest) -> Attended:
@@ -89,15 +90,15 @@ class ParallelAttention(nn.Module):
         over_words = fuse(words, key, keys.value, share, keys.mask, keys.counts, self.dropout.active)
         if attention == "tokens":
             share = token_shares(words, key, share[:, None], mask)
-        # the weights of a position sum to one, so the output projection may follow their sum
-        read = self.paragraphs.merged(over_paragraphs) + self.words.merged(over_words)
-        return read, share if attention else None, pointer
+        # a position's weights sum to 1, so the output projection may follow their sum
+        output = self.paragraphs.merged(over_paragraphs) + self.words.merged(over_words)
+        return output, share if attention else None, pointer
 
 
 class ParagraphPooling(nn.Module):
     """The paragraph embeddings Phi of PHT with their rank code (eq. 2-6), for decoders with P layers.
 
-    Its norms stand after the sums whatever ``spec.norm`` is; the code has one more after W3 (before eq. 5).
+    Its norms follow the sums for any ``spec.norm``; the code has an additional one after W3 (before eq. 5).
     """
 
     def __init__(self, spec: FamilySpec):
@@ -112,7 +113,7 @@ class ParagraphPooling(nn.Module):
         self.around_ffn = Residual(spec, norm="post")
 
     def forward(self, x: Tensor, source: Source) -> Tensor:
-        """x [S, D] -> Phi [B, M, D]; rows of padding paragraphs hold their rank code alone."""
+        """Return Phi [B, M, D] from x [S, D]; rows of padding paragraphs contain only their rank code."""
         layout = source.layout
         phi = self.norm(self.dropout(self.merge(self.pool(x, layout))))
         phi = self.around_ffn.leave(phi, self.ffn(phi))
@@ -122,9 +123,9 @@ class ParagraphPooling(nn.Module):
 
 
 class ScoredHeads(HeadValues):
-    """PHT eq. 2-3: heads of W1 x, weighted by their own product with a vector W2.
+    """PHT eq. 2-3: heads of W1 x, weighted by their product with a vector W2.
 
-    The code scales the products by dh^-0.5 and has one W2 a head, the paper one W2 for all heads and no scale.
+    The code scales the products by dh^-0.5 and has one W2 per head, the paper one W2 for all heads and no scale.
     """
 
     def __init__(self, spec: FamilySpec):
@@ -135,7 +136,7 @@ class ScoredHeads(HeadValues):
         self.dropout = Dropout(spec.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]
-        """x [S, D] -> [P, D]."""
+        """Return [P, D] from x [S, D]."""
         weight = self.weight.unflatten(0, (self.heads, -1))
         scale = 1.0 if self.paper else weight.shape[1] ** -0.5
         # W2 (W1 x + b) = (W2 W1) x + a constant that the softmax cancels

@@ -1,8 +1,8 @@
 """Letter V: paragraph attention over word contexts that change with the target position (VHT eq. 11-13).
 
-The word contexts [M, Q, D] of an example exist for a few examples at a time. Their keys and values are never made:
-scores are products of the contexts with queries folded through the key matrix, and the value matrix follows the
-weighting. Both are exact, and cost 2 H D in place of 2 D^2 products a context.
+The word contexts [M, Q, D] of an example exist for a few examples at a time. Their keys and values are never
+computed: scores are products of the contexts with queries folded through the key matrix, and the value matrix
+follows the weighting. Both are exact, and cost 2 H D instead of 2 D^2 products per context.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from raysum.models.batch import AttentionRequest, Memory, SourceKeys, scatter_padded
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
+from raysum.models.kernels.chunks import chunks, recompute
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.fusion import token_shares
-from raysum.models.kernels.pieces import pieces, recompute
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import EPSILON, Attended, HeadValues, Matrix, Projection, sinusoids
 from raysum.models.specs.family import FamilySpec
@@ -43,7 +43,7 @@ class VerticalAttention(nn.Module):
         self.value = HeadValues(spec.width, spec.heads)
         self.out = Projection(spec.width)
 
-    def read(self, memory: Memory) -> VerticalKeys:
+    def project_source(self, memory: Memory) -> VerticalKeys:
         layout = memory.source.layout
         examples, paragraphs, length = layout.grid_mask.shape
         grid = scatter_padded(self.word_source(memory.tokens), layout.in_grid, examples, paragraphs * length)
@@ -64,14 +64,14 @@ class VerticalAttention(nn.Module):
 
 
 class FoldedKeys(Matrix):
-    """The key matrix applied to the queries: (W z + b) q = z (W^T q) + b q."""
+    """The key matrix, applied to the queries: (W z + b) q = z (W^T q) + b q."""
 
     def __init__(self, width: int, heads: int):
         super().__init__(width)
         self.heads = heads
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, Q, H, dh] -> folded queries [B, Q, H, D] and the products with the bias [B, Q, H]."""
+        """Return folded queries [B, Q, H, D] and the products with the bias [B, Q, H] from queries [B, Q, H, dh]."""
         assert self.bias is not None
         weight = self.weight.unflatten(0, (self.heads, -1)).to(query.dtype)
         constant = (query.flatten(-2) * self.bias.to(query.dtype)).unflatten(-1, (self.heads, -1)).sum(-1)
@@ -79,10 +79,10 @@ class FoldedKeys(Matrix):
 
 
 class DynamicParagraphs(Matrix):
-    """The paragraphs as seen from a target position, and the sums that its queries draw from them.
+    """The paragraphs as seen from a target position, and the attention to them.
 
-    Contexts of word attention go through its output projection (this matrix) and get their rank code (eq. 11).
-    The code then drops out and normalizes; the paper does not.
+    Contexts of word attention go through its output projection (this matrix) and get their rank code (eq. 11). The
+    code then applies dropout and a norm; the paper does not.
     """
 
     def __init__(self, spec: FamilySpec):
@@ -95,25 +95,25 @@ class DynamicParagraphs(Matrix):
         self.attention_dropout = Dropout(spec.attention_dropout)
 
     def forward(self, words: Tensor, folded: Tensor, constant: Tensor, keys: VerticalKeys) -> tuple[Tensor, ...]:
-        """words [B, H, Q, dh] queries of the word attention, folded [B, Q, H, D], constant [B, Q, H].
+        """Return the weighted sums of paragraphs [B, Q, H, D], the sums of weights [B, Q, H], and weights [B, Q, M].
 
-        Returns the weighted sums of paragraphs [B, Q, H, D], the sums of weights [B, Q, H], and the mean over heads
-        of the weights before dropout [B, Q, M].
+        words [B, H, Q, dh] are the queries of the word attention; folded [B, Q, H, D]; constant [B, Q, H]. The last
+        result is the mean of weights over heads, before dropout.
         """
         random = bool(self.dropout.active or self.attention_dropout.active)
         parameters = self.weight, self.bias, self.norm_weight, self.norm_bias
         parts = []
-        for rows, most in pieces(keys.counts, words.shape[2] * folded.shape[3], words.device):
+        for rows, most in chunks(keys.counts, words.shape[2] * folded.shape[3], words.device):
             queries = (part[rows] for part in (words, folded, constant))
-            kept = (part[rows, :most] for part in (keys.key, keys.value, keys.mask))
-            parts.append(recompute(self._summarize, *queries, *kept, *parameters, random=random))
+            source = (part[rows, :most] for part in (keys.key, keys.value, keys.mask))
+            parts.append(recompute(self._summarize, *queries, *source, *parameters, random=random))
         mixed, mass, shares = zip(*parts, strict=True)
         widest = keys.mask.shape[1]
         share = torch.cat([F.pad(share, (0, widest - share.shape[-1])) for share in shares])
         return torch.cat(mixed), torch.cat(mass), share
 
     def _summarize(self, *inputs: Any) -> tuple[Tensor, ...]:
-        """:meth:`forward` for a piece; its parameters are among the inputs, as ``recompute`` wants."""
+        """Compute :meth:`forward` for a chunk. Its parameters are among the inputs, as ``recompute`` requires."""
         words, folded, constant, key, value, mask, weight, bias, norm_weight, norm_bias = inputs
         examples, paragraphs = mask.shape[:2]
         query = words[:, None].expand(-1, paragraphs, -1, -1, -1).flatten(0, 1)

@@ -1,8 +1,7 @@
-"""Scaled dot-product attention, also with dropout on its weights on a CPU, where torch's fused kernel has none.
+"""Scaled dot-product attention, also with dropout on its weights on a CPU, which torch's fused kernel lacks.
 
-The weights exist for a few heads at a time and are made again in backward, the same dropout drawn from a generator of
-their own, so that no [B, H, Q, T] array is kept. Measured in training steps of 4 examples, fp32, 2 threads, against
-the same products through autograd: see the README.
+The weights exist for a few heads at a time and are recomputed in backward with the same dropout, drawn from a generator
+of their own. No [B, H, Q, T] array is kept.
 """
 
 from collections.abc import Iterator
@@ -13,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raysum.models.kernels.chunks import chunks, max_elements, recompute
 from raysum.models.kernels.dropout import draw_keep, draw_seed, drop, rounded
-from raysum.models.kernels.pieces import largest, pieces, recompute
 
 
 def attend(
@@ -26,10 +25,10 @@ def attend(
     dropout: float = 0.0,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention, [B, H, Q, dh] over [B, H, T, dh]; a row without keys gives zeros.
+    """Return the scaled dot-product attention [B, H, Q, dh]; rows without keys are 0.
 
-    ``mask`` broadcasts to [B, 1, Q, T]: all heads of an example have one. ``bias``, which broadcasts to [B, H, Q, T],
-    is added to the scores.
+    Queries are [B, H, Q, dh], keys and values [B, H, T, dh]. ``mask`` broadcasts to [B, 1, Q, T]: all heads of an
+    example share it. ``bias`` broadcasts to [B, H, Q, T] and is added to the scores.
     """
     if bias is None and (not dropout or query.device.type != "cpu"):
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
@@ -40,21 +39,21 @@ def attend(
         return _biased(query, key, value, mask, bias, dropout)
     if mask is not None:
         mask = mask[(None,) * (4 - mask.dim())]
-        assert mask.shape[1] == 1, "all heads of an example have one mask"
+        assert mask.shape[1] == 1, "all heads of an example share one mask"
     return _Dropped.apply(query, key, value, mask, dropout, seed)
 
 
 def _biased(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor, dropout: float) -> Tensor:
     if mask is None:
         mask = torch.ones((), dtype=torch.bool, device=query.device)
-    mask, bias = (one[(None,) * (4 - one.dim())] for one in (mask, bias))
+    mask, bias = (array[(None,) * (4 - array.dim())] for array in (mask, bias))
     if torch.is_inference_mode_enabled():
         added = torch.where(mask, bias.float(), torch.finfo(torch.float32).min / 2).to(query.dtype)
         return F.scaled_dot_product_attention(query, key, value, added)
     parts = []
-    for rows, _ in pieces([1] * len(query), query.shape[1] * query.shape[2] * key.shape[2], query.device):
-        own = [one[rows] if len(one) > 1 else one for one in (query, key, value, mask, bias)]
-        parts.append(recompute(partial(_weighted, dropout), *own, random=bool(dropout)))
+    for rows, _ in chunks([1] * len(query), query.shape[1] * query.shape[2] * key.shape[2], query.device):
+        inputs = [array[rows] if len(array) > 1 else array for array in (query, key, value, mask, bias)]
+        parts.append(recompute(partial(_weighted, dropout), *inputs, random=bool(dropout)))
     return torch.cat(parts)
 
 
@@ -65,18 +64,18 @@ def _weighted(dropout: float, *inputs: Tensor) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax of the last axis in float32 where ``mask`` is true, 0 elsewhere and in rows without a true one."""
+    """Return the softmax of the last axis in float32 where ``mask`` is true, and 0 elsewhere."""
     weights = torch.where(mask, scores.float(), torch.finfo(torch.float32).min).softmax(-1)
     return weights * mask.any(-1, keepdim=True)
 
 
 def split_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
-    """[B, T, parts * D] -> ``parts`` views [B, H, T, dh]."""
+    """Return ``parts`` views [B, H, T, dh] of ``x`` [B, T, parts * D]."""
     return x.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """[B, H, T, dh] -> [B, T, D]."""
+    """Return [B, T, D] from [B, H, T, dh]."""
     return x.transpose(1, 2).flatten(2)
 
 
@@ -118,21 +117,21 @@ class _Dropped(torch.autograd.Function):
 def _weights(
     query: Tensor, key: Tensor, mask: Tensor | None, heads: int, rate: float, seed: int
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Pieces of the B * H rows: their weights [C, Q, T] before dropout, in float32, and 1 where dropout keeps them."""
+    """Yield chunks of the B * H rows: the weights [C, Q, T] before dropout, float32, and 1 where dropout keeps them."""
     count, queries, size = query.shape
-    piece = max(1, largest(query.device) // (queries * key.shape[1]))
-    bias = dead = None
+    chunk = max(1, max_elements(query.device) // (queries * key.shape[1]))
+    bias = is_empty = None
     if mask is not None:
-        lowest = torch.finfo(torch.float32).min / 2  # finite: a row may have no key
+        lowest = torch.finfo(torch.float32).min / 2  # finite, because a row may have no key
         bias = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill_(~mask, lowest)
         empty = ~mask.any(-1, keepdim=True)
-        dead = empty if bool(empty.any()) else None
-    for start in range(0, count, piece):
-        rows = slice(start, min(start + piece, count))
+        is_empty = empty if bool(empty.any()) else None
+    for start in range(0, count, chunk):
+        rows = slice(start, min(start + chunk, count))
         examples = torch.arange(rows.start, rows.stop, device=query.device) // heads
         added = query.new_zeros(1) if bias is None else bias[examples if len(bias) > 1 else slice(1), 0]
         scores = torch.baddbmm(added, query[rows], key[rows].transpose(1, 2), alpha=size**-0.5)
         weights = scores.softmax(-1, dtype=torch.float32)
-        if dead is not None:
-            weights = weights.masked_fill_(dead[examples if len(dead) > 1 else slice(1), 0], 0.0)
+        if is_empty is not None:
+            weights = weights.masked_fill_(is_empty[examples if len(is_empty) > 1 else slice(1), 0], 0.0)
         yield rows, weights, draw_keep(weights.shape, rate, query.device, seed + start, torch.float32)

@@ -1,6 +1,6 @@
-"""Label-smoothed cross-entropy over a large vocabulary, whose scores never exist at once.
+"""Label-smoothed cross-entropy over a large vocabulary; the scores of all positions never exist at once.
 
-T target positions, V vocabulary, D width.
+T target positions, V vocabulary size, D width.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raysum.models.kernels.linear import product
 
-_CHUNK = 256  # target positions whose [V] scores exist at one time: 256 x 32,000 in fp32 are 33 MB
+_CHUNK = 256  # target positions in a chunk: scores of 256 x 32,000 in fp32 take 33 MB
 
 
 def smoothed_cross_entropy(
@@ -23,12 +23,12 @@ def smoothed_cross_entropy(
     *,
     pad: int,
 ) -> Tensor:
-    """Sum over T of ``-sum_v q(v) log p(v)`` with ``p = softmax(hidden W' + bias)``; [T, D], [V, D], [V], [T] -> [].
+    """Return the sum over T of ``-sum_v q(v) log p(v)`` with ``p = softmax(hidden W' + bias)``, a scalar.
 
-    ``q`` is HT's published code's: ``1 - smoothing`` on the gold id, 0 on ``pad``, ``smoothing / (V - 2)`` on each
-    other. That code's KL(q, p) is this minus the entropy of q, a constant.
-    With ``odds`` [T] the gold id has ``p(v) + exp(odds)`` in place of ``p(v)``; the others stay.
-    [T, V] never exists at once: scores and gradients are computed chunk by chunk in the forward pass.
+    ``hidden`` [T, D], ``weight`` [V, D], ``bias`` [V], ``gold`` [T]. As in HT's code, ``q`` is ``1 - smoothing`` on the
+    gold id, 0 on ``pad`` and ``smoothing / (V - 2)`` on each other id. That code's KL(q, p) is this loss minus the
+    entropy of q, a constant. With ``odds`` [T] the gold id has ``p(v) + exp(odds)`` instead of ``p(v)``; the others do
+    not change. The forward pass computes scores and gradients chunk by chunk, so [T, V] never exists at once.
     """
     return _SmoothedCrossEntropy.apply(hidden, weight, bias, gold, odds, smoothing, pad, torch.is_grad_enabled())
 
@@ -52,9 +52,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         spread = smoothing / (len(weight) - 2)
         loss = torch.zeros((), device=hidden.device)
         grad_hidden = torch.zeros_like(hidden) if gradients else None
-        wanted = [gradients and needed for needed in ctx.needs_input_grad[1:3]]  # a frozen matrix has none
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[0] else None
-        grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if wanted[1] else None
+        weight_needed, bias_needed = (gradients and needed for needed in ctx.needs_input_grad[1:3])
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if weight_needed else None
+        grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if bias_needed else None
         grad_odds = torch.zeros_like(odds) if gradients and odds is not None else None
         for start in range(0, len(gold), _CHUNK):
             rows, target = hidden[start : start + _CHUNK].to(dtype), gold[start : start + _CHUNK, None]
@@ -70,7 +70,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             difference = log_p.exp_()  # becomes p - q
             lead = torch.full_like(log_gold, smoothing + spread - 1)
             if odds is not None and grad_odds is not None:
-                copied = (1 - smoothing) * (1 - (log_gold - whole).exp())  # of the gradient, by what odds add
+                copied = (1 - smoothing) * (1 - (log_gold - whole).exp())  # the odds' share of the gradient
                 grad_odds[start : start + _CHUNK] = -copied.squeeze(1)
                 difference.mul_(1 - copied)
                 lead += copied
@@ -84,7 +84,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             if grad_weight is not None:
                 grad_weight += product(narrow.T, rows.T)
         ctx.grads = (grad_hidden, grad_weight, grad_bias, None, grad_odds)
-        ctx.dtypes = tuple(None if each is None else each.dtype for each in (hidden, weight, bias, None, odds))
+        ctx.dtypes = tuple(None if array is None else array.dtype for array in (hidden, weight, bias, None, odds))
         return loss
 
     @staticmethod

@@ -1,9 +1,9 @@
-"""Dropout that costs little on a CPU.
+"""Dropout that is cheap on a CPU.
 
-torch draws one random number per element, one after the other; on a CPU that took four times as long as the matrix
-product before it. Here one 64-bit draw decides four elements (measured on [24000, 256], 2 threads: 35 against 103 ms),
-and NumPy's SFC64 draws it in half the time of torch's generator, by a seed that torch's gives.
-The probability is rounded to a multiple of 2^-16 and the scale follows the rounded one, so the mean is exact.
+torch draws one random number per element, in sequence; on a CPU that took four times as long as the matrix product
+before it. Here one 64-bit draw decides four elements (measured on [24000, 256], 2 threads: 35 ms instead of 103 ms).
+NumPy's SFC64 needs half the time of torch's generator, and torch's generator seeds it. The probability is rounded to a
+multiple of 2^-16, and the scale uses the rounded value, so the mean is exact.
 """
 
 from typing import Any
@@ -17,19 +17,19 @@ _STEPS = 1 << 16
 
 
 def rounded(rate: float) -> float:
-    """The probability at which ``draw_keep`` drops: ``rate`` to the nearest 2^-16."""
+    """Return the probability of dropping: ``rate`` rounded to a multiple of 2^-16."""
     return round(rate * _STEPS) / _STEPS
 
 
 def draw_seed() -> int:
-    """A seed for :func:`draw_keep`, from torch's generator, whose state a checkpoint holds."""
+    """Return a seed for :func:`draw_keep` from torch's generator; checkpoints contain its state."""
     return int(torch.randint(1 << 62, ()))
 
 
 def draw_keep(
     shape: torch.Size, rate: float, device: torch.device, seed: int, dtype: torch.dtype = torch.bool
 ) -> Tensor:
-    """Mask of ``shape``, 0 with probability ``rounded(rate)`` and else 1; the same for the same seed."""
+    """Return a mask of ``shape``: 0 with probability ``rounded(rate)``, else 1. The same seed gives the same mask."""
     count = (shape.numel() + 3) // 4
     if device.type == "cpu":
         source = np.random.Generator(np.random.SFC64(seed))
@@ -42,9 +42,9 @@ def draw_keep(
 
 
 def drop(values: Tensor, rate: float, relu: bool = False) -> Tensor:
-    """``values`` with a share ``rate`` of elements set to 0 and the others scaled up to keep the mean.
+    """Return ``values`` with a share ``rate`` of elements set to 0 and the others scaled up to keep the mean.
 
-    With ``relu`` those of ``F.relu(values)``; on a CPU only the result is then kept for backward.
+    With ``relu``, ``F.relu`` comes first; on a CPU only the result is then kept for backward.
     """
     if rate == 0 or values.device.type != "cpu":
         values = F.relu(values) if relu else values
@@ -63,13 +63,13 @@ class _Drop(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (kept,) = ctx.saved_tensors
-        kept = kept > 0 if ctx.relu else kept  # the result is 0 where nothing flows back
-        return kept.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None, None
+        (keep,) = ctx.saved_tensors
+        keep = keep > 0 if ctx.relu else keep  # the saved result is 0 where the gradient is 0
+        return keep.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None, None
 
 
 class Dropout(nn.Module):
-    """``drop`` in training, the identity otherwise."""
+    """``drop`` in training mode, the identity otherwise."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -77,7 +77,7 @@ class Dropout(nn.Module):
 
     @property
     def active(self) -> float:
-        """The rate that applies now: 0 outside training."""
+        """The current rate: 0 outside training mode."""
         return self.rate if self.training else 0.0
 
     def forward(self, values: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
-"""PHT eq. 8-9: word attention inside each paragraph, summed over paragraphs by their weights.
+"""Word attention inside each paragraph, summed over paragraphs by their weights (PHT eq. 8-9).
 
-Three exact forms exist: a context per paragraph and their weighted sum; one softmax inside paragraphs over all tokens,
-weighted by paragraph, and one product with the values; a modified score. The second is used, by hand, a few examples
-at a time, made again in backward: no [K, D, M] or [H, K, S] array of the whole batch exists. Measured forward and
-backward on 8 examples of 30 paragraphs of 100 tokens, 140 targets, 4 heads of 64, fp32, 2 threads: 168 ms, against
-254-335 ms for the same form through autograd, 344 ms for fused attention per paragraph, 126 ms for its products alone.
+It has three exact forms: a context per paragraph and their weighted sum; one softmax inside paragraphs over all tokens,
+weighted by paragraph, and one product with the values; a modified score. This is the second form, a few examples at a
+time and recomputed in backward, so no [K, D, M] or [H, K, S] array of the whole batch exists. Measured forward and
+backward on 8 examples of 30 paragraphs of 100 tokens, 140 targets, 4 heads of 64, fp32, 2 threads: 168 ms, compared
+with 254-335 ms for the same form through autograd, 344 ms for fused attention per paragraph, and 126 ms for the
+products alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,38 +16,39 @@ import torch
 from torch import Tensor
 
 from raysum.models.kernels.attention import masked_softmax
+from raysum.models.kernels.chunks import chunks
 from raysum.models.kernels.dropout import draw_keep, draw_seed, rounded
-from raysum.models.kernels.pieces import pieces
 
 
 def fuse(
     query: Tensor, key: Tensor, value: Tensor, share: Tensor, mask: Tensor, counts: Sequence[int], dropout: float = 0.0
 ) -> Tensor:
-    """Weighted word contexts [B, H, Q, dh].
+    """Return the weighted word contexts [B, H, Q, dh].
 
-    query [B, H, Q, dh]; key and value [B, H, M * N, dh], paragraph after paragraph; share [B, Q, M] weights of the
-    paragraphs, 0 at padding; mask [B, M * N]; counts [B] paragraphs of each example; dropout on the word weights.
+    query [B, H, Q, dh]; key and value [B, H, M * N, dh], paragraph after paragraph; share [B, Q, M], the weights of the
+    paragraphs, 0 at padding; mask [B, M * N]; counts [B], the paragraphs of each example; dropout applies to the word
+    weights.
     """
     seed = draw_seed() if dropout else 0
     return _Fusion.apply(query, key, value, share, mask, counts, dropout, seed)
 
 
 def token_shares(query: Tensor, key: Tensor, share: Tensor, token_mask: Tensor) -> Tensor:
-    """[B, Q, M, N]: the weight of every word in the contexts of :func:`fuse`, before dropout, mean over heads.
+    """Return [B, Q, M, N]: the weight of every word in the contexts of :func:`fuse`, before dropout, mean over heads.
 
-    query [B, H, Q, dh]; key [B, H, M * N, dh]; share [B, H or 1, Q, M]; token_mask [B, M, N]. One example at a time, to
-    bound memory.
+    query [B, H, Q, dh]; key [B, H, M * N, dh]; share [B, H or 1, Q, M]; token_mask [B, M, N]. It processes one example
+    at a time to bound memory.
     """
-    found = []
+    shares = []
     for q, k, weights, mask in zip(query, key, share, token_mask, strict=True):
         scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).unflatten(-1, mask.shape)
-        found.append((masked_softmax(scores, mask) * weights[..., None]).mean(0))
-    return torch.stack(found)
+        shares.append((masked_softmax(scores, mask) * weights[..., None]).mean(0))
+    return torch.stack(shares)
 
 
 @dataclass
-class _Piece:
-    """One piece of the batch: examples ``rows`` cut to their ``most`` paragraphs; C = rows * H."""
+class _Chunk:
+    """A chunk of the batch: the examples ``rows``, cut to their ``most`` paragraphs. C = rows * H."""
 
     rows: slice
     most: int
@@ -55,14 +57,14 @@ class _Piece:
     value: Tensor
     share: Tensor  # [rows, 1, Q, most, 1]
     weights: Tensor  # [rows, H, Q, most, N] inside paragraphs, before dropout, float32
-    factor: Tensor | None  # the same shape: what dropout multiplies the weights by
+    factor: Tensor | None  # the same shape: dropout's factors
 
     def flat(self, weights: Tensor) -> Tensor:
-        """[rows, H, Q, most, N] -> [C, Q, most * N] in the type of the products."""
+        """Return [C, Q, most * N] in the products' dtype from [rows, H, Q, most, N]."""
         return weights.flatten(3).flatten(0, 1).to(self.query.dtype)
 
     def used(self) -> Tensor:
-        """The weights that the values get, [C, Q, most * N]; ``weights`` is overwritten."""
+        """Return the weights of the values, [C, Q, most * N]. Overwrites ``weights``."""
         weights = self.weights if self.factor is None else self.weights.mul_(self.factor)
         return self.flat(weights.mul_(self.share))
 
@@ -70,44 +72,45 @@ class _Piece:
 class _Fusion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        """``inputs``: those of :func:`fuse`, and a seed."""
+        """Compute :func:`fuse` of its inputs and a seed."""
         ctx.save_for_backward(*inputs[:5])
         ctx.settings = inputs[5:]
         context = torch.empty_like(inputs[0], memory_format=torch.contiguous_format)
-        for piece in _pieces(*inputs):
-            context[piece.rows] = torch.bmm(piece.used(), piece.value).view_as(context[piece.rows])
+        for chunk in _chunks(*inputs):
+            context[chunk.rows] = torch.bmm(chunk.used(), chunk.value).view_as(context[chunk.rows])
         return context
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, share, _ = ctx.saved_tensors
+        saved = ctx.saved_tensors
+        query, key, value, share, _ = saved
         scale = query.shape[-1] ** -0.5
         gradient = gradient.to(query.dtype)
         d_query = torch.empty_like(query, memory_format=torch.contiguous_format)
         d_key, d_value, d_share = torch.zeros_like(key), torch.zeros_like(value), torch.zeros_like(share)
-        for piece in _pieces(*ctx.saved_tensors, *ctx.settings):
-            d_context = gradient[piece.rows].flatten(0, 1)
-            d_weights = torch.bmm(d_context, piece.value.transpose(1, 2)).view(piece.weights.shape).float()
-            if piece.factor is not None:
-                d_weights.mul_(piece.factor)
-            inner = torch.linalg.vecdot(piece.weights, d_weights)[..., None]  # [rows, H, Q, most, 1]
-            d_share[piece.rows, :, : piece.most] = inner.sum(1).squeeze(-1)
-            d_scores = piece.flat(d_weights.sub_(inner).mul_(piece.weights).mul_(piece.share))
-            place = (piece.rows, slice(None), slice(piece.key.shape[1]))
-            d_value[place] = torch.bmm(piece.used().transpose(1, 2), d_context).view_as(d_value[place])
-            d_key[place] = torch.bmm(d_scores.transpose(1, 2), piece.query).mul_(scale).view_as(d_key[place])
-            d_query[piece.rows] = torch.bmm(d_scores, piece.key).mul_(scale).view_as(d_query[piece.rows])
+        for chunk in _chunks(*saved, *ctx.settings):
+            d_context = gradient[chunk.rows].flatten(0, 1)
+            d_weights = torch.bmm(d_context, chunk.value.transpose(1, 2)).view(chunk.weights.shape).float()
+            if chunk.factor is not None:
+                d_weights.mul_(chunk.factor)
+            inner = torch.linalg.vecdot(chunk.weights, d_weights)[..., None]  # [rows, H, Q, most, 1]
+            d_share[chunk.rows, :, : chunk.most] = inner.sum(1).squeeze(-1)
+            d_scores = chunk.flat(d_weights.sub_(inner).mul_(chunk.weights).mul_(chunk.share))
+            index = (chunk.rows, slice(None), slice(chunk.key.shape[1]))
+            d_value[index] = torch.bmm(chunk.used().transpose(1, 2), d_context).view_as(d_value[index])
+            d_key[index] = torch.bmm(d_scores.transpose(1, 2), chunk.query).mul_(scale).view_as(d_key[index])
+            d_query[chunk.rows] = torch.bmm(d_scores, chunk.key).mul_(scale).view_as(d_query[chunk.rows])
         return d_query, d_key, d_value, d_share, None, None, None, None
 
 
-def _pieces(*inputs: Any) -> Iterator[_Piece]:
-    """The pieces with their weights; the same dropout each time, as each draws from a generator of its own."""
+def _chunks(*inputs: Any) -> Iterator[_Chunk]:
+    """Yield the chunks with their weights. Each has a generator of its own, so dropout is the same every time."""
     query, key, value, share, mask, counts, dropout, seed = inputs
     heads, queries, size = query.shape[1:]
     length = key.shape[2] // share.shape[2]
-    lowest = torch.finfo(torch.float32).min / 2  # finite, as whole paragraphs may be padding
+    lowest = torch.finfo(torch.float32).min / 2  # finite, because whole paragraphs may be padding
     bias = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, lowest)
-    for rows, most in pieces(counts, heads * queries * length, query.device):
+    for rows, most in chunks(counts, heads * queries * length, query.device):
         cut = slice(most * length)
         examples = len(counts[rows])
         q, k, v = query[rows].flatten(0, 1), key[rows, :, cut].flatten(0, 1), value[rows, :, cut].flatten(0, 1)
@@ -118,4 +121,4 @@ def _pieces(*inputs: Any) -> Iterator[_Piece]:
         if dropout:
             keep = draw_keep(weights.shape, dropout, query.device, seed + rows.start, torch.float32)
             factor = keep.mul_(1 / (1 - rounded(dropout)))
-        yield _Piece(rows, most, q, k, v, share[rows, None, :, :most, None].float(), weights, factor)
+        yield _Chunk(rows, most, q, k, v, share[rows, None, :, :most, None].float(), weights, factor)

@@ -1,4 +1,4 @@
-"""How much weight attention gives to the source words of one id: what a copy gate mixes into the vocabulary.
+"""Attention weights of source words by id, which a copy gate mixes into the vocabulary distribution.
 
 B examples, H heads, Q queries, M paragraphs, N tokens of a paragraph, T = M * N.
 """
@@ -12,49 +12,50 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raysum.models.kernels.attention import masked_softmax
-from raysum.models.kernels.pieces import pieces, recompute
+from raysum.models.kernels.chunks import chunks, recompute
 
-_LEAST = 1e-20  # weight of all words: what is divided by it, and the gradient of that, must be finite
+_LEAST = 1e-20  # weight of all words, a divisor: the quotient and its gradient must be finite
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """The weights of a layer's heads over source words, unmade: a softmax inside paragraphs times the paragraph's.
+    """A layer's attention to source words, not yet computed: a softmax inside paragraphs times the paragraph's weight.
 
-    Attention over all tokens at once has one paragraph here. Where ``text`` tells words from marks, they are those of
-    words, by their sum.
+    Attention over all tokens at once has one paragraph here. If ``text`` is given, weights are those of words, divided
+    by their sum.
     """
 
     query: Tensor  # [B, H, Q, dh]
     key: Tensor  # [B, H, T, dh]
     share: Tensor  # [B, H or 1, Q, M]
     mask: Tensor  # [B, M, N]
-    ids: Tensor  # [B, T] of the words
-    text: Tensor | None = None  # [B, T] true = a word
-    tokens: Tensor | None = None  # [B, Q] written last
-    onward: Tensor | None = None  # [B, H, Q] added to the scores of the words behind these tokens
+    ids: Tensor  # [B, T] ids of the words
+    text: Tensor | None = None  # [B, T] true = a word, false = a mark
+    tokens: Tensor | None = None  # [B, Q] ids generated last
+    onward: Tensor | None = None  # [B, H, Q] added to the scores of words that follow these tokens
 
     def of_heads(self, tokens: Tensor, onward: Tensor) -> "Pointer":
-        """That of the first h heads, which go ``onward`` [B, Q, h] from ``tokens`` [B, Q]."""
+        """Return the pointer of the first h heads; ``onward`` [B, Q, h] is added to the scores of words that follow
+        ``tokens``."""
         onward = onward.transpose(1, 2)
         query, key = self.query[:, : onward.shape[1]], self.key[:, : onward.shape[1]]
         share = self.share[:, : onward.shape[1]]
         return replace(self, query=query, key=key, share=share, tokens=tokens, onward=onward)
 
     def weights(self) -> Tensor:
-        """[B, Q, T], before dropout, mean over heads."""
-        return self._by_pieces(_weights)
+        """Return [B, Q, T], before dropout, mean over heads."""
+        return self._by_chunks(_weights)
 
     def weight_of(self, ids: Tensor) -> Tensor:
-        """The sum of :meth:`weights` [B, Q] over the words that are ``ids`` [B, Q]; no [B, H, Q, T] is kept."""
-        return self._by_pieces(_weight_of, ids)
+        """Return [B, Q]: the sum of :meth:`weights` over the words with ``ids`` [B, Q]. No [B, H, Q, T] is kept."""
+        return self._by_chunks(_weight_of, ids)
 
-    def _by_pieces(self, function: Callable[..., Tensor], *more: Tensor) -> Tensor:
-        own: list[Any] = [self.query, self.key, self.share, self.mask, self.ids, self.tokens, self.onward, self.text]
+    def _by_chunks(self, function: Callable[..., Tensor], *more: Tensor) -> Tensor:
+        arrays: list[Any] = [self.query, self.key, self.share, self.mask, self.ids, self.tokens, self.onward, self.text]
         elements = self.query.shape[1] * self.query.shape[2] * self.mask.shape[2]
-        parts = pieces([self.mask.shape[1]] * len(self.query), elements, self.query.device)
-        inputs = [[None if one is None else one[rows] for one in (*own, *more)] for rows, _ in parts]
-        return torch.cat([recompute(function, *piece, random=False) for piece in inputs])
+        parts = chunks([self.mask.shape[1]] * len(self.query), elements, self.query.device)
+        inputs = [[None if array is None else array[rows] for array in (*arrays, *more)] for rows, _ in parts]
+        return torch.cat([recompute(function, *chunk, random=False) for chunk in inputs])
 
 
 def _weights(
@@ -67,7 +68,7 @@ def _weights(
     onward: Tensor,
     text: Tensor | None,
 ) -> Tensor:
-    before = F.pad(ids.view_as(mask)[..., :-1], (1, 0), value=-1)  # what stands before each word in its paragraph
+    before = F.pad(ids.view_as(mask)[..., :-1], (1, 0), value=-1)  # the id before each word in its paragraph
     follows = (tokens[:, None, :, None, None] == before[:, None, None]).to(onward.dtype)
     scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).unflatten(-1, mask.shape[1:])
     scores = scores + onward[..., None, None] * follows

@@ -1,7 +1,7 @@
 """BERT as a labeller of sentences (Zhang et al. 2019, section 4.4), in the layers of the transformers library.
 
 S tokens of all sentences, P sentences, B blocks of sentences, N tokens of the longest block, D width. Each sentence
-stands between [CLS] and [SEP]; all tokens are of BERT's first segment.
+begins with [CLS] and ends with [SEP]; all tokens are of BERT's first segment.
 """
 
 from torch import Tensor
@@ -14,11 +14,11 @@ from raysum.runtime.extras import needs
 
 needs("transformers", "a bert")
 
-from transformers import BertConfig, BertModel  # noqa: E402 - loads when it is known to be there
+from transformers import BertConfig, BertModel  # noqa: E402 - only if it is installed
 
 
 class Bert(SentenceLabeller):
-    """The encoder, and a linear layer over what it gives at each [CLS]."""
+    """The encoder, and a linear layer over its output at each [CLS]."""
 
     def __init__(self, spec: BertSpec):
         super().__init__()
@@ -37,7 +37,7 @@ class Bert(SentenceLabeller):
         self.label = xavier_linear(spec.width, 2)
 
     def forward(self, source: Source) -> Tensor:
-        """[P, 2]: the logits of leaving and of taking each sentence."""
+        """Return [P, 2]: the logits of skipping and of taking each sentence."""
         layout = source.layout
         ids = scatter_padded(source.ids, layout.in_source, *layout.source_mask.shape)
         hidden = self.bert(ids, attention_mask=layout.source_mask.long()).last_hidden_state  # [B, N, D]

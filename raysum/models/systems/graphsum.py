@@ -1,12 +1,13 @@
-"""GraphSum (Li et al. 2020): a graph between paragraphs leads the encoder's and the decoder's attention.
+"""GraphSum (Li et al. 2020): a graph between paragraphs guides the attention of encoder and decoder.
 
-The encoder has local layers, one vector a paragraph by multi-head pooling, and layers between paragraphs whose scores
-carry a Gaussian bias: attention stays near the graph. In the decoder each head finds a central paragraph and attends to
-paragraphs near it in the graph (global); its attention to the words of each paragraph is scaled by that (local).
+The encoder has local layers, multi-head pooling to a vector per paragraph, and layers between paragraphs with a
+Gaussian bias of the scores: attention stays near the graph. In the decoder each head finds a central paragraph and
+attends to paragraphs near it in the graph (global); this scales its attention to the words of each paragraph
+(local).
 
-Where paper and published code (PaddlePaddle/Research, ACL2020-GraphSum) differ, this is the code: layers are pre-norm,
-the centre is a place between two ranks whose rows of the graph are interpolated (the paper takes an integer), and
-``form`` chooses the bias. Paragraphs that are padding do not count in the centre's range, as they do in the code.
+Where paper and published code (PaddlePaddle/Research, ACL2020-GraphSum) differ, this follows the code: layers are
+pre-norm, the centre lies between two ranks whose rows of the graph are interpolated (the paper uses an integer), and
+``form`` selects the bias. Unlike in the code, padding paragraphs do not count in the range of the centre.
 """
 
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from raysum.models.specs.summarizers import GraphSumSpec
 
 
 class GraphSum(EncoderDecoder):
-    """The paragraph attention of a position, that of the global attention, sums to the number of decoder layers."""
+    """The model. The global attention of a position, summed over paragraphs, is the number of decoder layers."""
 
     def __init__(self, spec: GraphSumSpec):
         super().__init__(spec)
@@ -49,8 +50,8 @@ class GraphSum(EncoderDecoder):
         self.decoder_norm = final_norm(spec)
         self.output = output_layer(spec)
 
-    def read(self, source: Source) -> Memory:
-        """Raises UserError when the source has no graph."""
+    def run_encoder(self, source: Source) -> Memory:
+        """Run the encoder. Raises UserError if the source has no graph."""
         bias = gaussian_bias(similarities(source), self.spec)
         layout, spec = source.layout, self.spec
         x = self.embedding(source.ids)
@@ -65,24 +66,24 @@ class GraphSum(EncoderDecoder):
 
 
 def similarities(source: Source) -> Tensor:
-    """[B, M, M]: the graph, in [0, 1], 1 between a paragraph and itself. Raises UserError when there is none."""
+    """Return [B, M, M]: the graph, in [0, 1], with 1 on the diagonal. Raises UserError if there is none."""
     if source.graph is None:
         raise UserError(
-            "GraphSum needs a graph between paragraphs, and the source has none; prepare the data with graphs"
+            "GraphSum needs a graph between paragraphs, but the source has none: prepare the data with graphs"
         )
     graph = source.graph.float().clamp(0, 1)
     return graph.masked_fill(torch.eye(graph.shape[1], dtype=torch.bool, device=graph.device), 1.0)
 
 
 def gaussian_bias(similarity: Tensor, spec: GraphSumSpec) -> Tensor:
-    """What is added to a score for a paragraph of similarity g: 0 at g = 1, falling with it."""
+    """Return the bias of a score for a paragraph of similarity g: 0 at g = 1, and lower for smaller g."""
     if spec.form == "paper":
         return (similarity.square() - 1) / (2 * spec.sigma**2)
     return -(1 - similarity).square() / (2 * (spec.sigma / 2) ** 2)
 
 
 class ParagraphVectors(nn.Module):
-    """Multi-head pooling (HT eq. 13-15) of normed tokens; one matrix joins the heads."""
+    """Multi-head pooling (HT eq. 13-15) of normalized tokens; one matrix joins the heads."""
 
     def __init__(self, spec: GraphSumSpec):
         super().__init__()
@@ -93,7 +94,7 @@ class ParagraphVectors(nn.Module):
         self.dropout = Dropout(spec.attention_dropout)
 
     def forward(self, x: Tensor, source: Source) -> Tensor:
-        """x [S, D] -> [P, D]."""
+        """Return [P, D] from x [S, D]."""
         x = self.norm(x)
         pooled = pool(x, self.score(x), source.layout, self.dropout, self.value)
         return self.dropout(self.out(pooled.flatten(1)))
@@ -113,7 +114,7 @@ class HierarchicalAttention(ParallelAttention):
         self.centre = Centre(spec.width // spec.heads)
         self.merge = xavier_linear(2 * spec.width, spec.width)
 
-    def read(self, memory: Memory) -> ParallelKeys:
+    def project_source(self, memory: Memory) -> ParallelKeys:
         own = paragraph_keys(memory, self.paragraphs)
         return HierarchicalKeys.of(memory, self.words, **own, similarity=similarities(memory.source))
 
@@ -128,7 +129,7 @@ class HierarchicalAttention(ParallelAttention):
         dropped = self.dropout(weights)
         over_paragraphs = dropped.to(query.dtype) @ keys.paragraph_value
         heads = self.words.heads
-        over_words = fuse(  # heads have their own weights of paragraphs, so each is an example here
+        over_words = fuse(  # each head is an example here, because it has its own weights of paragraphs
             words.flatten(0, 1)[:, None],
             key.flatten(0, 1)[:, None],
             keys.value.flatten(0, 1)[:, None],
@@ -145,7 +146,7 @@ class HierarchicalAttention(ParallelAttention):
 
 
 class Centre(nn.Module):
-    """The central paragraph of each head: a place between the first and the last rank."""
+    """The central paragraph of each head, a position between the first and the last rank."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -153,7 +154,10 @@ class Centre(nn.Module):
         self.score = xavier_linear(size, 1, bias=False)
 
     def forward(self, query: Tensor, similarity: Tensor, counts: Tensor) -> Tensor:
-        """Queries [B, H, Q, dh], similarity [B, M, M], counts [B] -> similarities to the centre [B, H, Q, M]."""
+        """Return similarities to the centre [B, H, Q, M].
+
+        ``query`` [B, H, Q, dh], ``similarity`` [B, M, M], ``counts`` [B].
+        """
         last = (counts - 1)[:, None, None]
         centre = last * self.score(self.hidden(query).tanh()).squeeze(-1).float().sigmoid()
         below = centre.detach().floor().long()
@@ -162,6 +166,6 @@ class Centre(nn.Module):
 
 
 def _rows(matrix: Tensor, index: Tensor) -> Tensor:
-    """Rows ``index`` [B, H, Q] of ``matrix`` [B, M, M] -> [B, H, Q, M]."""
+    """Return [B, H, Q, M]: the rows ``index`` [B, H, Q] of ``matrix`` [B, M, M]."""
     flat = index.flatten(1)[..., None].expand(-1, -1, matrix.shape[2])
     return matrix.gather(1, flat).view(*index.shape, -1)

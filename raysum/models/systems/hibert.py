@@ -1,11 +1,11 @@
-"""HIBERT (Zhang et al. 2019): the hierarchical encoder and what it is trained for, masked sentences and labels.
+"""HIBERT (Zhang et al. 2019): the hierarchical encoder and its objectives, masked sentences and sentence labels.
 
 S tokens of all sentences, P sentences, B windows of sentences, K masked sentences, T tokens of the longest of these,
-D width. A sentence ends with the mark of the end, and a document is what one window holds.
+D width. A sentence ends with the end mark, and one window is a document.
 
-The paper leaves open, and here is done: embeddings are multiplied by sqrt(D), as in Vaswani et al. (2017), and the
-vectors of sentences go through dropout after eq. 2, as words do; eq. 3 and 5 stand inside residual connections with
-LayerNorm, as its encoder's layers do.
+The paper leaves some points open. Here, embeddings are multiplied by sqrt(D), as in Vaswani et al. (2017); the
+vectors of sentences go through dropout after eq. 2, as words do; eq. 3 and 5 are inside residual connections with
+LayerNorm, as in the encoder's layers.
 """
 
 from dataclasses import dataclass
@@ -19,46 +19,39 @@ from raysum.models.generator import TokenEmbedding, final_norm, output_layer
 from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.layers import (
-    CausalSelfAttention,
-    FeedForward,
-    Residual,
-    TransformerBlock,
-    position_codes,
-    xavier_linear,
-)
+from raysum.models.layers import AttentionLayer, CausalSelfAttention, TransformerBlock, position_codes, xavier_linear
 from raysum.models.specs.scorers import HibertSpec
 
-_SELECTED = 0.15  # of the sentences of a document
-_MASKED, _KEPT = 0.8, 0.1  # of those; the others are replaced
-_PART = 4096  # tokens that are encoded together where nothing is kept for backward
+_SELECTED = 0.15  # share of a document's sentences
+_MASKED, _KEPT = 0.8, 0.1  # shares of those; the others are replaced
+_MAX_TOKENS = 4096  # tokens encoded together without gradients
 
 
 @dataclass(frozen=True)
 class SentenceBatch:
-    """``labels`` [P]: 1 for a sentence to take; None where there are none."""
+    """Sentences with ``labels`` [P]: 1 for a sentence to take. None if there are no labels."""
 
     source: Source
     labels: Tensor | None
 
 
 class SentenceLabeller(nn.Module):
-    """What gives [P, 2] logits, of leaving and of taking each sentence of a source."""
+    """The base of models that return [P, 2]: logits of skipping and of taking each sentence of a source."""
 
     @torch.no_grad()
     def sentence_scores(self, batch: SentenceBatch) -> Tensor:
-        """[P]: the probability of eq. 8 that a sentence is taken, a few windows at a time."""
-        parts = batch.source.parts(_PART)
+        """Return [P]: the probability (eq. 8) that a sentence is taken, computed for a few windows at a time."""
+        parts = batch.source.split(_MAX_TOKENS)
         return torch.cat([self(part).softmax(-1, dtype=torch.float32)[:, 1] for part in parts])
 
 
 class Hibert(SentenceLabeller):
-    """The encoder, and the layer for labels or the decoder of masked sentences, by ``spec.task``."""
+    """The encoder with, by ``spec.task``, the layer for labels or the decoder of masked sentences."""
 
     def __init__(self, spec: HibertSpec):
         super().__init__()
         self.spec = spec
-        self.embedding = TokenEmbedding(spec, is_output=False)  # its bias is the decoder's
+        self.embedding = TokenEmbedding(spec, is_output=False)  # the decoder has the bias
         self.dropout = Dropout(spec.dropout)
         self.sentence = nn.ModuleList(TransformerBlock(spec) for _ in range(spec.layers))
         self.sentence_norm = final_norm(spec)
@@ -70,36 +63,39 @@ class Hibert(SentenceLabeller):
             self.decoder = SentenceDecoder(spec)
 
     def forward(self, source: Source) -> Tensor:
-        """[P, 2]: the logits of eq. 8, of leaving and of taking each sentence."""
+        """Return [P, 2]: the logits (eq. 8) of skipping and of taking each sentence."""
         return self.label(self.encode(source))
 
     def encode(self, source: Source) -> Tensor:
-        """[P, D]: the vectors d of sentences in their document."""
+        """Return [P, D]: the vectors d of sentences in their document."""
         layout = source.layout
-        x = self.dropout(self._placed(self.embedding(source.ids), layout.token_position))
+        x = self.dropout(self._add_positions(self.embedding(source.ids), layout.token_position))
         ends = source.lengths.cumsum(0) - 1
         for number, layer in enumerate(self.sentence, 1):
             x = layer(x, layout.in_paragraphs, layout.token_mask, wanted=ends if number == len(self.sentence) else None)
-        h = self.dropout(self._placed(self.sentence_norm(x), layout.rank))  # eq. 2
+        h = self.dropout(self._add_positions(self.sentence_norm(x), layout.rank))  # eq. 2
         for layer in self.document:
             h = layer(h, layout.in_examples, layout.paragraph_mask)
         return self.document_norm(h)
 
-    def _placed(self, x: Tensor, places: Tensor) -> Tensor:
-        """Eq. 1-2: words and sentences have the same position codes."""
-        codes = position_codes(places, int(places.max()) + 1, x.shape[-1], self.spec.sinusoid)
+    def _add_positions(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Add position codes; words and sentences have the same ones (eq. 1-2)."""
+        codes = position_codes(positions, int(positions.max()) + 1, x.shape[-1], self.spec.sinusoid)
         return x + codes.to(x.dtype)
 
     def sentence_loss(self, vectors: Tensor, ids: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
-        """Minus the log of eq. 7, summed: sentences ``ids`` with their end, packed, of ``lengths`` [K] predicted from
-        their ``vectors`` [K, D]."""
+        """Return minus the log of eq. 7, summed over sentences.
+
+        ``ids`` are the sentences with their end, packed, of ``lengths`` [K], predicted from their ``vectors`` [K,
+        D].
+        """
         longest = int(lengths.max())
         mask = torch.arange(longest, device=ids.device) < lengths[:, None]
         index = mask.flatten().nonzero().squeeze(1)
         starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)[:-1]])
-        known = ids.roll(1).index_fill(0, starts, self.spec.marks.start)
-        places = index % longest
-        x = self.dropout(self._placed(self.embedding(known), places))
+        inputs = ids.roll(1).index_fill(0, starts, self.spec.marks.start)
+        positions = index % longest
+        x = self.dropout(self._add_positions(self.embedding(inputs), positions))
         hidden = self.decoder(scatter_padded(x, index, *mask.shape), vectors[:, None])
         matrix, bias = self.decoder.matrix(self.embedding)
         real, pad = hidden.flatten(0, 1).index_select(0, index), self.spec.marks.pad
@@ -107,7 +103,7 @@ class Hibert(SentenceLabeller):
 
 
 class SentenceDecoder(nn.Module):
-    """Eq. 3-6: predicts a sentence token by token, given the vector of its place in the document."""
+    """Eq. 3-6: predicts a sentence token by token, given the vector of its position in the document."""
 
     def __init__(self, spec: HibertSpec):
         super().__init__()
@@ -117,34 +113,29 @@ class SentenceDecoder(nn.Module):
         self.bias = nn.Parameter(torch.zeros(spec.vocabulary)) if spec.tied_output else None
 
     def forward(self, x: Tensor, vectors: Tensor) -> Tensor:
-        """x [K, T, D] of the tokens before, vectors [K, 1, D] -> [K, T, D]."""
+        """Return [K, T, D] from x [K, T, D], the preceding tokens, and vectors [K, 1, D]."""
         for layer in self.layers:
             x = layer(x, vectors)
         return self.norm(x)
 
     def matrix(self, embedding: TokenEmbedding) -> tuple[Tensor, Tensor | None]:
-        """W of eq. 6, which may be the embedding's, and its bias."""
+        """Return W of eq. 6, which may be the embedding's, and its bias."""
         return (embedding.weight, self.bias) if self.output is None else (self.output.weight, self.output.bias)
 
 
-class SentenceDecoderLayer(nn.Module):
-    """One attention, to the tokens before; the vector of the document is added."""
+class SentenceDecoderLayer(AttentionLayer):
+    """One attention, to the preceding tokens; the vector of the document is added."""
 
     def __init__(self, spec: HibertSpec):
-        super().__init__()
-        self.attention = CausalSelfAttention(spec)
-        self.around_attention = Residual(spec)
-        self.ffn = FeedForward(spec)
-        self.around_ffn = Residual(spec)
+        super().__init__(spec, CausalSelfAttention(spec))
 
     def forward(self, x: Tensor, vectors: Tensor) -> Tensor:
         x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), StepContext()))  # eq. 3
-        x = x + vectors  # eq. 4
-        return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x)))  # eq. 5
+        return self.feed_forward(x + vectors)  # eq. 4-5
 
 
 def objective(model: Hibert, smoothing: float) -> nn.Module:
-    """What trains ``model`` for its task."""
+    """Return the objective of ``model`` for its task."""
     return Labelling(model, smoothing) if model.spec.task == "extraction" else SentencePrediction(model, smoothing)
 
 
@@ -156,7 +147,7 @@ class Labelling(nn.Module):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: SentenceBatch) -> Tensor:
-        """The sum over sentences, a scalar in fp32."""
+        """Return the sum over sentences, a scalar in fp32."""
         assert batch.labels is not None, "rows of kind extraction have labels"
         smoothing = self.smoothing if self.training else 0.0
         logits = self.model(batch.source).float()
@@ -166,8 +157,8 @@ class Labelling(nn.Module):
 class SentencePrediction(nn.Module):
     """The prediction of masked sentences (section 3.2).
 
-    What is masked is drawn from torch's generator, which training seeds for each micro-batch; in evaluation mode from
-    one of its own, so that it is the same each time.
+    Masks come from torch's generator, which training seeds for each micro-batch. In evaluation mode they come from a
+    generator with a fixed seed, so they are the same each time.
     """
 
     def __init__(self, model: Hibert, smoothing: float):
@@ -175,40 +166,44 @@ class SentencePrediction(nn.Module):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: SentenceBatch) -> Tensor:
-        """The mean over predicted tokens, times the sentences of the batch: those are known before it is drawn."""
+        """Return the mean over predicted tokens, times the number of sentences in the batch.
+
+        That number is known in advance; the number of predicted tokens is random.
+        """
         source = batch.source
         generator = None if self.training else torch.Generator().manual_seed(0)
-        given, selected = masked(source, generator, self.model.spec.marks.mask)
+        masked, selected = mask_sentences(source, generator, self.model.spec.marks.mask)
         ids = source.ids[torch.isin(source.layout.token_paragraph, selected)]
         smoothing = self.smoothing if self.training else 0.0
-        vectors = self.model.encode(given)[selected]
+        vectors = self.model.encode(masked)[selected]
         loss = self.model.sentence_loss(vectors, ids, source.lengths[selected], smoothing)
         return loss * (len(source.lengths) / len(ids))
 
 
-def masked(source: Source, generator: torch.Generator | None, mask: int) -> tuple[Source, Tensor]:
-    """``source`` with 15 % of the sentences of each window, one at least, changed; and which these are, [K] ascending.
+def mask_sentences(source: Source, generator: torch.Generator | None, mask: int) -> tuple[Source, Tensor]:
+    """Return ``source`` with 15 % of the sentences of each window masked, and their indices [K], ascending.
 
-    Of them the words of 80 % are ``mask``, 10 % stay, and for 10 % another sentence of the batch stands there.
+    At least one sentence is selected. The words of 80 % become ``mask``, 10 % do not change, and 10 % become another
+    sentence of the batch.
     """
     device, layout, total = source.ids.device, source.layout, len(source.lengths)
 
-    def drawn(count: int) -> Tensor:
+    def random(count: int) -> Tensor:
         return torch.rand(count, generator=generator, dtype=torch.float64).to(device)
 
-    number = (_SELECTED * source.counts + drawn(len(source.counts))).floor().clamp(min=1)
-    order = (layout.paragraph_example + drawn(total)).argsort()  # within each window by chance
+    number = (_SELECTED * source.counts + random(len(source.counts))).floor().clamp(min=1)
+    order = (layout.paragraph_example + random(total)).argsort()  # random within each window
     selected = torch.zeros(total, dtype=torch.bool, device=device)
     selected[order] = layout.rank < number[layout.paragraph_example]
-    fate = drawn(total)
+    fate = random(total)
     hidden, replaced = selected & (fate < _MASKED), selected & (fate >= _MASKED + _KEPT)
     own = torch.arange(total, device=device)
-    origin = torch.where(replaced, (drawn(total) * total).long(), own)
+    origin = torch.where(replaced, (random(total) * total).long(), own)
     lengths = source.lengths[origin]
     starts = source.lengths.cumsum(0) - source.lengths
     sentence = torch.repeat_interleave(own, lengths)
-    place = torch.arange(len(sentence), device=device) - (lengths.cumsum(0) - lengths)[sentence]
-    ids = source.ids[starts[origin][sentence] + place]
-    is_word = place < lengths[sentence] - 1
+    position = torch.arange(len(sentence), device=device) - (lengths.cumsum(0) - lengths)[sentence]
+    ids = source.ids[starts[origin][sentence] + position]
+    is_word = position < lengths[sentence] - 1
     ids = torch.where(hidden[sentence] & is_word, mask, ids)
     return Source(ids, lengths, source.counts), selected.nonzero().squeeze(1)

@@ -1,4 +1,4 @@
-"""The attention predictor (PHT paper, section 4.2): how much attention each paragraph will get in all."""
+"""The attention predictor (PHT paper, section 4.2), which predicts the total attention to each paragraph."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from raysum.models.specs.scorers import PredictorSpec
 
 @dataclass(frozen=True)
 class AlignmentBatch:
-    """``embeddings`` [B, M, D] fp32, ``mask`` [B, M] true = a real paragraph, ``label`` [B, M] summing to 1."""
+    """``embeddings`` [B, M, D] fp32; ``mask`` [B, M], true = a real paragraph; ``label`` [B, M], each row sums to 1."""
 
     embeddings: Tensor
     mask: Tensor
@@ -20,9 +20,9 @@ class AlignmentBatch:
 
 
 class AttentionPredictor(nn.Module):
-    """Transformer layers over paragraph embeddings, one linear unit a paragraph, softmax over real paragraphs.
+    """Transformer layers over paragraph embeddings, one linear unit per paragraph, softmax over real paragraphs.
 
-    Post-norm layers and one unit a paragraph as in the published code, so that it takes any number of paragraphs.
+    As in the published code, layers are post-norm, and any number of paragraphs is possible.
     """
 
     def __init__(self, spec: PredictorSpec):
@@ -32,7 +32,10 @@ class AttentionPredictor(nn.Module):
         self.score = xavier_linear(spec.width, 1)
 
     def forward(self, phi: Tensor, mask: Tensor) -> Tensor:
-        """phi [B, M, D], mask [B, M] true = real -> float32 [B, M]; rows sum to one, 0 at padding."""
+        """Return float32 [B, M]: rows sum to 1, 0 at padding.
+
+        ``phi`` [B, M, D]; ``mask`` [B, M], true = a real paragraph.
+        """
         x, index = phi.flatten(0, 1), torch.arange(mask.numel(), device=phi.device)
         for layer in self.layers:
             x = layer(x, index, mask)
@@ -40,13 +43,13 @@ class AttentionPredictor(nn.Module):
 
 
 class AttentionPrediction(nn.Module):
-    """Squared error of predicted against true paragraph attention, over real paragraphs (PHT paper, section 4.2.1)."""
+    """Squared error of the predicted paragraph attention over real paragraphs (PHT paper, section 4.2.1)."""
 
     def __init__(self, model: nn.Module, smoothing: float):  # labels are not smoothed
         super().__init__()
         self.model = model
 
     def forward(self, batch: AlignmentBatch) -> Tensor:
-        """The sum over real paragraphs, a scalar in fp32."""
+        """Return the sum over real paragraphs, a scalar in fp32."""
         predicted = self.model(batch.embeddings.to(next(self.parameters()).dtype), batch.mask)
         return (predicted.float() - batch.label).square()[batch.mask].sum()

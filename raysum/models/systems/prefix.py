@@ -1,7 +1,7 @@
-"""Decoder-only models: the source is a prefix of the target, read once, and what is kept of it serves all beams.
+"""Decoder-only models: the source is a prefix of the target, read once; all beams share its keys.
 
-B examples, S source tokens in all, R source places that a layer keeps, Q queries (target positions, or the beams of an
-example in decoding), T target places, H heads, M paragraphs. BOS separates source and target.
+B examples, S source tokens in all, R source positions that a layer keeps, Q queries (target positions, or the beams
+of an example in decoding), T target positions, H heads, M paragraphs. BOS separates source and target.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +16,13 @@ from raysum.models.generator import Generator, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.layers import Attended, FeedForward, Residual
+from raysum.models.layers import Attended, AttentionLayer
 from raysum.models.specs.family import TransformerSpec
 
 
 @dataclass(frozen=True)
 class PrefixKeys(SourceKeys):
-    """Places of the source that the target attends to; each stands for c tokens, of paragraphs ``rank`` (M: none)."""
+    """Source positions that the target attends to. Each represents c tokens, of paragraphs ``rank`` (M = none)."""
 
     key: Tensor  # [B, H, R, dh]
     value: Tensor
@@ -33,7 +33,10 @@ class PrefixKeys(SourceKeys):
 
     @classmethod
     def of(cls, kv: Tensor, mask: Tensor, tokens: Tensor, layout: Layout, heads: int, **more: Any) -> "PrefixKeys":
-        """kv [B, R, 2 * D], laid out once as every decoding step reads it, and which ``tokens`` [B, R, c] of S."""
+        """Return the keys of ``kv`` [B, R, 2 * D], which represent ``tokens`` [B, R, c] of S.
+
+        They are contiguous, because every decoding step reads them.
+        """
         key, value = (part.contiguous() for part in split_heads(kv, heads, 2))
         most = layout.paragraph_mask.shape[1]
         rank = layout.rank[layout.token_paragraph][tokens].masked_fill(~mask[..., None], most)
@@ -42,6 +45,8 @@ class PrefixKeys(SourceKeys):
 
 @dataclass(frozen=True)
 class PrefixMemory(Memory):
+    """A memory with the keys of all layers."""
+
     keys: tuple[PrefixKeys, ...]  # one a layer
 
     def select(self, examples: Sequence[int]) -> "PrefixMemory":
@@ -50,62 +55,58 @@ class PrefixMemory(Memory):
 
 
 @dataclass(frozen=True)
-class Own:
-    """The target's own keys and values [B, H, T, dh], and whose past they are: mask [B or 1, 1, Q, T].
+class TargetKeys:
+    """The target's keys and values [B, H, T, dh], and the attention mask [B or 1, 1, Q, T].
 
-    ``place`` [B or 1, T] is the position of each in the target, ``query`` [Q] that of the queries.
+    ``position`` [B or 1, T] are their positions in the target, ``query`` [Q] those of the queries.
     """
 
     key: Tensor
     value: Tensor
     mask: Tensor
-    place: Tensor
+    position: Tensor
     query: Tensor
 
     @classmethod
-    def of(cls, key: Tensor, value: Tensor, turn: StepContext) -> "Own":
-        """From those of all positions [B, H, K, dh]; in a decoding step from those of each beam's newest token."""
+    def of(cls, key: Tensor, value: Tensor, step: StepContext) -> "TargetKeys":
+        """Return the target keys for all positions [B, H, K, dh]; in a decoding step, for each beam's newest token."""
         count = key.shape[2]
-        if turn.cache is None:
-            place = torch.arange(count, device=key.device)
-            return cls(key, value, (place <= place[:, None])[None, None], place[None], place)
-        key, value, mask = turn.cache.append(turn.layer, key, value)
-        return cls(key, value, mask, turn.cache.place, turn.cache.place[0, -count:])
+        if step.cache is None:
+            position = torch.arange(count, device=key.device)
+            return cls(key, value, (position <= position[:, None])[None, None], position[None], position)
+        key, value, mask = step.cache.append(step.layer, key, value)
+        return cls(key, value, mask, step.cache.positions, step.cache.positions[0, -count:])
 
 
-class PrefixLayer(nn.Module):
+class PrefixLayer(AttentionLayer):
     """An attention and a feed-forward network, for the source and then for the target.
 
-    ``attention.read(x [S, D], layout)`` gives its output for source tokens and what it keeps of them;
-    ``attention(x [B, Q, D], keys, turn)`` its output for target tokens, and their weights [B, Q, R] of source places,
-    the mean over heads.
+    ``attention.project_source(x [S, D], layout)`` returns its output for source tokens and its keys of them.
+    ``attention(x [B, Q, D], keys, step)`` returns its output for target tokens and their mean weights [B, Q, R] of
+    source positions over heads.
     """
 
     def __init__(self, spec: TransformerSpec, attention: nn.Module):
-        super().__init__()
-        self.attention: Any = attention
-        self.around_attention = Residual(spec)
-        self.ffn = FeedForward(spec)
-        self.around_ffn = Residual(spec)
+        super().__init__(spec, attention)
 
-    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
-        y, keys = self.attention.read(self.around_attention.enter(x), layout)
-        return self._finish(x, y), keys
+    def project_source(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
+        y, keys = cast(Any, self.attention).project_source(self.around_attention.enter(x), layout)
+        return self.feed_forward(self.around_attention.leave(x, y)), keys
 
-    def forward(self, x: Tensor, keys: PrefixKeys, attention: AttentionRequest, turn: StepContext) -> Attended:
-        """x [B, K, D] all target positions, or in a decoding step the newest token of each beam, [B, R, D]."""
-        y, weights = self.attention(self.around_attention.enter(x), keys, turn)
-        return self._finish(x, y), by_paragraph(weights, keys) if attention else None, None
+    def forward(self, x: Tensor, keys: PrefixKeys, attention: AttentionRequest, step: StepContext) -> Attended:
+        """Return the new x, as described in ``layers.DecoderLayer``.
 
-    def _finish(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.around_attention.leave(x, y)
-        return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x)))
+        x is [B, K, D] for all target positions or, in a decoding step, [B, R, D] for the newest token of each beam.
+        """
+        y, weights = self.attention(self.around_attention.enter(x), keys, step)
+        x = self.feed_forward(self.around_attention.leave(x, y))
+        return x, by_paragraph(weights, keys) if attention else None, None
 
 
 class PrefixModel(Generator):
-    """A stack of layers over source and target. In training the source tokens may be predicted too.
+    """A stack of layers over source and target. Training may also predict the source tokens.
 
-    A layer reaches a part of the source only, or groups of tokens, so attention is by paragraph.
+    A layer attends to a part of the source or to groups of tokens, so its reported attention is by paragraph.
     """
 
     def __init__(self, spec: TransformerSpec, attentions: Iterable[Callable[[], nn.Module]], source_loss: float):
@@ -118,34 +119,34 @@ class PrefixModel(Generator):
     def encode(self, source: Source) -> PrefixMemory:
         layout = source.layout
         x = self.dropout(self._embed(source.ids, layout.token_offset, layout.source_mask.shape[1]))
-        kept = []
+        all_keys = []
         for layer in self.layers:
-            x, keys = cast(PrefixLayer, layer).read(x, layout)
-            kept.append(keys)
-        return PrefixMemory(source, self.norm(x), None, tuple(kept))
+            x, keys = cast(PrefixLayer, layer).project_source(x, layout)
+            all_keys.append(keys)
+        return PrefixMemory(source, self.norm(x), None, tuple(all_keys))
 
-    def _stack(self) -> tuple[Iterable[Any], nn.Module]:
+    def _target_layers(self) -> tuple[Iterable[Any], nn.Module]:
         return self.layers, self.norm
 
-    def _keys(self, memory: PrefixMemory) -> Sequence[PrefixKeys]:
+    def _source_keys(self, memory: PrefixMemory) -> Sequence[PrefixKeys]:
         return memory.keys
 
-    def _begin(self, keys: Sequence[PrefixKeys]) -> Tensor:
+    def _first_position(self, keys: Sequence[PrefixKeys]) -> Tensor:
         return keys[0].length[:, None]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Source tokens of each example cut into rows of ``width`` tokens or fewer."""
+    """Source tokens of each example, cut into rows of at most ``width`` tokens."""
 
-    index: Tensor  # [S] place in the flat [rows * width]
+    index: Tensor  # [S] index in the flat [rows * width]
     first: Tensor  # [rows] the row's first token, of all S
-    offset: Tensor  # [rows] its place in its example
+    offset: Tensor  # [rows] its position in its example
     width: int
 
 
 def cut_rows(layout: Layout, size: int) -> Rows:
-    """Rows of ``size`` tokens, the last one of an example shorter."""
+    """Return rows of ``size`` tokens; an example's last row may be shorter."""
     sizes, width = layout.sizes, min(size, layout.source_mask.shape[1])
     counts = (sizes + size - 1) // size
     before = counts.cumsum(0) - counts
@@ -157,20 +158,21 @@ def cut_rows(layout: Layout, size: int) -> Rows:
 
 
 def last_tokens(layout: Layout, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """The last ``counts`` [B] tokens of each source, at the end of [B, R]: index into all S, and mask."""
+    """Return the index into all S, and mask, of the last ``counts`` [B] tokens of each source, right-aligned in [B,
+    R]."""
     most = int(counts.max())
-    places = torch.arange(-most, 0, device=counts.device)
-    index = layout.sizes.cumsum(0)[:, None] + places
-    return index.clamp(min=0), places >= -counts[:, None]
+    positions = torch.arange(-most, 0, device=counts.device)
+    index = layout.sizes.cumsum(0)[:, None] + positions
+    return index.clamp(min=0), positions >= -counts[:, None]
 
 
-def blend(
-    scores: tuple[Tensor, Tensor], masks: tuple[Tensor, Tensor], keys: PrefixKeys, own: Own, dropout: Dropout
+def attend_jointly(
+    scores: tuple[Tensor, Tensor], masks: tuple[Tensor, Tensor], keys: PrefixKeys, own: TargetKeys, dropout: Dropout
 ) -> tuple[Tensor, Tensor]:
-    """One softmax over source and target places, without copying the source's values beside the target's.
+    """Return contexts [B, H, Q, dh] and the mean over heads of the weights of source positions, [B, Q, R].
 
-    scores [B, H, Q, R] and [B, H, Q, T], masks that broadcast to them.
-    Returns the contexts [B, H, Q, dh] and the mean over heads of the weights of source places, [B, Q, R].
+    One softmax covers source and target positions, without copying the source's values beside the target's.
+    ``scores`` are [B, H, Q, R] and [B, H, Q, T]; ``masks`` broadcast to them.
     """
     shape = (len(scores[0]), 1, scores[0].shape[2], -1)
     mask = torch.cat([part.expand(shape) for part in masks], -1)
@@ -181,7 +183,7 @@ def blend(
 
 
 def by_paragraph(weights: Tensor, keys: PrefixKeys) -> Tensor:
-    """Weights [B, Q, R] of source places, shared equally by their tokens, summed by paragraph -> [B, Q, M]."""
+    """Return [B, Q, M]: the weights [B, Q, R] of source positions, divided among their tokens, summed by paragraph."""
     rank = keys.rank[:, None].expand(-1, weights.shape[1], -1, -1)
     shared = (weights / rank.shape[3])[..., None].expand_as(rank)
     total = weights.new_zeros(*weights.shape[:2], keys.paragraphs + 1)

@@ -1,6 +1,6 @@
-"""The paragraph ranker (HT, section 3.1): how much of a summary each paragraph holds, given the title.
+"""The paragraph ranker (HT, section 3.1): how much of the summary each paragraph contains, given the title.
 
-T title tokens in all, S source tokens in all, P paragraphs, B examples, E the width of embeddings and of hidden states.
+T title tokens in all, S source tokens in all, P paragraphs, B examples, E width of embeddings and of hidden states.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Titles:
 
 @dataclass(frozen=True)
 class RankingBatch:
-    """``recall`` [P]: ROUGE-2 recall of each paragraph against the summary, in [0, 1]."""
+    """A batch with ``recall`` [P]: the ROUGE-2 recall of each paragraph against the summary, in [0, 1]."""
 
     titles: Titles
     source: Source
@@ -33,7 +33,7 @@ class RankingBatch:
 
 
 class Ranker(nn.Module):
-    """HT eq. 1-6. Both linear transformations have a bias, which the equations leave out."""
+    """HT eq. 1-6. Both linear layers have a bias, which the equations omit."""
 
     def __init__(self, spec: RankerSpec):
         super().__init__()
@@ -46,40 +46,41 @@ class Ranker(nn.Module):
         self.dropout = Dropout(spec.dropout)
 
     def forward(self, titles: Titles, source: Source) -> Tensor:
-        """Logits [P]; their sigmoids are the scores s of eq. 6."""
-        named = Source(titles.ids, titles.lengths, torch.ones_like(titles.lengths))
-        title = self._pooled(self._states(self.title, named), named)  # eq. 1, 3
+        """Return logits [P]; their sigmoids are the scores s of eq. 6."""
+        title_source = Source(titles.ids, titles.lengths, torch.ones_like(titles.lengths))
+        title = self._pooled(self._states(self.title, title_source), title_source)  # eq. 1, 3
         states = self._states(self.paragraph, source)  # eq. 2
-        known = title[source.layout.token_example]
-        features = self.match(self.dropout(torch.cat([states, known], -1))).tanh()  # eq. 4
+        token_title = title[source.layout.token_example]
+        features = self.match(self.dropout(torch.cat([states, token_title], -1))).tanh()  # eq. 4
         vectors = self._pooled(features, source)  # eq. 5
         return self.score(self.dropout(vectors)).squeeze(-1)
 
     def _states(self, lstm: nn.LSTM, source: Source) -> Tensor:
-        """Hidden states [S, E] of paragraphs one after the other.
+        """Return hidden states [S, E] of paragraphs, one after the other.
 
-        Padding stands behind a paragraph and changes nothing before it. A packed sequence would have another autograd
-        graph where all lengths are equal, and ranks must agree (see ``kernels.linear``); it also trains half as fast.
+        Padding follows a paragraph and changes nothing before it. A packed sequence would have another autograd
+        graph if all lengths are equal, but ranks must agree (see ``kernels.linear``); it also trains at half the
+        speed.
         """
         index, (rows, longest) = source.layout.in_paragraphs, source.layout.token_mask.shape
         padded = scatter_padded(self.dropout(self.embedding(source.ids)), index, rows, longest)
         return lstm(padded)[0].flatten(0, 1).index_select(0, index)
 
     def _pooled(self, states: Tensor, source: Source) -> Tensor:
-        """Maximum over each paragraph: [S, E] -> [P, E]."""
+        """Return the maximum over each paragraph: [P, E] from [S, E]."""
         lowest = states.new_full((len(source.lengths), states.shape[1]), -torch.inf)
         row = source.layout.token_paragraph[:, None].expand_as(states)
         return lowest.scatter_reduce(0, row, states, "amax")
 
 
 class ParagraphRanking(nn.Module):
-    """Cross entropy between predicted scores and ROUGE-2 recall of paragraphs (HT, section 3.1)."""
+    """Cross-entropy between predicted scores and ROUGE-2 recall of paragraphs (HT, section 3.1)."""
 
     def __init__(self, model: Ranker, smoothing: float):  # recalls are not smoothed
         super().__init__()
         self.model = model
 
     def forward(self, batch: RankingBatch) -> Tensor:
-        """The sum over paragraphs, a scalar in fp32."""
+        """Return the sum over paragraphs, a scalar in fp32."""
         scores = self.model(batch.titles, batch.source).float()
         return functional.binary_cross_entropy_with_logits(scores, batch.recall, reduction="sum")

@@ -1,9 +1,10 @@
 """T-DMCA: the Transformer decoder with memory-compressed attention (Liu et al. 2018, section 4.2.4).
 
-Source and target are one sequence. Its layers attend in turn inside blocks (L), and to keys and values of the whole
-past that a strided convolution has compressed (M). As in tensor2tensor, where the paper is silent: pre-norm, a token
-sees a compressed group only when all of it is past, and everyone sees the first token as it is, so that the first
-group has something to see. Order of projection and convolution: the paper's (tensor2tensor convolves first).
+Source and target are one sequence. Layers attend inside blocks (L), or to keys and values of the whole past that a
+strided convolution compresses (M). The paper leaves some points open; these follow tensor2tensor: layers are
+pre-norm, a token sees a compressed group only if it precedes the token entirely, and all tokens see the first token
+uncompressed, so that the first group attends to something. Projection precedes convolution, as in the paper
+(tensor2tensor convolves first).
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.layers import Projection, SelfAttention, xavier_linear
 from raysum.models.specs.summarizers import TdmcaSpec
-from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut_rows, last_tokens
+from raysum.models.systems.prefix import PrefixKeys, PrefixModel, TargetKeys, attend_jointly, cut_rows, last_tokens
 
 
 class Tdmca(PrefixModel):
@@ -30,13 +31,13 @@ class Tdmca(PrefixModel):
 
 
 class BlockAttention(SelfAttention):
-    """L: a token attends to those of its block of the sequence, up to itself. Kept: the source's last block."""
+    """L: a token attends to its block of the sequence, up to itself. The layer keeps the source's last block."""
 
     def __init__(self, spec: TdmcaSpec):
         super().__init__(spec)
         self.block = spec.block
 
-    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
+    def project_source(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
         qkv, rows = self.qkv(x), cut_rows(layout, self.block)
         query, key, value = split_heads(scatter_padded(qkv, rows.index, len(rows.first), rows.width), self.heads, 3)
         context = attend(query, key, value, causal=True, dropout=self.dropout.active)
@@ -44,14 +45,14 @@ class BlockAttention(SelfAttention):
         keys = PrefixKeys.of(qkv[:, x.shape[1] :][index], mask, index[..., None], layout, self.heads)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), keys
 
-    def forward(self, x: Tensor, keys: PrefixKeys, turn: StepContext) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, keys: PrefixKeys, step: StepContext) -> tuple[Tensor, Tensor]:
         query, key, value = split_heads(self.qkv(x), self.heads, 3)
-        own = Own.of(key, value, turn)
+        own = TargetKeys.of(key, value, step)
         filled = keys.length[:, None] % self.block
         block = (filled + own.query) // self.block  # [B, Q], 0 = the source's last
-        same = block[..., None] == ((filled + own.place) // self.block)[:, None]
+        same = block[..., None] == ((filled + own.position) // self.block)[:, None]
         masks = keys.mask[:, None, None] & (block == 0)[:, None, :, None], own.mask & same[:, None]
-        context, weights = blend(_scores(query, keys, own), masks, keys, own, self.dropout)
+        context, weights = attend_jointly(_scores(query, keys, own), masks, keys, own, self.dropout)
         return self.out(merge_heads(context)), weights
 
 
@@ -63,9 +64,9 @@ class CompressedKeys(PrefixKeys):
 
 
 class CompressedAttention(nn.Module):
-    """M: attention to keys and values of which a convolution of width and stride c makes one of c.
+    """M: attention to keys and values; a convolution of width and stride c compresses each c of them into one.
 
-    In the paragraph attention groups that reach into the target count as target.
+    In the reported attention, groups that extend into the target count as target.
     """
 
     def __init__(self, spec: TdmcaSpec):
@@ -77,7 +78,7 @@ class CompressedAttention(nn.Module):
         self.out = Projection(spec.width)
         self.dropout = Dropout(spec.attention_dropout)
 
-    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
+    def project_source(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
         width, c, sizes = x.shape[1], self.compression, layout.sizes
         query, kv = self.qkv(x).split([width, 2 * width], -1)
         first = (sizes.cumsum(0) - sizes)[:, None]
@@ -91,38 +92,38 @@ class CompressedAttention(nn.Module):
         keys = CompressedKeys.of(compressed, mask, tokens, layout, self.heads, last=kv[last])
 
         padded = scatter_padded(query, layout.in_source, *layout.source_mask.shape)
-        places = torch.arange(padded.shape[1], device=x.device)
-        past = torch.arange(groups + 1, device=x.device) * c <= places[:, None]
+        positions = torch.arange(padded.shape[1], device=x.device)
+        past = torch.arange(groups + 1, device=x.device) * c <= positions[:, None]
         (query,) = split_heads(padded, self.heads, 1)
         context = attend(query, keys.key, keys.value, past, dropout=self.dropout.active)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, layout.in_source)), keys
 
-    def forward(self, x: Tensor, keys: CompressedKeys, turn: StepContext) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, keys: CompressedKeys, step: StepContext) -> tuple[Tensor, Tensor]:
         width, c = x.shape[2], self.compression
         query, kv = self.qkv(x).split([width, 2 * width], -1)
-        # the c tokens up to each one are compressed: a group where they end one, else masked
-        if turn.cache is None:
+        # compress the c tokens up to each token; those that are not a complete group are masked
+        if step.cache is None:
             windows = torch.cat([keys.last, kv], 1).unfold(1, c, 1).transpose(2, 3)
         else:
-            before = turn.cache.newest.get(turn.layer, keys.last[:, None].expand(-1, x.shape[1], -1, -1))
+            before = step.cache.recent.get(step.layer, keys.last[:, None].expand(-1, x.shape[1], -1, -1))
             windows = torch.cat([before, kv[:, :, None]], 2)
-            turn.cache.newest[turn.layer] = windows[:, :, 1:]
+            step.cache.recent[step.layer] = windows[:, :, 1:]
         key, value = split_heads(self._compress(windows), self.heads, 2)
-        own = Own.of(key, value, turn)
-        ends = (keys.length[:, None] + own.place) % c == c - 1  # [B, T]
-        past = own.place[:, None] < own.query[:, None]  # [B, Q, T]
+        own = TargetKeys.of(key, value, step)
+        ends = (keys.length[:, None] + own.position) % c == c - 1  # [B, T]
+        past = own.position[:, None] < own.query[:, None]  # [B, Q, T]
         masks = keys.mask[:, None, None], own.mask & ends[:, None, None] & past[:, None]
         (query,) = split_heads(query, self.heads, 1)
-        context, weights = blend(_scores(query, keys, own), masks, keys, own, self.dropout)
+        context, weights = attend_jointly(_scores(query, keys, own), masks, keys, own, self.dropout)
         return self.out(merge_heads(context)), weights
 
     def _compress(self, groups: Tensor) -> Tensor:
-        """Keys and values of c tokens [..., c, 2 D] -> those of the group [..., 2 D]."""
+        """Return the keys and values of groups [..., 2 D] from those of their c tokens [..., c, 2 D]."""
         key, value = groups.chunk(2, -1)
         return torch.cat([self.compress_key(key.flatten(-2)), self.compress_value(value.flatten(-2))], -1)
 
 
-def _scores(query: Tensor, keys: PrefixKeys, own: Own) -> tuple[Tensor, Tensor]:
+def _scores(query: Tensor, keys: PrefixKeys, own: TargetKeys) -> tuple[Tensor, Tensor]:
     query = query * query.shape[-1] ** -0.5
     return query @ keys.key.transpose(-1, -2), query @ own.key.transpose(-1, -2)
 

@@ -1,10 +1,10 @@
 """Transformer-XL (Dai et al. 2019): recurrence over segments, and relative positions.
 
-The source is read in segments of ``segment`` tokens; the target starts a segment of its own. At each layer a segment
+The source is read in segments of ``segment`` tokens; the target starts a new segment. In each layer a segment
 attends to itself and to the ``memory`` states before it, through which no gradient flows (section 3.2). A token thus
-depends on states of the layer below at places that are known beforehand, so all segments of the source are computed
-side by side, layer by layer. Keys of the memory are projected again from states without gradient: the projection still
-learns from them, as in the paper.
+depends on states of the layer below at positions that are known in advance, so all segments of the source are
+computed in parallel, layer by layer. Keys of the memory are projected again from states without gradient; as in the
+paper, the projection still learns from them.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from raysum.models.batch import AttentionRequest, Layout, scatter_padded
 from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.cache import StepContext
+from raysum.models.kernels.chunks import chunks, recompute
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.pieces import pieces, recompute
 from raysum.models.layers import Projection, sinusoids
 from raysum.models.specs.summarizers import TxlSpec
-from raysum.models.systems.prefix import Own, PrefixKeys, PrefixModel, blend, cut_rows, last_tokens
+from raysum.models.systems.prefix import PrefixKeys, PrefixModel, TargetKeys, attend_jointly, cut_rows, last_tokens
 
 
 class TransformerXL(PrefixModel):
-    """Tokens have no position codes of their own: distances act in the attention."""
+    """Tokens have no position codes; the attention uses distances."""
 
     def __init__(self, spec: TxlSpec):
         bias = PositionBias(spec)
@@ -34,7 +34,7 @@ class TransformerXL(PrefixModel):
         self.bias = bias
 
     def decode(self, tokens: Tensor, memory: Any, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
-        """A segment after the other; ``later`` is what the layers remember of them."""
+        """Decode segment after segment; the layers remember earlier segments in ``later``."""
         memory = replace(memory, keys=tuple(replace(keys, later=[]) for keys in memory.keys))
         decode, parts = super().decode, tokens.split(self.spec.segment, 1)
         hidden, shares = zip(*(decode(part, memory, attention) for part in parts), strict=True)
@@ -45,7 +45,7 @@ class TransformerXL(PrefixModel):
 
 
 class PositionBias(nn.Module):
-    """u and v of section 3.3, which stand for the query where its position should not matter; one for all layers."""
+    """u and v of section 3.3, which replace the query where its position should not matter; shared by all layers."""
 
     def __init__(self, spec: TxlSpec):
         super().__init__()
@@ -53,16 +53,16 @@ class PositionBias(nn.Module):
         self.position = nn.Parameter(torch.zeros(spec.heads, spec.width // spec.heads))
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, H, Q, dh] -> the queries of contents and of distances, scaled."""
+        """Return the scaled queries of contents and of distances from [B, H, Q, dh]."""
         scale = query.shape[-1] ** -0.5
         return (query + self.content[:, None]) * scale, (query + self.position[:, None]) * scale
 
 
 @dataclass(frozen=True)
-class Recall(PrefixKeys):
+class SegmentMemory(PrefixKeys):
     """The memory of the target's first segment: the states just before it."""
 
-    codes: tuple[Tensor]  # W_kR R [H, L, dh] of the distances 0 to L - 1; in a tuple, as it is of all examples
+    codes: tuple[Tensor]  # W_kR R [H, L, dh] of the distances 0 to L - 1; in a tuple, because all examples share it
     later: list[Tensor]  # states [B, Q, D] of the target's segments so far, without gradient
 
 
@@ -78,13 +78,13 @@ class RelativeAttention(nn.Module):
         self.position = Projection(spec.width, bias=False)
         self.out = Projection(spec.width, bias=False)
         self.dropout = Dropout(spec.attention_dropout)
-        self.shared = (bias,)  # in a tuple, as it belongs to the model and not to each layer
+        self.shared = (bias,)  # in a tuple, so that it is a parameter of the model only
 
-    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
+    def project_source(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
         rows, kv = cut_rows(layout, self.segment), self.source(x)
-        past = self.source(x.detach()) if torch.is_grad_enabled() else kv  # what is remembered has no gradient
-        places = torch.arange(self.memory + self.segment, device=x.device)
-        codes = self.position(sinusoids(places, x.shape[-1], self.sinusoid).to(x.dtype))
+        past = self.source(x.detach()) if torch.is_grad_enabled() else kv  # memory has no gradient
+        distances = torch.arange(self.memory + self.segment, device=x.device)
+        codes = self.position(sinusoids(distances, x.shape[-1], self.sinusoid).to(x.dtype))
         codes = split_heads(codes[None], self.heads, 1)[0][0]
         before = torch.arange(-min(self.memory, int(rows.offset.max())), 0, device=x.device)
         old = split_heads(past[(rows.first[:, None] + before).clamp(min=0)], self.heads, 2)
@@ -92,44 +92,46 @@ class RelativeAttention(nn.Module):
         query, *new = split_heads(own, self.heads, 3)
         context, _ = self._attend(query, old, new, before >= -rows.offset[:, None], codes)
         index, mask = last_tokens(layout, layout.sizes.clamp(max=self.memory))
-        recall = Recall.of(past[index], mask, index[..., None], layout, self.heads, codes=(codes,), later=[])
-        return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), recall
+        memory = SegmentMemory.of(past[index], mask, index[..., None], layout, self.heads, codes=(codes,), later=[])
+        return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), memory
 
-    def forward(self, x: Tensor, keys: Recall, turn: StepContext) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, keys: SegmentMemory, step: StepContext) -> tuple[Tensor, Tensor]:
         (query,) = split_heads(self.query(x), self.heads, 1)
         key, value = split_heads(self.source(x), self.heads, 2)
-        if turn.cache is not None:
-            context, weights = self._step(query, Own.of(key, value, turn), keys, turn.cache.length - 1)
+        if step.cache is not None:
+            context, weights = self._step(query, TargetKeys.of(key, value, step), keys, step.cache.length - 1)
             return self.out(merge_heads(context)), weights
-        old, mask, gone = [keys.key, keys.value], keys.mask, 0
+        old, mask, dropped = [keys.key, keys.value], keys.mask, 0
         if keys.later:
             past = split_heads(self.source(torch.cat(keys.later, 1)[:, -self.memory :]), self.heads, 2)
             old = [torch.cat(both, 2)[:, :, -self.memory :] for both in zip(old, past, strict=True)]
             mask = F.pad(mask, (0, past[0].shape[2]), value=True)[:, -self.memory :]
-            gone = keys.key.shape[2] + past[0].shape[2] - mask.shape[1]  # source places that are out of reach
+            dropped = keys.key.shape[2] + past[0].shape[2] - mask.shape[1]  # source positions that are out of reach
         keys.later.append(x.detach())
         context, weights = self._attend(query, old, [key, value], mask, keys.codes[0])
-        return self.out(merge_heads(context)), F.pad(weights[..., : keys.key.shape[2] - gone], (gone, 0))
+        return self.out(merge_heads(context)), F.pad(weights[..., : keys.key.shape[2] - dropped], (dropped, 0))
 
     def _attend(
         self, query: Tensor, old: Sequence[Tensor], new: Sequence[Tensor], reached: Tensor, codes: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Queries [N, H, Q, dh] to a memory, keys and values [N, H, R, dh] where ``reached`` [N, R], and to their own.
+        """Return contexts and weights of queries [N, H, Q, dh] to a memory and to their own segment.
 
-        Some rows at a time, made again for backward: [N, H, Q, R + Q] never exists at once.
+        ``old`` are the memory's keys and values [N, H, R, dh], valid if ``reached`` [N, R]; ``new`` those of the
+        segment. It processes some rows at a time and recomputes them in backward, so [N, H, Q, R + Q] never exists
+        at once.
         """
         key, value = (torch.cat(both, 2) for both in zip(old, new, strict=True))
         content, position = self.shared[0](query)
         seen, queries = key.shape[2], query.shape[2]
         codes = codes[:, :seen].flip(1)
         parts = []
-        for rows, _ in pieces([1] * len(query), query.shape[1] * queries * seen, query.device):
-            one = content[rows], position[rows], key[rows], value[rows], codes, reached[rows]
-            parts.append(recompute(self._piece, *one, random=bool(self.dropout.active)))
+        for rows, _ in chunks([1] * len(query), query.shape[1] * queries * seen, query.device):
+            inputs = content[rows], position[rows], key[rows], value[rows], codes, reached[rows]
+            parts.append(recompute(self._chunk, *inputs, random=bool(self.dropout.active)))
         contexts, weights = zip(*parts, strict=True)
         return torch.cat(contexts), torch.cat(weights)
 
-    def _piece(
+    def _chunk(
         self, content: Tensor, position: Tensor, key: Tensor, value: Tensor, codes: Tensor, reached: Tensor
     ) -> tuple[Tensor, Tensor]:
         queries, seen = content.shape[2], key.shape[2]
@@ -140,26 +142,28 @@ class RelativeAttention(nn.Module):
         context = self.dropout(weights).to(value.dtype) @ value
         return context, weights[..., : seen - queries].mean(1)
 
-    def _step(self, query: Tensor, own: Own, keys: Recall, now: int) -> tuple[Tensor, Tensor]:
+    def _step(self, query: Tensor, own: TargetKeys, keys: SegmentMemory, now: int) -> tuple[Tensor, Tensor]:
         content, position = self.shared[0](query)
         remembered = keys.key.shape[2]
-        start = now // self.segment * self.segment - self.memory  # the first place of the target that is still seen
-        places = torch.arange(-remembered, 0, device=query.device).expand(len(query), -1)
+        start = now // self.segment * self.segment - self.memory  # the first visible position of the target
+        positions = torch.arange(-remembered, 0, device=query.device).expand(len(query), -1)
         by_distance = position @ keys.codes[0].transpose(-1, -2)
 
-        def scores(key: Tensor, place: Tensor) -> Tensor:
-            found = content @ key.transpose(-1, -2)
-            distance = (now - place).clamp(max=by_distance.shape[-1] - 1)  # what lies beyond is masked
-            return found + by_distance.gather(-1, distance[:, None, None].expand_as(found))
+        def scores(key: Tensor, position: Tensor) -> Tensor:
+            by_content = content @ key.transpose(-1, -2)
+            distance = (now - position).clamp(max=by_distance.shape[-1] - 1)  # larger distances are masked
+            return by_content + by_distance.gather(-1, distance[:, None, None].expand_as(by_content))
 
-        masks = (keys.mask & (places >= start))[:, None, None], own.mask & (own.place >= start)[:, None, None]
-        return blend((scores(keys.key, places), scores(own.key, own.place)), masks, keys, own, self.dropout)
+        masks = (keys.mask & (positions >= start))[:, None, None], own.mask & (own.position >= start)[:, None, None]
+        return attend_jointly(
+            (scores(keys.key, positions), scores(own.key, own.position)), masks, keys, own, self.dropout
+        )
 
 
 def shift(scores: Tensor) -> Tensor:
-    """[..., Q, T] by distance T - 1 to 0 -> by place: row i moves left by Q - 1 - i (the paper's appendix B).
+    """Return scores [..., Q, T] by position from scores by distance T - 1 to 0 (the paper's appendix B).
 
-    What moves in from the right lies after the query.
+    Row i moves left by Q - 1 - i. Entries that move in from the right are after the query.
     """
     queries, seen = scores.shape[-2:]
     flat = F.pad(scores, (0, 1)).flatten(-2)

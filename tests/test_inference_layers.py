@@ -10,7 +10,7 @@ from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import beam_search
 from raysum.errors import UserError
 from raysum.models.kernels import linear
-from raysum.models.kernels.linear import int8_linear, only_run
+from raysum.models.kernels.linear import int8_linear, optimize_for_inference
 from raysum.models.specs.summarizers import TdmcaSpec, TxlSpec
 
 SOURCE = pack(EXAMPLES)
@@ -39,7 +39,7 @@ def test_a_layer_rounds_by_row():
 @pytest.mark.parametrize("name", [*MIXES, *SYSTEMS])
 def test_laid_out_layers_give_the_same(name, monkeypatch):
     monkeypatch.setattr(linear, "_LEAST_LAID_OUT", 0)
-    tokens, laid_out, plain = targets(3), only_run(model(name)), model(name)
+    tokens, laid_out, plain = targets(3), optimize_for_inference(model(name)), model(name)
     assert not any(isinstance(module, nn.Linear) for module in laid_out.modules())
     with torch.inference_mode():
         torch.testing.assert_close(laid_out(SOURCE, tokens), plain(SOURCE, tokens))
@@ -53,7 +53,7 @@ def test_logits_stay_near(name):
     tokens, quantized = targets(3), model(name)
     with torch.no_grad():
         exact = quantized(SOURCE, tokens)
-        only_run(quantized, "int8")
+        optimize_for_inference(quantized, "int8")
         found = quantized(SOURCE, tokens)
     assert not any(isinstance(module, nn.Linear) for module in quantized.modules())
     error = (found - exact).abs().max() / exact.std()
@@ -66,7 +66,7 @@ def test_the_output_layer_is_quantized_tied_or_not(tied):
     hidden = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         exact = one.logits(hidden)
-        only_run(one, "int8")
+        optimize_for_inference(one, "int8")
         near = one.logits(hidden)
     assert not torch.equal(near, exact)
     torch.testing.assert_close(near, exact, atol=0.05 * float(exact.std()), rtol=0)
@@ -76,7 +76,7 @@ def test_the_output_layer_is_quantized_tied_or_not(tied):
 def test_cached_decoding_is_near_teacher_forcing(name):
     """Near and not equal: how finely inputs are rounded depends on what is computed together."""
     quantized, tokens = model(name), targets(6, length=7)
-    only_run(quantized, "int8")
+    optimize_for_inference(quantized, "int8")
     with torch.no_grad():
         state = quantized.start(quantized.encode(SOURCE), 2)
         steps = [quantized.step(column, state, attention=True) for column in tokens.unbind(1)]
@@ -90,7 +90,7 @@ def test_cached_decoding_is_near_teacher_forcing(name):
 
 def test_beam_search_runs_in_int8():
     quantized = model("LG/FP")
-    only_run(quantized, "int8")
+    optimize_for_inference(quantized, "int8")
     with torch.inference_mode():
         found = beam_search(quantized, quantized.encode(SOURCE), DecodeConfig(num_beams=3, max_length=10))
     assert all(example[0].ids for example in found)
@@ -98,7 +98,7 @@ def test_beam_search_runs_in_int8():
 
 def test_what_int8_needs_is_said(monkeypatch):
     with pytest.raises(UserError, match="int8 is for CPUs.*meta"):
-        only_run(model_of("L/F").to("meta"), "int8")
+        optimize_for_inference(model_of("L/F").to("meta"), "int8")
     monkeypatch.setattr(type(torch.backends.quantized), "engine", property(lambda self: "none"))
     with pytest.raises(UserError, match="no int8 engine"):
-        only_run(model_of("L/F"), "int8")
+        optimize_for_inference(model_of("L/F"), "int8")
