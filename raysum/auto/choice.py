@@ -17,7 +17,7 @@ from raysum.config.loading import load_config, merge
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.runs.folder import Run
-from raysum.runtime.processes import settle
+from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import say
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches
@@ -157,7 +157,7 @@ def timed_steps(
     from raysum.train.metrics_logger import Meter
     from raysum.train.worker import step as train_step
 
-    settle(config.train.threads, neighbours=max(config.train.workers, 1))
+    configure_process(config.train.threads, neighbours=max(config.train.workers, 1))
     model = config.model.fitted(Tokenizer.load(dataset.vocabulary_path))
     brief = brief_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
     brief = replace(brief, start=None)

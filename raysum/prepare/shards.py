@@ -31,7 +31,7 @@ from raysum.prepare.resume import Part, end, note, recall
 from raysum.prepare.sentences import MOST_SENTENCES
 from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.placement import share
-from raysum.runtime.processes import settle
+from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import bar, say
 from raysum.sources.find import RawSource
 from raysum.sources.record import SPLITS, Record, Rejected
@@ -153,7 +153,7 @@ class _Writing:
     """An actor that writes chunks with a learned ranker, which it loads once."""
 
     def __init__(self, writer: DatasetWriter):
-        settle(1, neighbours=1)
+        configure_process(1, neighbours=1)
         self.writer, self.ranker = writer, _ranker_of(writer)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:

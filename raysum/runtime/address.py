@@ -1,4 +1,4 @@
-"""Addresses that are listened on: found free before anything is started for them, and named as URLs."""
+"""Listening addresses: check that a port is free before a server starts, and format addresses as URLs."""
 
 import socket
 
@@ -6,7 +6,7 @@ from raysum.errors import UserError
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens at ``port`` of ``host``, for 0 at any free one. Raises UserError where that cannot be."""
+    """Return a socket that listens on ``port`` of ``host``; port 0 chooses a free one. Raises UserError if it cannot."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
@@ -17,6 +17,6 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def url_of(host: str, port: int) -> str:
-    """As a client on this machine writes it."""
+    """Return the URL by which a client on this machine reaches the address."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""Checksums of files that a later step reads: told in a file that is written last, compared before they are used."""
+"""Checksums of files: written last, in a file of their own, and verified before the files are used."""
 
 import hashlib
 import json
@@ -13,48 +13,52 @@ from raysum.errors import UserError
 from raysum.runtime.storage import open_tensors, read_json, write_json
 
 SEAL = "checksums.json"
-_OWN = "crc32"  # of the file that tells the checksums: over the rest of what it tells
+_OWN = "crc32"  # key of the checksum that a JSON file has of its other values
 _BLOCK = 1 << 20  # bytes
 
 
 def damaged(path: Path, what: str, mend: str = "put back a copy of it") -> UserError:
-    """A file is missing, or not what was written."""
+    """Return the error for a file that is missing or differs from what was written."""
     return UserError(f"{path} {what}; {mend}")
 
 
 def seal(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Put the checksums of the files ``names`` (None: of all) on disk in ``folder``, after those files themselves."""
+    """Flush the files ``names`` of ``folder`` (None: all files) to disk, then write their checksums."""
     files = [folder / name for name in names or ()] if names else [path for path in folder.rglob("*") if path.is_file()]
-    told = {str(path.relative_to(folder)): checksum(path, flush=True) for path in sorted(files)}
-    write_json(folder / SEAL, sealed({"files": told}))
+    checksums = {str(path.relative_to(folder)): checksum(path, flush=True) for path in sorted(files)}
+    write_json(folder / SEAL, sealed({"files": checksums}))
 
 
 def check(folder: Path, *parts: str) -> None:
-    """Raises UserError where one of the ``parts`` of ``folder``, files or folders, is not whole and as it was sealed.
+    """Raises UserError if a file in ``parts`` (files or folders of ``folder``) is missing or differs from its checksum.
 
-    Without a seal, as of former versions, a part must be there and read as what its name says.
+    Folders of former versions have no checksums: there each file must exist and have the format of its suffix.
     """
-    told = check_sealed(read_json(folder / SEAL), folder / SEAL).get("files") if (folder / SEAL).exists() else None
-    if not isinstance(told, dict | None) or not all(isinstance(one, dict) for one in (told or {}).values()):
+    checksums = check_sealed(read_json(folder / SEAL), folder / SEAL).get("files") if (folder / SEAL).exists() else None
+    if not isinstance(checksums, dict | None) or not all(isinstance(one, dict) for one in (checksums or {}).values()):
         raise damaged(folder / SEAL, "holds no checksums of files")
     for part in parts:
-        if told is not None and (inside := [name for name in told if name == part or name.startswith(f"{part}/")]):
+        if checksums is not None and (
+            inside := [name for name in checksums if name == part or name.startswith(f"{part}/")]
+        ):
             for name in inside:
-                check_file(folder / name, told[name])
+                check_file(folder / name, checksums[name])
         else:
-            place = folder / part
-            for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            file = folder / part
+            for path in sorted(file.rglob("*")) if file.is_dir() else [file]:
                 _check_form(path)
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values``, which can be written as JSON, with a checksum of their own."""
+    """Return the JSON ``values`` with a checksum of themselves."""
     return {**values, _OWN: _own(values)}
 
 
 def check_sealed(values: Any, path: Path, required: bool = False) -> dict[str, Any]:
-    """What was read from ``path``, as a mapping. Raises UserError where it is none, or was changed; without a checksum
-    of its own, as of former versions, it may have been, unless that is ``required``."""
+    """Return the values read from ``path``. Raises UserError if they are no mapping or their checksum differs.
+
+    Files of former versions have no checksum, which is an error only if it is ``required``.
+    """
     if not isinstance(values, dict):
         raise damaged(path, "is no mapping of names to values")
     if required and _OWN not in values:
@@ -65,7 +69,7 @@ def check_sealed(values: Any, path: Path, required: bool = False) -> dict[str, A
 
 
 def checksum(path: Path, flush: bool = False) -> dict[str, int]:
-    """Length in bytes and CRC-32 of a file, some 2 GB/s; ``flush`` waits until its content is on the disk."""
+    """Return the length in bytes and the CRC-32 of a file (about 2 GB/s); ``flush`` waits until it is on disk."""
     length = value = 0
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK):
@@ -75,24 +79,24 @@ def checksum(path: Path, flush: bool = False) -> dict[str, int]:
     return {"bytes": length, "crc32": value}
 
 
-def check_file(path: Path, told: Mapping[str, Any]) -> None:
-    """Raises UserError where the file is missing, or has not the length, CRC-32 or SHA-256 that are ``told``."""
+def check_file(path: Path, expected: Mapping[str, Any]) -> None:
+    """Raises UserError if the file is missing or its length, CRC-32 or SHA-256 differ from those ``expected``."""
     try:
         size = path.stat().st_size
-        if size != told.get("bytes", size):
-            raise damaged(path, f"is damaged: it has {size} bytes of {told['bytes']}")
-        if "crc32" in told and checksum(path)["crc32"] != told["crc32"]:
+        if size != expected.get("bytes", size):
+            raise damaged(path, f"is damaged: it has {size} bytes of {expected['bytes']}")
+        if "crc32" in expected and checksum(path)["crc32"] != expected["crc32"]:
             raise damaged(path, "is damaged: its content is not what was written")
-        if "sha256" in told and hashlib.sha256(path.read_bytes()).hexdigest() != told["sha256"]:
+        if "sha256" in expected and hashlib.sha256(path.read_bytes()).hexdigest() != expected["sha256"]:
             raise damaged(path, "is damaged: its content is not what was written")
     except OSError as error:
         raise damaged(path, f"cannot be read ({error.strerror})") from None
 
 
-def is_whole(path: Path, told: Mapping[str, Any]) -> bool:
-    """Whether :func:`check_file` finds nothing wrong."""
+def is_whole(path: Path, expected: Mapping[str, Any]) -> bool:
+    """Return whether :func:`check_file` accepts the file."""
     try:
-        check_file(path, told)
+        check_file(path, expected)
     except UserError:
         return False
     return True
@@ -103,7 +107,7 @@ def _own(values: Mapping[str, Any]) -> int:
 
 
 def _check_form(path: Path) -> None:
-    """Raises UserError where a file is not of the form that its name says: what can be told without a checksum."""
+    """Raises UserError if the content of a file does not have the format of its suffix."""
     try:
         if path.suffix == ".safetensors":
             with open_tensors(path):

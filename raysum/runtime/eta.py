@@ -1,4 +1,4 @@
-"""The stages of a long work: each is announced, none is silent for long, and how long all will take is foreseen."""
+"""The stages of a long command: announce each one, report progress regularly, and estimate the remaining time."""
 
 import threading
 import time
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 from raysum.runtime.progress import say
 
-BEAT = 30.0  # seconds after which a stage says that it is still at work
-_TRUST = 20.0  # seconds of stages before what they took counts for more than what was expected
+BEAT = 30.0  # seconds between progress messages of a stage
+_TRUST = 20.0  # seconds of finished stages after which measured times count more than expected ones
 
 
 class Stages:
-    """``expected`` are the seconds that each stage takes elsewhere; the first ones tell how this machine compares.
+    """Stages by name with their ``expected`` seconds on a reference machine; finished stages correct the estimate.
 
-    ``fixed`` are those of them that are the same on every machine, as of a training that has so much time.
+    ``fixed`` are the seconds of a stage that do not depend on the machine, such as a training with a time limit.
     """
 
     def __init__(self, expected: Mapping[str, float], beat: float = BEAT, fixed: Mapping[str, float] | None = None):
@@ -23,27 +23,27 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, text: str) -> Iterator[None]:
-        """The length of one of the stages, which come in their order; ``text`` says what is done."""
-        place = f"[{list(self.expected).index(name) + 1}/{len(self.expected)}]"
-        say(f"\n{place} {text} (about {span(self.left(name, 0.0))} left)")
+        """Run the block as the stage ``name`` and announce it with ``text``. Stages run in their order."""
+        number = f"[{list(self.expected).index(name) + 1}/{len(self.expected)}]"
+        say(f"\n{number} {text} (about {span(self.remaining(name, 0.0))} left)")
         began, ended = time.monotonic(), threading.Event()
 
-        def tell() -> None:
+        def report() -> None:
             while not ended.wait(self.beat):
                 spent = time.monotonic() - began
-                say(f"{place} at work for {span(spent)}, about {span(self.left(name, spent))} left in all")
+                say(f"{number} running for {span(spent)}, about {span(self.remaining(name, spent))} left in total")
 
-        teller = threading.Thread(target=tell, daemon=True)
-        teller.start()
+        reporter = threading.Thread(target=report, daemon=True)
+        reporter.start()
         try:
             yield
         finally:
             ended.set()
-            teller.join()
+            reporter.join()
         self.seconds[name] = time.monotonic() - began
 
-    def left(self, name: str, spent: float) -> float:
-        """Seconds until all stages have ended, ``spent`` seconds after ``name`` has begun."""
+    def remaining(self, name: str, spent: float) -> float:
+        """Return the estimated seconds until all stages end, ``spent`` seconds after ``name`` started."""
         same = {other: self.fixed.get(other, 0.0) for other in self.expected}
         varies = {other: seconds - same[other] for other, seconds in self.expected.items()}
         done = sum(varies[other] for other in self.seconds)
@@ -56,7 +56,7 @@ class Stages:
 
 
 def span(seconds: float) -> str:
-    """For people: ``40 s``, ``2.5 min``, ``30 min``, ``1 h 20 min``."""
+    """Format a duration: ``40 s``, ``2.5 min``, ``30 min``, ``1 h 20 min``."""
     minutes = round(seconds / 60)
     if seconds < 600:
         return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"

@@ -1,4 +1,4 @@
-"""Libraries that only some need, and that are installed by hand."""
+"""Optional libraries, which extras of setup.cfg install."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -6,21 +6,21 @@ from types import ModuleType
 
 from raysum.errors import UserError
 
-_EXTRAS = {"transformers": "bert"}  # of setup.cfg; the others are for documents
-_PACKAGES = {"docx": "python-docx"}  # where its name is another
+_EXTRAS = {"transformers": "bert"}  # library -> extra; all others belong to "documents"
+_PACKAGES = {"docx": "python-docx"}  # library -> package, if the names differ
 _EXTRAS |= dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote")
 
 
 def needs(library: str, what: str) -> ModuleType:
-    """The ``library``, without which there is no ``what``. Raises UserError with the command that installs it."""
+    """Return the ``library``. Raises UserError with the command that installs it: ``what`` needs it."""
     try:
         return import_module(library)
     except ImportError:
-        told = f"{what} needs {_PACKAGES.get(library, library)}, which is not installed"
+        message = f"{what} needs {_PACKAGES.get(library, library)}, which is not installed"
         extra = _EXTRAS.get(library, "documents")
-        raise UserError(f'{told}: pip install -c constraints.txt ".[{extra}]" in the clone of raysum') from None
+        raise UserError(f'{message}: pip install -c constraints.txt ".[{extra}]" in the clone of raysum') from None
 
 
 def has(library: str) -> bool:
-    """Whether it is installed."""
+    """Return whether the library is installed."""
     return find_spec(library) is not None

@@ -1,4 +1,4 @@
-"""Tables of which nothing is cut: columns that have no room beside the others stand below them."""
+"""Terminal tables that never truncate cells: columns that do not fit are printed below the others."""
 
 from copy import copy
 from typing import Any
@@ -10,13 +10,13 @@ from rich.table import Column, Table
 from rich.text import Text
 
 _UNBOUNDED = 100_000  # characters of a line
-_PART = 3  # of a line: so much of it a word may take before it is parted
+_PART = 3  # a word longer than this part of a line (1/3) may be broken
 
 
 class Grid(Table):
-    """A table of texts. Columns with ``no_wrap`` are whole, the others go on in the next line after a word.
+    """A table of texts that wraps cells at words, except in columns with ``no_wrap``.
 
-    What is too wide all the same goes on below, beside the first column once more.
+    Columns that still do not fit follow in a second table, which repeats the first column.
     """
 
     def __init__(self, *headings: str, **how: Any):

@@ -1,4 +1,4 @@
-"""A process of raysum's: its environment, its threads, and how its C library keeps freed memory."""
+"""Process settings: environment variables, threads, and how the C library keeps freed memory."""
 
 import ctypes
 import gc
@@ -19,23 +19,23 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _LARGEST = 64 << 20  # bytes: larger blocks still go back at once, as keeping them costs too much memory
 _KEPT = 256 << 20  # bytes that may stay free at the end of the heap
 
-# OpenMP's threads sleep while they wait for each other, after some microseconds in which they spin. Spinning takes the
-# cores from whoever has the work that they wait for, and sleeping on an idle core costs more than the work of a small
-# model. OpenMP reads this when torch is imported. Searches a second of the quickstart's model in a virtual machine, two
-# threads on two cores, by torch's own way, asleep at once, and so: alone 9.0, 3.4, 6.9; beside loops on both cores
-# 0.05, 1.9, 2.8; two such processes together 2.9, 10.2, 5.7; four 0.1, 8.3, 5.3.
+# OpenMP's threads spin for some microseconds while they wait for each other, then sleep. Longer spinning takes cores
+# from the threads that they wait for; sleeping at once costs more than the work of a small model. OpenMP reads these
+# variables when torch is imported. Measured: searches per second of the quickstart's model, two threads on two cores of
+# a virtual machine, with torch's default, with immediate sleep, and with these values: alone 9.0, 3.4, 6.9; beside busy
+# loops on both cores 0.05, 1.9, 2.8; two such processes 2.9, 10.2, 5.7; four 0.1, 8.3, 5.3.
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 
 def let_threads_sleep() -> None:
-    """Before torch is imported; nothing where the user has chosen how threads wait."""
+    """Set how OpenMP threads wait, unless the user did. Call it before torch is imported."""
     if not _WAITING.keys() & os.environ.keys():
         os.environ.update(_WAITING)
 
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """The variables have these ``values``, in this process and in those that it starts; then what they had before."""
+    """Set environment variables for this process and its children, and restore them after the block."""
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -46,14 +46,13 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def interruptible(work: Callable[..., _Result], *given: Any) -> _Result:
-    """What ``work`` returns or raises, in a thread of its own: Ctrl-C does not wait for the end of code in C, which is
-    then left behind."""
+def interruptible(work: Callable[..., _Result], *args: Any) -> _Result:
+    """Run ``work`` in another thread and return its result, so that Ctrl-C need not wait for the end of C code."""
     future: Future[_Result] = Future()
 
     def run() -> None:
         try:
-            future.set_result(work(*given))
+            future.set_result(work(*args))
         except BaseException as error:
             future.set_exception(error)
 
@@ -62,13 +61,13 @@ def interruptible(work: Callable[..., _Result], *given: Any) -> _Result:
 
 
 def cores() -> int:
-    """Cores that this process may use: those of its affinity, and of a container's share of their time."""
+    """Return the number of cores that this process may use, by its affinity and its container's CPU limit."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(found, cores_of_share(Path("/sys/fs/cgroup")) or found)
 
 
 def cores_of_share(groups: Path) -> int | None:
-    """The cores, rounded up, whose time the control group mounted at ``groups`` may use; None without a bound."""
+    """Return the CPU limit, in cores rounded up, of the control group mounted at ``groups``; None without a limit."""
     try:
         if (groups / "cpu.max").exists():  # version 2
             most, period = (groups / "cpu.max").read_text().split()
@@ -79,10 +78,10 @@ def cores_of_share(groups: Path) -> int | None:
         return None
 
 
-def settle(threads: int | None, neighbours: int) -> None:
-    """Give this process its ``threads`` (None: its share of the cores among ``neighbours`` alike), and silence it.
+def configure_process(threads: int | None, neighbours: int) -> None:
+    """Set the number of threads of this process (None: the cores divided by ``neighbours``), and quiet its logs.
 
-    Called before DeepSpeed is imported, in every process that trains or labels.
+    Every process that trains or labels calls it before DeepSpeed is imported.
     """
     import torch
 
@@ -92,9 +91,9 @@ def settle(threads: int | None, neighbours: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Reuse freed blocks in this process; nothing where the C library is not glibc.
+    """Let glibc keep freed blocks of memory for reuse; other C libraries are left as they are.
 
-    By default it gives every larger block back, and each new one, such as a model's activations, is zeroed again.
+    By default every larger block is returned, and each new one, such as a model's activations, is zeroed again.
     Measured on two cores (PHT, HT, 4 examples of up to 30 paragraphs, a training step): 5.8 -> 4.7 and 13.3 -> 11.7 s
     of CPU time, 0.5 -> 0.1 and 3.2 -> 0.6 s of them in the system.
     """
@@ -107,8 +106,7 @@ def keep_freed_memory() -> None:
 
 
 def forget_peak() -> None:
-    """:func:`peak_rss_mb` is from now on that of what follows, as if freed memory had never been held; only on Linux
-    with glibc, elsewhere nothing."""
+    """Return freed memory and reset the peak that :func:`peak_rss_mb` reports (Linux with glibc only)."""
     library = ctypes.CDLL(None)
     if sys.platform.startswith("linux") and hasattr(library, "malloc_trim"):
         gc.collect()
@@ -117,9 +115,9 @@ def forget_peak() -> None:
 
 
 def peak_rss_mb() -> float:
-    """The most memory that this process has held at one time, in MiB.
+    """Return the peak resident memory of this process in MiB.
 
-    Linux counts what the parent held into ``ru_maxrss`` of a new process, but not into VmHWM.
+    On Linux ``ru_maxrss`` of a new process includes its parent's memory; VmHWM does not.
     """
     if sys.platform.startswith("linux"):
         (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]

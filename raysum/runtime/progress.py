@@ -1,6 +1,6 @@
-"""Progress bars on stderr, or of a notebook; where stderr is a file, one line when the work ends.
+"""Progress bars on stderr. If stderr is a file, a bar writes one line at its end.
 
-A notebook gets them as its output, as it paints all of stderr as an error.
+In a notebook bars go to stdout, since notebooks show stderr as an error.
 """
 
 import math
@@ -14,13 +14,13 @@ from tqdm import TqdmWarning
 from raysum.errors import spelled
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", TqdmWarning)  # that a notebook without ipywidgets has plain bars
+    warnings.simplefilter("ignore", TqdmWarning)  # notebooks without ipywidgets have plain bars
     from tqdm.auto import tqdm
 
 
 def bar(items: Iterable[Any] | None = None, total: int | None = None, label: str = "", unit: str = "it") -> tqdm:
-    """A tqdm bar: the caller updates it, or iterates over it when ``items`` are given. Of bytes where unit is B."""
-    shown = tqdm(
+    """Return a tqdm bar, which the caller updates or, with ``items``, iterates over. Unit "B" counts bytes."""
+    progress = tqdm(
         items,
         total=total,
         desc=label,
@@ -29,24 +29,24 @@ def bar(items: Iterable[Any] | None = None, total: int | None = None, label: str
         file=_stream(),
         dynamic_ncols=True,
         leave=True,
-        mininterval=0.2 if _watched() else math.inf,
-        delay=0 if _watched() else 1,  # a bar without begins with a line
-        ascii=None if _watched() else True,
+        mininterval=0.2 if _is_interactive() else math.inf,
+        delay=0 if _is_interactive() else 1,  # without a delay a bar starts with a line
+        ascii=None if _is_interactive() else True,
     )
-    shown.delay = 0  # a bar with ends without a line
-    return shown
+    progress.delay = 0  # with a delay it ends without one
+    return progress
 
 
 def say(text: str) -> None:
-    """One line: what is being done, or what was found."""
-    if _watched():
-        tqdm.write(spelled(text), file=_stream())  # above the bars, which are drawn again
+    """Print a one-line message."""
+    if _is_interactive():
+        tqdm.write(spelled(text), file=_stream())  # above the bars
     else:
         print(spelled(text), file=sys.stderr, flush=True)
 
 
-def _watched() -> bool:
-    """Whether what is written can be written over: in a terminal, or a notebook."""
+def _is_interactive() -> bool:
+    """Return whether output can be overwritten, as in a terminal or a notebook."""
     return sys.stderr.isatty() or _in_notebook()
 
 

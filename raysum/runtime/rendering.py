@@ -1,4 +1,4 @@
-"""What a notebook shows of a result: what the command line prints of it."""
+"""Results in notebooks: they look as on the command line."""
 
 from io import StringIO
 from typing import Any
@@ -7,7 +7,7 @@ _WIDTH = 120  # characters of a line
 
 
 class Shown:
-    """A result with ``render()``, for people."""
+    """A result that ``render()`` turns into something that rich prints."""
 
     def render(self) -> Any:
         raise NotImplementedError

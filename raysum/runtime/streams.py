@@ -1,4 +1,4 @@
-"""Standard streams that take whatever a command writes."""
+"""Make the standard streams accept every output."""
 
 import os
 import sys
@@ -9,9 +9,9 @@ _ERRORS = "backslashreplace"
 
 
 def open_streams() -> None:
-    """Open each closed standard stream on the null device, and let none fail on a character that it cannot encode.
+    """Open closed standard streams on the null device, and escape characters that a stream cannot encode.
 
-    Without that, the next file that is opened takes the number of a closed stream, and what is printed goes into it.
+    Otherwise the next file that is opened takes the number of the closed stream, and printed text goes into it.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
@@ -22,9 +22,9 @@ def open_streams() -> None:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
             os.set_inheritable(number, True)
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for all the time
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - stays open
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):  # what a notebook or a test puts in its place may have no encoding
+        with suppress(AttributeError):  # replacements in notebooks and tests may have no encoding
             stream.reconfigure(errors=_ERRORS)  # type: ignore[union-attr]
-    if told := os.environ.get(_ENCODING):
-        os.environ[_ENCODING] = f"{told.partition(':')[0]}:{_ERRORS}"  # of the processes that this one starts
+    if encoding := os.environ.get(_ENCODING):
+        os.environ[_ENCODING] = f"{encoding.partition(':')[0]}:{_ERRORS}"  # for child processes

@@ -14,7 +14,7 @@ from raysum.decode.domain_shift import learn
 from raysum.errors import UserError
 from raysum.runs.folder import Checkpoint, Run, RunResult
 from raysum.runtime.lock import LOCK, held
-from raysum.runtime.processes import settle
+from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import say
 from raysum.runtime.run_sync import push_so_far, refresh, written
 from raysum.runtime.session import make_ready
@@ -256,6 +256,6 @@ def _train_here(brief: Brief) -> None:
     from raysum.train.metrics_logger import Reporter
     from raysum.train.worker import work
 
-    settle(brief.config.train.threads, neighbours=1)
+    configure_process(brief.config.train.threads, neighbours=1)
     with lone_group(), writing(brief.run.path), closing(Reporter(brief.run, first=True)) as reporter:
         work(brief, lambda start: batches(brief.train, 0, 1, start, brief.config.train.steps), reporter)

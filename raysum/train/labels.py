@@ -26,7 +26,7 @@ from raysum.models.generator import Generator
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore
 from raysum.runtime.placement import device, share
-from raysum.runtime.processes import settle
+from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import bar
 from raysum.runtime.session import ray_session
 from raysum.runtime.storage import new_folder
@@ -72,7 +72,7 @@ class Labeler:
     """A checkpoint of a run in evaluation mode, as an actor or in this process."""
 
     def __init__(self, run: Run, checkpoint: str, stream: Stream, threads: int | None, neighbours: int):
-        settle(threads, neighbours)
+        configure_process(threads, neighbours)
         self.stream, self.device = stream, device()
         self.model = restore(run, checkpoint, self.device)
 

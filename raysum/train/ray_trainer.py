@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raysum.errors import UserError
 from raysum.runtime.log_filters import quiet_data, quiet_ray
 from raysum.runtime.placement import check_fits, share
-from raysum.runtime.processes import settle
+from raysum.runtime.processes import configure_process
 from raysum.runtime.run_sync import refresh
 from raysum.runtime.session import ray_session
 from raysum.runtime.storage import writing
@@ -80,7 +80,7 @@ def _worker(settings: dict[str, Any]) -> str | None:
     from raysum.train.worker import work
 
     brief, context = settings["brief"], ray.train.get_context()
-    settle(brief.config.train.threads, neighbours=context.get_local_world_size())
+    configure_process(brief.config.train.threads, neighbours=context.get_local_world_size())
     quiet_ray()
     if context.get_local_rank() == 0:
         clear(brief.run)  # what an attempt on this host has left

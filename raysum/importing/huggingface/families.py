@@ -19,7 +19,11 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 _MOST_PLACES = 1 << 17  # of tokens, for which a table is made where the file has none
-_OLD = {"normalize_before", "add_final_layer_norm", "normalize_embedding"}  # switches that families now settle
+_OLD = {
+    "normalize_before",
+    "add_final_layer_norm",
+    "normalize_embedding",
+}  # switches that families now configure_process
 
 
 def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec:
