@@ -23,7 +23,7 @@ from raysum.report.board.pages import Pages
 from raysum.report.board.places import find, stamp
 from raysum.report.gather import read_training
 from raysum.runs.folder import Run
-from raysum.runtime.lock import LOCK, held, is_held
+from raysum.runtime.lock import LOCK, folder_lock, is_held
 from raysum.runtime.storage import append_line
 from raysum.tune.live import paged
 from raysum.tune.page import page
@@ -198,7 +198,7 @@ def test_durations_are_whole():
 def test_looking_at_a_lock_neither_takes_nor_makes_it(tmp_path):
     lock = tmp_path / LOCK
     assert not is_held(lock) and not lock.exists()
-    with held(tmp_path, lock):
+    with folder_lock(tmp_path, lock):
         assert is_held(lock)
     lock.write_text("of a process that was killed")
     assert not is_held(lock)
@@ -265,7 +265,7 @@ def test_states_follow_the_lock(folder):
         return {place.name: place.state for place in find(folder)}
 
     run, search = folder / "deep" / "pht", folder / "<i>rates"
-    with held(run, run / LOCK), held(search, search / LOCK):
+    with folder_lock(run, run / LOCK), folder_lock(search, search / LOCK):
         running = find(folder)
         assert [place.name for place in running if place.running] == [place.name for place in running[:2]]
         assert {place.name for place in running[:2]} == {"deep/pht", "<i>rates"}
@@ -404,7 +404,7 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs chromium-headl
 @needs_browser
 def test_a_browser_shows_the_pages_without_errors_or_requests(tmp_path, search, folder):
     made = {"search": page(read_search(search, running=True)), "board": Pages(folder).overview()}
-    with held(folder / "deep" / "pht", folder / "deep" / "pht" / LOCK):
+    with folder_lock(folder / "deep" / "pht", folder / "deep" / "pht" / LOCK):
         made["running"] = Pages(folder).overview()
     for name, text in made.items():
         file, backgrounds = tmp_path / f"{name}.html", set()

@@ -12,14 +12,14 @@ import pytest
 from small_datasets import write_dataset
 
 from raysum.errors import UserError
-from raysum.runtime.lock import LOCK, held
+from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.storage import check_vacant, new_folder
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from raysum.runtime.lock import held
-with held(Path(sys.argv[1]), Path(sys.argv[1]) / ".lock"):
+from raysum.runtime.lock import folder_lock
+with folder_lock(Path(sys.argv[1]), Path(sys.argv[1]) / ".lock"):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -39,7 +39,7 @@ def test_a_second_process_is_refused_and_told_of_the_first(holder, tmp_path):
     out = tmp_path / "out"
     with (
         pytest.raises(UserError, match=f"out is being written by process {holder.pid} on .* since 20"),
-        held(out, out / LOCK),
+        folder_lock(out, out / LOCK),
     ):
         pytest.fail("two hold one folder")
     assert json.loads((out / LOCK).read_text())["process"] == holder.pid
@@ -51,7 +51,7 @@ def test_the_lock_of_a_dead_process_is_taken_over_and_leaves_nothing(holder, tmp
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
     assert (out / LOCK).exists()
-    with held(out, out / LOCK):
+    with folder_lock(out, out / LOCK):
         assert json.loads((out / LOCK).read_text())["process"] == os.getpid()
         (out / "file").touch()
     assert [item.name for item in out.iterdir()] == ["file"]
@@ -59,7 +59,7 @@ def test_the_lock_of_a_dead_process_is_taken_over_and_leaves_nothing(holder, tmp
 
 def test_folders_that_were_made_for_a_lock_alone_go_with_it(tmp_path):
     out = tmp_path / "runs" / "one"
-    with pytest.raises(UserError, match="mistake"), held(out, out / LOCK):
+    with pytest.raises(UserError, match="mistake"), folder_lock(out, out / LOCK):
         raise UserError("mistake")
     assert not list(tmp_path.iterdir())
 

@@ -6,7 +6,7 @@ from raysum.errors import UserError
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on ``port`` of ``host``; port 0 chooses a free one. Raises UserError if it cannot."""
+    """Return a socket that listens on ``port`` of ``host``; port 0 chooses a free one. Raises UserError on failure."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)

@@ -1,6 +1,6 @@
-"""Every touch of what a library keeps to itself: its next release may change it, and then tests/test_private.py fails.
+"""All uses of private names of other libraries. tests/test_private.py fails if a release changes them.
 
-Libraries are imported where they are touched, so this file is light.
+Functions import the libraries that they use, so importing this module is fast.
 """
 
 import importlib
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def onednn_linear(x: "Tensor", weight: "Tensor", bias: "Tensor | None") -> "Tensor":
-    """``linear`` in fp32 on a CPU by oneDNN, without gradients; the plain equal is ``torch.nn.functional.linear``."""
+    """Compute ``torch.nn.functional.linear`` in fp32 on a CPU by oneDNN, without gradients."""
     import torch
 
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 def packed_linear(weight: Any, bias: "Tensor | None") -> "Callable[[Tensor], Tensor] | None":
-    """``linear`` in fp32 on a CPU, from a copy of ``weight`` laid out by oneDNN.
+    """Return ``torch.nn.functional.linear`` in fp32 on a CPU with a copy of ``weight`` in oneDNN's layout.
 
-    None where that does not apply. The plain equal is ``torch.nn.functional.linear``. The copy is laid out for inputs
-    of 80 rows; for 4 or 14,752 rows it is as fast as one made for so many.
+    Return None if oneDNN or the weight does not allow it. The layout is chosen for inputs of 80 rows; for 4 and 14,752
+    rows it is as fast as a layout for that many.
     """
     import torch
 
@@ -40,10 +40,10 @@ def packed_linear(weight: Any, bias: "Tensor | None") -> "Callable[[Tensor], Ten
 
 
 def load_deepspeed() -> None:
-    """Import DeepSpeed without what costs seconds, or minutes, and is not used.
+    """Import DeepSpeed without two unused parts that take seconds to minutes.
 
-    ZeRO imports the Muon optimizer, which compiles functions when it is imported, and so loads torch's compiler; it
-    works without. And compilers would be tried for DeepSpeed's own operators, to compile one of them at first use.
+    ZeRO imports the Muon optimizer, which loads torch's compiler. DeepSpeed also tests compilers for its own operators,
+    which it would compile at first use.
     """
     import torch
 
@@ -55,7 +55,7 @@ def load_deepspeed() -> None:
 
 
 def leave_process_group() -> None:
-    """End torch's process group, and what DeepSpeed remembers of it, so that another can be made in this process."""
+    """Destroy torch's process group and DeepSpeed's record of it, so that this process can create another."""
     import deepspeed.comm.comm
     from torch import distributed
 
@@ -67,20 +67,21 @@ def leave_process_group() -> None:
 
 
 def full_precision_copies(optimizer: Any) -> "dict[int, Tensor]":
-    """The fp32 copies that DeepSpeed's low-precision optimizers hold without ZeRO, by ``id`` of the parameter."""
+    """Return the fp32 copies of parameters in DeepSpeed's low-precision optimizers without ZeRO, by parameter
+    ``id``."""
     groups = zip(getattr(optimizer, "fp16_groups", []), getattr(optimizer, "fp32_groups", []), strict=False)
     return {id(p): copy for group, copies in groups for p, copy in zip(group, copies, strict=True)}
 
 
 def hide_worker_logs() -> None:
-    """Ray prints the deaths of workers to stdout, which belongs to results."""
+    """Stop Ray from printing deaths of workers to stdout, which is for results."""
     import ray
 
     ray._private.worker._worker_logs_enabled = False
 
 
 def dashboard() -> str | None:
-    """Address of the dashboard of this process' Ray session, None where it has none."""
+    """Return the URL of the dashboard of this process's Ray session, or None."""
     import ray
 
     node = ray.worker.global_worker.node
@@ -88,7 +89,7 @@ def dashboard() -> str | None:
 
 
 def session_folder() -> str | None:
-    """The folder of the Ray session that this process has started, None where it has started none."""
+    """Return the folder of the Ray session that this process started, or None."""
     import ray
 
     node = ray._private.worker._global_node
@@ -96,26 +97,26 @@ def session_folder() -> str | None:
 
 
 def search_path() -> list[str]:
-    """Where this process looks for modules, as it stands for a process in another folder."""
+    """Return this process's module search path as absolute paths."""
     return list(dict.fromkeys(map(os.path.abspath, sys.path)))
 
 
 def same_modules() -> Any:
-    """The job of a driver whose workers look for modules where the driver does, in that order.
+    """Return a Ray job config that gives workers the module search path of the driver.
 
-    Ray itself lets them look into the driver's current folder first, where another ``raysum`` may be; but not for jobs
-    of Ray's client, as which this one passes. None in a submitted job, of which Ray has been told its folder.
+    By default Ray puts the driver's current folder first, which may hold another ``raysum``. Ray does not do so for
+    jobs of its client, so this config pretends to be one. Return None in a submitted job, which has its own config.
     """
     from ray.job_config import JobConfig
 
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return None
-    return JobConfig(_client_job=True, _py_driver_sys_path=search_path()[::-1])  # each is put before the others
+    return JobConfig(_client_job=True, _py_driver_sys_path=search_path()[::-1])  # Ray prepends each
 
 
 @contextmanager
 def loopback_only() -> Iterator[None]:
-    """A Ray started in the block has the address 127.0.0.1, and listens nowhere else: as it does on macOS."""
+    """Make a Ray that starts in the block use only the address 127.0.0.1, as it does on macOS."""
     import ray
 
     with mock.patch.object(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
@@ -123,9 +124,9 @@ def loopback_only() -> Iterator[None]:
 
 
 def serve_grpc_at(host: str) -> None:
-    """Let the Ray Serve replica that is this process open its gRPC port at ``host``, and not on all interfaces.
+    """Make this process, a Ray Serve replica, open its gRPC port at ``host`` instead of on all interfaces.
 
-    The port unpickles what it receives. Ray opens it after the constructor of the deployment's class, which calls this.
+    The port unpickles its input. Ray opens it after the constructor of the deployment's class, which must call this.
     """
     from ray._common.network_utils import build_address
     from ray._common.tls_utils import add_port_to_grpc_server
@@ -138,7 +139,7 @@ def serve_grpc_at(host: str) -> None:
 
 
 def requires_token() -> bool:
-    """Whether the Ray cluster of this process, a driver or a worker, accepts only requests with its token."""
+    """Return whether the Ray cluster of this process requires token authentication."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
     return is_token_auth_enabled()
@@ -146,7 +147,7 @@ def requires_token() -> bool:
 
 @contextmanager
 def no_sigterm_handler() -> Iterator[None]:
-    """A Ray started or joined in the block puts no handler of SIGTERM."""
+    """Keep Ray from installing a SIGTERM handler when it starts in the block."""
     import ray
 
     with mock.patch.object(ray._private.utils, "set_sigterm_handler", lambda handler: None):
@@ -155,8 +156,11 @@ def no_sigterm_handler() -> Iterator[None]:
 
 @contextmanager
 def own_groups() -> Iterator[None]:
-    """What a Ray started in the block consists of is not in this process's group: who ends that by a signal, as
-    `timeout` and closed terminals do, leaves it to this process to end Ray in order, for which Ray must live."""
+    """Start the processes of Ray in a process group of their own.
+
+    A signal to this process's group, as from `timeout` or a closed terminal, then reaches only this process, which ends
+    Ray in order.
+    """
     import ray
 
     real = ray._private.services.ConsolePopen
@@ -173,9 +177,9 @@ def own_groups() -> Iterator[None]:
 
 
 def stop_half_started(error: Exception) -> str | None:
-    """End the processes of a Ray whose start ended in ``error``; the folder of its session, where it has one.
+    """End the processes of a Ray whose start raised ``error``, and return the folder of its session, if it has one.
 
-    Until it has started, only the frames of the error know it.
+    Until Ray has started, only the stack frames of the error refer to its node.
     """
     import ray
 
@@ -191,9 +195,9 @@ def stop_half_started(error: Exception) -> str | None:
 
 @contextmanager
 def no_ids_drawn() -> Iterator[None]:
-    """Nothing imported in the block draws one of Ray's ids: copies of a process that has drawn one all draw the same.
+    """Keep imports in the block from using Ray's random generator of ids, as actor classes do.
 
-    Classes of actors have such an id.
+    Forked copies of a process that has used it would all generate the same ids.
     """
     import ray.actor
 
@@ -204,8 +208,11 @@ def no_ids_drawn() -> Iterator[None]:
 
 
 def boosted_trees(model: Any) -> "dict[str, np.ndarray]":
-    """The trees of scikit-learn's fitted HistGradientBoostingRegressor: ``feature``, ``threshold``, ``left``, ``right``
-    and ``value`` [T, N] of T trees of N nodes at most, and ``base`` [1]. A leaf's left and right are itself."""
+    """Return the trees of a fitted HistGradientBoostingRegressor of scikit-learn as arrays.
+
+    They are ``feature``, ``threshold``, ``left``, ``right`` and ``value`` [T, N] for T trees of at most N nodes, and
+    ``base`` [1]. The left and right of a leaf are the leaf itself.
+    """
     import numpy as np
 
     trees = [tree.nodes for (tree,) in model._predictors]

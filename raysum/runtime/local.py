@@ -1,4 +1,4 @@
-"""A Ray of our own on this machine: started alone, heard by this machine only, stopped and taken away whole."""
+"""A private Ray session on this machine: it listens on loopback only, and leaves nothing behind when it stops."""
 
 import fcntl
 import logging
@@ -29,11 +29,13 @@ from raysum.runtime.private_folder import PrivateFolder
 from raysum.runtime.processes import cores, environment
 from raysum.runtime.progress import say
 
-NO_DASHBOARD = "RAYSUM_NO_DASHBOARD"  # set in the environment: Ray is started without its dashboard
+NO_DASHBOARD = "RAYSUM_NO_DASHBOARD"  # environment variable: start Ray without its dashboard
 _OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each
-_STARTS = 5  # attempts where another user's session takes the port that was free
-_SOCKET = f"/raysum-12345678/ray/session_2026-11-22_05-42-14_534597_{os.getpid()}/sockets/plasma_store"  # Ray's longest
-_LONGEST = 107 - len(_SOCKET)  # bytes: the path of a socket has no more
+_STARTS = 5  # attempts, if another user's session takes a port between our check and Ray's start
+_SOCKET = (
+    f"/raysum-12345678/ray/session_2026-11-22_05-42-14_534597_{os.getpid()}/sockets/plasma_store"  # Ray's longest path
+)
+_LONGEST = 107 - len(_SOCKET)  # bytes; the path of a socket has at most 107
 
 _folder: PrivateFolder | None = None  # the folder of the running session
 
@@ -43,43 +45,43 @@ class NotStartedError(UserError):
 
 
 def check_temporary() -> None:
-    """Raises NotStartedError where Ray cannot keep its files and sockets in the folder for temporary files."""
+    """Raises NotStartedError if Ray cannot keep its files and sockets in the folder for temporary files."""
     name, folder = _temporary()
-    told = f"{name}={folder}" if name else folder
+    setting = f"{name}={folder}" if name else folder
     if len(os.fsencode(os.path.abspath(folder))) > _LONGEST:
         raise NotStartedError(
-            f"{told} is too long a path for Ray's sockets; set TMPDIR to one of at most {_LONGEST} bytes"
+            f"{setting} is too long a path for Ray's sockets; set TMPDIR to one of at most {_LONGEST} bytes"
         )
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b" " * 4096)
     except OSError as error:
         raise NotStartedError(
-            f"Ray cannot keep its files in {told} ({error.strerror}); set TMPDIR to a folder that can be written"
+            f"Ray cannot keep its files in {setting} ({error.strerror}); set TMPDIR to a folder that can be written"
         ) from None
 
 
 def _temporary() -> tuple[str | None, str]:
-    """The variable that names the folder for Ray's temporary files, None if it is the default, and that folder."""
+    """Return the environment variable that sets the folder for Ray's temporary files (None: default) and the folder."""
     name = next((name for name in ("RAY_TMPDIR", "TMPDIR") if name in os.environ and sys.platform == "linux"), None)
     return name, os.environ[name] if name else "/tmp"
 
 
 def start_local(cpus: float | None, purpose: str) -> None:
-    """Start Ray with at least ``cpus``, by accounting only. Raises NotStartedError where it does not start."""
+    """Start Ray with at least ``cpus`` logical CPUs. Raises NotStartedError if it does not start."""
     global _folder
     import ray
 
     check_temporary()
     forkserver.start(purpose)
-    _leave_folder(keep=False)  # of a session that ended without stop_local
+    _leave_folder(keep=False)  # from a session that ended without stop_local
     _folder = PrivateFolder(os.path.abspath(_temporary()[1]))
-    port = 8265  # the dashboard's usual one
+    port = 8265  # the dashboard's default port
     for attempt in range(1, _STARTS + 1):
         try:
             with (
                 _alone(),
-                signals_held(),
+                delayed_signals(),
                 muted("ray._private.services"),
                 loopback_only(),
                 own_groups(),
@@ -99,7 +101,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
                         logging_level=logging.ERROR,
                     )
             break
-        except Exception as error:  # Ray has no class of its own for a start that failed
+        except Exception as error:  # Ray has no exception class for a failed start
             folder = stop_half_started(error)
             taken = re.search("already occupied|already in use", str(error))
             if not taken or attempt == _STARTS:
@@ -112,13 +114,13 @@ def start_local(cpus: float | None, purpose: str) -> None:
                 ) from None
             shutil.rmtree(folder or "", ignore_errors=True)
             port += 1
-    with suppress(OSError):  # whoever reads the token that Ray has made can run code here
+    with suppress(OSError):  # anyone who can read Ray's token can run code here
         (Path.home() / ".ray" / "auth_token").chmod(0o600)
     ray.remote(num_cpus=0)(lambda: None).remote()  # the fork server begins to load Ray while we do
 
 
 def stop_local(keep_logs: bool) -> None:
-    """Leave Ray; end one of our own, and remove the folder of its session, but where its logs may be of use."""
+    """Disconnect from Ray, stop a private session, and remove its folder unless ``keep_logs``."""
     import ray
 
     ray.shutdown(wait_for_processes=True)
@@ -134,16 +136,17 @@ def _leave_folder(keep: bool) -> None:
 
 
 def reason(error: Exception) -> str:
-    """The first line of what an error says, or its class."""
+    """Return the first line of an error's message, or the name of its class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """No other session of this user starts on this machine in the block: it would find the same port free.
+    """Keep other sessions of this user from starting during the block, since they would choose the same free port.
 
-    The lock is in the folder of Ray's token, which other users cannot write. If it cannot be had, nothing is locked.
+    The lock file is in the folder of Ray's token, which other users cannot write. Without that folder nothing is
+    locked.
     """
     folder = Path.home() / ".ray"
     with ExitStack() as stack:
@@ -155,7 +158,7 @@ def _alone() -> Iterator[None]:
 
 
 def _free_port(first: int = 8265) -> int:
-    """The first port of this machine that nothing listens on, from the dashboard's usual one on."""
+    """Return the first free port of this machine, from ``first`` up."""
     for port in range(first, first + 1000):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -164,36 +167,36 @@ def _free_port(first: int = 8265) -> int:
 
 
 def _own(port: int) -> dict[str, str]:
-    """What the processes of a Ray of our own are told, whose dashboard is at ``port``.
+    """Return the environment of the processes of a private session with a dashboard at ``port``.
 
-    Without an address Ray Train's clean-up asks the newest session of the machine whether a training still runs, dies,
-    and never frees the CPUs of a trial that Tune stopped. And no cloud takes this machine back: nothing watches for it.
+    Without the address Ray Train's clean-up asks the newest session of the machine whether a training still runs,
+    fails, and never frees the CPUs of a trial that Tune stopped. The preemption watcher is for cloud machines.
     """
     return {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP wait for the end of the block, and what starts in the block never sees Ctrl-C.
+def delayed_signals() -> Iterator[None]:
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the end of the block; processes started in it never receive Ctrl-C.
 
-    Ray interrupted while it starts leaves processes behind, or waits without end for one that Ctrl-C has ended. It also
-    puts a handler of SIGTERM of its own, which would end this process before it has cleaned up; it is put at the end
-    where there was none. What is started inherits this thread's mask; another thread, which has none, may take the
-    signal, so handlers keep what came, and say so.
+    If Ray is interrupted while it starts, it leaves processes behind or waits forever for a process that Ctrl-C ended.
+    Ray's own SIGTERM handler would end this process before it has cleaned up; if there was no handler before, this
+    function installs one like it at the end. Child processes inherit this thread's signal mask. Another thread may
+    still receive a signal, so the handlers record it and print a message.
     """
-    came: list[int] = []
+    received: list[int] = []
     ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    held = ending if threading.current_thread() is threading.main_thread() else ()
+    delayed = ending if threading.current_thread() is threading.main_thread() else ()
 
     def hold(number: int, frame: Any) -> None:
-        if not came:
+        if not received:
             say("stopping, as soon as Ray has started")
-        came.append(number)
+        received.append(number)
 
     def leave(number: int, frame: Any) -> None:
         sys.exit(number)
 
-    handlers = {number: signal.signal(number, hold) for number in held}
+    handlers = {number: signal.signal(number, hold) for number in delayed}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         with no_sigterm_handler():
@@ -202,6 +205,6 @@ def signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number, handler in handlers.items():
             bare = number == signal.SIGTERM and handler == signal.SIG_DFL
-            signal.signal(number, leave if bare else handler)  # as Ray's does: at the exit Ray is ended
-        for which in dict.fromkeys(came):
+            signal.signal(number, leave if bare else handler)  # like Ray's handler: Ray ends when Python exits
+        for which in dict.fromkeys(received):
             signal.raise_signal(which)

@@ -1,4 +1,4 @@
-"""One writer of a folder at a time: by a lock that the system frees when its holder ends, however it ends."""
+"""Folder locks: one writer at a time. The system frees a lock when its holder ends for any reason."""
 
 import errno
 import fcntl
@@ -14,23 +14,24 @@ from typing import IO
 from raysum.errors import UserError
 from raysum.runtime.progress import say
 
-LOCK = ".lock"  # in a folder that is written over days
-_LOOK = 0.05  # seconds, far more than :func:`is_held` holds a lock
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems that cannot lock
+LOCK = ".lock"  # file name in run and search folders
+_LOOK = 0.05  # seconds; :func:`is_held` holds a lock for much less
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of file systems without locks
 
 
 @contextmanager
-def held(folder: Path, lock: Path) -> Iterator[None]:
-    """No other process writes ``folder`` in the block, on any machine that shares its file system.
+def folder_lock(folder: Path, lock: Path) -> Iterator[None]:
+    """Hold the only write access to ``folder`` during the block, on all machines that share its file system.
 
-    The holder's machine, process and start are in the file ``lock``, whose folder is made if need be. Both go with the
-    block, but for what is in the folder by then. Raises UserError where another holds it, or it cannot be written.
+    The file ``lock`` names the holder's machine, process and start time. The block's end removes it, and the folders
+    that were created for it if they are still empty. Raises UserError if another process holds the lock, or if it
+    cannot be written.
     """
-    made = [place for place in (lock.parent, *lock.parent.parents) if not place.exists()]
+    created = [parent for parent in (lock.parent, *lock.parent.parents) if not parent.exists()]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         if (file := _locked(lock)) is None:
-            time.sleep(_LOOK)  # it may be somebody who only looked
+            time.sleep(_LOOK)  # another process may only have checked the lock
             file = _locked(lock)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; choose another folder") from None
@@ -40,14 +41,14 @@ def held(folder: Path, lock: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            lock.unlink(missing_ok=True)  # before it is free: whoever waits for it looks whether it is still there
-            for place in made:
-                place.rmdir()
+            lock.unlink(missing_ok=True)  # before it is free: a waiting process checks whether the file still exists
+            for parent in created:
+                parent.rmdir()
         file.close()
 
 
 def _locked(path: Path) -> IO[str] | None:
-    """The file, made, locked and still at its place; None where another process has it."""
+    """Create and lock the file; return None if another process holds the lock."""
     while True:
         file = path.open("a+", encoding="utf-8")
         try:
@@ -66,11 +67,11 @@ def _locked(path: Path) -> IO[str] | None:
             file.write(json.dumps(holder))
             file.flush()
             return file
-        file.close()  # its holder has ended meanwhile, and removed it
+        file.close()  # the holder has ended and removed the file
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a process holds the lock, as far as the file system tells; nothing is written."""
+    """Return whether a process holds the lock. Writes nothing."""
     try:
         with lock.open(encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # freed as the file is closed
@@ -83,7 +84,7 @@ def is_held(lock: Path) -> bool:
 
 def _holder(path: Path) -> str:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return f"process {told['process']} on {told['host']} since {told['since']}"
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {holder['process']} on {holder['host']} since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

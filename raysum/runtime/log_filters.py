@@ -1,4 +1,4 @@
-"""Keeping other libraries' remarks off the user's terminal: what matters of them is raised as well."""
+"""Hide log messages of other libraries. Important problems are also raised as errors."""
 
 import logging
 import os
@@ -10,14 +10,14 @@ from raysum.runtime.compat import hide_worker_logs
 
 
 def quiet_ray() -> None:
-    """Errors alone of Ray, in this process."""
+    """Show only errors of Ray in this process."""
     hide_worker_logs()
     for name in ("ray", "ray.data", "ray.train", "ray.tune", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def quiet_data() -> None:
-    """No bars and announcements of Ray Data, in this process."""
+    """Hide progress bars and messages of Ray Data in this process."""
     import ray.data
 
     context = ray.data.DataContext.get_current()
@@ -27,7 +27,7 @@ def quiet_data() -> None:
 
 
 def quiet_training() -> None:
-    """No remarks of DeepSpeed and torch, in this process; tells DeepSpeed where there is no CUDA."""
+    """Hide warnings of DeepSpeed and torch in this process, and tell DeepSpeed if there is no CUDA."""
     import torch
 
     warnings.filterwarnings("ignore")
@@ -38,7 +38,7 @@ def quiet_training() -> None:
 
 @contextmanager
 def muted(name: str) -> Iterator[None]:
-    """The logger ``name`` says nothing in the block."""
+    """Silence the logger ``name`` during the block."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -50,7 +50,7 @@ def muted(name: str) -> Iterator[None]:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Nothing reaches stderr in the block, from C++ either: torch's profiler says each start and stop there."""
+    """Discard all output to stderr during the block, also from C++: torch's profiler reports each start and stop."""
     before = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Which device, how many CPUs and how many GPUs a process gets: a worker, a labeller, a decoder, a replica."""
+"""Placement: the device, CPUs and GPUs of a process that trains, labels, decodes or serves."""
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -13,7 +13,7 @@ Role = Literal["worker", "labeller", "decoder", "replica"]
 
 
 class Share(NamedTuple):
-    """What one process asks Ray for."""
+    """The resources of one process."""
 
     cpus: float
     gpus: float
@@ -24,18 +24,17 @@ class Share(NamedTuple):
 
 
 def device(name: str | None = None) -> "torch.device":
-    """The device ``name``; without one, CUDA where this process sees it."""
+    """Return the device ``name``; by default CUDA if it is available, else the CPU."""
     import torch
 
     return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def share(role: Role, processes: int) -> Share:
-    """What each of so many ``processes`` of a role gets of the Ray session.
+    """Return the resources of each of the ``processes`` with a role in the current Ray session.
 
-    Workers of one training each need a GPU of their own, all or none; others share what there is. A worker or a
-    labeller takes one CPU, or where there are few a part of half of all: the other half is left to Ray Data's readers,
-    so that nothing waits for CPUs that are not there.
+    Either all workers of a training get a GPU of their own or none does; other roles share the GPUs. A worker or a
+    labeller takes one CPU, but all together at most half of the CPUs: Ray Data's readers need the other half.
     """
     import ray
 
@@ -61,37 +60,37 @@ class Capacity(NamedTuple):
 
     @classmethod
     def of_cluster(cls) -> "Capacity":
-        """That of the Ray cluster which this process has joined."""
+        """Return the capacity of the Ray cluster that this process has joined."""
         import ray
 
         total = ray.cluster_resources()
         return cls(int(total.get("CPU", 1)), int(total.get("GPU", 0)))
 
     def trainings(self, workers: int) -> int:
-        """How many trainings of ``workers`` run side by side: a worker takes a GPU, or a core if there are too few."""
+        """Return how many trainings of ``workers`` fit at once: a worker takes a GPU, or a core if GPUs are too few."""
         return (self.gpus if self.gpus >= workers else self.cpus) // workers
 
 
 def check_fits(workers: int, each: Share) -> None:
-    """Raises UserError where the nodes of the cluster together could never hold ``workers`` of ``each`` share.
+    """Raises UserError if the nodes of the cluster can never hold ``workers`` with ``each`` share.
 
-    Says what they wait for where other work holds it now.
+    Prints a message if they fit but must wait for resources that are in use.
     """
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    places = sum(_places(node, each) for node in nodes)
+    slots = sum(_slots(node, each) for node in nodes)
     wanted = f"{workers} workers with {each.cpus:g} CPUs" + (f" and {each.gpus:g} GPUs" if each.gpus else "")
-    if places < workers:
+    if slots < workers:
         raise UserError(
-            f"{wanted} each do not fit on the {len(nodes)} nodes of the cluster, which hold {places}: add nodes, or "
-            f"set train.workers={max(places, 1)}"
+            f"{wanted} each do not fit on the {len(nodes)} nodes of the cluster, which hold {slots}: add nodes, or "
+            f"set train.workers={max(slots, 1)}"
         )
     free = ray.available_resources()
     if any(free.get(name, 0) + 1e-6 < workers * amount for name, amount in each.bundle.items()):
         say(f"Waiting for {wanted} each: other work of the cluster holds them now")
 
 
-def _places(node: dict[str, float], each: Share) -> int:
-    """How many processes with the share ``each`` a node holds."""
+def _slots(node: dict[str, float], each: Share) -> int:
+    """Return how many processes with the share ``each`` a node holds."""
     return min(int((node.get(name, 0) + 1e-6) / amount) for name, amount in each.bundle.items())

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from raysum.errors import UserError
 from raysum.runtime import forkserver
 from raysum.runtime.compat import same_modules
-from raysum.runtime.local import NotStartedError, check_temporary, reason, signals_held, start_local, stop_local
+from raysum.runtime.local import NotStartedError, check_temporary, delayed_signals, reason, start_local, stop_local
 from raysum.runtime.log_filters import quiet_ray
 from raysum.runtime.progress import say
 
@@ -75,7 +75,7 @@ def _join(address: str) -> None:
 
     try:
         _knock(address)
-        with signals_held():
+        with delayed_signals():
             ray.init(address=address, job_config=same_modules(), log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(

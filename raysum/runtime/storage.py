@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
-from raysum.runtime.lock import LOCK, held
+from raysum.runtime.lock import LOCK, folder_lock
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,7 @@ def new_folder(out: Path, goes_on: Callable[[Path], bool] = lambda folder: False
     """
     check_vacant(out)
     folder = out.with_name(f".{out.name}.unfinished")
-    with held(out, out.with_name(f".{out.name}.lock")):
+    with folder_lock(out, out.with_name(f".{out.name}.lock")):
         check_vacant(out)  # another may have made it meanwhile
         try:
             if not goes_on(folder):

@@ -19,7 +19,7 @@ from typing import Any
 from raysum.config.loading import section_of
 from raysum.config.signatures import with_settings
 from raysum.errors import UserError
-from raysum.runtime.lock import held
+from raysum.runtime.lock import folder_lock
 from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import local
@@ -63,7 +63,7 @@ def teach(
     check_here(Path(config.out), "--out")
     _check_place(path, kept, [local(str(name)) for name in named])
     task, found = Task(config, Prompts.of(config), api_key(), kept), find_sources(named, config.shape)
-    with held(path, path.with_name(f".{path.name}.lock")):
+    with folder_lock(path, path.with_name(f".{path.name}.lock")):
         with answers_in(kept) as answers:
             answers.note(task.prompts.sha256, task.prompts.summary)
             tally = Tally(config.max_rejected)

@@ -15,7 +15,7 @@ from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.runs.folder import Run
 from raysum.runtime.compat import dashboard
-from raysum.runtime.lock import LOCK, held
+from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.placement import Capacity
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
@@ -52,7 +52,7 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     started = time.monotonic()
     job = _check(load_space(name, [*pairs(values), *overrides]))
     read = job.run.path if job.run else job.out
-    with held(job.out, job.out / LOCK), writing(job.out), written(job.out), added_to(read):
+    with folder_lock(job.out, job.out / LOCK), writing(job.out), written(job.out), added_to(read):
         return _search(job, started)
 
 

@@ -23,7 +23,7 @@ _OLD = {
     "normalize_before",
     "add_final_layer_norm",
     "normalize_embedding",
-}  # switches that families now configure_process
+}  # switches that families now settle
 
 
 def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec:

@@ -21,7 +21,7 @@ from raysum.research.reproduce.tables import Table, chosen
 from raysum.research.reproduce.training import choose_beta, seconds_of, train_alignment, train_system
 from raysum.research.reproduce.workspace import BASE, Place
 from raysum.runtime.eta import Stages, span
-from raysum.runtime.lock import LOCK, held
+from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.storage import write_json, write_text, writing
 from raysum.sources.find import find_sources
 
@@ -59,7 +59,7 @@ def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -
         find_sources([place.config.open])
     check_splits(place, sources)
     size = sum(source.size for source in sources)
-    with held(place.out, place.out / LOCK):
+    with folder_lock(place.out, place.out / LOCK):
         place.claim()
         with writing(place.out):
             steps = {one.name: one for one in _steps(place, asked, size)}
