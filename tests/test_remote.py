@@ -103,7 +103,7 @@ def test_what_is_kept_of_a_url_tells_the_url(url, inside, monkeypatch, tmp_path)
 
 @pytest.mark.parametrize("url", ["s3://b/../../etc", "s3://"])
 def test_a_url_does_not_lead_out_of_the_cache(url):
-    with pytest.raises(UserError, match="is no place on a store"):
+    with pytest.raises(UserError, match="is no path on a store"):
         remote.local(url)
 
 
@@ -144,7 +144,7 @@ def test_a_password_is_refused_wherever_it_stands_and_never_said(arguments, url,
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("s3://user:pass@bucket/x is no place", "s3://***@bucket/x is no place"),
+        ("s3://user:pass@bucket/x is no path", "s3://***@bucket/x is no path"),
         ("s3:/user:pa/ss@bucket/x", "s3://***@bucket/x"),
         ("cannot read https://token@host/x", "cannot read https://***@host/x"),
         ("hdfs://host:8020/a@b and http://[::1]:80/", "hdfs://host:8020/a@b and http://[::1]:80/"),
@@ -159,10 +159,10 @@ def test_no_message_holds_the_user_of_a_url(text, shown):
 def test_a_web_address_is_refused_with_the_way_out(url, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "cache"))
     for asked in (lambda: find_sources([url]), lambda: given_clusters([url]), lambda: Dataset.open(url)):
-        with pytest.raises(UserError, match=r"https?:// is no store; fetch the file \(curl -LO URL\) and name that"):
+        with pytest.raises(UserError, match=r"https?:// is not supported; download the file \(curl -LO URL\)"):
             asked()
     monkeypatch.setattr(job, "write_shards", None)  # before any work
-    with pytest.raises(UserError, match="is no store"):
+    with pytest.raises(UserError, match="is not supported"):
         raysum.prepare("samples", url, pieces=200)
 
 
@@ -487,12 +487,10 @@ def test_a_training_outlives_a_store_that_is_away_for_a_while(store, dataset, mo
     train(dataset, url, 12)
     told = capsys.readouterr().err
     assert told.count(f"Not uploaded yet: {url} cannot be reached (ConnectionResetError: reset)") == 1
-    assert "Uploaded, after " in told and "run/checkpoints/step-00000012/checksums.json" in keys(store)
+    assert "Uploaded after " in told and "run/checkpoints/step-00000012/checksums.json" in keys(store)
     most, url = 999, f"s3://{BUCKET}/other"
     failed.clear()
-    with pytest.raises(
-        UserError, match=rf"All is safe in the cache, {remote.cache_folder()}; the same command again uploads it"
-    ):
+    with pytest.raises(UserError, match=rf"in the cache, {remote.cache_folder()}; run the same command again"):
         train(dataset, url, 4)
     most = 0
     train(dataset, url, 4)
@@ -578,7 +576,7 @@ def test_what_a_store_refuses_is_one_message(store, denying):
         (["serve", "s3://no-such-bucket/run"], "there is no bucket s3://no-such-bucket"),
         (["data", "show", f"s3://{BUCKET}/data"], f"no dataset s3://{BUCKET}/data; make one with"),
         (["data", "show", "abfs://bucket/data"], "abfs:// needs a library that is not found: "),
-        (["data", "show", "s4://bucket/data"], "s4:// is no protocol known here; s3://, gs://, hf:// and hdfs:// are"),
+        (["data", "show", "s4://bucket/data"], "s4:// is an unknown protocol; use s3://, gs://"),
         (["data", "show", f"s3://{SECRET}:{SECRET}@bucket/data"], "must not hold a password"),
     ],
 )
@@ -617,7 +615,7 @@ def test_any_protocol_of_fsspec_will_do(tmp_path, monkeypatch):
 
 
 def test_what_is_written_on_this_machine_alone_says_so():
-    assert "s3://bucket/quick is on a store, and this is for folders of this machine" in refused(
+    assert "s3://bucket/quick is on a store, but this command needs a local path" in refused(
         "quickstart", "--out", "s3://bucket/quick"
     )
     with pytest.raises(UserError, match="s3://bucket/page.html is on a store, .* choose another --html"):

@@ -8,7 +8,7 @@ from raysum.config.loading import load_config, merge
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.runs.folder import Run
-from raysum.runtime.run_sync import added_to, pulled
+from raysum.runtime.run_sync import added_to, sync_down
 from raysum.train import fit
 
 
@@ -29,7 +29,7 @@ def train(*overrides: str, **values: Any) -> AutoResult:
             f"{dataset.place} has no valid split with summaries, by which systems are compared; "
             "prepare it with --valid 0.1"
         )
-    run = Run(pulled(asked.out))
+    run = Run(sync_down(asked.out))
     if run.exists and not fit.is_untrained(run):
         config = load_config(None, overrides, merge(run.config.model_dump(), values))
     else:

@@ -66,7 +66,7 @@ class Dataset:
             if told and not is_whole(fetch(file, what), what):
                 if url_of(file) is None:
                     raise damaged(file, f"is not the {Path(name).stem} of the dataset", _MEND)
-                fetch(file, what, anew=True)  # the copy here is damaged
+                fetch(file, what, replace=True)  # the copy here is damaged
         return dataset
 
     @property

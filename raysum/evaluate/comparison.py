@@ -16,7 +16,7 @@ from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.metrics.statistics import difference_of
 from raysum.runs.folder import Run
 from raysum.runtime.remote import is_url, shown
-from raysum.runtime.run_sync import pulled
+from raysum.runtime.run_sync import sync_down
 from raysum.runtime.storage import read_json
 from raysum.systems import extractive_names, paper_baseline_names
 
@@ -115,7 +115,7 @@ def compare(*evaluations: str | os.PathLike[str], metrics: Sequence[str] | None 
     if wrong:
         near = did_you_mean(wrong[0], _COMPARED)
         raise UserError(f"no metric {wrong[0]!r} to compare; {near}there are {', '.join(_COMPARED)}")
-    found = _open([pulled(one) if is_url(one) else Path(one).expanduser() for one in evaluations])
+    found = _open([sync_down(one) if is_url(one) else Path(one).expanduser() for one in evaluations])
     for other in found[1:]:
         _check_alike(found[0], other)
     systems = _systems(found)

@@ -22,7 +22,7 @@ from raysum.prepare.config import PrepareConfig
 from raysum.prepare.encoded import IDS
 from raysum.prepare.pipeline import Paragraph, paragraphs_of
 from raysum.prepare.repeated import boilerplate, mark
-from raysum.prepare.resume import begin, goes_on, is_begun, job_of
+from raysum.prepare.resume import begin, can_resume, is_begun, job_of
 from raysum.prepare.shards import size_of, write_shards
 from raysum.prepare.upload import is_made, making, publish
 from raysum.runs.folder import Run
@@ -106,7 +106,7 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     place, job = making(path), job_of(found, config, __version__, " ".join(_given(given, ranker)) or "trained")
     with leased(path):
         if not is_made(place, job):
-            with new_folder(place, partial(goes_on, job=job)) as folder:
+            with new_folder(place, partial(can_resume, job=job)) as folder:
                 writer = _writer(folder, found, config, given, ranker)
                 begin(folder, job)
                 with optional_session(config.address, config.address is not None or not is_small) as on_ray:

@@ -57,7 +57,7 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
-def goes_on(folder: Path, job: Mapping[str, Any]) -> bool:
+def can_resume(folder: Path, job: Mapping[str, Any]) -> bool:
     """Whether an earlier start left in ``folder`` a part of this ``job``; what there is, is said."""
     if not (folder / _JOB).is_file():
         return False

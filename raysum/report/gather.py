@@ -15,7 +15,7 @@ from raysum.decode.summary import Sentence
 from raysum.errors import UserError
 from raysum.runs.folder import Run
 from raysum.runtime.progress import say
-from raysum.runtime.run_sync import pulled
+from raysum.runtime.run_sync import sync_down
 from raysum.runtime.storage import read_json, read_lines
 from raysum.systems import count_parameters
 from raysum.tune.record import Figures, Number, Searched, is_finite, read_search
@@ -146,7 +146,7 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Gathered:
     searches: dict[Path, Searched] = {}
     evaluations: dict[Path, Evaluated] = {}
     for given in paths:
-        path = pulled(given)
+        path = sync_down(given)
         if (path / "search.yaml").is_file():
             searches[path] = read_search(path)
             if found := _best_run(path):

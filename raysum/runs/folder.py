@@ -22,7 +22,7 @@ from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, is_whol
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.rendering import Shown
-from raysum.runtime.run_sync import bring, pulled
+from raysum.runtime.run_sync import bring, sync_down
 from raysum.runtime.storage import keep_lines, read_json, read_lines, save_tensors, write_json, write_text
 from raysum.systems import extractive_names, paper_baseline_names
 
@@ -90,7 +90,7 @@ class Run:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
         """An existing run. Raises UserError where ``path`` is not one, or its config does not read."""
-        run = cls(pulled(path))
+        run = cls(sync_down(path))
         if not run.path.exists():
             evaluated = [*extractive_names(), *paper_baseline_names()]
             near = _OF_SYSTEM if str(path) in evaluated else did_you_mean(str(path), extractive_names())
@@ -106,7 +106,7 @@ class Run:
     @classmethod
     def resolve(cls, path: str | os.PathLike[str]) -> "Run":
         """The run at ``path``, or the best of the search there. Raises UserError as ``open``, or if none is there."""
-        folder = pulled(path)
+        folder = sync_down(path)
         if (folder / "search.yaml").is_file():
             best = folder / "best.json"
             if not best.is_file():

@@ -1,8 +1,8 @@
-"""What runs in place of Python for a worker of Ray: it asks the fork server for a process, or becomes Python.
+"""The client of the fork server: it runs in place of a Ray worker's Python, and falls back to that Python.
 
     python -IS forkclient.py ADDRESS PYTHON SCRIPT ARGUMENT...
 
-Only the standard library, for it starts without site packages.
+It starts without site packages, so it uses only the standard library.
 """
 
 import json
@@ -11,16 +11,16 @@ import signal
 import socket
 import sys
 
-_PATIENCE = 60  # seconds
+_TIMEOUT = 60  # seconds
 
 
 def ask(address: str, python: str, argv: list[str]) -> bool:
-    """Whether the server has made the process. It gets our streams, environment and folder."""
+    """Ask the server for a process with this one's streams, environment and folder; return whether it was started."""
     blocked = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
     request = {"argv": argv, "python": python, "env": dict(os.environ), "cwd": os.getcwd(), "blocked": blocked}
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_PATIENCE)
+            connection.settimeout(_TIMEOUT)
             connection.connect(address)
             socket.send_fds(connection, [b" "], [0, 1, 2])
             connection.sendall(json.dumps(request).encode())
@@ -31,9 +31,9 @@ def ask(address: str, python: str, argv: list[str]) -> bool:
 
 
 def end_with(parent: int) -> None:
-    """This process, also as what it becomes, ends with the ``parent`` that started it.
+    """Make this process end with its ``parent``, also after it executes another program.
 
-    A worker of Ray that starts while its session is killed would look for that for a minute.
+    A Ray worker that starts while its session is killed would otherwise search for the session for a minute.
     """
     import ctypes
 

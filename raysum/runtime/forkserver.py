@@ -1,9 +1,11 @@
-"""Ray's workers by fork: one process imports what they need, once, and each of them is a copy of it.
+"""Start Ray's workers by fork: a server process imports their modules once, and each worker is a copy of it.
 
-A start of Ray Train or Tune makes a dozen processes, which would each import Ray, pandas, torch and DeepSpeed for
-seconds. While a session of our own starts, Ray is told another Python (``forked_python``): a shell script that runs
-``forkclient.py`` for workers of Ray, which asks the server for a copy of itself, and Python for everything else. What
-is not as expected - no server, threads in it, another job - ends in the start of a Python as ever.
+Ray Train and Tune start a dozen processes, which would each import Ray, pandas, torch and DeepSpeed for seconds.
+Mechanism: while a private session starts, ``sys.executable`` is a shell script. For Ray's workers the script runs
+``forkclient.py``, which sends the worker's arguments, environment and streams to the server; the server forks, and the
+copy runs Ray's worker script. For everything else the script runs Python.
+Assumptions: Linux, no GPU (CUDA does not survive a fork), no threads in the server, and one job per server.
+Fallback: if an assumption fails, the server declines or ends, and the client starts Python as Ray would.
 """
 
 import atexit
@@ -30,7 +32,7 @@ from raysum.runtime.compat import no_ids_drawn, search_path
 from raysum.runtime.forkclient import end_with
 from raysum.runtime.private_folder import PrivateFolder
 
-# What workers load, first without Ray and then of it.
+# Modules that workers load: first those that do not import Ray, then the others.
 _ANY = ("uvloop", "requests", "jsonschema", "pandas", "pyarrow.dataset", "pyarrow.parquet", "fsspec", "pydantic")
 _TRAINING = ("torch.distributed", "torch._dynamo", "deepspeed", "raysum.train.worker")
 _DECODING = ("safetensors.torch", "raysum.decode.summarizer", "raysum.evaluate.scorers", "syntok.segmenter")
@@ -45,22 +47,22 @@ PURPOSES = {
     "search": ((*_ANY, *_TRAINING, *_DECODING), (*_RAY_TRAINING, *_RAY_DECODING, "raysum.tune.training")),
 }
 
-_OFF = "RAYSUM_FORKS"  # set to 0 in the environment: workers are started as Ray does
-_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and of either under Windows
+_OFF = "RAYSUM_FORKS"  # environment variable; 0: Ray starts its workers itself
+_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, either under Windows
 _CLIENT = Path(__file__).with_name("forkclient.py")
-_WORKER = "/default_worker.py"  # Ray's script
-_IDENTITY = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # what Ray's library reads when it is loaded
-# Not by `-m`, which looks for packages in the current folder first.
+_WORKER = "/default_worker.py"  # end of the path of Ray's worker script
+_IDENTITY = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # Ray's library reads these when it is imported
+# `-m` would search the current folder first.
 _PROGRAM = "import sys; sys.path[:] = filter(None, sys.path); from raysum.runtime.forkserver import run; run()"
-_NAME = 120  # characters that a process may call itself; its command has as many
-# So that importing starts no threads: a fork copies none.
+_NAME = 120  # characters reserved in the command line, into which Ray writes the title of a worker
+# Keep imports from starting threads, which a fork does not copy.
 _QUIET = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 _server: "Server | None" = None
 
 
 class Server:
-    """The server's process, and the script that stands for Python, in a folder of their own."""
+    """The server's process and the script that replaces Python, in a private folder."""
 
     def __init__(self, modules: tuple[str, ...], ray_modules: tuple[str, ...]):
         self.folder = PrivateFolder(tempfile.gettempdir())
@@ -78,7 +80,7 @@ class Server:
             path = {"PYTHONPATH": os.pathsep.join(search_path())}
             self.process = subprocess.Popen(
                 [*command, ",".join(modules), ",".join(ray_modules), "-" * _NAME],
-                stdin=subprocess.PIPE,  # the server ends where that does, and so with us
+                stdin=subprocess.PIPE,  # the server ends when stdin closes, and so with this process
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, **_QUIET, **path, "DS_ACCELERATOR": "cpu"},
@@ -87,17 +89,17 @@ class Server:
             )
 
     def close(self) -> None:
-        """End the server, and what Ray has left of its copies."""
+        """End the server and remove its folder."""
         self.process.kill()
         self.process.communicate()
         self.folder.remove()
 
 
 def start(purpose: str) -> None:
-    """Let the server import what workers of ``purpose`` load, if it does not yet; not beside GPUs, for CUDA's sake."""
+    """Start the server with the modules of ``purpose``, unless it runs, or the machine has a GPU."""
     global _server
-    wanted = os.environ.get(_OFF, "1") != "0" and sys.platform == "linux" and not any(map(os.path.exists, _GPUS))
-    if wanted and _server is None:
+    is_usable = os.environ.get(_OFF, "1") != "0" and sys.platform == "linux" and not any(map(os.path.exists, _GPUS))
+    if is_usable and _server is None:
         _server = Server(*PURPOSES[purpose])
         atexit.register(stop)
 
@@ -111,29 +113,29 @@ def stop() -> None:
 
 @contextmanager
 def forked_python() -> Iterator[None]:
-    """Ray, started in the block, starts its workers by the server, if there is one."""
-    if _server is None or not os.access(_server.python, os.X_OK):  # where temporary files cannot be run
+    """Make a Ray that starts in the block start its workers by the server, if it runs."""
+    if _server is None or not os.access(_server.python, os.X_OK):  # temporary files may not be executable
         yield
         return
-    import multiprocessing.spawn  # noqa: F401 - remembers which Python there is
+    import multiprocessing.spawn  # noqa: F401 - it stores the real sys.executable
 
     with mock.patch.object(sys, "executable", _server.python):
         yield
 
 
 def run() -> None:
-    """The server as a process of its own: what :class:`Server` starts."""
+    """Run the server; :class:`Server` starts this as a process."""
     listener, before_ray, with_ray, *_ = sys.argv[1:]
     main(socket.socket(fileno=int(listener)), before_ray.split(","), with_ray.split(","))
 
 
 def main(listener: socket.socket, modules: list[str], ray_modules: list[str]) -> None:
-    """The server: import ``modules``, then become a worker at each request, in a copy, until stdin is at its end.
+    """Import ``modules``, then fork a worker for each request until stdin closes.
 
-    Ray and ``ray_modules`` are imported at the first request, as its worker would: Ray's library reads then, once, of
-    which job it is part. Requests of other jobs are declined: they get no answer.
+    Ray and ``ray_modules`` are imported at the first request, with its environment: Ray reads its job's identity once,
+    when it is imported. Requests of other jobs get no answer, so their clients start Python.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the copies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     _load(modules)
     served: list[str | None] | None = None
     server = os.getpid()
@@ -150,16 +152,16 @@ def main(listener: socket.socket, modules: list[str], ray_modules: list[str]) ->
                     break
             if request and identity == served and os.fork() == 0:
                 end_with(server)
-                with suppress(OSError):  # the client has given up
+                with suppress(OSError):  # the client timed out
                     connection.send(b"1")
                 connection.close()
                 listener.close()
                 _become(request, streams)
             for stream in streams:
                 os.close(stream)
-    else:  # the driver has ended, perhaps without a word
+    else:  # the driver has ended or was killed
         shutil.rmtree(os.path.dirname(listener.getsockname()), ignore_errors=True)
-    os._exit(0)  # at once: to take apart what is loaded takes seconds
+    os._exit(0)  # without clean-up of modules, which takes seconds
 
 
 def _load(modules: list[str]) -> None:
@@ -168,11 +170,11 @@ def _load(modules: list[str]) -> None:
         with suppress(ImportError):
             importlib.import_module(name)
     gc.enable()
-    gc.freeze()  # not to be looked at, and so copied, by each copy
+    gc.freeze()  # the collector would touch, and so copy, the memory of these objects in each fork
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """A request of the client and its streams; None where it broke off."""
+    """Return a client's request and its streams; None if the connection broke."""
     connection.settimeout(10)
     streams: list[int] = []
     with suppress(OSError, ValueError):
@@ -182,7 +184,7 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int
 
 
 def _may_be_copied() -> bool:
-    """Whether this process has no other threads, and copies of it draw different ids."""
+    """Return whether this process has no other threads and its forks generate different Ray ids."""
     return len(os.listdir("/proc/self/task")) == 1 and _drawn_by_copy() != _drawn_by_copy()
 
 
@@ -204,11 +206,11 @@ def _replace_environment(values: dict[str, str]) -> None:
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Turn this copy into the process that ``request`` describes.
+    """Turn this fork into the process that ``request`` describes.
 
-    Ray's script that sets up a worker becomes a shell that becomes the worker; one in our Python is run here instead.
+    Ray's set-up script executes a shell, which executes the worker's script in Python; this runs that script directly.
     """
-    os.setsid()  # Ray ends a worker with its group of processes
+    os.setsid()  # Ray kills the process group of a worker
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
@@ -217,7 +219,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> NoReturn:
     os.chdir(request["cwd"])
     signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # as Ray's workers have
+        Path("/proc/self/oom_score_adj").write_text("1000")  # the value of Ray's workers
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     execvp = os.execvp

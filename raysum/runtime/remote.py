@@ -1,8 +1,7 @@
-"""Paths on a store, such as s3://, gs://, hf:// and hdfs://: where each is kept on this machine, and what is asked of
-the store, by fsspec. Credentials come from the environment, as the library of each protocol reads them.
+"""Paths on stores (s3://, gs://, hf://, hdfs://), by fsspec, and their mirrors in the local cache.
 
-What is kept of a URL is a folder or file of the cache (``RAYSUM_CACHE``, by default ~/.cache/raysum) whose path tells
-the URL: whoever has one has the other.
+Credentials come from the environment, as the library of each protocol reads them. The mirror of a URL is a file or
+folder of the cache (``RAYSUM_CACHE``, by default ~/.cache/raysum); URL and path can be converted into each other.
 """
 
 import errno
@@ -24,18 +23,18 @@ from raysum.runtime.extras import needs
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_URL = re.compile(r"(?s)([a-z][a-z0-9+.-]+):/{1,2}(.*)")  # with one slash, too: pathlib joins two
+_URL = re.compile(r"(?s)([a-z][a-z0-9+.-]+):/{1,2}(.*)")  # also with one slash, since pathlib merges slashes
 _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": "huggingface_hub"}
-_FETCHED_FIRST = ("http", "https", "ftp")  # whose folders have no listing, and whose files may change unseen
-_TRIES = 2  # of s3fs, and in each of botocore: a server that says nothing is left after a minute, not after seven
-_PATIENCE: dict[str, Any] = dict.fromkeys(("s3", "s3a"), {"config_kwargs": {"retries": {"total_max_attempts": _TRIES}}})
+_FETCHED_FIRST = ("http", "https", "ftp")  # they have no folder listings, and changes of files cannot be detected
+_TRIES = 2  # of s3fs, each with that many of botocore: a silent server costs one minute instead of seven
+_OPTIONS: dict[str, Any] = dict.fromkeys(("s3", "s3a"), {"config_kwargs": {"retries": {"total_max_attempts": _TRIES}}})
 _WITH_BUCKETS = ("s3:", "s3a:", "gs:", "gcs:")
-_HADOOP = re.compile("libhdfs|libjvm|[Hh]adoop")  # what pyarrow says, where these are not there, in an OSError
-_ROOT = "@"  # in the cache: that a path begins at the root of a store without hosts
-_VERSION = ".version-"  # a folder of the cache that is one state of the URL above it
-_TOLD_BY = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "modified", "created", "LastModified")
-_AT_ONCE = 8  # uploads
-_LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # what a store does not say
+_HADOOP = re.compile("libhdfs|libjvm|[Hh]adoop")  # in the OSError of pyarrow if Hadoop is missing
+_ROOT = "@"  # first folder in the cache of a URL without a host, such as hdfs:///data
+_VERSION = ".version-"  # prefix of a cache folder that holds one version of the URL above it
+_VERSION_KEYS = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "modified", "created", "LastModified")
+_AT_ONCE = 8  # parallel uploads
+_LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # errors of the local disk
 _SECRET = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE)
 
 
@@ -44,7 +43,7 @@ def cache_folder() -> Path:
 
 
 def check_cache() -> None:
-    """Raises UserError where the cache cannot be written."""
+    """Raises UserError if the cache cannot be written."""
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)
         if not os.access(cache_folder(), os.W_OK | os.X_OK):
@@ -58,7 +57,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def local(path: str | os.PathLike[str]) -> Path:
-    """``path``, absolute; of a URL the place in the cache where it is kept. Raises UserError where it cannot be."""
+    """Return the absolute local path: of a URL, that of its mirror in the cache. Raises UserError if there is none."""
     if not (found := _URL.fullmatch(os.fspath(path))):
         return Path(path).expanduser().absolute()
     check_no_password(os.fspath(path))
@@ -67,7 +66,7 @@ def local(path: str | os.PathLike[str]) -> Path:
         return Path(f"/{rest.lstrip('/')}")
     parts = [_ROOT] * rest.startswith("/") + [part for part in rest.split("/") if part]
     if ".." in parts or not parts:
-        raise UserError(f"{protocol}://... is no place on a store; name it as {protocol}://BUCKET/FOLDER")
+        raise UserError(f"{protocol}://... is no path on a store; write {protocol}://BUCKET/FOLDER")
     check_cache()
     return kept() / protocol / Path(*parts)
 
@@ -77,7 +76,7 @@ def kept() -> Path:
 
 
 def address(path: Path) -> str:
-    """What means the same on any machine as ``path`` here: the URL of what is kept, in the state that is kept."""
+    """Return the path, or the URL and version of a mirror: a name that is valid on all machines."""
     if not path.is_relative_to(kept()):
         return str(path)
     protocol, *parts = path.relative_to(kept()).parts
@@ -85,19 +84,19 @@ def address(path: Path) -> str:
 
 
 def url_of(path: Path) -> str | None:
-    """The URL that is kept at ``path``; None of what is no copy of anything."""
+    """Return the URL that ``path`` mirrors, or None for other paths."""
     if not path.is_relative_to(kept()):
         return None
     return "/".join(part for part in address(path).split("/") if not part.startswith(_VERSION))
 
 
 def shown(path: Path) -> str:
-    """``path`` as the user named it."""
+    """Return ``path`` as the user wrote it."""
     return url_of(path) or str(path)
 
 
 def as_named(text: str) -> str:
-    """``text`` with URLs in place of the paths of what is kept of them."""
+    """Replace paths of mirrors in ``text`` by their URLs."""
 
     def named(found: re.Match[str]) -> str:
         return str(url_of(Path(found[0])))
@@ -106,7 +105,7 @@ def as_named(text: str) -> str:
 
 
 def version(folder: Path, content: bytes | None = None) -> Path:
-    """Where one state of what ``folder`` keeps is, which ``content`` tells from others; or a state to come."""
+    """Return the folder of the version of ``folder`` that ``content`` identifies; by default of a new version."""
     return folder / f"{_VERSION}{hashlib.sha256(content).hexdigest()[:16] if content else 'new'}"
 
 
@@ -115,34 +114,33 @@ def is_version(path: Path) -> bool:
 
 
 def store(url: str) -> "tuple[AbstractFileSystem, str]":
-    """The file system of ``url``, and the path in it. Raises UserError where the library for it is not installed."""
+    """Return the file system of ``url`` and the path in it. Raises UserError if its library is not installed."""
     import fsspec
 
     check_no_password(url)
     protocol = url.partition(":")[0]
     if protocol in _FETCHED_FIRST:
-        raise UserError(f"{protocol}:// is no store; fetch the file (curl -LO URL) and name that")
+        raise UserError(f"{protocol}:// is not supported; download the file (curl -LO URL) and pass its path")
     if protocol in _LIBRARIES:
         needs(_LIBRARIES[protocol], f"{protocol}://")
-        logging.getLogger(_LIBRARIES[protocol]).setLevel(logging.CRITICAL)  # of a failure we tell ourselves
+        logging.getLogger(_LIBRARIES[protocol]).setLevel(logging.CRITICAL)  # we report failures ourselves
     if protocol not in fsspec.available_protocols():
-        raise UserError(f"{protocol}:// is no protocol known here; s3://, gs://, hf:// and hdfs:// are")
-    with asked(url):
+        raise UserError(f"{protocol}:// is an unknown protocol; use s3://, gs://, hf:// or hdfs://")
+    with store_errors(url):
         try:
-            files, path = fsspec.url_to_fs(url, **_PATIENCE.get(protocol, {}))
+            files, path = fsspec.url_to_fs(url, **_OPTIONS.get(protocol, {}))
         except (ImportError, OSError) as error:
             if isinstance(error, ImportError) or _HADOOP.search(str(error)):
                 raise UserError(f"{protocol}:// needs a library that is not found: {_public(error)}") from None
             raise
-    if protocol in _PATIENCE:
+    if protocol in _OPTIONS:
         files.retries = _TRIES
     return files, path
 
 
 @contextmanager
-def asked(url: str) -> Iterator[None]:
-    """The block asks the store of ``url``. Raises UserError for what the store, or the way to it, refuses; of what is
-    not there FileNotFoundError."""
+def store_errors(url: str) -> Iterator[None]:
+    """Convert errors of a store in the block to UserError, except FileNotFoundError and FileExistsError."""
     try:
         yield
     except (UserError, FileNotFoundError, FileExistsError):
@@ -152,15 +150,17 @@ def asked(url: str) -> Iterator[None]:
             raise UserError(
                 f"cannot keep {url} in {cache_folder()} ({error.strerror}); set RAYSUM_CACHE elsewhere"
             ) from None
-        told = f"({type(error).__name__}: {_public(error)})"
+        reason = f"({type(error).__name__}: {_public(error)})"
         if isinstance(error, PermissionError) or "redential" in type(error).__name__:
-            raise UserError(f"{url} is denied {told}; check the credentials in the environment and rights") from None
-        raise UserError(f"{url} cannot be reached {told}; check the address, the network and the credentials") from None
+            raise UserError(f"{url} is denied {reason}; check the credentials in the environment and rights") from None
+        raise UserError(
+            f"{url} cannot be reached {reason}; check the address, the network and the credentials"
+        ) from None
 
 
 def _public(error: Exception) -> str:
-    """The first line of what an error says, without what is secret in the environment or a URL."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason is told")
+    """Return the first line of an error's message without secrets of the environment or of URLs."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
     for name, value in os.environ.items():
         if len(value) > 3 and _SECRET.search(name):
             text = text.replace(value, "***")
@@ -168,21 +168,23 @@ def _public(error: Exception) -> str:
 
 
 def listed(url: str) -> dict[str, tuple[int, str]]:
-    """Size in bytes, and what changes with the content, of each file in the folder ``url``, by its path inside; of a
-    file by an empty one."""
+    """Return (size in bytes, version) of each file in the folder ``url`` by its relative path, "" if ``url`` is a file.
+
+    The version is a text that changes with the content.
+    """
     found, root = {}, store(url)[1].rstrip("/")
-    for name, told in _find(url).items():
+    for name, info in _find(url).items():
         inside = name.strip("/").removeprefix(root.strip("/")).strip("/")
-        if told.get("type") == "file" and not name.endswith("/") and ".." not in inside.split("/"):
-            size = int(told.get("size") or 0)
-            found[inside] = size, f"{size} {next((told[key] for key in _TOLD_BY if told.get(key)), '')}"
+        if info.get("type") == "file" and not name.endswith("/") and ".." not in inside.split("/"):
+            size = int(info.get("size") or 0)
+            found[inside] = size, f"{size} {next((info[key] for key in _VERSION_KEYS if info.get(key)), '')}"
     return found
 
 
 def _find(url: str) -> dict[str, Any]:
     files, root = store(url)
     files.invalidate_cache()
-    with asked(url):
+    with store_errors(url):
         try:
             return files.find(root, detail=True)
         except FileNotFoundError:
@@ -190,9 +192,9 @@ def _find(url: str) -> dict[str, Any]:
 
 
 def read(url: str) -> bytes | None:
-    """The content of a small file; None where there is none."""
+    """Return the content of a small file, or None if it does not exist."""
     files, name = store(url)
-    with asked(url):
+    with store_errors(url):
         try:
             return files.cat_file(name)
         except FileNotFoundError:
@@ -200,10 +202,10 @@ def read(url: str) -> bytes | None:
 
 
 def check_bucket(url: str) -> None:
-    """Raises UserError where it is known that there is no such bucket."""
+    """Raises UserError if the store says that the bucket does not exist."""
     protocol, _, bucket, *_ = url.replace("//", "/").replace("/", "//", 1).split("/")  # pathlib writes s3:/bucket
     root, there = f"{protocol}//{bucket}", True
-    with suppress(UserError):  # it may not be asked for
+    with suppress(UserError):  # listing it may be forbidden
         there = protocol not in _WITH_BUCKETS or exists(root)
     if not there:
         raise UserError(f"there is no bucket {root}, or not for these credentials; check its name")
@@ -211,22 +213,21 @@ def check_bucket(url: str) -> None:
 
 def exists(url: str) -> bool:
     files, name = store(url)
-    with asked(url):
+    with store_errors(url):
         files.invalidate_cache()
         return files.exists(name)
 
 
-def fetch(path: Path, told: Mapping[str, Any] | None = None, url: str | None = None, anew: bool = False) -> Path:
-    """``path``, fetched from the store if it is a file that is kept of one (or of ``url``) and is not here yet; or
-    ``anew``.
+def fetch(path: Path, expected: Mapping[str, Any] | None = None, url: str | None = None, replace: bool = False) -> Path:
+    """Return ``path`` after downloading it, if it mirrors a URL (or ``url``) and is missing or ``replace`` is set.
 
-    It has its name once it is whole, by the checksums that are ``told``; of processes that want it at once one fetches
-    it. Raises UserError where the store does not give it whole.
+    The file appears under its name only when it matches the ``expected`` checksums. Of several processes that need it,
+    one downloads it. Raises UserError if the download fails.
     """
     url = url or url_of(path)
-    if url is None or (path.is_file() and not anew):
+    if url is None or (path.is_file() and not replace):
         return path
-    if ".." in path.parts:  # a store may hold any names
+    if ".." in path.parts:  # names on a store are arbitrary
         raise UserError(f"{url} leads out of its folder; it is not fetched")
     files, name = store(url)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -234,13 +235,13 @@ def fetch(path: Path, told: Mapping[str, Any] | None = None, url: str | None = N
     with partial.open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            if anew or not path.is_file():
-                with asked(url):
+            if replace or not path.is_file():
+                with store_errors(url):
                     files.get_file(name, str(partial))
-                check_file(partial, told or {})
+                check_file(partial, expected or {})
                 partial.replace(path)
         except FileNotFoundError:
-            raise UserError(f"{url} is missing on the store; put back a copy, or make it again") from None
+            raise UserError(f"{url} is missing on the store; put back a copy, or create it again") from None
         except UserError as damage:
             raise UserError(str(damage).replace(str(partial), url)) from None
         finally:
@@ -249,16 +250,16 @@ def fetch(path: Path, told: Mapping[str, Any] | None = None, url: str | None = N
 
 
 def upload(folder: Path, names: Sequence[str]) -> None:
-    """Put files of ``folder``, which is kept of a URL, on the store. Raises UserError where that cannot be."""
+    """Upload files of the mirror ``folder``. Raises UserError if the store refuses them."""
     url = url_of(folder)
-    assert url, f"{folder} is kept of a URL"
+    assert url, f"{folder} mirrors no URL"
     files, root = store(url)
     try:
-        with asked(url), ThreadPoolExecutor(_AT_ONCE if files.async_impl else 1) as pool:
-            put = [pool.submit(files.put_file, str(folder / name), f"{root}/{name}") for name in names]
+        with store_errors(url), ThreadPoolExecutor(_AT_ONCE if files.async_impl else 1) as pool:
+            uploads = [pool.submit(files.put_file, str(folder / name), f"{root}/{name}") for name in names]
             try:
-                for one in put:
-                    one.result()
+                for each in uploads:
+                    each.result()
             finally:
                 pool.shutdown(cancel_futures=True)
     except FileNotFoundError as error:
@@ -266,10 +267,10 @@ def upload(folder: Path, names: Sequence[str]) -> None:
 
 
 def remove(url: str, names: Sequence[str]) -> None:
-    """Take files out of the folder ``url``, as far as they are there."""
+    """Delete files of the folder ``url`` that exist."""
     files, root = store(url)
     for name in names:
-        with asked(url):
+        with store_errors(url):
             try:
                 files.rm_file(f"{root}/{name}")
             except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""A run on a store, as it is kept on this machine: brought up to date when it is opened, uploaded when it has changed.
+"""Synchronise the local mirror of a run with its store: download when a command opens it, upload changes.
 
-What is large (weights, the state of the engine) is fetched when it is asked for. A checkpoint counts on the store as it
-does here: its checksums are put there last, and taken away first.
+Large files (weights, engine state) are downloaded on demand. A checkpoint on the store is valid if its checksums are
+there, so they are uploaded last and deleted first.
 """
 
 import fcntl
@@ -34,18 +34,22 @@ from raysum.runtime.remote import (
 from raysum.runtime.remote_lock import check_lease, leased
 from raysum.runtime.storage import read_json, write_json
 
-_MARKS = ("config.yaml", "search.yaml", "table.json")  # of a run, a search, an evaluation; uploaded first
-_STATE = "state.json"  # of a checkpoint
-_STEP = re.compile(r"(?:^|.*/)(step-\d+)(?=/)")  # how names of its files begin
-_OWN = re.compile(r"(^|/)(\.|damaged-)|(^|/)(ray|tune)/")  # never uploaded: unfinished, damaged, Ray's
-_missed = dict[Path, int]()  # how often in a row a folder was not uploaded
-_LATER = re.compile(r"(^|/)(tensorboard|labels)/")  # not fetched with the rest
+_MARKS = (
+    "config.yaml",
+    "search.yaml",
+    "table.json",
+)  # of a run, a search and an evaluation; uploaded first
+_STATE = "state.json"  # in a checkpoint
+_STEP = re.compile(r"(?:^|.*/)(step-\d+)(?=/)")  # prefix of the files of a checkpoint
+_OWN = re.compile(r"(^|/)(\.|damaged-)|(^|/)(ray|tune)/")  # never uploaded: unfinished or damaged files, and Ray's
+_missed = dict[Path, int]()  # number of consecutive failed uploads by folder
+_LATER = re.compile(r"(^|/)(tensorboard|labels)/")  # downloaded on demand
 
 
-def pulled(path: str | os.PathLike[str]) -> Path:
-    """``path`` on this machine; what is kept of a URL is brought up to date, unless it is being written here.
+def sync_down(path: str | os.PathLike[str]) -> Path:
+    """Return the local path. The mirror of a URL is updated first, unless a command on this machine writes it.
 
-    Raises UserError where the store does not answer.
+    Raises UserError if the store does not answer.
     """
     folder = local(path)
     if url_of(folder) and not _is_written(folder):
@@ -62,11 +66,11 @@ def refresh(folder: Path) -> None:
 
 
 @contextmanager
-def written(folder: Path) -> Iterator[None]:
-    """The block writes the run or search at ``folder``: alone, going on from what is on the store it is kept of, if it
-    is of one, and has all of it at the end.
+def sync_up(folder: Path) -> Iterator[None]:
+    """Make the block the only writer of the run or search at ``folder``.
 
-    Raises UserError where something else is there, another writes there, or the store does not take it.
+    A mirror is updated from its store before the block and uploaded after it. Raises UserError if the store holds
+    something else, if another process writes there, or if the upload fails.
     """
     with leased(folder):
         refresh(folder)
@@ -80,37 +84,37 @@ def written(folder: Path) -> Iterator[None]:
                 push(folder, pruned=True)
             except UserError as error:
                 raise UserError(
-                    f"{error}. All is safe in the cache, {cache_folder()}; the same command again uploads it"
+                    f"{error}. All files are in the cache, {cache_folder()}; run the same command again to upload them"
                 ) from None
 
 
 @contextmanager
 def added_to(folder: Path) -> Iterator[None]:
-    """The block may write results into the run at ``folder``; the store that it is kept of, if any, has them then."""
+    """Upload what the block adds to the run at ``folder``, if it mirrors a store."""
     yield
-    if url_of(folder) and not _is_written(folder):  # whoever does uploads these, too
+    if url_of(folder) and not _is_written(folder):  # that command uploads these files, too
         push(folder)
 
 
 def push_so_far(folder: Path) -> None:
-    """``push`` of a run that is being trained, which goes on where the store cannot be reached: all is made up for."""
+    """Upload a run during its training. A failed upload is retried with the next one, and training continues."""
     missed = _missed.get(folder, 0)
     try:
         push(folder, pruned=True)
     except UserError as error:
         _missed[folder] = missed + 1
         if not missed:
-            say(f"Not uploaded yet: {error}. Training goes on, and will upload later")
+            say(f"Not uploaded yet: {error}. Training continues; the next upload retries")
         return
     if _missed.pop(folder, 0):
-        say(f"Uploaded, after {missed} times that it could not be")
+        say(f"Uploaded after {missed} failed attempts")
 
 
 def push(folder: Path, pruned: bool = False) -> None:
-    """Upload what has changed at ``folder``, if it is kept of a store, since both were the same; if ``pruned``, remove
-    there what of checkpoints is gone here.
+    """Upload the files of the mirror ``folder`` that changed since the last synchronisation.
 
-    Raises UserError where the store does not take it, or another writes there by now.
+    With ``pruned`` also delete checkpoints on the store that were deleted here. Raises UserError if the store refuses
+    the upload, or if another process has taken the lock.
     """
     if (url := url_of(folder)) is None:
         return
@@ -124,7 +128,7 @@ def _push(folder: Path, url: str, pruned: bool) -> None:
     found = {str(path.relative_to(folder)): _state(path) for path in folder.rglob("*") if path.is_file()}
     found = {name: state for name, state in found.items() if not _OWN.search(name)}
     changed = {name for name, state in found.items() if here.get(name) != state and (name in here or name not in there)}
-    steps = {_step(name) for name in changed if Path(name).name == SEAL} - {""}  # made, or made anew
+    steps = {_step(name) for name in changed if Path(name).name == SEAL} - {""}  # new checkpoints
     changed |= {name for name in found if _step(name) in steps}
     gone = {name for name in there if pruned and _step(name) and not (folder / name).parent.is_dir()}
     seals = {name for name in changed if Path(name).name == SEAL}
@@ -140,24 +144,24 @@ def _push(folder: Path, url: str, pruned: bool) -> None:
 
 
 def bring(folder: Path, *parts: str) -> None:
-    """Fetch the ``parts``, files or folders, of a checkpoint that are not here yet, if it is kept of a store."""
+    """Download the missing ``parts`` (files or folders) of a checkpoint, if it mirrors a store."""
     if url := url_of(folder):
         is_sealed = (folder / SEAL).is_file()
-        files = read_json(folder / SEAL)["files"] if is_sealed else dict.fromkeys(listed(url))  # as of former versions
-        for name, told in files.items():
+        files = read_json(folder / SEAL)["files"] if is_sealed else dict.fromkeys(listed(url))  # former versions
+        for name, expected in files.items():
             if any(name == part or name.startswith(f"{part}/") for part in parts):
-                fetch(folder / name, told)
+                fetch(folder / name, expected)
 
 
 def _pull(folder: Path) -> None:
     url = str(url_of(folder))
     before, here = _record(folder)
-    marked = any(exists(f"{url}/{mark}") for mark in _MARKS)  # other folders may hold very much
+    marked = any(exists(f"{url}/{mark}") for mark in _MARKS)  # do not list arbitrary folders
     there = {name: state for name, (_, state) in listed(url).items() if not _OWN.search(name)} if marked else {}
     if not there:
         check_bucket(url)
     if there == before:
-        return  # and what is here may be newer
+        return  # local files may be newer
     if not there:
         _clear(folder)
     whole = {_step(name) for name in there if Path(name).name == SEAL} | {""}
@@ -175,14 +179,14 @@ def _pull(folder: Path) -> None:
         is_new = there[name] != before.get(name)
         if path.name in (_STATE, SEAL) if step else not _LATER.search(name):
             if is_new or not path.is_file():
-                here[name] = _state(fetch(path, anew=True))
+                here[name] = _state(fetch(path, replace=True))
         elif is_new:
             path.unlink(missing_ok=True)
     _remember(folder, there, here)
 
 
 def _is_former(url: str) -> bool:
-    """Whether that state of a checkpoint tells of no checksums, as those of former versions do."""
+    """Return whether a checkpoint is of a former version, without checksums."""
     try:
         return "sealed" not in json.loads(read(url) or b"0")
     except (ValueError, TypeError):
@@ -190,7 +194,7 @@ def _is_former(url: str) -> bool:
 
 
 def _clear(folder: Path) -> None:
-    """Remove all but a lock, of what is not on the store any more."""
+    """Delete everything but a lock: the run is no longer on the store."""
     for item in folder.iterdir() if folder.is_dir() else ():
         if item.is_dir():
             shutil.rmtree(item)
@@ -201,7 +205,7 @@ def _clear(folder: Path) -> None:
 
 
 def _step(name: str) -> str:
-    """The folder of the checkpoint that a file of that name is of; of others an empty one."""
+    """Return the folder of the checkpoint that contains the file ``name``, or ""."""
     found = _STEP.match(name)
     return found[0] if found else ""
 
@@ -212,14 +216,14 @@ def _state(path: Path) -> list[int]:
 
 
 def _is_written(folder: Path) -> bool:
-    """Whether a command on this machine writes ``folder``, a part of it, or what it is a part of."""
+    """Return whether a command on this machine writes ``folder``, a subfolder or a parent."""
     around = (place for place in (folder, *folder.parents) if place.is_relative_to(kept()))
     return any(map(is_held, [*folder.rglob(LOCK), *(place / LOCK for place in around)]))
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Other processes of this machine that compare ``folder`` with the store wait for the end of the block."""
+    """Make other processes of this machine that synchronise ``folder`` wait until the block ends."""
     file = folder.with_name(f".{folder.name}.store.lock")
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as lock:
@@ -228,10 +232,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _record(folder: Path) -> tuple[dict[str, str], dict[str, list[int]]]:
-    """What was there, and what of it here, when both were last the same."""
+    """Return the states of remote and local files at the last synchronisation."""
     file = _record_of(folder)
-    told: dict[str, Any] = read_json(file) if file.is_file() else {}
-    return told.get("there", {}), told.get("here", {})
+    record: dict[str, Any] = read_json(file) if file.is_file() else {}
+    return record.get("there", {}), record.get("here", {})
 
 
 def _remember(folder: Path, there: dict[str, str], here: dict[str, list[int]]) -> None:

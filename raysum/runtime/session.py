@@ -1,4 +1,4 @@
-"""Starting or joining Ray, quietly; stopping what was started."""
+"""Start or join Ray, and stop a session that raysum started."""
 
 import logging
 import os
@@ -14,29 +14,29 @@ from raysum.runtime.local import NotStartedError, check_temporary, delayed_signa
 from raysum.runtime.log_filters import quiet_ray
 from raysum.runtime.progress import say
 
-# Ray reads these when it is imported or started. Workers inherit them.
+# Ray reads these when it is imported or started; workers inherit them.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # Train runs in the dashboard
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon a lost worker is noticed, and how long a report waits
-    # Waiting for free CPUs or GPUs is no failed start; Ray's own limit is a minute.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # delay until a lost worker is noticed, and of each report
+    # Time that a training may wait for CPUs and GPUs; Ray's default is one minute.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(24 * 3600),
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "40",  # of three: by default, one not up within 15 s is killed for good
-    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # a dead proxy starts again after three checks
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "40",  # default 15 s, after which the proxy is killed
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # a dead proxy restarts after three checks
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TQDM": "0",
-    "RAY_prestart_worker_first_driver": "0",  # workers that Train and Tune do not use: theirs have an environment
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a box whatever its verbosity
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune's returns as if the search had ended
+    "RAY_prestart_worker_first_driver": "0",  # Train and Tune need workers with an environment, not these
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output ignores verbosity
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune's handler returns as if the search had ended
 }
 
 
 def make_ready(purpose: str, address: str | None = None) -> None:
-    """Begin to import what the workers of a session load, if it will be one of our own; see ``forkserver.PURPOSES``.
+    """Start the fork server early if a private session will be needed; ``purpose`` is in ``forkserver.PURPOSES``.
 
-    Raises UserError as :func:`start_ray` would, before anything is written for what cannot start.
+    Raises UserError as :func:`start_ray` would, before the command writes anything.
     """
     _set_environment()
     ray = sys.modules.get("ray")
@@ -46,16 +46,16 @@ def make_ready(purpose: str, address: str | None = None) -> None:
 
 
 def is_joined(address: str | None) -> bool:
-    """Whether a session with ``address`` joins a running cluster instead of starting Ray on this machine."""
+    """Return whether a session with ``address`` joins a running cluster instead of starting Ray on this machine."""
     return bool(address or os.environ.get("RAY_ADDRESS"))
 
 
 def start_ray(address: str | None = None, cpus: float | None = None, purpose: str = "data") -> None:
-    """Join the Ray cluster at ``address``, or start one on this machine; nothing if one is there already.
+    """Join the Ray cluster at ``address``, or start a private session, unless this process has one already.
 
-    ``cpus`` is accounting only: at least so many are offered, so that workers never wait for cores that are not there.
-    ``purpose`` is one of ``forkserver.PURPOSES``. Inside a submitted job (`ray job submit`) the job's cluster is the
-    address. Raises UserError where ``address`` does not answer, or no Ray of our own starts.
+    ``cpus`` is the least number of logical CPUs of a private session, so that workers never wait for cores that the
+    machine lacks. ``purpose`` is one of ``forkserver.PURPOSES``. In a submitted job (`ray job submit`) the default
+    address is the job's cluster. Raises UserError if ``address`` does not answer or Ray does not start.
     """
     _set_environment()
     import ray
@@ -74,7 +74,7 @@ def _join(address: str) -> None:
     import ray
 
     try:
-        _knock(address)
+        _check_listening(address)
         with delayed_signals():
             ray.init(address=address, job_config=same_modules(), log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
@@ -88,8 +88,8 @@ def _set_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def _knock(address: str) -> None:
-    """Raises OSError where nothing listens at ``host:port``: Ray would try for minutes. Other forms are left to Ray."""
+def _check_listening(address: str) -> None:
+    """Raises OSError if nothing listens at ``host:port``, for which Ray would try for minutes. Ignores other forms."""
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if colon and port.isdecimal():
         with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
@@ -98,9 +98,9 @@ def _knock(address: str) -> None:
 
 @contextmanager
 def ray_session(address: str | None = None, cpus: float | None = None, purpose: str = "data") -> Iterator[None]:
-    """Ray for the length of the block, as of :func:`start_ray`; a session that was there before stays.
+    """Provide Ray during the block, as :func:`start_ray` does; a session that existed before stays.
 
-    The folder of a session of our own (logs, sockets) is removed with it, but where the block failed by a fault.
+    The folder of a private session (logs, sockets) is removed at the end, except after an unexpected error.
     """
     import ray
 
@@ -121,9 +121,9 @@ def ray_session(address: str | None = None, cpus: float | None = None, purpose: 
 
 @contextmanager
 def optional_session(address: str | None, wanted: bool) -> Iterator[bool]:
-    """Ray for the length of the block if it is ``wanted`` and, without an ``address``, starts; whether it is there.
+    """Provide Ray during the block if it is ``wanted`` and starts; yield whether it is available.
 
-    One line says why Ray did not start. Raises UserError where ``address`` does not answer.
+    A message gives the reason if a private session does not start. Raises UserError if ``address`` does not answer.
     """
     with ExitStack() as stack:
         if wanted:

@@ -1,4 +1,4 @@
-"""Files of folders that others read: written whole or not at all."""
+"""Files that other processes read: written completely or not at all."""
 
 import codecs
 import json
@@ -18,25 +18,25 @@ from raysum.runtime.lock import LOCK, folder_lock
 if TYPE_CHECKING:
     from torch import Tensor
 
-_TRUST = "RAYSUM_TRUST_OTHERS"  # set to 1 in the environment: files of other users are unpickled
-_URL = re.compile(r"(?<![^/])[a-z][a-z0-9+.-]+:/.*")  # as pathlib writes it
-# What safetensors, torch and Ray's workers say where the disk or its quota is full, as errors of their own.
+_TRUST = "RAYSUM_TRUST_OTHERS"  # environment variable; 1 allows unpickling files of other users
+_URL = re.compile(r"(?<![^/])[a-z][a-z0-9+.-]+:/.*")  # with one slash, as pathlib writes it
+# Texts in the errors of safetensors, torch and Ray's workers if the disk or the quota is full.
 _UNWRITTEN = ("(os error ", "inline_container", "PytorchStreamWriter", "[Errno 27]", "[Errno 28]", "[Errno 122]")
 
 
 @contextmanager
-def new_folder(out: Path, goes_on: Callable[[Path], bool] = lambda folder: False) -> Iterator[Path]:
-    """A folder beside ``out`` that takes its name when the block ends well, and vanishes when it does not.
+def new_folder(out: Path, can_resume: Callable[[Path], bool] = lambda folder: False) -> Iterator[Path]:
+    """Yield a folder that is renamed to ``out`` if the block succeeds, and deleted if it fails.
 
-    What a killed process left there is removed first, unless ``goes_on`` says that it is of use. Raises UserError where
-    ``out`` is taken, another process makes it, or it cannot be written.
+    The folder of a killed process is deleted first, unless ``can_resume`` accepts it. Raises UserError if ``out``
+    exists, if another process writes it, or if it cannot be written.
     """
     check_vacant(out)
     folder = out.with_name(f".{out.name}.unfinished")
     with folder_lock(out, out.with_name(f".{out.name}.lock")):
-        check_vacant(out)  # another may have made it meanwhile
+        check_vacant(out)  # another process may have created it
         try:
-            if not goes_on(folder):
+            if not can_resume(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
         except OSError as error:
@@ -50,22 +50,22 @@ def new_folder(out: Path, goes_on: Callable[[Path], bool] = lambda folder: False
 
 
 def check_own(folder: Path) -> None:
-    """Raises UserError where another user owns something in ``folder``, which is about to be unpickled.
+    """Raises UserError if another user owns a file of ``folder``, which the caller will unpickle.
 
-    Unpickling runs what the maker of a file wants. The environment variable ``RAYSUM_TRUST_OTHERS=1`` allows it. What
-    was copied or unpacked by this user counts as this user's: whoever does that must know where it comes from.
+    Unpickling runs code that the author of a file chose. ``RAYSUM_TRUST_OTHERS=1`` in the environment allows it. Files
+    that this user copied or unpacked belong to this user, who must trust their source.
     """
     for path in (folder, *folder.rglob("*")):
         if path.exists() and path.stat().st_uid != os.getuid() and os.environ.get(_TRUST) != "1":
             raise UserError(
-                f"{path} belongs to another user, and going on with {folder} would run code of whoever wrote it; "
-                f"copy the folder, or set {_TRUST}=1, if you trust them"
+                f"{path} belongs to another user, and resuming from {folder} would run code that they chose; "
+                f"if you trust them, copy the folder or set {_TRUST}=1"
             )
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """The block writes into ``folder``. Raises UserError where the disk is full, or takes nothing for other reasons."""
+    """Convert errors of the block that come from writing ``folder``, such as a full disk, to UserError."""
     try:
         yield
     except Exception as error:
@@ -78,13 +78,13 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def check_here(path: Path, option: str = "folder") -> None:
-    """Raises UserError where ``path`` is made of a URL, for what works on this machine alone."""
+    """Raises UserError if ``path`` comes from a URL, for commands that need a local folder."""
     if found := _URL.search(str(path)):
-        raise UserError(f"{found[0]} is on a store, and this is for folders of this machine; choose another {option}")
+        raise UserError(f"{found[0]} is on a store, but this command needs a local path; choose another {option}")
 
 
 def check_vacant(out: Path) -> None:
-    """Raises UserError where ``out`` is a file, or a folder that holds something other than a lock."""
+    """Raises UserError if ``out`` is a file, or a folder that holds more than a lock."""
     check_here(out)
     try:
         if out.exists() and (not out.is_dir() or any(item.name != LOCK for item in out.iterdir())):
@@ -94,9 +94,9 @@ def check_vacant(out: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing: to a neighbour first, which is on the disk before it is renamed."""
+    """Write a file atomically: flush a temporary file to disk, then rename it."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:  # names of files hold any bytes
+    with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:  # file names may hold any bytes
         file.write(text)
         file.flush()
         os.fsync(file)
@@ -104,14 +104,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_page(path: Path, page: str, option: str) -> None:
-    """Write an HTML page, as ``write_text`` does. Raises UserError naming ``option`` where that cannot be, or would
-    replace something other than a page."""
+    """Write an HTML page atomically. Raises UserError with ``option`` on failure, or if it would replace another
+    file."""
     check_here(path, option)
     try:
         if path.exists():
             with path.open("rb") as file:
                 if not file.read(32).lower().startswith(b"<!doctype html"):
-                    raise UserError(f"{path} is no page, and is not written over; choose another {option}")
+                    raise UserError(f"{path} is not an HTML page and is not overwritten; choose another {option}")
         write_text(path, page)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose another {option}") from None
@@ -122,21 +122,21 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises UserError where the file is missing or broken."""
+    """Raises UserError if the file is missing or broken."""
     try:
         return _loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the folder is incomplete") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} does not read as JSON ({error}); put back a copy, or make it again") from None
+        raise UserError(f"{path} does not read as JSON ({error}); restore a copy, or create it again") from None
 
 
 class _TooLarge(ValueError):
-    """A number that no float holds."""
+    """A number that does not fit a float."""
 
 
 def _loads(text: str | bytes) -> Any:
-    """``text`` as JSON. Raises ValueError if it is none, or holds a number that no float holds, such as 1e400."""
+    """Parse JSON. Raises ValueError if it is malformed or holds a number that does not fit a float, such as 1e400."""
     return json.loads(text, parse_float=_float, parse_int=_int)
 
 
@@ -153,17 +153,17 @@ def _int(text: str) -> int:
 
 
 def converted(head: bytes, name: str | Path) -> str:
-    """How to make UTF-8 of the file ``name`` that begins with ``head``, for a message; UTF-16 and UTF-32 are known."""
+    """Return advice, for a message, how to convert the file ``name`` that starts with ``head`` to UTF-8."""
     marks = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16"}
-    marks |= {codecs.BOM_UTF16_BE: "UTF-16"}  # after UTF-32, whose mark may begin with that of UTF-16
+    marks |= {codecs.BOM_UTF16_BE: "UTF-16"}  # after UTF-32: its mark may start with that of UTF-16
     found = next((kind for mark, kind in marks.items() if head.startswith(mark)), None)
-    if found is None and (zeros := [byte == 0 for byte in head[:2]]).count(True) == 1:  # one of a letter's two bytes
+    if found is None and (zeros := [byte == 0 for byte in head[:2]]).count(True) == 1:  # one zero of two bytes
         found = "UTF-16BE" if zeros[0] else "UTF-16LE"
     return f"it is {found}: iconv -f {found} -t UTF-8 {name} > OTHER" if found else "save it as UTF-8"
 
 
 def append_line(path: Path, value: Any) -> None:
-    """Write one more object of a JSONL file, on a line of its own where a killed writer has torn the last one."""
+    """Append an object to a JSONL file, on a new line even if a killed writer left an incomplete one."""
     with path.open("a+b") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -172,7 +172,7 @@ def append_line(path: Path, value: Any) -> None:
 
 
 def keep_lines(path: Path, is_wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Remove from a JSONL file, if it exists, unwanted lines, and lines that a killed writer has torn."""
+    """Remove unwanted and incomplete lines from a JSONL file, if it exists."""
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     kept = [line for line in lines if any(map(is_wanted, parsed([line])))]
     if len(kept) < len(lines):
@@ -180,10 +180,10 @@ def keep_lines(path: Path, is_wanted: Callable[[dict[str, Any]], bool]) -> None:
 
 
 def read_lines(path: Path, wanted: bytes = b"", every: int = 1) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file; nothing where it does not exist. A torn line (of a killed writer) is left out.
+    """Yield the objects of a JSONL file, if it exists, without incomplete lines of a killed writer.
 
-    With ``wanted`` those whose lines hold it, each ``every``-th of the others (0: none), and the last.
-    Raises UserError where a line is something else.
+    With ``wanted``, yield the lines that contain it, each ``every``-th of the others (0: none), and the last line.
+    Raises UserError if a line is not a JSON object.
     """
     if path.is_file():
         end = path.stat().st_size
@@ -195,15 +195,15 @@ def read_lines(path: Path, wanted: bytes = b"", every: int = 1) -> Iterator[dict
                 try:
                     found = _object(line)
                 except _TooLarge as error:
-                    raise UserError(f"{path}, line {number}: {error}; put back a copy, or remove that line") from None
-                if found is None and not line.startswith((b"{", b"\0")):  # zeros are what a crashed disk leaves
-                    raise UserError(f"{path}, line {number} is no JSON object; put back a copy, or remove that line")
+                    raise UserError(f"{path}, line {number}: {error}; restore a copy, or remove that line") from None
+                if found is None and not line.startswith((b"{", b"\0")):  # a disk may leave zeros after a crash
+                    raise UserError(f"{path}, line {number} is not a JSON object; restore a copy, or remove that line")
                 if found is not None:
                     yield found
 
 
 def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The objects of lines of JSON, without those that are torn."""
+    """Yield the objects of JSON lines, without incomplete lines."""
     for line in lines:
         with suppress(_TooLarge):
             if (found := _object(line)) is not None:
@@ -211,7 +211,7 @@ def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
-    """The object of a line of JSON; None if it is torn. Raises _TooLarge as :func:`_loads`."""
+    """Return the object of a JSON line, or None if it is incomplete. Raises _TooLarge as :func:`_loads` does."""
     try:
         found = _loads(line)
     except _TooLarge:
@@ -223,7 +223,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 @contextmanager
 def open_tensors(path: Path, framework: str = "pt") -> Iterator[Any]:
-    """A file of safetensors, opened to read its header and its tensors. Raises UserError if it is damaged."""
+    """Open a safetensors file for reading. Raises UserError if it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -234,19 +234,16 @@ def open_tensors(path: Path, framework: str = "pt") -> Iterator[Any]:
 
 
 def load_tensors(path: Path, framework: str = "pt") -> dict[str, Any]:
-    """All tensors of a file of safetensors, as torch's or numpy's. Raises UserError if it is damaged."""
+    """Return all tensors of a safetensors file, as torch or numpy arrays. Raises UserError if it is damaged."""
     with open_tensors(path, framework) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
 
 
-def save_tensors(tensors: "dict[str, Tensor]", path: Path, told: dict[str, str] | None = None) -> None:
-    """A file of safetensors, for whoever may read what this user writes; the library keeps it to its owner.
-
-    ``told`` is what the file says of itself.
-    """
+def save_tensors(tensors: "dict[str, Tensor]", path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file with ``metadata`` and the user's default permissions; the library's are owner-only."""
     from safetensors.torch import save_file
 
     path.touch()
     mode = path.stat().st_mode
-    save_file(tensors, path, told)
+    save_file(tensors, path, metadata)
     path.chmod(mode)

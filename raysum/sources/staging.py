@@ -17,7 +17,18 @@ from pathlib import Path
 import psutil
 
 from raysum.errors import UserError
-from raysum.runtime.remote import asked, cache_folder, check_bucket, fetch, kept, listed, local, shown, store, url_of
+from raysum.runtime.remote import (
+    cache_folder,
+    check_bucket,
+    fetch,
+    kept,
+    listed,
+    local,
+    shown,
+    store,
+    store_errors,
+    url_of,
+)
 
 _PATTERN = re.compile(r"[*?\[]")
 _present = set[Path]()  # files of this process that have their content
@@ -30,7 +41,7 @@ def placed(url: str, beside: bool = False) -> list[Path]:
         return [here]
     if _PATTERN.search(url):
         files, pattern = store(url)
-        with asked(url):
+        with store_errors(url):
             names = files.glob(pattern)
         if not names:
             check_bucket(url)
@@ -117,7 +128,7 @@ def head(path: Path, count: int) -> bytes:
     """The first ``count`` bytes of a file, which need not be present."""
     if url := "" if path in _present else origin(path):
         files, name = store(url)
-        with asked(url):
+        with store_errors(url):
             return files.cat_file(name, start=0, end=min(count, path.stat().st_size))
     with path.open("rb") as file:
         return file.read(count)

@@ -21,7 +21,7 @@ from raysum.runtime.compat import full_precision_copies
 from raysum.runtime.lock import LOCK
 from raysum.runtime.progress import say
 from raysum.runtime.remote import url_of
-from raysum.runtime.run_sync import pulled
+from raysum.runtime.run_sync import sync_down
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,7 +79,7 @@ def newest(run: Run, apart: frozenset[int]) -> Checkpoint | None:
     """
     from torch import distributed
 
-    if distributed.get_rank() == 0 and url_of(pulled(run.path)) and (checkpoint := run.latest()):
+    if distributed.get_rank() == 0 and url_of(sync_down(run.path)) and (checkpoint := run.latest()):
         checkpoint.check(_ENGINE)
     distributed.barrier()
     if not apart:

@@ -16,7 +16,7 @@ from raysum.runs.folder import Checkpoint, Run, RunResult
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import say
-from raysum.runtime.run_sync import push_so_far, refresh, written
+from raysum.runtime.run_sync import push_so_far, refresh, sync_up
 from raysum.runtime.session import make_ready
 from raysum.runtime.storage import check_own, check_vacant, writing
 from raysum.stream.loader import Stream, batches
@@ -73,7 +73,7 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     run = _place(config)
     if run is None:
         return RunResult(fit(config))  # which says what is missing
-    with folder_lock(run.path, run.path / LOCK), written(run.path):
+    with folder_lock(run.path, run.path / LOCK), sync_up(run.path):
         if not run.exists and not config.model.predicts_attention:
             check_vacant(run.path)  # what another put there is not trained over
         run = fit(config)

@@ -20,7 +20,7 @@ from raysum.runtime.placement import Capacity
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
 from raysum.runtime.remote import local
-from raysum.runtime.run_sync import added_to, written
+from raysum.runtime.run_sync import added_to, sync_up
 from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tokenizers.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     started = time.monotonic()
     job = _check(load_space(name, [*pairs(values), *overrides]))
     read = job.run.path if job.run else job.out
-    with folder_lock(job.out, job.out / LOCK), writing(job.out), written(job.out), added_to(read):
+    with folder_lock(job.out, job.out / LOCK), writing(job.out), sync_up(job.out), added_to(read):
         return _search(job, started)
 
 
