@@ -59,7 +59,7 @@ def test_help_has_the_commands_in_groups_and_the_first_steps_first(capsys, monke
         (["prepare", "own.jsonl", "--out", "./own.jsonl"], "own.jsonl is a source; choose another --out"),
         (["human", "sheets", "file", "--out", "x"], "--design is missing: what judges do: best-worst, pairwise"),
         (["reproduce", "pht-1", "out=x"], "--data is missing: raw clusters"),
-        (["compare", "lead", "lexrank"], "`raysum evaluate` writes one of that system with --out FOLDER; name that"),
+        (["compare", "lead", "lexrank"], "`raysum evaluate lead --out FOLDER` saves its results"),
         (["summarize", "lexrnk", "file"], "did you mean 'lexrank'?"),
         (["summarize", "none", "file", "--words", "9"], "no run folder none"),
         (["summarize", "oracle", "file"], "cluster 'file' cannot be summarized"),

@@ -142,6 +142,20 @@ def test_links_out_of_a_folder_of_pairs_or_of_fetched_pages_are_not_followed(tmp
         [*read_wikis(shard / "wiki_content.tfrecords-00001")]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.story", "train.src"])
+def test_one_invalid_byte_leaves_a_row_of_utf8(tmp_path, name, capsys):
+    text = ("Die Brücke in Köln ist lang. " * 9).encode() + b"\xff"
+    row = b'{"title": "a", "documents": ["' + text + b'"]}'
+    table = b"title%sdocuments\na%s" + text + b"\n"
+    tables = {"csv": table % (b",", b","), "tsv": table % (b"\t", b"\t")}
+    contents = tables | {"jsonl": row + b"\n", "json": b"[" + row + b"]"}
+    (tmp_path / name).write_bytes(contents.get(name.rpartition(".")[2], text + b"\n"))
+    (source,) = find_sources([tmp_path / name])
+    (record,) = source.records()
+    assert not record.problem and "Köln ist lang. \ufffd" in str(record.raw)
+    assert "1 invalid UTF-8 byte, read as U+FFFD" in capsys.readouterr().err
+
+
 def test_links_to_pairs_that_lie_in_one_folder_are_read(tmp_path):
     (blobs := tmp_path / "blobs").mkdir()
     (folder := tmp_path / "snapshot").mkdir()
@@ -176,6 +190,7 @@ def test_guessing_an_encoding_takes_little_memory():
         ("Мама мыла раму. ".encode() * 20 + b"\xff", "Мама мыла раму. " * 20 + "\ufffd"),
         ("It’s a “ferry”. ".encode() * 9 + b"\x92", "It’s a “ferry”. " * 9 + "\ufffd"),
         ("Käse und Brot. ".encode("cp1252") * 9, "Käse und Brot. " * 9),
+        (b"It is shut. " * 90 + "It’s shut.".encode() + b"\xff", "It is shut. " * 90 + "It’s shut.\ufffd"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["txt", "md", "eml"])

@@ -24,7 +24,7 @@ from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.rendering import Shown
 from raysum.runtime.run_sync import bring, sync_down
 from raysum.runtime.storage import keep_lines, read_json, read_lines, save_tensors, write_json, write_text
-from raysum.systems import extractive_names, paper_baseline_names
+from raysum.systems import PAPER, extractive_names, paper_baseline_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _STEP = "step-"
 _CHECKPOINT = re.compile(rf"{_STEP}[0-9]{{8,15}}")  # a copy beside it, such as step-00000006.bak, is none
-_OF_SYSTEM = "`raysum evaluate` writes one of that system with --out FOLDER; name that, or "
 _AVERAGE = re.compile("average:([1-9][0-9]{0,3})")
 
 
@@ -93,7 +92,12 @@ class Run:
         run = cls(sync_down(path))
         if not run.path.exists():
             evaluated = [*extractive_names(), *paper_baseline_names()]
-            near = _OF_SYSTEM if str(path) in evaluated else did_you_mean(str(path), extractive_names())
+            if str(path) in evaluated:
+                raise UserError(
+                    f"{path} is a system, not a folder: `raysum evaluate {path} --out FOLDER` saves its results for "
+                    f"compare and human; serve and summarize accept {str(path).removesuffix(PAPER)}"
+                )
+            near = did_you_mean(str(path), extractive_names())
             raise UserError(f"no run folder {path}; {near}train one with `raysum train PRESET data=DATA out={path}`")
         if not run.exists:
             raise UserError(

@@ -76,6 +76,8 @@ def start_local(cpus: float | None, purpose: str) -> None:
     forkserver.start(purpose)
     _leave_folder(keep=False)  # from a session that ended without stop_local
     _folder = PrivateFolder(os.path.abspath(_temporary()[1]))
+    temporary = os.path.join(_folder.path, "tmp")  # killed workers leave files, which are removed with the session
+    os.mkdir(temporary)
     port = 8265  # the dashboard's default port
     for attempt in range(1, _STARTS + 1):
         try:
@@ -88,7 +90,7 @@ def start_local(cpus: float | None, purpose: str) -> None:
                 forkserver.forked_python(),
             ):
                 port = _free_port(port)
-                with environment(_own(port)):
+                with environment(_own(port, temporary)):
                     ray.init(
                         address="local",
                         job_config=same_modules(),
@@ -166,13 +168,17 @@ def _free_port(first: int = 8265) -> int:
     raise OSError("no port is free for the dashboard")
 
 
-def _own(port: int) -> dict[str, str]:
+def _own(port: int, temporary: str) -> dict[str, str]:
     """Return the environment of the processes of a private session with a dashboard at ``port``.
 
     Without the address Ray Train's clean-up asks the newest session of the machine whether a training still runs,
     fails, and never frees the CPUs of a trial that Tune stopped. The preemption watcher is for cloud machines.
     """
-    return {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+    return {
+        "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}",
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        "TMPDIR": temporary,
+    }
 
 
 @contextmanager

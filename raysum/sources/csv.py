@@ -4,11 +4,12 @@ import csv
 import gzip
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO, cast
 
 from raysum.errors import UserError
-from raysum.sources.record import LONGEST, TOO_LONG, Record, bounded_lines, check_columns, table_record
+from raysum.sources.record import LONGEST, TOO_LONG, Record, bounded_lines, check_columns, decoded_row, table_record
 
 _HEADER = 1 << 20  # characters of a header that are looked at
 _FOREIGN = re.compile("[\0\udc80-\udcff]")  # NUL, and what surrogateescape makes of a byte that is not UTF-8
@@ -75,7 +76,15 @@ class _Lines(Iterator[str]):
 
 def _record(where: str, row: dict[str, str]) -> Record:
     if None in row or None in row.values():
-        return Record(where, {str(key): value for key, value in row.items()}, "not as many fields as the header")
+        return Record(
+            where, {key: value for key, value in row.items() if key is not None}, "not as many fields as the header"
+        )
+    with suppress(UnicodeError):  # NUL and too many invalid bytes
+        row = {key: _repaired(where, value) for key, value in row.items()}
     if any(map(_FOREIGN.search, row.values())):
         return Record(where, {key: _FOREIGN.sub("\ufffd", value) for key, value in row.items()}, "not UTF-8")
     return table_record(where, row)
+
+
+def _repaired(where: str, value: str) -> str:
+    return decoded_row(where, value.encode(errors="surrogateescape")) if _FOREIGN.search(value) else value

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from raysum.errors import UserError
-from raysum.sources.record import TOO_LONG, Record, Rejected, bounded_lines, not_utf8, parse_json
+from raysum.sources.record import TOO_LONG, Record, Rejected, bounded_lines, decoded_row, not_utf8, parse_json
 
 _LARGEST = 1 << 30  # bytes of a file that is read as one value
 
@@ -32,7 +32,7 @@ def read_json(path: Path) -> Iterator[Record]:
         )
     content = content.removeprefix(codecs.BOM_UTF8)
     try:
-        value = parse_json(content.decode())
+        value = parse_json(decoded_row(str(path), content))
     except (ValueError, Rejected) as error:  # a UnicodeDecodeError is a ValueError
         if content.lstrip().startswith(b"["):
             raise UserError(f"{path} is no JSON list ({error}); make or fetch the file again, in UTF-8") from None
@@ -54,7 +54,7 @@ def json_records(lines: Iterable[bytes | None], name: str) -> Iterator[Record]:
 
 def _parsed(where: str, text: bytes) -> Record:
     try:
-        return Record(where, parse_json(text.decode("utf-8")))
+        return Record(where, parse_json(decoded_row(where, text)))
     except UnicodeDecodeError as error:
         return not_utf8(where, text, error)
     except ValueError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.sources.folders import leads_out
 from raysum.sources.published_datasets import multi_news
-from raysum.sources.record import TOO_LONG, Record, bounded_lines, not_utf8
+from raysum.sources.record import TOO_LONG, Record, bounded_lines, decoded_row, not_utf8
 from raysum.sources.staging import present
 
 SOURCES = re.compile(r"(^|\.)src(\.cleaned|\..*\.txt)?$")  # names of files
@@ -70,7 +70,8 @@ def _record(path: Path, number: int, source: bytes | None, target: bytes | None)
     if source is None:
         return Record(where, "", TOO_LONG)
     try:
-        raw = {"document": source.decode()} | ({} if target is None else {"summary": target.decode()})
+        raw = {"document": decoded_row(where, source)}
+        raw |= {} if target is None else {"summary": decoded_row(where, target)}
     except UnicodeDecodeError as error:
         return not_utf8(where, source, error)
     return Record(where, multi_news(raw), size=len(source))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, AnyStr
 
 from raysum.errors import UserError
+from raysum.sources.documents.text import repaired
 
 LONGEST = 64 << 20  # bytes or characters of a row, at most: it takes several times as much memory to prepare it
 TOO_LONG = f"longer than {LONGEST >> 20} MiB"
@@ -58,8 +59,18 @@ class Record:
         return self.raw | {"id": self.id}
 
 
+def decoded_row(where: str, content: bytes) -> str:
+    """Decode a row as UTF-8, with U+FFFD for a few invalid bytes. Raises UnicodeDecodeError if there are more."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        if (text := repaired(content, where)) is None:
+            raise
+        return text
+
+
 def not_utf8(where: str, text: bytes, error: UnicodeDecodeError) -> Record:
-    """A row whose bytes are no text; what can be read of it stands beside."""
+    """Return the rejected row of a text in another encoding."""
     return Record(where, text.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}{_LATIN}")
 
 

@@ -1,10 +1,11 @@
 """CNN/DailyMail's stories: a text, and its highlights."""
 
+import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from raysum.sources.record import LONGEST, TOO_LONG, Record
+from raysum.sources.record import LONGEST, TOO_LONG, Record, decoded_row
 
 _MARK = re.compile(r"^@highlight[^\S\n]*$", re.MULTILINE)
 
@@ -15,7 +16,7 @@ def read_story(path: Path) -> Iterator[Record]:
         yield Record(str(path), path.name, TOO_LONG)
         return
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = decoded_row(str(path), path.read_bytes().removeprefix(codecs.BOM_UTF8))
     except UnicodeDecodeError as error:
         yield Record(str(path), path.name, "not UTF-8", f"byte {error.start}")
         return

@@ -20,7 +20,8 @@ _BETWEEN = "\n\n"
 _BEYOND_ASCII = bytes(range(0x80, 0x100))
 _TOGETHER = re.compile(rb"[\x80-\xff]{2,}")
 _LOOKED_AT = 1 << 20  # bytes of a text whose encoding is guessed
-_REPAIRED = "UTF-8 with other bytes"
+_REPORTED = 10  # texts with invalid bytes that a process reports
+_repaired = list[int]()  # numbers of invalid bytes
 _SAID = set[str]()  # encodings other than UTF-8 that were met
 
 
@@ -67,19 +68,20 @@ def decoded(content: bytes, name: str) -> str:
 
 
 def repaired(content: bytes, name: str) -> str | None:
-    """``content`` with U+FFFD for bytes that are no UTF-8, whose number is said; None where it is not mostly UTF-8.
+    """Decode ``content`` as UTF-8 with U+FFFD for invalid bytes, and report their number; None if it is not UTF-8.
 
-    More than 99 % of its bytes are valid then, and more of its characters beyond ASCII than bytes are invalid: texts in
-    other encodings may have few bytes beyond ASCII, too.
+    It is UTF-8 if more than 99 % of its bytes are valid, and if it has at least as many valid characters beyond ASCII
+    as invalid bytes: text in another encoding may also have few bytes beyond ASCII.
     """
     found = content.decode(errors="surrogateescape")
     invalid = len(found) - len(found.encode(errors="ignore").decode())
     beyond = len(found) - len(found.encode("ascii", errors="ignore"))
-    if not 0 < 100 * invalid < len(content) or beyond - invalid <= invalid:
+    if not 0 < 100 * invalid < len(content) or beyond - invalid < invalid:
         return None
-    if _REPAIRED not in _SAID:
-        _SAID.add(_REPAIRED)
-        say(f"{name} is UTF-8 but for {invalid} bytes, read as U+FFFD; so are those of other documents")
+    _repaired.append(invalid)
+    if len(_repaired) <= _REPORTED:
+        more = "; this process does not report further texts" if len(_repaired) == _REPORTED else ""
+        say(f"{name}: {invalid} invalid UTF-8 {'byte' if invalid == 1 else 'bytes'}, read as U+FFFD{more}")
     return content.decode(errors="replace")
 
 
@@ -111,7 +113,7 @@ def _guessed(content: bytes, name: str) -> str:
 
 
 def _beginning(content: bytes) -> bytes:
-    """Whole lines of at most ``_LOOKED_AT`` bytes: what guesses an encoding takes 80 times as much memory."""
+    """Return complete lines of at most ``_LOOKED_AT`` bytes, since the detection takes 80 times as much memory."""
     if len(content) <= _LOOKED_AT:
         return content
     return content[: content.rfind(b"\n", 1, _LOOKED_AT) + 1 or _LOOKED_AT]
