@@ -15,7 +15,7 @@ from raysum.examples.factbook.corpus import generate
 from raysum.examples.factbook.scorer import KEPT
 from raysum.models.specs.family import FamilySpec
 from raysum.models.specs.scorers import PredictorSpec, RankerSpec
-from raysum.prepare.pipeline import prepare_example
+from raysum.prepare.row_builder import prepare_example
 from raysum.runs.folder import Run
 from raysum.systems import Spec, build
 from raysum.tokenizers.sentence_piece import Vocabulary

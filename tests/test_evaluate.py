@@ -27,7 +27,7 @@ from raysum.evaluate.systems import Extracted, PaperBaseline, swap
 from raysum.extract.summarizer import load
 from raysum.metrics.rouge import unread
 from raysum.prepare.job import prepare
-from raysum.prepare.sentences import as_sentences
+from raysum.prepare.row_builder import as_sentences
 from raysum.runs.folder import Run
 from raysum.sources.find import find_sources
 from raysum.systems import extractive

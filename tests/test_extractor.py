@@ -18,7 +18,7 @@ from raysum.examples.factbook.corpus import generate
 from raysum.extract.cues import Cues, Worth, cue_features, cues_of
 from raysum.extract.features import FEATURES, RANKED, features
 from raysum.extract.trees import Trees
-from raysum.prepare.sentences import as_sentences
+from raysum.prepare.row_builder import as_sentences
 from raysum.runtime.checksums import seal
 from raysum.runtime.compat import boosted_trees
 

@@ -17,7 +17,7 @@ from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
 from raysum.evaluate.systems import swap
 from raysum.examples.factbook.corpus import generate
-from raysum.prepare.pipeline import prepare_example
+from raysum.prepare.row_builder import prepare_example
 from raysum.runs.folder import Run
 from raysum.runtime.checksums import seal, sealed
 from raysum.runtime.storage import write_json

@@ -18,7 +18,7 @@ from raysum.data.recipe import Recipe
 from raysum.decode.summarizer import Summarizer
 from raysum.models.batch import Source
 from raysum.models.specs.family import FamilySpec
-from raysum.prepare.pipeline import prepare_example
+from raysum.prepare.row_builder import prepare_example
 from raysum.stream.collators.summarization import Summarization, cut_source
 from raysum.stream.loader import read_rows
 from raysum.tokenizers.sentence_piece import Vocabulary

@@ -16,7 +16,7 @@ from raysum.decode.summary import NoSummary, Summaries
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.job import prepare
-from raysum.prepare.pipeline import prepare_example, prepare_rows
+from raysum.prepare.row_builder import prepare_example, prepare_rows
 from raysum.sources.find import find_sources
 from raysum.sources.pairs import unpaired
 from raysum.sources.record import Rejected

@@ -20,7 +20,7 @@ from raysum.evaluate.examples import check_readable
 from raysum.models.batch import Source
 from raysum.models.specs.family import FamilySpec
 from raysum.prepare.graphs import discourse_graph
-from raysum.prepare.pipeline import prepare_example
+from raysum.prepare.row_builder import prepare_example
 from raysum.runs.folder import Run
 from raysum.stream.collators.base import kind_of
 from raysum.stream.collators.summarization import Summarization, cut_graph, cut_source

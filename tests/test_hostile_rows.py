@@ -19,9 +19,9 @@ import pytest
 from raysum.data.dataset import REJECTED
 from raysum.data.recipe import Recipe
 from raysum.errors import UserError
-from raysum.prepare import pipeline
+from raysum.prepare import paragraphs, row_builder
 from raysum.prepare.job import prepare
-from raysum.prepare.pipeline import prepare_counted
+from raysum.prepare.row_builder import prepare_counted
 from raysum.sources import csv as csv_source
 from raysum.sources import folders, jsonl, parquet, record
 from raysum.sources.find import find_sources
@@ -241,7 +241,7 @@ def test_one_large_document_takes_a_few_times_its_size(vocabulary, text):
     script = f"""
 from raysum.data.recipe import Recipe
 from raysum.tokenizers.sentence_piece import Vocabulary
-from raysum.prepare.pipeline import prepare_example
+from raysum.prepare.row_builder import prepare_example
 from raysum.runtime.processes import peak_rss_mb
 vocabulary, size = Vocabulary.load({vocabulary!r}), 3 << 20
 recipe, text = Recipe(vocabulary_sha256=vocabulary.sha256), {text}
@@ -260,9 +260,9 @@ def test_long_paragraphs_give_the_ids_that_they_gave_whole(vocabulary, monkeypat
     recipe = Recipe(vocabulary_sha256=loaded.sha256, paragraph_tokens=40, normalize="lower-split")
     raw = {"title": "Elbe", "documents": [f"Sentence {n} of the Elbe has, in all, 5 words. " * 30 for n in range(9)]}
     whole, counted = prepare_counted(raw, recipe, loaded)
-    monkeypatch.setattr(pipeline, "_READ", 200)
-    monkeypatch.setattr(pipeline, "_READ_OF_TOKEN", 5)
-    monkeypatch.setattr(pipeline, "_LARGE", 1000)
+    monkeypatch.setattr(row_builder, "_MIN_CHARACTERS", 200)
+    monkeypatch.setattr(row_builder, "_CHARACTERS_PER_TOKEN", 5)
+    monkeypatch.setattr(paragraphs, "_LARGE", 1000)
     cut, counted_in_pieces = prepare_counted(raw, recipe, loaded)
     assert counted_in_pieces == counted and counted["tokens_cut"] > 5000
     assert {key: str(value) for key, value in cut.items()} == {key: str(value) for key, value in whole.items()}

@@ -27,9 +27,9 @@ from raysum.errors import UserError
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.graphs import similarity_graph
 from raysum.prepare.job import prepare
-from raysum.prepare.long_paragraphs import split_spans
-from raysum.prepare.pipeline import Rejected, prepare_counted, prepare_example
+from raysum.prepare.paragraphs import split_spans
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
+from raysum.prepare.row_builder import Rejected, prepare_counted, prepare_example
 from raysum.sources.find import find_sources
 from raysum.sources.record import Record
 from raysum.sources.shape import Shape

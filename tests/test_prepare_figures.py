@@ -10,7 +10,7 @@ from raysum.data.plots import plot_lengths
 from raysum.data.recipe import Recipe
 from raysum.errors import UserError
 from raysum.prepare.job import prepare
-from raysum.prepare.pipeline import prepare_counted
+from raysum.prepare.row_builder import prepare_counted
 from raysum.text.languages import OTHER, language
 from raysum.tokenizers.sentence_piece import Vocabulary
 

@@ -18,7 +18,7 @@ from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.job import prepare
-from raysum.prepare.pipeline import prepare_example
+from raysum.prepare.row_builder import prepare_example
 from raysum.prepare.shards import write_shards
 from raysum.sources.find import RawSource, find_sources
 from raysum.sources.record import Record

@@ -27,8 +27,8 @@ from raysum.examples.factbook.corpus import generate
 from raysum.metrics.statistics import paired_difference
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.learned import LearnedRanker, keep_ranker
-from raysum.prepare.pipeline import prepare_example
 from raysum.prepare.ranking import rank_scores
+from raysum.prepare.row_builder import prepare_example
 from raysum.prepare.shards import write_shards
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore_ranker

@@ -7,8 +7,8 @@ import pytest
 
 from raysum.data.dataset import Dataset
 from raysum.prepare.job import prepare
-from raysum.prepare.pipeline import prepare_counted, prepare_example
 from raysum.prepare.repeated import boilerplate, mark, near_duplicates
+from raysum.prepare.row_builder import prepare_counted, prepare_example
 from raysum.text.tfidf import words
 from raysum.tokenizers.sentence_piece import Vocabulary
 

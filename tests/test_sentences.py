@@ -14,7 +14,7 @@ from raysum.examples.factbook.corpus import generate
 from raysum.metrics import rouge
 from raysum.metrics.labels import greedy_labels
 from raysum.prepare.job import prepare
-from raysum.prepare.pipeline import prepare_example, prepare_rows
+from raysum.prepare.row_builder import prepare_example, prepare_rows
 from raysum.text.tfidf import words
 from raysum.tokenizers.sentence_piece import Vocabulary
 

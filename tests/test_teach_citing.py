@@ -9,7 +9,7 @@ import pytest
 
 from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.evaluate.scorers import Cited
-from raysum.prepare.pipeline import Paragraph
+from raysum.prepare.paragraphs import Paragraph
 from raysum.teach.budget import Budget, Spent
 from raysum.teach.citing import citations_of, reference_places
 from raysum.teach.server import _retry_after

@@ -26,7 +26,7 @@ from raysum.models.batch import Source
 from raysum.models.specs.family import FamilySpec
 from raysum.models.specs.scorers import HibertSpec, RankerSpec
 from raysum.prepare.job import prepare
-from raysum.prepare.pipeline import Rejected, prepare_example
+from raysum.prepare.row_builder import Rejected, prepare_example
 from raysum.runs.folder import Run
 from raysum.stream.collators.summarization import Summarization, cut_source
 from raysum.systems import kind

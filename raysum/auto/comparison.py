@@ -21,7 +21,7 @@ from raysum.evaluate.table import Evaluation
 from raysum.extract.learning import FEWEST
 from raysum.extract.summarizer import extract_settings
 from raysum.extract.trained import TrainedExtractive
-from raysum.prepare.sentences import as_sentences
+from raysum.prepare.row_builder import as_sentences
 from raysum.runs.folder import Run, RunResult
 from raysum.systems import extractive, extractive_names
 from raysum.text.tfidf import count_words

@@ -14,7 +14,7 @@ from raysum.config.base import Section
 from raysum.errors import UserError
 from raysum.examples.factbook import corpus
 from raysum.metrics import rouge
-from raysum.prepare.pipeline import read_cluster
+from raysum.prepare.cluster import read_cluster
 from raysum.runtime.progress import bar
 from raysum.sources.find import find_sources
 from raysum.sources.record import Rejected

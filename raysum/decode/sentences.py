@@ -12,7 +12,7 @@ from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row
 from raysum.models.batch import move
 from raysum.models.kernels.linear import optimize_for_inference
-from raysum.prepare.pipeline import sentence_row
+from raysum.prepare.row_builder import sentence_row
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore_extractor
 from raysum.runtime.placement import device as find_device

@@ -19,7 +19,7 @@ from raysum.decode.summary import NoSummary, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.models.kernels.linear import optimize_for_inference
 from raysum.prepare.learned import LearnedRanker
-from raysum.prepare.pipeline import Rejected, prepare_example
+from raysum.prepare.row_builder import Rejected, prepare_example
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore_generator, restore_predictor, restore_ranker
 from raysum.runtime.placement import device as find_device

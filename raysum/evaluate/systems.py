@@ -17,7 +17,7 @@ from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.extract.summarizer import WORDS, Extractor, passages_of, take, write_up
 from raysum.extract.systems import Extractive, Source
-from raysum.prepare.sentences import as_sentences
+from raysum.prepare.row_builder import as_sentences
 from raysum.runtime.progress import say
 from raysum.text.sentences import sentence_spans
 

@@ -12,7 +12,7 @@ from raysum.errors import UserError
 from raysum.extract.cues import cue_features, cues_of
 from raysum.extract.features import features
 from raysum.extract.trees import Trees
-from raysum.prepare.pipeline import sentence_row
+from raysum.prepare.row_builder import sentence_row
 from raysum.runs.folder import Run
 from raysum.runtime.checksums import damaged
 from raysum.runtime.storage import load_tensors

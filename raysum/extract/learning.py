@@ -17,7 +17,7 @@ from raysum.extract.cues import Cues, Worth, cue_features, cues_of
 from raysum.extract.features import features
 from raysum.extract.learned import TABLES
 from raysum.extract.trees import Trees
-from raysum.prepare.sentences import as_sentences
+from raysum.prepare.row_builder import as_sentences
 from raysum.runs.folder import Run
 from raysum.runtime.compat import boosted_trees
 from raysum.runtime.progress import bar, say

@@ -16,7 +16,7 @@ from raysum.errors import UserError
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.passages import Passage, passages
-from raysum.prepare.sentences import MOST_SENTENCES
+from raysum.prepare.row_builder import MAX_SENTENCES
 from raysum.runs.folder import Run
 from raysum.sources.record import Rejected
 from raysum.text.tfidf import count_words
@@ -103,9 +103,9 @@ class Extractor:
             raise Rejected("no sentence in the documents")
         names = [name for name, _ in cluster.documents]
         summary = write_up(self.system, settings, found, name=cluster.id, sources=names, reference=reference, row=row)
-        if row is None or len(found) < MOST_SENTENCES:
+        if row is None or len(found) < MAX_SENTENCES:
             return summary
-        warnings = [*summary.warnings, f"only the first {MOST_SENTENCES} sentences are read"]
+        warnings = [*summary.warnings, f"only the first {MAX_SENTENCES} sentences are read"]
         return summary.model_copy(update={"warnings": warnings})
 
 

@@ -19,10 +19,10 @@ from raysum.errors import UserError
 from raysum.models.specs.scorers import BertSpec
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.encoded import IDS
-from raysum.prepare.pipeline import Paragraph, paragraphs_of
+from raysum.prepare.paragraphs import Paragraph, paragraphs_of
 from raysum.prepare.repeated import boilerplate, mark
 from raysum.prepare.resume import begin, can_resume, is_begun, job_of
+from raysum.prepare.row_builder import IDS
 from raysum.prepare.shards import size_of, write_shards
 from raysum.prepare.upload import is_made, making, publish
 from raysum.runs.folder import Run

@@ -17,7 +17,7 @@ import torch
 from raysum.data.recipe import RANKER, Recipe
 from raysum.models.batch import Source
 from raysum.models.systems.ranker import Titles
-from raysum.prepare.sentences import head
+from raysum.prepare.row_builder import readable_head
 from raysum.runs.folder import Run
 from raysum.runs.restore import fill, restore_ranker
 from raysum.runtime.checksums import damaged
@@ -75,7 +75,7 @@ class LearnedRanker:
         return self.model(Titles(whole(title), whole([len(title)])), source).float().sigmoid()
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        heads = [normalize(head(text, self.tokens), self.how) for text in texts]
+        heads = [normalize(readable_head(text, self.tokens), self.how) for text in texts]
         return [ids[: self.tokens] for ids in self.vocabulary.encode_all(heads)]
 
 

@@ -26,9 +26,8 @@ from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.corpus_stats import teacher_counts
-from raysum.prepare.pipeline import prepare_rows
 from raysum.prepare.resume import Part, end, note, recall
-from raysum.prepare.sentences import MOST_SENTENCES
+from raysum.prepare.row_builder import MAX_SENTENCES, prepare_rows
 from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.placement import share
 from raysum.runtime.processes import configure_process
@@ -118,7 +117,7 @@ def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
     """The share of the sources' words that the rows hold; it is said, and where the others went."""
     found = max(counts["words"] + counts["words_cleaned_away"], 1)
     cut = counts["tokens_cut"] / max(counts["tokens"], 1) * (counts["words"] - counts["words_ranked_out"])
-    unit, ranked_out, cleaned_away = "sentence", f"beyond the first {MOST_SENTENCES} sentences", "no sentence"
+    unit, ranked_out, cleaned_away = "sentence", f"beyond the first {MAX_SENTENCES} sentences", "no sentence"
     if config.kind in ("summarization", "ranking"):
         unit, ranked_out = "paragraph", f"in paragraphs that rank below --max-paragraphs {config.max_paragraphs}"
         cleaned_away = "clones of the summary, and short or repeated paragraphs"

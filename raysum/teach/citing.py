@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from raysum.prepare.pipeline import Paragraph
+from raysum.prepare.paragraphs import Paragraph
 
 CITATIONS = "citations"  # the field of a raw cluster that must be kept (`keep: [citations]` of the recipe)
 _TRIED = 100  # places where JSON may begin

@@ -13,7 +13,7 @@ from typing import Any
 from raysum.config.loading import read_text
 from raysum.errors import UserError
 from raysum.prepare.cluster import Cluster, read_cluster
-from raysum.prepare.pipeline import Paragraph, paragraphs_of
+from raysum.prepare.paragraphs import Paragraph, paragraphs_of
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.sources.find import RawSource
 from raysum.sources.record import Record, Rejected
