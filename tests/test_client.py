@@ -72,5 +72,5 @@ def test_patience_ends(server: Scripted):
 def test_where_nothing_answers_the_address_is_named():
     with pytest.raises(UserError, match="nothing answers at http://127.0.0.1:9"):
         Client("http://127.0.0.1:9", retries=1).health()
-    with pytest.raises(UserError, match="no address"):
+    with pytest.raises(UserError, match="is not a URL"):
         Client("127.0.0.1:8000").health()

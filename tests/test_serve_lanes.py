@@ -47,7 +47,7 @@ def test_costly_requests_leave_places_to_ordinary_ones(model: Any):
     async def ask() -> None:
         costly = await under_way(model, PLACES)
         refused = await model.summarize(cluster(), COSTLY)
-        assert refused == {"error": "too many costly requests are waiting; come again later", "status": 503}
+        assert refused == {"error": "too many costly requests are waiting; try again later", "status": 503}
         assert "summary" in await model.summarize(cluster(), {})
         for task in costly:
             task.cancel()

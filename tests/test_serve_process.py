@@ -217,7 +217,7 @@ class Load:
             time.sleep(0.05)
 
     def check(self) -> None:
-        """Every answer is 200, or tells the client to come again."""
+        """Every answer is 200, or tells the client to retry."""
         others = [answer for answer in self.answers if answer.status_code != 200]
         assert not [(a.status_code, a.text) for a in others if a.status_code != 503 or "error" not in a.json()]
         assert all(int(answer.headers["Retry-After"]) > 0 for answer in others)

@@ -1,4 +1,4 @@
-"""The HTTP interface: routes, and one JSON form for every error. It holds no model and needs no Ray."""
+"""The HTTP interface: routes, and one JSON format for all errors. It has no model and needs no Ray."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -19,8 +19,8 @@ from raysum.serve.schema import Health, Problem, SummarizeRequest, unknown
 
 Answer = Callable[[dict[str, Any], dict[str, Any]], Awaitable[dict[str, Any]]]
 
-_MOST_PROBLEMS = 10  # listed of one request
-_LONGEST_NAME = 40  # characters of a field's name that are repeated
+_MOST_PROBLEMS = 10  # listed in an answer
+_LONGEST_NAME = 40  # characters of a field name in an answer
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}"
@@ -28,26 +28,28 @@ _STYLE = (
 )
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The body is not JSON, or nothing in the documents can be summarized"},
-    403: {"model": Problem, "description": "The server is this machine's alone, and the request is not"},
-    408: {"model": Problem, "description": "The request did not come, or was not answered, in time"},
-    413: {"model": Problem, "description": "The body, or what it holds, is too large"},
+    403: {"model": Problem, "description": "The server accepts only requests from this machine"},
+    408: {"model": Problem, "description": "The request was not received or answered in time"},
+    413: {"model": Problem, "description": "The body or its content is too large"},
     422: {"model": Problem, "description": "A field is missing, unknown or of the wrong type"},
     431: {"model": Problem, "description": "The headers are too large"},
-    503: {"model": Problem, "description": "Too many requests are waiting; come again after Retry-After seconds"},
+    503: {"model": Problem, "description": "Too many requests are waiting; retry after Retry-After seconds"},
 }
 
 
 class Overloaded(HTTPException):
-    """No replica can take the request now; the client should come again."""
+    """No replica can accept the request now; the client should retry."""
 
     def __init__(self, message: str):
         super().__init__(503, message, {"Retry-After": str(RETRY_AFTER)})
 
 
 def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> FastAPI:
-    """The web application. ``answer(cluster, settings)`` summarizes one raw cluster with the decode settings given;
-    it raises UserError (answered 400) or Overloaded (503). ``health`` says what is served, ``local`` that nobody but
-    this machine may ask."""
+    """Return the web application.
+
+    ``answer(cluster, settings)`` summarizes a raw cluster with decode settings. It raises UserError (status 400) or
+    Overloaded (503). ``health`` describes the served run. With ``local``, only this machine may send requests.
+    """
     api = FastAPI(
         title="raysum",
         version=raysum.__version__,
@@ -65,13 +67,13 @@ def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> Fa
 
     @api.post("/v1/summarize", responses={200: {"model": Summary}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:
-        """The summary of a cluster of documents, each sentence with the paragraphs that it rests on."""
+        """Summarize a cluster of documents. Each sentence cites the paragraphs that support it."""
         cluster = request.model_dump(exclude={"options"}, exclude_none=True)  # as `raysum prepare` reads it
         return JSONResponse(await answer(cluster, request.options.model_dump(exclude_none=True)))
 
     @api.get("/healthz", response_model_exclude_none=True)
     async def show_health() -> Health:
-        """Whether the server answers, and what it serves."""
+        """Report that the server is ready, and which run or system it serves."""
         return health
 
     @api.get("/docs", include_in_schema=False)
@@ -82,13 +84,13 @@ def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> Fa
 
 
 def curl_example(address: str) -> str:
-    """A command that asks the server at ``address`` for a summary."""
+    """Return a curl command that requests a summary from the server at ``address``."""
     body = '{"title": "Florence", "documents": ["First text.", {"source": "a.txt", "text": "Second text."}]}'
     return f"curl {address}/v1/summarize -H 'Content-Type: application/json' -d '{body}'"
 
 
 def _page(spec: dict[str, Any], example: str) -> str:
-    """An OpenAPI 3.1 object as one plain HTML page, without scripts or anything from the network."""
+    """Render an OpenAPI 3.1 object as one HTML page without scripts or external resources."""
     title, version, about = (escape(spec["info"][key]) for key in ("title", "version", "description"))
     operations = [
         f"<h2><b>{method.upper()}</b> {escape(path)}</h2><p>{escape(operation['description'])}</p>"
@@ -108,7 +110,7 @@ def _page(spec: dict[str, Any], example: str) -> str:
 
 
 def _answer_errors(api: FastAPI) -> None:
-    """Answer every failure as ``{"error": message}``."""
+    """Answer every error with ``{"error": message}``."""
 
     @api.exception_handler(UserError)
     async def user_error(_: Request, error: UserError) -> JSONResponse:
@@ -116,9 +118,10 @@ def _answer_errors(api: FastAPI) -> None:
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        found = error.errors()
-        told = [_explain(one) for one in found[:_MOST_PROBLEMS]]
-        return problem(422, "; ".join(told + [f"and {len(found) - len(told)} more"] * (len(found) > len(told))))
+        errors = error.errors()
+        messages = [_explain(each) for each in errors[:_MOST_PROBLEMS]]
+        rest = len(errors) - len(messages)
+        return problem(422, "; ".join(messages + [f"and {rest} more"] * (rest > 0)))
 
     @api.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
@@ -126,27 +129,27 @@ def _answer_errors(api: FastAPI) -> None:
 
     @api.exception_handler(Exception)
     async def fault(_: Request, error: Exception) -> JSONResponse:
-        cause = getattr(error, "cause", None) or error  # what a replica raises comes wrapped in Ray's own error
-        return problem(500, f"internal error ({type(cause).__name__}); the server's log says more")
+        cause = getattr(error, "cause", None) or error  # Ray wraps errors of replicas
+        return problem(500, f"internal error ({type(cause).__name__}); see the server's log")
 
 
-_BODY, _FORM = 0, 3  # where pydantic's places have no field: ("body", "documents", 2, "Document", "text")
+_BODY, _FORM = 0, 3  # positions without a field in pydantic's locations: ("body", "documents", 2, "Document", "text")
 _MESSAGES = {
     "model_attributes_type": "must be a JSON object, sent with Content-Type: application/json",
 }
 
 
-def _explain(found: Any) -> str:
-    """One of pydantic's problems, with the name of its field (``documents.0.text``)."""
-    parts = [part for depth, part in enumerate(found["loc"]) if depth not in (_BODY, _FORM)]
-    place = ".".join(map(_shown, parts))
-    if found["type"] == "extra_forbidden":
-        return f"{place}: {unknown(parts)}"
-    message = _MESSAGES.get(found["type"], found["msg"].removeprefix("Value error, "))
-    if found["type"] == "model_attributes_type" and place:
+def _explain(error: Any) -> str:
+    """Return the message of a pydantic error with the name of its field (``documents.0.text``)."""
+    parts = [part for depth, part in enumerate(error["loc"]) if depth not in (_BODY, _FORM)]
+    field = ".".join(map(_shortened, parts))
+    if error["type"] == "extra_forbidden":
+        return f"{field}: {unknown(parts)}"
+    message = _MESSAGES.get(error["type"], error["msg"].removeprefix("Value error, "))
+    if error["type"] == "model_attributes_type" and field:
         message = "must be a JSON object"
-    return f"{place or 'the body'}: {message}"
+    return f"{field or 'the body'}: {message}"
 
 
-def _shown(part: Any) -> str:
+def _shortened(part: Any) -> str:
     return str(part) if len(str(part)) <= _LONGEST_NAME else f"{str(part)[:_LONGEST_NAME]}..."

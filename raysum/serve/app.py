@@ -1,4 +1,4 @@
-"""`raysum serve`: host a run over HTTP until stopped, and leave nothing running."""
+"""`raysum serve`: host a run over HTTP until it is stopped."""
 
 import os
 import signal
@@ -26,16 +26,16 @@ from raysum.serve.extracts import AT_ONCE
 from raysum.serve.schema import Health
 
 _NAME = "raysum"
-_LONGEST = 300.0  # seconds a request may take; then it is answered 408 and its work ends. Our client waits as long
-_IDLE = 60  # seconds that a connection stays open without a request
-_READY = 120  # seconds after the deployment is up until it must answer
+_LONGEST = 300.0  # seconds until a request is cancelled and answered with 408; also the timeout of our client
+_IDLE = 60  # seconds until an idle connection is closed
+_READY = 120  # seconds in which a running deployment must answer
 
 
 @with_settings(ServeConfig)
 def serve(run: str | os.PathLike[str], **settings: Any) -> None:
     """Host a run, or the best of a search, at ``http://host:port`` until SIGINT or SIGTERM.
 
-    Raises UserError for a wrong run, setting or address, and where the port is taken.
+    Raises UserError if the run, a setting or the address is wrong, or if the port is in use.
 
     >>> raysum.serve("runs/pht", port=8000, replicas=2, decode={"num_beams": 8})
     """
@@ -46,21 +46,21 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
     with serving(config) as url:
         stopped = threading.Event()
         before = {name: signal.signal(name, lambda *_: stopped.set()) for name in (signal.SIGINT, signal.SIGTERM)}
-        say(f"serving {config.run} at {url}\n  the interface: {url}/docs\n  try: {curl_example(url)}")
+        say(f"serving {config.run} at {url}\n  documentation: {url}/docs\n  try: {curl_example(url)}")
         if config.host not in LOCAL:
-            say(f"warning: whoever reaches {config.host} can use it; 127.0.0.1 keeps it to this machine")
+            say(f"warning: anyone who can reach {config.host} can use the server; 127.0.0.1 is for this machine only")
         say("Ctrl-C stops it")
         stopped.wait()
         say("stopping")
-    for name, handler in before.items():  # once all is stopped: another Ctrl-C does not cut that short
+    for name, handler in before.items():  # last, so that a second Ctrl-C does not interrupt the shutdown
         signal.signal(name, handler)
 
 
 @contextmanager
 def serving(config: ServeConfig) -> Iterator[str]:
-    """The server for the length of the block, as its address. Raises as :func:`serve` does."""
+    """Run the server during the block and yield its URL. Raises as :func:`serve` does."""
     exact, health, batch, extracting = _served(config)
-    with listening(config.host, config.port) as listener:  # asked before Ray starts, which would say it late
+    with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray
         port = listener.getsockname()[1]
     os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it
     with ray_session(config.address, config.replicas, "serve"):
@@ -70,38 +70,39 @@ def serving(config: ServeConfig) -> Iterator[str]:
         from raysum.serve.replicas import application
 
         if ray_serve.status().proxies:
-            raise UserError("this Ray cluster runs Ray Serve already; stop that first, or leave the address out")
+            raise UserError("this Ray cluster already runs Ray Serve; shut that down first, or omit the address")
         require_token(config.host)
         deployments = application(exact, health, batch, extracting)
         logs = {"log_level": "ERROR", "enable_access_log": False}
         try:
-            with muted("ray.serve"):  # in this process; what fails is raised, too
-                patience = {"request_timeout_s": _LONGEST, "keep_alive_timeout_s": _IDLE}
-                place = {"host": config.host, "port": port, **patience}
-                _run(deployments, place, logs)
+            with muted("ray.serve"):  # errors are also raised
+                timeouts = {"request_timeout_s": _LONGEST, "keep_alive_timeout_s": _IDLE}
+                _run(deployments, {"host": config.host, "port": port, **timeouts}, logs)
             url = url_of(config.host, port)
             _wait_until_ready(url)
             yield url
             with muted("ray.serve"):
-                ray_serve.delete(_NAME)  # while the proxy still stands: requests under way may be answered
+                ray_serve.delete(_NAME)  # before the proxy stops, so that running requests are answered
         finally:
             with muted("ray.serve"):
                 ray_serve.shutdown()
 
 
 def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
-    """``config`` with the run and step that are meant, what is told of them, how many requests go together, and whether
-    sentences are extracted."""
+    """Resolve what is served.
+
+    Returns the config with run and step, the health report, the batch size, and whether the system extracts sentences.
+    """
     if extracts(config.run):
         extractor = Extractor.of(config.run, config)
         if extractor.system.needs_reference:
-            raise UserError(f"{config.run} chooses by reference summaries, which requests do not have")
+            raise UserError(f"{config.run} needs reference summaries, which requests do not have")
         return config, Health(status="ok", system=extractor.name), AT_ONCE, True
     run = Run.resolve(config.run)
-    found, *others = run.chosen(config.checkpoint)
-    which = config.checkpoint if others else str(found.step)
-    exact = config.model_copy(update={"run": str(run.path), "checkpoint": which})
-    health = Health(status="ok", run=run.name, step=found.step)
+    checkpoint, *others = run.chosen(config.checkpoint)
+    step = config.checkpoint if others else str(checkpoint.step)
+    exact = config.model_copy(update={"run": str(run.path), "checkpoint": step})
+    health = Health(status="ok", run=run.name, step=checkpoint.step)
     if run.config.model.extracts:
         extract_settings(run.extract.changed(config.decode))
         return exact, health, AT_ONCE, True
@@ -109,16 +110,20 @@ def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
     return exact, health, settings.batch_examples, False
 
 
-def _run(deployments: Any, place: dict[str, Any], logs: dict[str, Any]) -> None:
-    """Deploy at ``place`` and wait for the replicas. A UserError that one of them raised while it loaded the run is
-    raised here, and one where Ray Serve takes too long."""
+def _run(deployments: Any, options: dict[str, Any], logs: dict[str, Any]) -> None:
+    """Deploy with the HTTP ``options`` and wait for the replicas.
+
+    Raises the UserError of a replica that cannot load the run, and UserError if Ray Serve does not start in time.
+    """
     from ray import serve as ray_serve
 
     try:
-        ray_serve.start(proxy_location="HeadOnly", http_options=place, logging_config=logs)
+        ray_serve.start(proxy_location="HeadOnly", http_options=options, logging_config=logs)
         ray_serve.run(deployments, name=_NAME, route_prefix="/", logging_config=logs)
     except TimeoutError as error:
-        raise UserError(f"the server did not start in time ({error}); try again when it is less busy here") from None
+        raise UserError(
+            f"the server did not start in time ({error}); try again when the machine is less busy"
+        ) from None
     except RuntimeError:
         parts = ray_serve.status().applications[_NAME].deployments.values()
         reason = "\n".join(part.message for part in parts if part.message)
@@ -127,7 +132,7 @@ def _run(deployments: Any, place: dict[str, Any], logs: dict[str, Any]) -> None:
 
 
 def _wait_until_ready(url: str) -> None:
-    """Return once the server answers through its port: routes reach the proxy a moment after the replicas are up."""
+    """Wait until the server answers: the proxy learns the routes shortly after the replicas start."""
     deadline = time.monotonic() + _READY
     while time.monotonic() < deadline:
         try:

@@ -7,15 +7,15 @@ import httpx
 
 from raysum.errors import UserError
 
-_AGAIN = (500, 502, 503, 504)  # a replica died, the queue is full, or the server stops: asking twice does no harm
-_LONGEST_PAUSE = 30  # seconds, whatever the server asks for
+_RETRIED = (500, 502, 503, 504)  # a replica died, the queue is full, or the server stops
+_LONGEST_PAUSE = 30  # seconds, also if the server asks for more
 
 
 class Client:
-    """Asks the server at ``address`` for summaries, patiently: refused and failed requests are tried again.
+    """Requests summaries from the server at ``address`` and retries failed requests.
 
-    ``timeout`` is the seconds one try may take, ``retries`` the tries after the first; the waits between them double
-    from 0.25 s on, or are what the server asks for (Retry-After).
+    ``timeout`` is the limit of one attempt in seconds, ``retries`` the number of attempts after the first. The pauses
+    between attempts start at 0.25 s and double, unless the server sends Retry-After.
 
     >>> Client("http://127.0.0.1:8000").summarize("Florence", ["text of a document", "text of another"])["summary"]
     """
@@ -60,17 +60,19 @@ class Client:
             try:
                 answer = self._http.request(method, self.address + path, json=body)
             except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-                raise UserError(f"{self.address!r} is no address; write for example http://127.0.0.1:8000") from None
+                raise UserError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
             except httpx.TransportError as error:
-                problem = f"nothing answers at {self.address} ({error or type(error).__name__}); is `raysum serve` on?"
+                problem = (
+                    f"nothing answers at {self.address} ({error or type(error).__name__}); is `raysum serve` running?"
+                )
             else:
                 if answer.status_code == 200:
                     return answer.json()
                 problem = f"{self.address} answers {answer.status_code}: {_message(answer)}"
-                if answer.status_code not in _AGAIN:
+                if answer.status_code not in _RETRIED:
                     raise UserError(problem)
-                asked = answer.headers.get("Retry-After", "")
-                pause = min(int(asked), _LONGEST_PAUSE) if asked.isdecimal() else pause  # else a date
+                wait = answer.headers.get("Retry-After", "")
+                pause = min(int(wait), _LONGEST_PAUSE) if wait.isdecimal() else pause  # it may be a date
             if attempt < self.retries:
                 time.sleep(pause)
         raise UserError(problem)

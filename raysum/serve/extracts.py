@@ -1,4 +1,4 @@
-"""The replica of what extracts, a system or a trained run: no batches, and without a run no torch."""
+"""The replica of systems and runs that extract sentences. It does not batch, and without a run needs no torch."""
 
 import asyncio
 from typing import Any
@@ -8,20 +8,20 @@ from raysum.extract.summarizer import Extractor, summarizer_of
 from raysum.serve.config import ServeConfig
 from raysum.serve.ports import bind_to_node
 
-AT_ONCE = 4  # requests that a replica works on
+AT_ONCE = 4  # concurrent requests of a replica
 
 
 class Extracts:
-    """It answers as ``replicas.Model`` does."""
+    """A replica with the interface of ``replicas.Model``."""
 
     def __init__(self, config: ServeConfig):
         bind_to_node()
-        found = summarizer_of(config.run, config)
-        assert isinstance(found, Extractor), "others have replicas of their own"
-        self._extractor = found
+        extractor = summarizer_of(config.run, config)
+        assert isinstance(extractor, Extractor), "other systems use replicas.Model"
+        self._extractor = extractor
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-        """The `summarize` object of ``cluster``, or ``{"error": ..., "status": ...}`` where the request is at fault."""
+        """Return the summary of ``cluster``, or ``{"error": ..., "status": ...}`` if the request is invalid."""
         try:
             chosen = self._extractor.choose(settings)
             return (await asyncio.to_thread(self._extractor.extract, cluster, chosen)).to_dict()

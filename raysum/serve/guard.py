@@ -1,5 +1,4 @@
-"""What stands before the routes: bounds on a request's body, checked before and while it is read, and off the event
-loop; and who may ask a server that is bound to this machine alone."""
+"""Middlewares and checks before the routes: limits of requests, access from this machine only, and 503 answers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
@@ -17,17 +16,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raysum.serve.config import Limits
 
-RETRY_AFTER = 2  # seconds that a refused client waits: about one batch of decoding on a CPU
+RETRY_AFTER = 2  # seconds until a refused client should retry: about one batch of decoding on a CPU
 LOCAL = ("localhost", "127.0.0.1", "::1")
-_HEADERS = 1 << 16  # bytes of names and values
-_PATIENCE = 30.0  # seconds within which each piece of a body has to come
+_HEADERS = 1 << 16  # bytes of header names and values
+_TIMEOUT = 30.0  # seconds between two parts of a body
 
 
 class LocalOnly:
-    """ASGI middleware: only requests to and from pages of this machine, by their names for it.
+    """ASGI middleware that refuses requests with a Host or Origin other than this machine.
 
-    A page from elsewhere that a browser here shows could otherwise use the server: under a name of its own that it
-    lets point at this machine (DNS rebinding).
+    Otherwise a foreign page in a local browser could use the server through a host name that it maps to this machine
+    (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp):
@@ -41,24 +40,24 @@ class LocalOnly:
 
 
 def _foreign(request: Request) -> str | None:
-    """What is wrong with where the request comes from or goes to; None where nothing is."""
+    """Return the error message if Host or Origin is not this machine, else None."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
-    for name, place in (("Host", f"//{host}"), ("Origin", origin)):
-        if place is not None and _hostname(place) not in LOCAL:
-            shown = place.removeprefix("//")[:100]
-            return f"this server answers this machine alone, as {', '.join(LOCAL)}; not {name}: {shown}"
+    for name, url in (("Host", f"//{host}"), ("Origin", origin)):
+        if url is not None and _hostname(url) not in LOCAL:
+            value = url.removeprefix("//")[:100]
+            return f"this server accepts requests only from this machine, as {', '.join(LOCAL)}; not {name}: {value}"
     return None
 
 
-def _hostname(place: str) -> str | None:
+def _hostname(url: str) -> str | None:
     try:
-        return urlsplit(place).hostname
+        return urlsplit(url).hostname
     except ValueError:
         return None
 
 
 class HeaderLimit:
-    """ASGI middleware: headers of more than 64 KiB are answered 431."""
+    """ASGI middleware that answers 431 to headers of more than 64 KiB."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -103,16 +102,12 @@ class Unavailable:
 
 
 def at_proxy() -> list[Middleware]:
-    """The middlewares of Ray Serve's proxy, in a Ray of ours.
-
-    100,000 headers take the proxy 0.3 s to hand on to the front.
-    """
+    """Return the middlewares of Ray Serve's proxy. (It takes 0.3 s to forward 100,000 headers to the front.)"""
     return [Middleware(HeaderLimit), Middleware(Unavailable)]
 
 
 class BodyLimit:
-    """ASGI middleware: a body is read up to ``limit`` bytes; what is larger is answered 413 without being parsed, what
-    stops coming 408."""
+    """ASGI middleware that answers 413 to a body of more than ``limit`` bytes, and 408 to a stalled one."""
 
     def __init__(self, app: ASGIApp, limit: int):
         self.app, self.limit = app, limit
@@ -123,21 +118,21 @@ class BodyLimit:
         async def limited() -> Message:
             nonlocal taken, more
             try:
-                message = await asyncio.wait_for(receive(), _PATIENCE if more else None)
+                message = await asyncio.wait_for(receive(), _TIMEOUT if more else None)
             except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
-                raise HTTPException(408, f"nothing more of the request came within {_PATIENCE:.0f} s") from None
+                raise HTTPException(408, f"the request stalled for {_TIMEOUT:.0f} s") from None
             taken += len(message.get("body", b""))
             more = message.get("more_body", False)
             if taken > self.limit:
-                told = f"the request is larger than {self.limit} bytes; the server's --max-body says it"
-                raise HTTPException(413, told)
+                message = f"the request is larger than {self.limit} bytes, the server's --max-body"
+                raise HTTPException(413, message)
             return message
 
         await self.app(scope, limited, send)
 
 
 class GuardedRoute(APIRoute):
-    """A route whose JSON bodies are within the ``limits`` of the application's state."""
+    """A route that checks JSON bodies against the ``limits`` of the application's state."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -154,17 +149,17 @@ class _GuardedRequest(Request):
         return await asyncio.get_running_loop().run_in_executor(_READER, _read, body, self.app.state.limits)
 
 
-_AROUND = 200  # bytes outside of strings for each document that may come, for names, brackets and indentation
+_AROUND = 200  # bytes outside strings for each allowed document: names, brackets and indentation
 
-_READER = ThreadPoolExecutor(1)  # so that many large bodies never lie parsed in memory at one time
+_READER = ThreadPoolExecutor(1)  # one thread, so that at most one large body is parsed at a time
 
 
 def _read(body: bytes, limits: Limits) -> Any:
-    """A body's JSON, whose parts are few enough to be checked one by one. Raises HTTPException 400 or 413."""
-    # A million small lists would hold the interpreter for seconds while they are made.
+    """Parse the JSON of a body and check its limits. Raises HTTPException 400 or 413."""
+    # Parsing a million small lists would block the interpreter for seconds.
     if len(body) > (most := _AROUND * limits.max_documents) and _around(body, most) > most:
-        told = f"more than {most} bytes of it are no text, too many for {limits.max_documents} documents"
-        raise HTTPException(413, f"the body holds too much: {told}; the server's --max-documents says it")
+        excess = f"more than {most} bytes outside texts for {limits.max_documents} documents"
+        raise HTTPException(413, f"the body is too large: {excess}, the server's --max-documents")
     try:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -179,15 +174,15 @@ def _read(body: bytes, limits: Limits) -> Any:
 
 
 def _around(body: bytes, most: int) -> int:
-    """Bytes of a JSON ``body`` outside of its strings; more than ``most`` as soon as that is certain."""
+    """Return the bytes of a JSON ``body`` outside strings, or any number above ``most`` if they exceed it."""
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
-    if bare.count(b'"') > 2 * most + 2:  # two for each string, and a comma or colon between two of them
+    if bare.count(b'"') > 2 * most + 2:  # two quotes for each string, and a separator between strings
         return most + 1
     return sum(map(len, bare.split(b'"')[::2]))
 
 
 def extent(texts: Iterable[str]) -> dict[str, int]:
-    """How many characters and lines there are, by the names that :class:`Limits` has for them."""
+    """Return the number of characters and lines by the names in :class:`Limits`."""
     texts = list(texts)
     lines = sum(1 + max(text.count("\n"), text.count("\r")) for text in texts)
     return {"characters": sum(map(len, texts)), "paragraphs": lines}
@@ -195,11 +190,9 @@ def extent(texts: Iterable[str]) -> dict[str, int]:
 
 def _check(what: str, found: int, most: int) -> None:
     if found > most:
-        raise HTTPException(
-            413, f"{found} {what} are more than the {most} that a request may hold; the server's --max-{what} says it"
-        )
+        raise HTTPException(413, f"{found} {what} exceed {most}, the server's --max-{what}")
 
 
 def problem(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """The one form of every answer that is not 200."""
+    """Return an answer with a status other than 200."""
     return JSONResponse({"error": message}, status_code=status, headers=headers)

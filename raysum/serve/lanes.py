@@ -1,4 +1,4 @@
-"""In which order a replica works on what it is asked: on those that wait together, and on ordinary requests first."""
+"""The scheduling of a replica: requests that wait together form a batch, and ordinary requests have priority."""
 
 import asyncio
 import threading
@@ -15,63 +15,63 @@ from raysum.config.decoding import DecodeConfig
 from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 
-_COMPANY = 0.02  # seconds a request waits for company; decoding one takes many times as long
-_RESTS = 5  # times as long as a step of decoding took is given to those that go first
+_BATCH_WAIT = 0.02  # seconds that a request waits for others; decoding takes much longer
+_YIELD = 5  # a lane with lower priority pauses this many times the duration of its decoding steps
 
 
 @dataclass(eq=False)
 class Request:
     row: Row
     settings: DecodeConfig
-    left: threading.Event = field(default_factory=threading.Event)  # set once nobody waits for it any more
+    left: threading.Event = field(default_factory=threading.Event)  # set if the client disconnects
     answer: Future[dict[str, Any]] = field(default_factory=Future)
 
 
 class Lane:
-    """A thread that prepares and one that decodes: all that wait and want the settings of the first, up to a batch.
+    """Two threads: one prepares requests, one decodes them in batches of equal settings.
 
-    While anyone is in the lane ``first``, a rest of several times its length follows each step of decoding.
+    While the lane ``first`` has requests, this lane pauses after each decoding step.
     """
 
     def __init__(self, summarizer: Summarizer, threads: int, first: "Lane | None" = None):
         self._summarizer, self._first = summarizer, first
-        self.present = 0  # requests that are prepared, wait or are decoded
-        self._nobody = threading.Event()
-        self._nobody.set()
+        self.present = 0  # requests in this lane
+        self._empty = threading.Event()
+        self._empty.set()
         self._waiting: list[Request] = []
-        self._rested = 0.0  # until when
-        # The event loop stays free to take requests meanwhile.
+        self._rested = 0.0  # time of the last pause
+        # Threads keep the event loop free for new requests.
         self._preparing = ThreadPoolExecutor(1)
         self._decoding = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """A request is here for the length of the block."""
+        """Count a request during the block."""
         self.present += 1
-        self._nobody.clear()
+        self._empty.clear()
         try:
             yield
         finally:
             self.present -= 1
             if not self.present:
-                self._nobody.set()
+                self._empty.set()
 
     async def prepared(self, cluster: dict[str, Any]) -> Row:
-        """``cluster`` as the model reads it. Raises UserError where there is nothing to summarize."""
+        """Return the dataset row of ``cluster``. Raises UserError if there is nothing to summarize."""
         return await asyncio.get_running_loop().run_in_executor(self._preparing, self._summarizer.prepare, cluster)
 
     async def answer(self, request: Request) -> dict[str, Any]:
-        """The summary as an object. Where this is cancelled, so is the search."""
+        """Return the summary as an object. Cancelling this cancels the search."""
         self._waiting.append(request)
         try:
-            await asyncio.sleep(_COMPANY)
+            await asyncio.sleep(_BATCH_WAIT)
             return await asyncio.get_running_loop().run_in_executor(self._decoding, self._answer, request)
         finally:
             request.left.set()
             self._waiting.remove(request)
 
     def _answer(self, request: Request) -> dict[str, Any]:
-        """Runs once for each request, in their order. Who is first is decoded with its like; they find it done."""
+        """Decode the request with all waiting requests of equal settings, unless an earlier call has decoded it."""
         if not request.answer.done():
             alike = [other for other in list(self._waiting) if other.settings == request.settings]
             batch = [request, *(other for other in alike if other is not request and not other.answer.done())]
@@ -79,9 +79,9 @@ class Lane:
         return request.answer.result()
 
     def _decode(self, batch: list[Request]) -> None:
-        def left(place: int) -> bool:
+        def left(index: int) -> bool:
             self._rest()
-            return batch[place].left.is_set()
+            return batch[index].left.is_set()
 
         self._rested = time.monotonic()
         try:
@@ -94,7 +94,8 @@ class Lane:
                 request.answer.set_exception(error)
 
     def _rest(self) -> None:
-        """Called at each step for each of a batch; after the first of them nothing is left to rest from."""
+        """Pause for the lane with priority. Decoding calls it for each request of a step; only the first call
+        pauses."""
         if self._first:
-            self._first._nobody.wait(_RESTS * (time.monotonic() - self._rested))
+            self._first._empty.wait(_YIELD * (time.monotonic() - self._rested))
             self._rested = time.monotonic()

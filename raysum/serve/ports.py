@@ -1,4 +1,4 @@
-"""The gRPC port that Ray Serve opens in each replica: at the address of its node only, and not without a token."""
+"""The gRPC port of each Ray Serve replica: restrict it to the address of the node, and require token authentication."""
 
 from raysum.errors import UserError
 from raysum.runtime.compat import requires_token, serve_grpc_at
@@ -6,9 +6,9 @@ from raysum.serve.guard import LOCAL
 
 
 def bind_to_node() -> None:
-    """A replica calls this in its constructor, before Ray opens the port; outside of Ray no port is opened.
+    """Restrict the gRPC port of this process. The constructor of a replica calls it before Ray opens the port.
 
-    Raises UserError if other machines reach the node and the cluster has no token authentication.
+    Does nothing outside Ray. Raises UserError if other machines can reach the node without token authentication.
     """
     import ray
 
@@ -20,7 +20,7 @@ def bind_to_node() -> None:
 
 
 def require_token(host: str) -> None:
-    """Raises UserError if other machines reach ``host`` and the Ray cluster has no token authentication."""
+    """Raises UserError if other machines can reach ``host`` and the Ray cluster has no token authentication."""
     if host not in LOCAL and not requires_token():
         raise UserError(
             f"other machines reach {host}, and this Ray cluster has no token authentication, so anyone there could run "

@@ -1,4 +1,4 @@
-"""The two Serve deployments: the front, which speaks HTTP and holds no model, and the model's replicas behind it."""
+"""The two Ray Serve deployments: the front, which handles HTTP, and the replicas of the model."""
 
 from typing import Any
 
@@ -23,15 +23,17 @@ from raysum.serve.lanes import Lane, Request
 from raysum.serve.ports import bind_to_node
 from raysum.serve.schema import Health
 
-_LARGE = 0.1  # of what a request may hold: what is larger takes longer to prepare than an ordinary one to decode
-_TRIES = 2  # of a request whose replica dies under it; more would let a deadly request kill all replicas in turn
-_DRAIN = 2.0  # seconds that requests under way may take once the server is told to stop
+_LARGE = 0.1  # of a limit; larger requests take longer to prepare than ordinary ones to decode
+_TRIES = 2  # of a request if its replica dies; with more, one fatal request could kill all replicas
+_DRAIN = 2.0  # seconds that running requests may take after the server is stopped
 
 
 class Model:
-    """One replica of the summarizer. What asks for more than the run's own settings cost, or holds much text, is worked
-    on beside the rest, which goes first: else a request of 16 beams and 1,000 tokens would keep everyone waiting for
-    seconds."""
+    """A replica of the summarizer.
+
+    Requests with settings more costly than the run's own, or with much text, are processed in separate lanes with lower
+    priority. Otherwise a request with 16 beams and 1,000 tokens would delay all others for seconds.
+    """
 
     def __init__(self, config: ServeConfig):
         bind_to_node()
@@ -42,17 +44,18 @@ class Model:
         self._costly = Lane(self._summarizer, threads, self._ordinary)
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-        """The `summarize` object of ``cluster``, or ``{"error": ..., "status": ...}`` where it is not summarized.
+        """Return the summary of ``cluster``, or ``{"error": ..., "status": ...}``.
 
-        Where the client leaves meanwhile, this is cancelled, and so its decoding.
+        If the client disconnects, Ray cancels this call, which cancels the decoding.
         """
         own = self._summarizer.settings
         try:
             chosen = self._summarizer.choose(settings)
             costly = chosen.num_beams * chosen.max_length > own.num_beams * own.max_length
             lane = self._costly if costly else self._large if self._is_large(cluster) else self._ordinary
-            if lane.present >= own.batch_examples and lane is not self._ordinary:  # the other places are for those
-                return {"error": "too many costly requests are waiting; come again later", "status": 503}
+            # The remaining slots are for ordinary requests.
+            if lane.present >= own.batch_examples and lane is not self._ordinary:
+                return {"error": "too many costly requests are waiting; try again later", "status": 503}
             with lane.entered():
                 row = await lane.prepared(cluster)
                 if costly and (too_much := self._too_costly(row, chosen)):
@@ -66,7 +69,7 @@ class Model:
         return any(size > _LARGE * getattr(self._limits, f"max_{what}") for what, size in extent(texts).items())
 
     def _too_costly(self, row: Row, chosen: DecodeConfig) -> str | None:
-        """What to say where ``chosen`` ask for more than is taken; None where they do not."""
+        """Return the error message if the settings ``chosen`` exceed the limit of costs, else None."""
         most = chosen.reading(self._summarizer.searcher.source).max_tokens
         read = min(len(row["ids"]), most or len(row["ids"]))
         asked = chosen.num_beams * chosen.max_length * read
@@ -79,7 +82,7 @@ class Model:
 
 
 class Front:
-    """The HTTP interface before the replicas. It checks requests, so that a bad one never takes a replica's time."""
+    """The HTTP interface. It validates requests before they reach a replica."""
 
     def __init__(self, model: DeploymentHandle, health: Health, limits: Limits, local: bool):
         bind_to_node()
@@ -93,9 +96,9 @@ class Front:
             try:
                 answer = await self._model.summarize.remote(cluster, settings)
             except BackPressureError:
-                raise Overloaded("too many requests are waiting; come again later") from None
+                raise Overloaded("too many requests are waiting; try again later") from None
             except RayActorError:
-                continue  # its replica died: another takes it, for summarizing twice does no harm
+                continue  # the replica died; repeating the request is safe
             except (DeploymentUnavailableError, RequestCancelledError):
                 break
             if answer.get("status") == 503:
@@ -103,12 +106,15 @@ class Front:
             if "error" in answer:
                 raise HTTPException(answer["status"], answer["error"])
             return answer
-        raise Overloaded("the model's replicas stopped while they worked on this request; come again later")
+        raise Overloaded("the replicas stopped during this request; try again later")
 
 
 def application(config: ServeConfig, health: Health, batch: int, extracting: bool) -> serve.Application:
-    """Both deployments, bound. A replica works on ``batch`` requests while the next ``batch`` of them gather; twice as
-    many wait for each replica; what comes beyond that is refused."""
+    """Return the application of both deployments.
+
+    A replica decodes ``batch`` requests while the next ``batch`` collect. Twice as many may wait for each replica; more
+    requests are refused.
+    """
     each = share("replica", config.replicas)
     model = serve.deployment(
         name="model",
@@ -122,7 +128,8 @@ def application(config: ServeConfig, health: Health, batch: int, extracting: boo
     )(Extracts if extracting else Model)
     front = serve.deployment(
         name="front",
-        max_ongoing_requests=8 * batch * config.replicas + 100,  # more than the model takes: it refuses, never waits
+        # More than the replicas accept, so that they refuse requests and the front never queues them.
+        max_ongoing_requests=8 * batch * config.replicas + 100,
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},

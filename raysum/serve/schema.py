@@ -1,4 +1,4 @@
-"""What the HTTP interface takes, strictly: an unknown or mistyped field is an error. It answers with a ``Summary``."""
+"""The request schema. Unknown fields and wrong types are errors. Answers are a ``Summary``."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
@@ -9,13 +9,13 @@ from raysum.config.base import Section
 from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
 from raysum.config.problems import did_you_mean
 
-_MOST_FIELDS = 10  # of an object, where it has no more. So a body of unknown ones is no list of problems
-_LONGEST_NAME = 1000  # characters of a title, or of a document's name
-_LONGEST_FIELD = 40  # characters of a field's name to which the nearest is looked for
+_MOST_FIELDS = 10  # of an object with fewer known fields; avoids a long list of unknown fields
+_LONGEST_NAME = 1000  # characters of a title or a document name
+_LONGEST_FIELD = 40  # characters of an unknown field for which a suggestion is searched
 
 
 class Strict(BaseModel, extra="forbid", strict=True):
-    """Base of what is taken."""
+    """Base class of request objects."""
 
     @model_validator(mode="before")
     @classmethod
@@ -36,17 +36,17 @@ def _form(document: Any) -> str:
     return "Document" if isinstance(document, dict | Document) else "str"
 
 
-# Told apart before they are checked, so that a problem is named once, and for the form that was meant.
+# A discriminator selects the type first, so that an error is reported once and for that type.
 TextOrDocument = Annotated[Annotated[str, Tag("str")] | Annotated[Document, Tag("Document")], Discriminator(_form)]
 
 
-# Decoding settings that no request may give: the server has loaded the ranker and has memory for so much.
+# Decoding settings that requests cannot change: the server has loaded the ranker and allocated memory for them.
 FIXED = ("ranker", "batch_examples", "source_paragraphs", "source_tokens")
-_MOST = {"num_beams": 16, "max_length": 1000, "no_repeat_ngram_size": 20}  # so that a request stays affordable
+_MOST = {"num_beams": 16, "max_length": 1000, "no_repeat_ngram_size": 20}  # upper limits for a request
 
 
 def _options(section: type[Section]) -> Iterator[tuple[str, Any]]:
-    """The fields of ``section`` as of one request: bounded, and None where the server's setting holds."""
+    """Yield the fields of ``section`` for a request: limited, with None for the server's setting."""
     for name, field in section.model_fields.items():
         if name not in FIXED:
             bounds = (field.annotation, *field.metadata, Field(le=_MOST.get(name)))
@@ -58,14 +58,14 @@ class _Renamed(Strict):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, values: Any) -> Any:
-        """Other toolkits' names become ours, as on the command line."""
+        """Accept names of other toolkits, as the command line does."""
         return DecodeConfig.renamed(values)
 
 
 Options = create_model(
     "Options",
     __base__=_Renamed,
-    __doc__="Decoding settings of one request: of a trained run, then of systems that extract.",
+    __doc__="Decoding settings of a request: those of trained runs, then those of systems that extract sentences.",
     **dict([*_options(DecodeConfig), *_options(ExtractConfig)]),
 )
 
@@ -74,19 +74,19 @@ class SummarizeRequest(Strict):
     """A cluster of documents about one subject."""
 
     title: str = Field("", max_length=_LONGEST_NAME, description="the subject, if known; paragraphs are ranked by it")
-    # The first wrong one is told: thousands of problems would take the event loop 0.4 s.
+    # Only the first error is reported: thousands would block the event loop for 0.4 s.
     documents: Annotated[list[TextOrDocument], FailFast()] = Field(
-        min_length=1, description="texts, also with the names of their sources"
+        min_length=1, description="texts, optionally with the names of their sources"
     )
-    id: str | None = Field(None, max_length=200, description="given back in the answer")
+    id: str | None = Field(None, max_length=200, description="repeated in the answer")
     options: Options = Field(default_factory=Options)
 
 
-def unknown(place: Sequence[str | int]) -> str:
-    """What to say of a field that is not taken at ``place`` (``options``, its name) of a request."""
-    *above, name = map(str, place)
+def unknown(location: Sequence[str | int]) -> str:
+    """Return the message for an unknown field at ``location`` (such as ``options``, its name) of a request."""
+    *above, name = map(str, location)
     if above == ["options"] and name in FIXED:
-        return f"is the server's alone: start it with --set {name}=..."
+        return f"is a setting of the server: start it with --set {name}=..."
     part: Any = Options if above == ["options"] else Document if above else SummarizeRequest
     valid = [*part.model_fields, *(DECODE_ALIASES if part is Options else ())]
     if part is SummarizeRequest and name in {*Options.model_fields, *DECODE_ALIASES}:
@@ -97,15 +97,15 @@ def unknown(place: Sequence[str | int]) -> str:
 
 class Health(BaseModel):
     status: str
-    run: str | None = Field(None, description="name of the run that is served")
+    run: str | None = Field(None, description="name of the served run")
     step: int | None = Field(None, description="training step of its checkpoint")
-    system: str | None = Field(None, description="the system that is served, where nothing is trained of it")
+    system: str | None = Field(None, description="the served system, if it is not trained")
 
     def __str__(self) -> str:
         return self.system or f"the run {self.run}, step {self.step}"
 
 
 class Problem(BaseModel):
-    """The body of every answer that is not 200."""
+    """The body of every answer with a status other than 200."""
 
     error: str
