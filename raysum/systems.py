@@ -1,6 +1,6 @@
-"""The systems by name. What a system is made of and can do is told by its specification; no torch here.
+"""The registry of systems. A system's specification names its parts and abilities; no torch here.
 
-A system of another package joins by an entry point of the group ``raysum.systems``: ``toy = toy.spec:ToySpec``.
+A system of another package registers by an entry point of the group ``raysum.systems``: ``toy = toy.spec:ToySpec``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ _SPECS = {
     "extractor": "raysum.models.specs.scorers:ExtractorSpec",
     "predictor": "raysum.models.specs.scorers:PredictorSpec",
 }
-# Systems of which nothing is trained: what they are is told by ``raysum.extract.systems.Extractive``.
+# Systems without training; their base class is ``raysum.extract.systems.Extractive``.
 _EXTRACTIVE = {
     "lead": "raysum.extract.systems:Lead",
     "lead3": "raysum.extract.systems:Lead3",
@@ -32,32 +32,32 @@ _EXTRACTIVE = {
     "mmr": "raysum.extract.systems:Mmr",
     "oracle": "raysum.extract.systems:Oracle",
 }
-PAPER = "-paper"  # ends the name of a system that is evaluated as in the papers: word-cut at the reference's length
+PAPER = "-paper"  # suffix of a system that is evaluated as in the papers: cut to the number of words of the reference
 DEFAULT = "family"
-_FORMER = {"seq2seq": "family"}  # names in configs written before
+_FORMER = {"seq2seq": "family"}  # names in older configs
 
 
 # Upper bounds are far above what any machine takes.
-Size = Annotated[int, Field(gt=0, le=10**6)]  # of what is held at one time: a width, tokens, paragraphs, beams
+Size = Annotated[int, Field(gt=0, le=10**6)]  # of a width, tokens, paragraphs, beams
 Layers = Annotated[int, Field(gt=0, le=1000)]
 Weight = Annotated[float, Field(ge=0, le=10**6)]
 
 
 class Checked(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
-    """Unknown keys are errors, and so is yes or no for a number, which would count as 1 or 0."""
+    """A strict section: unknown keys are errors, and so is true or false for a number, which would count as 1 or 0."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _check_number(cls, value: Any, info: Any) -> Any:
-        takes = list(_plain_types(cls.model_fields[info.field_name].annotation))
-        given = value if isinstance(value, list | tuple) else [value]
-        if any(isinstance(one, bool) for one in given) and {int, float} & {*takes} and not {bool, Any} & {*takes}:
+        types = {*_plain_types(cls.model_fields[info.field_name].annotation)}
+        values = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(item, bool) for item in values) and {int, float} & types and not {bool, Any} & types:
             raise ValueError("must be a number, not true or false")
         return value
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:
-    """The types in ``annotation`` that have no parts."""
+    """Yield the types in ``annotation`` that have no type arguments."""
     for part in get_args(annotation):
         yield from _plain_types(part)
     if not get_args(annotation) and (isinstance(annotation, type) or annotation is Any):
@@ -65,101 +65,108 @@ def _plain_types(annotation: Any) -> Iterator[Any]:
 
 
 class Spec(Checked):
-    """Hyper-parameters of a model, as fields (unknown keys are errors), and what holds for all models of its system.
+    """The options of a model, as fields (unknown keys are errors), and the abilities of all models of its system.
 
-    ``MODEL``, ``OBJECTIVE`` and ``KIND`` name its parts as ``module:name``; they are imported when they are needed:
-    the torch module made of a spec; the module around it (``.model``) that turns a batch into a summed loss, made of
-    the model and the label smoothing; the kind of rows that it reads (see ``raysum.stream.collators``).
+    ``MODEL``, ``OBJECTIVE`` and ``KIND`` name its parts as ``module:name``, which are imported on demand: the torch
+    module, built from a spec; the module around it (``.model``) that turns a batch into a summed loss, built from
+    the model and the label smoothing; the kind of rows that it trains on (see ``raysum.stream.collators``).
     """
 
     MODEL: ClassVar[str]
     OBJECTIVE: ClassVar[str]
     KIND: ClassVar[str]
 
-    PIECES: ClassVar[str | None] = None  # the only ones that it reads; those of a bert are read by no other
+    PIECES: ClassVar[str | None] = None  # the only pieces that it reads; no other system reads a bert's
 
-    # Instead of these three, where a system is trained at one go from texts: the function that does it with a config.
+    # Instead of these three, for a system trained in one call from texts: the function that trains it with a config.
     TRAINER: ClassVar[str | None] = None
-    # Of one that extracts: what has ``row(cluster)`` and ``scores(row)``, made of a run, a LoadConfig and a device.
+    # For one that extracts: a class with ``row(cluster)`` and ``scores(row)``, built from run, LoadConfig and device.
     SCORER: ClassVar[str] = "raysum.decode.sentences:SentenceScorer"
 
-    # What can be done with it. One that summarizes has the face of ``raysum.models.generator.Generator``.
+    # Abilities. One that summarizes has the interface of ``raysum.models.generator.Generator``.
     summarizes: ClassVar[bool] = False
-    ranks: ClassVar[bool] = False  # scores paragraphs by what they hold of a summary
-    predicts_attention: ClassVar[bool] = False  # of a summarizing model, to each paragraph
-    attends_to_paragraphs: ClassVar[bool] = False  # its attention to paragraphs can be asked for
-    attends_to_tokens: ClassVar[bool] = False  # likewise, by every layer to every source token
-    recomputes: ClassVar[bool] = True  # its layers give the same when they are computed again
+    ranks: ClassVar[bool] = False  # scores paragraphs by their share of a summary
+    predicts_attention: ClassVar[bool] = False  # a summarizing model's attention to each paragraph
+    attends_to_paragraphs: ClassVar[bool] = False  # it can report its attention to paragraphs
+    attends_to_tokens: ClassVar[bool] = False  # every layer can report its attention to every source token
+    recomputes: ClassVar[bool] = True  # its layers can be computed twice (``train.recompute``)
 
     system: str
     width: int
 
     @property
     def needs_graph(self) -> bool:
-        """Whether a source must come with a graph between its paragraphs."""
+        """Whether a source must have a graph between its paragraphs."""
         return False
 
     @property
     def extracts(self) -> bool:
-        """Whether it scores sentences, of which the best are a summary. It reads rows of kind ``extraction``, and its
-        model has ``sentence_scores(batch)``, [P] of all sentences in a batch of its kind, one row after the other."""
+        """Whether it scores sentences and the best ones are the summary.
+
+        It trains on rows of kind ``extraction``, and its model has ``sentence_scores(batch)``, which returns [P] for
+        all sentences of a batch, row after row.
+        """
         return False
 
     @property
     def attending_layers(self) -> int:
-        """How many layers have an attention to paragraphs that can be asked for by itself."""
+        """The number of layers that can report their attention to paragraphs separately."""
         return 0
 
     @property
     def joins_paragraphs(self) -> bool:
-        """Whether it reads its paragraphs as one sequence, joined by marks."""
+        """Whether it reads its paragraphs as one sequence, joined by special tokens."""
         return False
 
     @property
-    def places(self) -> int | None:
-        """The most tokens, with marks, that are read as one sequence; None where any number is."""
+    def max_positions(self) -> int | None:
+        """The most tokens, with special tokens, of a sequence; None = unlimited."""
         return None
 
-    def serves(self, name: str, other: "Spec") -> str | None:
-        """What the parameter ``name`` of this model is called in the one of ``other``, which may begin with it; None
-        where it is of no use there."""
+    def name_in(self, name: str, other: "Spec") -> str | None:
+        """Return the name of the parameter ``name`` in the model of ``other``, which it may initialize, or None."""
         return name
 
-    def fitted(self, tokenizer: Any) -> "Spec":
-        """This spec for a dataset of that ``tokenizer``, whatever it said before of the ids that there are and of
-        marks. Raises UserError where it is of other pieces than the model reads."""
+    def with_tokenizer(self, tokenizer: Any) -> "Spec":
+        """Return this spec with the vocabulary size and special tokens of a dataset's ``tokenizer``.
+
+        Raises UserError if the model does not read its kind of pieces.
+        """
         self.check_pieces(tokenizer)
-        told = {"vocabulary": len(tokenizer), "marks": tokenizer.marks}
-        return self.model_copy(update={name: told[name] for name in told.keys() & type(self).model_fields.keys()})
+        values = {"vocabulary": len(tokenizer), "marks": tokenizer.marks}
+        return self.model_copy(update={name: values[name] for name in values.keys() & type(self).model_fields.keys()})
 
     def check_pieces(self, tokenizer: Any) -> None:
-        told = f"the dataset is in {tokenizer.pieces} pieces, and a {self.system} reads"
+        """Raise UserError if the model does not read the pieces of ``tokenizer``."""
+        problem = f"the dataset is in {tokenizer.pieces} pieces, but a {self.system} needs"
         if self.PIECES and tokenizer.pieces != self.PIECES:
-            raise UserError(f"{told} {self.PIECES} ones: prepare it with --vocab FOLDER, that of its weights")
+            raise UserError(f"{problem} {self.PIECES} pieces: prepare it with --vocab FOLDER (its weights)")
         if not self.PIECES and tokenizer.pieces == "WordPiece":
-            raise UserError(f"{told} SentencePiece ones, or those of a model that writes: prepare it with others")
+            raise UserError(f"{problem} SentencePiece or a summarizer's pieces: prepare it with another --vocab")
 
     def published(self, config: Mapping[str, Any], names: Iterable[str]) -> dict[str | None, str]:
-        """What stands for each parameter of this model among the ``names`` of published weights; ``config`` is what
-        their config.json says. Raises UserError, without the folder, where they are of another model."""
-        raise UserError(f"is no run, and a {self.system} begins with the weights of a run alone")
+        """Return each parameter's published name, from the ``names`` of published weights and their config.json.
+
+        Raises UserError, whose message starts after the folder, if the weights are of another model.
+        """
+        raise UserError(f"is not a run: a {self.system} can only start from the weights of a run")
 
 
 def names() -> list[str]:
-    """All systems, those of other packages last."""
+    """Return all systems, those of other packages last."""
     return [*_known()]
 
 
 def current(name: str) -> str:
-    """What the system that a config calls ``name`` is called now."""
+    """Return the current name of the system ``name``, which an older config may contain."""
     return _FORMER.get(str(name), str(name))
 
 
 def spec_class(name: str) -> type[Spec]:
-    """The specification of the system ``name``. Raises ValueError naming the systems there are."""
+    """Return the specification of the system ``name``. Raises ValueError with the known systems."""
     name = current(name)
     if name not in _known():
-        raise ValueError(f"no system {name!r}; there are {', '.join(_known())}")
+        raise ValueError(f"no system {name!r}: choose one of {', '.join(_known())}")
     return _load(_known()[name])
 
 
@@ -168,38 +175,40 @@ def spec_classes() -> Iterator[type[Spec]]:
 
 
 def extractive_names() -> list[str]:
-    """The systems that take texts of the source and need no training."""
+    """Return the systems that extract texts of the source without training."""
     return [*_EXTRACTIVE]
 
 
 def paper_baseline_names() -> list[str]:
-    """The baselines of the papers' tables, which are evaluated but not served."""
+    """Return the baselines of the papers' tables, which are evaluated but not served."""
     return [f"lead{PAPER}", f"lexrank{PAPER}"]
 
 
 def extractive(name: str) -> Any:
-    """The one of them that is called ``name``."""
+    """Return the extractive system ``name``."""
     return _load(_EXTRACTIVE[name])()
 
 
 def build(spec: Spec) -> Any:
-    """The model of ``spec``, with fresh weights; seed torch before for repeatable ones."""
+    """Return the model of ``spec`` with fresh weights; seed torch first for repeatable ones."""
     return _load(spec.MODEL)(spec)
 
 
 def objective(spec: Spec, model: Any, smoothing: float) -> Any:
-    """What trains ``model``: a module with the model as ``.model`` that turns a batch into a loss sum."""
+    """Return the module that trains ``model`` (as ``.model``) and turns a batch into a loss sum."""
     return _load(spec.OBJECTIVE)(model, smoothing)
 
 
 def kind(spec: Spec) -> Any:
-    """How rows reach the model of ``spec``: a ``raysum.stream.collators.Kind``."""
+    """Return how rows become batches for the model of ``spec``: a ``raysum.stream.collators.Kind``."""
     return _load(spec.KIND).of(spec)
 
 
 def parameters(spec: Spec) -> dict[str, Any]:
-    """Names and shapes of what is trained in the model of ``spec``, as tensors for which nothing is allocated; none of
-    what is trained at one go."""
+    """Return the trained parameters of the model of ``spec`` by name, as tensors on the meta device.
+
+    Empty for systems that are trained in one call.
+    """
     if spec.TRAINER:
         return {}
     import torch
@@ -209,7 +218,7 @@ def parameters(spec: Spec) -> dict[str, Any]:
 
 
 def count_parameters(spec: Spec) -> int:
-    """Trainable numbers of the model of ``spec``; tied matrices count once."""
+    """Return the number of trainable numbers of the model of ``spec``; tied matrices count once."""
     return sum(parameter.numel() for parameter in parameters(spec).values())
 
 

@@ -182,7 +182,7 @@ def test_a_training_begins_with_the_published_weights_and_resumes_bit_for_bit(pu
 
 
 def test_the_one_minute_extractor_reads_such_rows_and_a_bert_no_others(published, labelled, tmp_path):
-    with pytest.raises(UserError, match="in WordPiece pieces, and a hibert reads SentencePiece ones"):
+    with pytest.raises(UserError, match="in WordPiece pieces, but a hibert needs SentencePiece"):
         raysum.train("hibert_tiny", data=str(labelled), out=str(tmp_path / "h"), train={"workers": 0})
     other = prepare(labelled.parent / "train.jsonl", tmp_path / "other", kind="extraction", pieces=300).dataset.path
     with pytest.raises(UserError, match="prepare it with --vocab FOLDER"):
@@ -202,9 +202,9 @@ def test_the_one_minute_extractor_reads_such_rows_and_a_bert_no_others(published
         ),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\x08" * 99), "model.safetensors cannot be read"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
-        (lambda folder: edit(folder, model_type="roberta"), "holds a model of type 'roberta'"),
-        (lambda folder: edit(folder, hidden_act="relu"), "holds a bert with hidden_act 'relu'"),
-        (lambda folder: edit(folder, hidden_size=64), "of other sizes; give model.width=64"),
+        (lambda folder: edit(folder, model_type="roberta"), "contains a model of type 'roberta'"),
+        (lambda folder: edit(folder, hidden_act="relu"), "contains a bert with hidden_act 'relu'"),
+        (lambda folder: edit(folder, hidden_size=64), "of other sizes: set model.width=64"),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), "trained with another vocabulary"),
         (lambda folder: shutil.rmtree(folder), "no run folder"),
     ],

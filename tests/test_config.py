@@ -51,7 +51,7 @@ def test_unknown_key_names_the_nearest_key_its_section_and_the_line(tmp_path):
         ("decode.forced_eos_token_id=true", "must be a number"),
         ("decode.num_beams=[", r"got '\['"),
         ("model=5", "must be a section"),
-        ("model.system=[]", "there are family"),
+        ("model.system=[]", "choose one of family"),
         ("train=5", "must be a section"),
         ("train.start=", "is empty"),
         ("data=\ud800", "not text"),
@@ -130,7 +130,7 @@ def test_a_preset_of_another_system_inherits_all_but_the_model():
     first, second = str(error.value).splitlines()
     assert first.startswith("unknown key 'model.encoder'") and "model.decoder" not in first
     assert second.endswith("did you mean 'model.block'?")
-    with pytest.raises(UserError, match="there are family.*graphsum"):
+    with pytest.raises(UserError, match="choose one of family.*graphsum"):
         load_config(None, ["model.system=graphsun"])
 
 

@@ -83,28 +83,28 @@ DEEP = '{"a":' * 100_000
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (written("config.json", DEEP), "config.json does not read"),
+        (written("config.json", DEEP), "config.json cannot be read"),
         (written("tokenizer.json", DEEP), "is no tokenizer.json that reads"),
         (written("tokenizer_config.json", DEEP), "tokenizer_config.json does not read"),
-        (changed("config.json", model_type=[]), "is a []; read are bart"),
-        (changed("config.json", model_type="bart\x1b[31m"), r"is a bart\x1b[31m; read are bart"),
-        (changed("config.json", encoder_layers="2"), "its encoder_layers is '2', and models of 1 to 1000 layers"),
-        (changed("config.json", encoder_layers=10**10), "encoder_layers is 10000000000, and"),
-        (changed("config.json", decoder_layers=0), "decoder_layers is 0, and"),
+        (changed("config.json", model_type=[]), "is a [], but must be one of bart"),
+        (changed("config.json", model_type="bart\x1b[31m"), r"is a bart\x1b[31m, but must be one of bart"),
+        (changed("config.json", encoder_layers="2"), "its encoder_layers is '2', but must be 1 to 1000"),
+        (changed("config.json", encoder_layers=10**10), "encoder_layers is 10000000000, but"),
+        (changed("config.json", decoder_layers=0), "decoder_layers is 0, but"),
         (changed("config.json", activation_function={}), "its activation is {}"),
-        (changed("config.json", encoder_ffn_dim=32, decoder_ffn_dim=32), "our encoder.0.block.ffn.inner.weight is of"),
+        (changed("config.json", encoder_ffn_dim=32, decoder_ffn_dim=32), "our encoder.0.block.ffn.inner.weight is "),
         (changed("config.json", vocab_size=10**12), "has 1000000000000 ids by its config.json and tokenizer"),
         (changed("config.json", eos_token_id=-1), "does not tell the id of the end"),
         (changed("config.json", pad_token_id=2, eos_token_id=2), "has the id 2 for both the end and padding"),
-        (tensors(lambda t: t.half().int()), "holds a tensor of torch.int32"),
-        (tensors(lambda t: t > 0), "holds a tensor of torch.bool"),
-        (tensors(lambda t: t * float("nan")), "no finite numbers"),
+        (tensors(lambda t: t.half().int()), "contains a tensor of torch.int32"),
+        (tensors(lambda t: t > 0), "contains a tensor of torch.bool"),
+        (tensors(lambda t: t * float("nan")), "not finite"),
         (tensors(lambda t: t[:, :7]), "q_proj.weight and encoder.layers.0.self_attn.k_proj.weight"),
-        (tensors(lambda t: torch.cat([t, t])), "our encoder.0.block.attention.qkv.weight is of 96 x 32 numbers by its"),
-        (tensors(lambda t: t[:0]), "our encoder.0.block.attention.qkv.weight is of"),
-        (tensors(lambda t: t.T, "model.shared.weight"), "our embedding.weight is of"),
+        (tensors(lambda t: torch.cat([t, t])), "our encoder.0.block.attention.qkv.weight is 96 x 32 by its"),
+        (tensors(lambda t: t[:0]), "our encoder.0.block.attention.qkv.weight is "),
+        (tensors(lambda t: t.T, "model.shared.weight"), "our embedding.weight is "),
         (tensors(lambda t: t[0, 0], "model.shared.weight"), "its shared.weight is a single number"),
-        (tensors(lambda t: t[:2], "model.encoder.embed_positions.weight"), "it has 2 and 1026 places, and 3 to 131072"),
+        (tensors(lambda t: t[:2], "model.encoder.embed_positions.weight"), "2 and 1026 positions, but must have 3"),
     ],
 )  # fmt: skip
 def test_files_that_tell_nonsense(folder, edit, words):
@@ -130,8 +130,12 @@ def without(name: str) -> Edit:
         ("bart", without("model.shared.weight"), "it lacks 'shared.weight'"),
         ("bart", without("model.encoder.layers.1.fc1.bias"), "it lacks 'encoder.layers.1.fc1.bias'"),
         ("umt5", without("decoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"), "it lacks 'decoder"),
-        ("t5", more("encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"), "it has encoder.block.1"),
-        ("bart", more("model.encoder.layers.2.fc1.bias"), "it has encoder.layers.2.fc1.bias, for which there is no"),
+        (
+            "t5",
+            more("encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"),
+            "parameter encoder.block.1",
+        ),
+        ("bart", more("model.encoder.layers.2.fc1.bias"), "its parameter encoder.layers.2.fc1.bias does not exist"),
         ("bart", more("encoder.layers.1.fc1.bias"), "it has both model.encoder.layers.1.fc1.bias and encoder.layers"),
         ("bart", more("shared.weight"), "it has both model.shared.weight and shared.weight"),
     ],
@@ -147,11 +151,11 @@ def test_waves_of_absurd_length_are_not_made(tmp_path):
     found = {name: t for name, t in load_file(tmp_path / "folder" / WEIGHTS).items() if "embed_pos" not in name}
     save_file(found, tmp_path / "folder" / WEIGHTS, {"format": "pt"})
     changed("config.json", max_position_embeddings=10**6)(tmp_path / "folder")
-    refused(tmp_path / "folder", "it has 1000000 and 1000000 places, and 1 to 131072 are read")
+    refused(tmp_path / "folder", "it has 1000000 and 1000000 positions, but must have 1 to 131072")
 
 
 def test_buckets_that_leave_no_room_for_far_distances():
-    with pytest.raises(ValueError, match="farthest 16 is not above half of the 32 buckets"):
+    with pytest.raises(ValueError, match="farthest 16 must be above half of the 32 buckets"):
         Backbone(buckets=32, farthest=16)
 
 
@@ -205,8 +209,8 @@ def sharded(places: dict[str, Any], make: Edit = lambda folder: None) -> Edit:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        *((sharded({QUERY: name}), "tells no files of its tensors") for name in ("../x", "/etc/passwd", "..", "a\0b")),
-        (sharded({QUERY: "other.safetensors"}), "lacks other.safetensors, which model.safetensors.index.json tells of"),
+        *((sharded({QUERY: name}), "does not name the files") for name in ("../x", "/etc/passwd", "..", "a\0b")),
+        (sharded({QUERY: "other.safetensors"}), "lacks other.safetensors, which model.safetensors.index.json lists"),
         (sharded({QUERY: "pipe"}, lambda folder: os.mkfifo(folder / "pipe")), "lacks pipe, which"),
         (sharded({QUERY: "dir"}, lambda folder: (folder / "dir").mkdir()), "lacks dir, which"),
     ],
@@ -247,11 +251,11 @@ def repeated(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (pickled, "does not read as a PyTorch checkpoint"),
+        (pickled, "is not a PyTorch checkpoint"),
         (lambda path: torch.save({"x": Evil(path.with_name("executed"))}, path), "which may run code"),
-        (deflated, "archive/data.pkl is not what was written"),
-        (repeated, "holds fewer numbers than x is of"),
-        (lambda path: path.write_bytes(gzip.compress(b"\0" * (1 << 20))), "does not read as a PyTorch checkpoint"),
+        (deflated, "the checksum of archive/data.pkl differs"),
+        (repeated, "contains fewer numbers than x has"),
+        (lambda path: path.write_bytes(gzip.compress(b"\0" * (1 << 20))), "is not a PyTorch checkpoint"),
     ],
 )
 def test_a_bin_runs_nothing_and_fills_no_memory(folder, make, words, recwarn):
@@ -289,7 +293,7 @@ def test_a_tokenizer_of_another_model(folder, tmp_path):
         ("model.encoder=5", "model.encoder: Input should be a valid string"),
         ("model=5", "model: must be a section"),
         *(
-            (f"model.{one}", f"model.{one.split('=')[0].split('.')[0]} is told by the weights of")
+            (f"model.{one}", f"model.{one.split('=')[0].split('.')[0]} comes from the weights of")
             for one in ("heads=2", "width=64", "norm=pre", "tied_output=false", "marks.end=9", "backbone.eps=0.1")
         ),
     ],

@@ -170,7 +170,7 @@ def test_without_a_gate_the_model_is_as_it_was():
     assert parameters(gated).keys() - parameters(plain).keys() == new
     weights = build_seeded(gated).state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in build_seeded(plain).state_dict().items())
-    with pytest.raises(ValueError, match="copy_heads 3 are more than heads 2"):
+    with pytest.raises(ValueError, match="copy_heads 3 must not exceed heads 2"):
         spec("L/P", copy_heads=3)
     assert all(load_config(name).model.copy_heads == 0 for name in ("pht", "ht", "vht", "ft"))
 

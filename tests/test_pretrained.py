@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 
 from raysum import systems
 from raysum.errors import UserError
-from raysum.importing.huggingface.loading import KINDS, load, placed, with_new
+from raysum.importing.huggingface.loading import KINDS, load, map_arrays, with_new
 from raysum.importing.huggingface.saving import save
 from raysum.models.batch import Batch, Source
 from raysum.models.family.parallel import ParallelAttention
@@ -105,7 +105,7 @@ def test_parity_of_gradients(theirs):
         arrays["final_logits_bias"] = arrays["final_logits_bias"].reshape(-1)
     if own.source_embedding is not None:
         assert not arrays.pop("shared.weight").any()
-    expected = placed(arrays, own.spec, KINDS[model.config.model_type])
+    expected = map_arrays(arrays, own.spec, KINDS[model.config.model_type])
     found = {name: value.grad for name, value in own.named_parameters() if value.grad is not None}
     assert {name for name, value in expected.items() if value.any()} == found.keys()
     for name, grad in found.items():
@@ -136,7 +136,7 @@ def test_too_long_a_sequence_is_told(theirs):
         return
     most = len(own.entry.source_places.weight) - own.entry.source_places.offset
     key = "source_tokens in decoding" if own.entry.flat else "paragraph_tokens"
-    with pytest.raises(UserError, match=rf"places for {most} tokens, and here are {most + 1}: .*{key}"):
+    with pytest.raises(UserError, match=rf"positions for {most} tokens, .* {most + 1}: .*{key}"):
         own.encode(source_of(sequences((most + 1,)), [1]))
 
 

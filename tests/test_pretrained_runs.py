@@ -408,12 +408,12 @@ def test_more_than_a_model_has_places_for_is_refused_with_the_number_that_fits(b
         ("LL", "paragraph_tokens", 2000),
     ):
         asked = [f"model.encoder={mix}", f"source.{key}={wanted}"]
-        with pytest.raises(UserError, match=rf"source\.{key}={wanted} is more .* source\.{key}=1024 is the most"):
+        with pytest.raises(UserError, match=rf"source\.{key}={wanted} is more .* set source\.{key}=1024"):
             import_checkpoint("huggingface", str(bart), str(tmp_path / "run"), overrides=asked)
         assert not (tmp_path / "run").exists()
     import_checkpoint("huggingface", str(bart), str(tmp_path / "run"), overrides=["model.encoder=SS"])
     summarizer = Summarizer.load(tmp_path / "run", source_tokens=3000)
-    with pytest.raises(UserError, match="places for 1024 tokens.*source_tokens"):
+    with pytest.raises(UserError, match="positions for 1024 tokens.*source_tokens"):
         summarizer.summarize_rows([summarizer.prepare(LONG)])
 
 
@@ -424,7 +424,8 @@ def test_an_import_tells_what_it_made(bart, tmp_path):
     count = systems.count_parameters(made.run.config.model)
     assert first == f"run: {tmp_path / 'run'}, GLGL/PP, {count:,} parameters"
     assert new.startswith("new, without published weights: encoder.0,2.*, decoder.0-1.cross.")
-    assert reads == "reads 16 paragraphs of 256 tokens (2 of them marks); it has places for 1,024 tokens of a paragraph"
+    assert reads.startswith("reads 16 paragraphs of 256 tokens (2 of them special tokens)")
+    assert reads.endswith("it has positions for 1,024 tokens of a paragraph")
     assert data.endswith("run/vocabulary.model --max-paragraphs 16 --paragraph-tokens 254")
     assert made.to_dict()["parameters"] == count and "encoder.0.attention.out.weight" in made.to_dict()["new"]
 
@@ -432,11 +433,11 @@ def test_an_import_tells_what_it_made(bart, tmp_path):
 @pytest.mark.parametrize(
     ("mix", "told"),
     [
-        ("encoder=LGLL", "model.encoder=LGLL has 3 layers, and the weights have 2: give all, in order; "
-         "G, which is new, does not count"),
-        ("encoder=LXL", "model.encoder=LXL: X is no letter of its layers, which are S, L, G"),
-        ("decoder=FGF", "model.decoder=FGF: G is no letter of its layers, which are F, P, V"),
-        ("decoder=F", "model.decoder=F has 1 layer, and the weights have 2: give all, in order"),
+        ("encoder=LGLL", "model.encoder=LGLL has 3 layers, but the weights have 2: give all, in order; "
+         "inserted G layers do not count"),
+        ("encoder=LXL", "model.encoder=LXL: X is not a letter for its layers; use S, L, G"),
+        ("decoder=FGF", "model.decoder=FGF: G is not a letter for its layers; use F, P, V"),
+        ("decoder=F", "model.decoder=F has 1 layer, but the weights have 2: give all, in order"),
     ],
 )  # fmt: skip
 def test_a_mix_that_cannot_be_is_told_in_full(bart, tmp_path, mix, told):
@@ -446,5 +447,5 @@ def test_a_mix_that_cannot_be_is_told_in_full(bart, tmp_path, mix, told):
 
 
 def test_a_file_of_the_folder_is_no_folder(bart, tmp_path):
-    with pytest.raises(UserError, match=f"is a file; name the folder that it is in: {bart}"):
+    with pytest.raises(UserError, match=f"is a file: name its folder, {bart}"):
         import_checkpoint("huggingface", str(bart / "model.safetensors"), str(tmp_path / "run"))

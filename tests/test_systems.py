@@ -73,7 +73,7 @@ def test_the_registry_tells_what_each_system_is():
         assert systems.objective(spec, model, 0.1).model is model
         assert systems.kind(spec).columns
     assert systems.spec_class("seq2seq") is systems.spec_class("family")
-    with pytest.raises(ValueError, match="no system 'hibret'; there are family, tdmca"):
+    with pytest.raises(ValueError, match="no system 'hibret': choose one of family, tdmca"):
         systems.spec_class("hibret")
 
 

@@ -365,9 +365,9 @@ def test_from_a_published_folder_to_a_run_that_summarizes(family, flat, folders,
 def test_a_spec_takes_over_what_the_tokenizer_tells(folders):
     bart, own = Tokenizer.load(folders("bart")), Vocabulary.train(texts(), 200)
     for spec in (FamilySpec(), HibertSpec(), RankerSpec()):
-        made = spec.fitted(bart)
+        made = spec.with_tokenizer(bart)
         assert (made.vocabulary, made.marks) == (len(bart), bart.marks)
-        assert made.fitted(own).marks == SpecialTokens() and made.fitted(own).vocabulary == len(own)
+        assert made.with_tokenizer(own).marks == SpecialTokens() and made.with_tokenizer(own).vocabulary == len(own)
         assert type(spec).model_validate(made.model_dump(mode="json")) == made
     assert FamilySpec.model_validate({"vocabulary": 99}).marks == SpecialTokens()  # a config of before
 

@@ -158,7 +158,7 @@ def timed_steps(
     from raysum.train.worker import step as train_step
 
     configure_process(config.train.threads, neighbours=max(config.train.workers, 1))
-    model = config.model.fitted(Tokenizer.load(dataset.vocabulary_path))
+    model = config.model.with_tokenizer(Tokenizer.load(dataset.vocabulary_path))
     brief = brief_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
     brief = replace(brief, start=None)
     steps = list[TimedStep]()

@@ -67,7 +67,7 @@ def stream_row(settings: StreamBench, machine: Machine, data: str, preset: str, 
     row |= _taken(stream, coming, settings.seconds) | {"peak_rss_mb": peak_rss_mb()}
     if settings.steps:
         if settings.data:
-            model = config.model.fitted(Tokenizer.load(dataset.vocabulary_path))
+            model = config.model.with_tokenizer(Tokenizer.load(dataset.vocabulary_path))
             config = config.model_copy(update={"model": model})
         first = stream.kind.collate(next(coming).arrays)
         row["wait_share"] = wait_share(stream, training_step(config, move(first, device()), "fp32")[0], settings.steps)

@@ -15,7 +15,7 @@ from raysum.importing import hiersumm, wiki_sum
 from raysum.importing.huggingface.generation import read_decoding, save_decoding
 from raysum.importing.huggingface.loading import load, with_new
 from raysum.importing.huggingface.saving import save, save_tokenizer
-from raysum.importing.mapping import Published
+from raysum.importing.mapping import PublishedModel
 from raysum.models.specs.family import FamilySpec
 from raysum.runs.folder import Run, RunResult
 from raysum.runs.restore import fill, listed, restore
@@ -27,10 +27,10 @@ from raysum.tokenizers.special_tokens import marks_of
 from raysum.tokenizers.tokenizer import Tokenizer
 
 KINDS = ("hiersumm", "wiki_sum", "huggingface")
-_PRESETS = {"F": "ht", "P": "pht", "V": "vht"}  # by the letter of the decoder
-_LEAST = 8  # tokens of a paragraph, in a recipe
-_SETTINGS = "bart-base"  # the preset that tells how imported weights are read, trained and decoded
-_SETTLED = (
+_PRESETS = {"F": "ht", "P": "pht", "V": "vht"}  # by the decoder's letter
+_MIN_TOKENS = 8  # of a paragraph, in a recipe
+_SETTINGS = "bart-base"  # the preset with the other settings of imported models
+_FIXED = (
     "system", "vocabulary", "marks", "width", "ffn", "heads", "norm", "sinusoid", "tied_output", "positions",
     "backbone",
 )  # fmt: skip
@@ -38,35 +38,41 @@ _SETTLED = (
 
 @dataclass(frozen=True)
 class Imported(RunResult):
-    """A run that was imported."""
+    """An imported run."""
 
     ignored: Mapping[str, Any] = field(default_factory=dict)  # published decoding settings that raysum does not apply
 
     def to_dict(self) -> dict[str, Any]:
-        """Besides what every run tells: its layers, parameters, and those that no weights came for."""
+        """Return a run's values with its layers, parameters, new parameters and ignored settings."""
         spec: Any = self.run.config.model
-        told = {"encoder": spec.encoder, "decoder": spec.decoder, "parameters": count_parameters(spec)}
-        return {**super().to_dict(), **told, "new": self.run.best().state.get("untrained", []),
-                "ignored": {**self.ignored}}  # fmt: skip
+        return {
+            **super().to_dict(),
+            "encoder": spec.encoder,
+            "decoder": spec.decoder,
+            "parameters": count_parameters(spec),
+            "new": self.run.best().state.get("untrained", []),
+            "ignored": {**self.ignored},
+        }
 
     def render(self) -> str:
-        told, spec, source = self.to_dict(), self.run.config.model, self.run.config.source
-        around = marks_around(spec)
-        read = f"{source.max_paragraphs} paragraphs of {source.paragraph_tokens} tokens"
-        read += f" ({around} of them marks)" if around else ""
-        read += f", {source.max_tokens:,} in all" if source.max_tokens else ""
-        places = f"; it has places for {spec.places:,} tokens" if spec.places else ""
-        places += " of a paragraph" if places and not spec.joins_paragraphs else ""
-        kept = f"--max-paragraphs {source.max_paragraphs} --paragraph-tokens {source.paragraph_tokens - around}"
-        lines = [f"run: {told['run']}, {told['encoder']}/{told['decoder']}, {told['parameters']:,} parameters"]
-        if told["new"]:
-            trained = [name for name in parameters(spec) if name not in told["new"]]
-            lines.append(f"new, without published weights: {listed(told['new'], trained)}")
-        lines.append(f"reads {read}{places}")
-        if told["ignored"]:
-            values = ", ".join(f"{name}={json.dumps(value)}" for name, value in told["ignored"].items())
-            lines.append(f"not applied, so summaries may differ from transformers': {values} (generation settings)")
-        lines.append(f"data for it: raysum prepare ... --vocab {self.run.vocabulary} {kept}")
+        values, spec, source = self.to_dict(), self.run.config.model, self.run.config.source
+        marks = marks_around(spec)
+        limits = f"{source.max_paragraphs} paragraphs of {source.paragraph_tokens} tokens"
+        limits += f" ({marks} of them special tokens)" if marks else ""
+        limits += f", {source.max_tokens:,} in all" if source.max_tokens else ""
+        if spec.max_positions:
+            sequence = "tokens" if spec.joins_paragraphs else "tokens of a paragraph"
+            limits += f"; it has positions for {spec.max_positions:,} {sequence}"
+        options = f"--max-paragraphs {source.max_paragraphs} --paragraph-tokens {source.paragraph_tokens - marks}"
+        lines = [f"run: {values['run']}, {values['encoder']}/{values['decoder']}, {values['parameters']:,} parameters"]
+        if values["new"]:
+            trained = [name for name in parameters(spec) if name not in values["new"]]
+            lines.append(f"new, without published weights: {listed(values['new'], trained)}")
+        lines.append(f"reads {limits}")
+        if values["ignored"]:
+            ignored = ", ".join(f"{name}={json.dumps(value)}" for name, value in values["ignored"].items())
+            lines.append(f"not applied, so summaries may differ from transformers': {ignored} (generation settings)")
+        lines.append(f"prepare its data: raysum prepare ... --vocab {self.run.vocabulary} {options}")
         return "\n".join(lines)
 
 
@@ -80,85 +86,93 @@ def import_checkpoint(
     language: str | None = None,
     overrides: Iterable[str] = (),
 ) -> Imported:
-    """Write the run ``out`` with the weights of ``file``, a checkpoint of the code ``kind``; of ``huggingface`` the
-    folder of a pretrained model: see ``raysum.importing.checkpoint.import_pretrained``.
+    """Write the run ``out`` with the weights of ``file``, a checkpoint of the code ``kind``, and return it.
 
-    ``vocab`` is the SentencePiece model that it was trained with. ``heads`` and ``dropout`` are for ``wiki_sum``, whose
-    files do not tell them (by default the code's own). The recipe is that of the published data, the rest of the config
-    that of the paper's preset. Raises UserError for a mistake in any of these; nothing is then written.
+    For ``huggingface``, ``file`` is the folder of a pretrained model: see :func:`import_pretrained`. ``vocab`` is
+    the SentencePiece model with which the checkpoint was trained. ``heads`` and ``dropout`` are for ``wiki_sum``,
+    whose files do not contain them (by default its code's values). The recipe is that of the published data, the
+    rest of the config that of the paper's preset. If one of these is wrong, raises UserError and writes nothing.
     """
     if kind not in KINDS:
-        raise UserError(f"{kind!r} is no kind of checkpoint that is read; the kinds are {', '.join(KINDS)}")
+        raise UserError(f"unknown kind of checkpoint {kind!r}: choose one of {', '.join(KINDS)}")
     if kind == "huggingface":
-        if given := [name for name, value in (("vocab", vocab), ("heads", heads), ("dropout", dropout)) if value]:
-            raise UserError(f"the folder of a pretrained model tells that itself; leave --{given[0]} out")
+        if options := [name for name, value in (("vocab", vocab), ("heads", heads), ("dropout", dropout)) if value]:
+            raise UserError(f"the folder of a pretrained model defines its {options[0]}: leave --{options[0]} out")
         return import_pretrained(file, out, overrides, language)
     if language or [*overrides]:
-        raise UserError(f"a checkpoint of {kind} has no language, and its config follows from it; leave these out")
+        raise UserError(f"a checkpoint of {kind} defines its config and has no language: leave these options out")
     if vocab is None:
-        raise UserError(f"a checkpoint of {kind} needs --vocab FILE, the SentencePiece model that it was trained with")
+        raise UserError(f"a checkpoint of {kind} needs --vocab FILE, the SentencePiece model of its training")
     vocabulary = Tokenizer.load(vocab)
     with new_folder(Path(out).expanduser().absolute()) as folder:
-        found = _load(kind, Path(file).expanduser(), heads, dropout)
-        if found.spec.vocabulary != len(vocabulary):
+        published = _load(kind, Path(file).expanduser(), heads, dropout)
+        spec = published.spec
+        if spec.vocabulary != len(vocabulary):
             raise UserError(
-                f"{vocab} has {len(vocabulary)} pieces, the model of {file} {found.spec.vocabulary}; "
-                "give the vocabulary that it was trained with"
+                f"{vocab} has {len(vocabulary)} pieces, but the model of {file} {spec.vocabulary}: "
+                "give the vocabulary of its training"
             )
-        model = fill(systems.build(found.spec), found.weights, file)
+        model = fill(systems.build(spec), published.weights, file)
         weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-        preset = load_config("ft" if found.spec.positions == "flat" else _PRESETS[found.spec.decoder[0]])
-        source = preset.source.model_copy(update=found.source)
-        config = preset.model_copy(update={"model": found.spec, "source": source})
-        # Published data: up to 40 paragraphs of up to 100 tokens; its ranker, a trained one, was never published.
-        how = vocabulary.suggested_normalization()
-        recipe = Recipe(normalize=how, max_paragraphs=40, paragraph_tokens=100, vocabulary_sha256=vocabulary.sha256)
+        preset = load_config("ft" if spec.positions == "flat" else _PRESETS[spec.decoder[0]])
+        source = preset.source.model_copy(update=published.source)
+        config = preset.model_copy(update={"model": spec, "source": source})
+        recipe = Recipe(
+            normalize=vocabulary.suggested_normalization(),
+            max_paragraphs=40,  # of the published data, like paragraph_tokens; its trained ranker was never published
+            paragraph_tokens=100,
+            vocabulary_sha256=vocabulary.sha256,
+        )
         run = Run(folder)
         run.create(config, recipe.model_dump(), Path(vocab))
-        run.add_weights(found.step, weights, {"imported": kind, "file": Path(file).name})
-    say("The optimizer's state is not imported: train.start=RUN begins a new training with these weights")
+        run.add_weights(published.step, weights, {"imported": kind, "file": Path(file).name})
+    say("The optimizer's state is not imported: train.start=RUN starts a new training from these weights")
     return Imported(Run(out))
 
 
-def _load(kind: str, file: Path, heads: int | None, dropout: float | None) -> Published:
+def _load(kind: str, file: Path, heads: int | None, dropout: float | None) -> PublishedModel:
     if kind == "wiki_sum":
         return wiki_sum.load(file, heads, dropout)
     if heads is not None or dropout is not None:
-        raise UserError("a hiersumm checkpoint tells its heads and dropout itself; leave --heads and --dropout out")
+        raise UserError("a hiersumm checkpoint contains its heads and dropout: leave --heads and --dropout out")
     return hiersumm.load(file)
 
 
 def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), language: str | None = None) -> Imported:
-    """Write the run ``out`` with the model, tokenizer and decoding settings of a published ``folder``.
+    """Write the run ``out`` with model, tokenizer and decoding settings of a published ``folder``; return it.
 
-    ``overrides`` are dotted ``key=value`` pairs over the config that comes with it; ``model.encoder`` and
-    ``model.decoder`` choose the mix. ``language`` is a tokenizer's code of the texts' language, where it knows several.
-    Raises UserError for a mistake in any of these; nothing is then written.
+    ``overrides`` are dotted ``key=value`` pairs over its config; ``model.encoder`` and ``model.decoder`` choose the
+    mix. ``language`` is the tokenizer's code of the texts' language, if it has several. If one of these is wrong,
+    raises UserError and writes nothing.
     """
-    place, overrides = Path(folder).expanduser(), [*overrides]
-    given: dict[str, Any] = {}
+    path, overrides = Path(folder).expanduser(), [*overrides]
+    sections: dict[str, Any] = {}
     for override in overrides:
-        apply_override(given, {}, override)
-    asked = given.get("model")
-    mix = {name: mix for name, mix in asked.items() if isinstance(mix, str)} if isinstance(asked, dict) else {}
+        apply_override(sections, {}, override)
+    options = sections.get("model")
+    mix = {name: mix for name, mix in options.items() if isinstance(mix, str)} if isinstance(options, dict) else {}
     with new_folder(Path(out).expanduser().absolute()) as run_folder:
-        found = load(place, mix.get("encoder"), mix.get("decoder"))
-        tokenizer = Tokenizer.load(place, language)
+        published = load(path, mix.get("encoder"), mix.get("decoder"))
+        tokenizer = Tokenizer.load(path, language)
         base = load_config(_SETTINGS).model_dump(mode="json", exclude={"model"})
-        fitted = _fitted(found.spec, tokenizer)
-        if len(tokenizer) != found.spec.vocabulary:
-            ids = f"{len(tokenizer)} ids by its config.json and tokenizer, and rows for {found.spec.vocabulary}"
-            raise UserError(f"{place} has {ids} in its weights; copy all its files again")
-        told = {"model": fitted.model_dump(mode="json"), "source": _reading(found.spec, base["source"])}
-        decoding, ignored = read_decoding(place)
-        config = section_of(Config, merge(base, told | {"decode": decoding}), overrides)
-        if settled := [name for name in _SETTLED if getattr(config.model, name, None) != getattr(fitted, name)]:
-            raise UserError(f"model.{settled[0]} is told by the weights of {place}; leave it out")
+        spec = _with_tokenizer(published.spec, tokenizer)
+        if len(tokenizer) != published.spec.vocabulary:
+            ids = f"{len(tokenizer)} ids by its config.json and tokenizer, but rows for {published.spec.vocabulary}"
+            raise UserError(f"{path} has {ids} in its weights: copy all its files again")
+        decoding, ignored = read_decoding(path)
+        values = {
+            "model": spec.model_dump(mode="json"),
+            "source": _source_limits(published.spec, base["source"]),
+            "decode": decoding,
+        }
+        config = section_of(Config, merge(base, values), overrides)
+        if fixed := [name for name in _FIXED if getattr(config.model, name, None) != getattr(spec, name)]:
+            raise UserError(f"model.{fixed[0]} comes from the weights of {path}: leave it out")
         _check_source(config)
         recipe = Recipe(
             normalize=tokenizer.suggested_normalization(),
             max_paragraphs=config.source.max_paragraphs,
-            paragraph_tokens=max(config.source.paragraph_tokens - marks_around(config.model), _LEAST),
+            paragraph_tokens=max(config.source.paragraph_tokens - marks_around(config.model), _MIN_TOKENS),
             parted_by="blank-lines",
             long_paragraphs="split",
             vocabulary_sha256=tokenizer.sha256,
@@ -166,58 +180,57 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
         run = Run(run_folder)
         run.create(config, recipe.model_dump(), None)
         run.vocabulary.write_bytes(tokenizer.model)
-        weights = with_new(FamilySpec.model_validate(config.model), found.weights)
-        untrained = [name for name in weights if name not in found.weights]
-        run.add_weights(0, weights, {"imported": "huggingface", "file": place.name, "untrained": untrained})
+        weights = with_new(FamilySpec.model_validate(config.model), published.weights)
+        untrained = [name for name in weights if name not in published.weights]
+        run.add_weights(0, weights, {"imported": "huggingface", "file": path.name, "untrained": untrained})
     return Imported(Run(out), ignored)
 
 
 def _check_source(config: Config) -> None:
-    """Raises UserError where more is to be read than the model has positions for."""
-    places, name = config.model.places, "max_tokens" if config.model.joins_paragraphs else "paragraph_tokens"
+    """Raise UserError if the source has more tokens than the model has positions."""
+    most, name = config.model.max_positions, "max_tokens" if config.model.joins_paragraphs else "paragraph_tokens"
     limit = getattr(config.source, name)
-    if places is not None and (limit is None or limit > places):
-        told = "null" if limit is None else limit
+    if most is not None and (limit is None or limit > most):
+        value = "null" if limit is None else limit
         raise UserError(
-            f"source.{name}={told} is more than the {places} tokens that the model has places for; "
-            f"source.{name}={places} is the most"
+            f"source.{name}={value} is more than the model's {most} positions: set source.{name}={most} or less"
         )
 
 
-def _fitted(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:
-    """With the tokenizer's ids; PRIMERA's marks between documents are seen by all tokens."""
-    fitted, made, marks = spec.fitted(tokenizer), spec.backbone, tokenizer.marks
-    if made is None or not made.window:
-        return fitted
+def _with_tokenizer(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:
+    """Return ``spec`` with the tokenizer's ids. PRIMERA's marks between documents are global tokens."""
+    changed, backbone, marks = spec.with_tokenizer(tokenizer), spec.backbone, tokenizer.marks
+    if backbone is None or not backbone.window:
+        return changed
     documents = marks.joined_end[: len(marks.joined_end) - len(marks.suffix)]
-    return fitted.model_copy(update={"backbone": made.model_copy(update={"global_ids": documents})})
+    return changed.model_copy(update={"backbone": backbone.model_copy(update={"global_ids": documents})})
 
 
-def _reading(spec: FamilySpec, usual: dict[str, Any]) -> dict[str, int]:
-    """How much is read and learned to write, where the tables of positions end before what is ``usual``."""
-    made = spec.backbone
-    if made is None or spec.places is None:
+def _source_limits(spec: FamilySpec, defaults: dict[str, Any]) -> dict[str, int]:
+    """Return the source settings that the position tables limit, at most ``defaults``."""
+    backbone = spec.backbone
+    if backbone is None or spec.max_positions is None:
         return {}
-    most = {"paragraph_tokens": spec.places, "target_tokens": made.target_places - made.place_offset}
-    most |= {"max_tokens": spec.places} if spec.joins_paragraphs else {}
-    return {name: min(usual[name] or places, places) for name, places in most.items()}
+    limits = {"paragraph_tokens": spec.max_positions, "target_tokens": backbone.target_places - backbone.place_offset}
+    limits |= {"max_tokens": spec.max_positions} if spec.joins_paragraphs else {}
+    return {name: min(defaults[name] or limit, limit) for name, limit in limits.items()}
 
 
 def marks_around(spec: Spec) -> int:
-    """The tokens around each paragraph that ``source.paragraph_tokens`` counts, too."""
+    """Return the number of special tokens around each paragraph, which ``source.paragraph_tokens`` includes."""
     return 0 if spec.joins_paragraphs else marks_of(spec).around
 
 
 def export_checkpoint(kind: str, run: str, out: str, checkpoint: str = "best") -> "Exported":
-    """Write the folder ``out`` with the model of ``run`` as another library loads it; ``kind`` is ``huggingface``."""
+    """Write the folder ``out`` with the model of ``run`` for another library; ``kind`` is ``huggingface``."""
     if kind != "huggingface":
-        raise UserError(f"{kind!r} is no kind of checkpoint that is written; the one that is is huggingface")
+        raise UserError(f"cannot export to {kind!r}: the only kind is huggingface")
     return export_pretrained(run, out, checkpoint)
 
 
 @dataclass(frozen=True)
 class Exported(Shown):
-    """A folder that was written."""
+    """An exported folder."""
 
     folder: str
 
@@ -229,20 +242,20 @@ class Exported(Shown):
 
 
 def export_pretrained(run: str, out: str, checkpoint: str = "best") -> Exported:
-    """Write the folder ``out`` with the model of ``run`` as transformers loads it: weights, config and tokenizer.
+    """Write the folder ``out`` with weights, config and tokenizer of ``run`` for transformers.
 
-    Raises UserError where its mix is none that transformers has.
+    Raises UserError if transformers has no model with its mix.
     """
     import torch
 
-    opened = Run.resolve(run)
-    spec: Any = opened.config.model
+    source = Run.resolve(run)
+    spec: Any = source.config.model
     with new_folder(Path(out).expanduser().absolute()) as folder:
-        model = restore(opened, checkpoint, torch.device("cpu"))
+        model = restore(source, checkpoint, torch.device("cpu"))
         weights = {name: value.detach() for name, value in model.named_parameters()}
         save(folder, spec, weights)
-        save_tokenizer(folder, Tokenizer.load(opened.vocabulary))
-        save_decoding(folder, spec, opened.decode)
+        save_tokenizer(folder, Tokenizer.load(source.vocabulary))
+        save_decoding(folder, spec, source.decode)
     if "L" in spec.encoder:
-        say("transformers reads paragraphs joined, and this model was made to read each alone: its summaries differ")
+        say("transformers joins paragraphs, but this model encodes each separately: its summaries will differ")
     return Exported(str(out))

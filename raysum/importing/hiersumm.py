@@ -8,47 +8,55 @@ import numpy as np
 from torch import Tensor
 
 from raysum.errors import UserError
-from raysum.importing.mapping import Arrays, Published, count_layers, layer_parts, misfit, read, step_in_name
+from raysum.importing.mapping import (
+    Arrays,
+    PublishedModel,
+    conversion_error,
+    count_layers,
+    layer_parts,
+    map_weights,
+    step_in_name,
+)
 from raysum.importing.torch_file import read_checkpoint
 from raysum.models.specs.family import FamilySpec
 
-_BUFFERS = (".pe", ".mask")  # sinusoids, and 25 MB of causal mask a decoder layer
-_SHARED = ("decoder.embeddings.weight", "generator.0.weight")  # with the encoder's embedding, as ours are
+_BUFFERS = (".pe", ".mask")  # sinusoids, and a causal mask of 25 MB per decoder layer
+_SHARED = ("decoder.embeddings.weight", "generator.0.weight")  # equal to the encoder's embedding, like ours
 _FLAT, _HIERARCHICAL = "encoder.transformer_local.", "encoder.transformer_layers."
 _DECODER = "decoder.transformer_layers."
 _OLD_NORM = {".a_2": ".weight", ".b_2": ".bias"}  # LayerNorm's parameters in its older checkpoints
 
 
-def load(path: Path) -> Published:
-    """The model of a checkpoint file (``model_step_STEP.pt``, gzipped or not). The optimizer's state is left out.
+def load(path: Path) -> PublishedModel:
+    """Return the model of a checkpoint file (``model_step_STEP.pt``, gzipped or not), without the optimizer's state.
 
-    Raises UserError where the file does not read, is of another code, or has embeddings that ours cannot hold.
+    Raises UserError if the file is damaged or of another code, or has several embeddings.
     """
-    found, options = read_checkpoint(path, lambda name: not name.endswith(_BUFFERS))
-    arrays = {name[:-4] + _OLD_NORM.get(name[-4:], name[-4:]): array for name, array in found.items()}
+    parameters, options = read_checkpoint(path, lambda name: not name.endswith(_BUFFERS))
+    arrays = {name[:-4] + _OLD_NORM.get(name[-4:], name[-4:]): array for name, array in parameters.items()}
     try:
         spec, weights = convert(arrays, options)
-        limits = {"max_tokens": _count(options, "trunc_src_ntoken") + 1}  # its loader adds the EOS behind the cut
+        limits = {"max_tokens": _count(options, "trunc_src_ntoken") + 1}  # its loader adds EOS after truncation
         limits = limits if spec.positions == "flat" else {"max_paragraphs": _count(options, "trunc_src_nblock")}
     except (KeyError, ValueError, TypeError) as error:
-        raise misfit(path, "hiersumm", error) from None
+        raise conversion_error(path, "hiersumm", error) from None
     embedding = arrays["encoder.embeddings.weight"]
     for name in _SHARED if spec.tied_output else _SHARED[:1]:
         if not np.array_equal(arrays.get(name, embedding), embedding):
-            raise UserError(f"{path} has embeddings of its own in {name}; here source and target must share theirs")
-    return Published(spec, weights, step_in_name(path, r"step_(\d+)"), limits)
+            raise UserError(f"{path} has another embedding in {name}: import a model whose source and target share one")
+    return PublishedModel(spec, weights, step_in_name(path, r"step_(\d+)"), limits)
 
 
 def _count(options: Mapping[str, Any], name: str) -> int:
     if type(options[name]) is not int or options[name] < 1:
-        raise ValueError(f"its option {name} is {options[name]!r}, where a number from 1 on belongs")
+        raise ValueError(f"its option {name} is {options[name]!r}, but must be a number from 1")
     return options[name]
 
 
 def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[FamilySpec, dict[str, Tensor]]:
-    """The spec and state dict of a hiersumm model.
+    """Return the spec and state dict of a hiersumm model.
 
-    ``arrays``: parameters by its names; ``options``: its ``opt``. Raises KeyError where a parameter is missing.
+    ``arrays``: parameters by its names; ``options``: its ``opt``. Raises KeyError if a parameter is missing.
     """
     flat = any(name.startswith(_FLAT) for name in arrays)
     layers = _FLAT if flat else _HIERARCHICAL
@@ -74,4 +82,4 @@ def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[FamilySpec, dic
     )
     parts = [("tied" if spec.tied_output else "untied", "", ""), ("model", "", "")]
     spare = [name for name in arrays if name in _SHARED or name.endswith(_BUFFERS)]
-    return spec, read(arrays, "hiersumm", [*parts, *layer_parts(spec, layers, _DECODER)], spare)
+    return spec, map_weights(arrays, "hiersumm", [*parts, *layer_parts(spec, layers, _DECODER)], spare)

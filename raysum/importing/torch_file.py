@@ -1,4 +1,4 @@
-"""PyTorch checkpoints of other codes: read without running anything that they hold."""
+"""Read PyTorch checkpoints of other codes without running code in them."""
 
 import argparse
 import gzip
@@ -25,42 +25,48 @@ _GLOBAL = re.compile(r"GLOBAL (\S+)")
 
 
 def read_checkpoint(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The ``wanted`` tensors of the file's ``model`` in float32, and its ``opt``, an argparse namespace, as a mapping.
+    """Return the ``wanted`` tensors of the file's ``model`` in float32, and its ``opt`` as a mapping.
 
-    Tensors that are not wanted, and the optimizer's state, do not fill memory, but for files of PyTorch before 1.6,
-    which are of one piece. ``path`` may be gzipped. Raises UserError where it is missing, damaged, of another kind, or
-    asks for any other Python object than tensors and the namespace.
+    ``opt`` is an argparse namespace. Other tensors and the optimizer's state do not fill memory, except in files of
+    PyTorch before 1.6, which are read as a whole. ``path`` may be gzipped. Raises UserError if it is missing,
+    damaged, of another format, or contains Python objects other than tensors and the namespace.
     """
     with _unpacked(path) as plain:
         checkpoint = _load(plain, path)
         model, options = map(checkpoint.get, ("model", "opt")) if isinstance(checkpoint, Mapping) else (None, None)
         options = vars(options) if isinstance(options, argparse.Namespace) else options
         if not isinstance(model, Mapping) or not isinstance(options, Mapping):
-            raise UserError(f"{path} is no hiersumm checkpoint: that is a mapping with the keys 'model' and 'opt'")
-        found = {str(name): value for name, value in model.items() if wanted(str(name))}
-        return {name: array_of(name, value, path) for name, value in found.items()}, dict(options)
+            raise UserError(f"{path} is not a hiersumm checkpoint, which is a mapping with the keys 'model' and 'opt'")
+        tensors = {str(name): value for name, value in model.items() if wanted(str(name))}
+        return {name: array_of(name, value, path) for name, value in tensors.items()}, dict(options)
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """All tensors of a file that maps names to them, in float32. Raises UserError as :func:`read_checkpoint` does."""
+    """Return all tensors of a file that maps names to them, in float32.
+
+    Raises UserError as :func:`read_checkpoint` does.
+    """
     with _unpacked(path) as plain:
-        found = _load(plain, path)
-        if not isinstance(found, Mapping):
-            raise UserError(f"{path} holds no mapping of names to tensors")
-        return {str(name): array_of(name, value, path) for name, value in found.items()}
+        tensors = _load(plain, path)
+        if not isinstance(tensors, Mapping):
+            raise UserError(f"{path} is not a mapping of names to tensors")
+        return {str(name): array_of(name, value, path) for name, value in tensors.items()}
 
 
 def array_of(name: Any, value: Any, path: Path) -> np.ndarray:
-    """A copy in float32: the file may go. Raises UserError where ``value`` is no dense tensor of real numbers, or tells
-    the same ones again and again: a small file would fill memory."""
+    """Return a copy of ``value`` in float32, which does not need the file any more.
+
+    Raises UserError if it is not a dense tensor of real numbers, or repeats its numbers, by which a small file could
+    fill memory.
+    """
     kind: Any = type(value).__name__
     if isinstance(value, Tensor):
         if not value.is_meta and value.layout == torch.strided and value.is_floating_point():
             if value.nbytes > value.untyped_storage().nbytes():
-                raise UserError(f"{path} holds fewer numbers than {name} is of; save contiguous tensors")
+                raise UserError(f"{path} contains fewer numbers than {name} has: save contiguous tensors")
             return value.detach().float().numpy().copy()
         kind = "a tensor without values" if value.is_meta else f"a tensor of {value.dtype}, {value.layout}"
-    raise UserError(f"{path} holds {kind} in {name}, where dense tensors of real numbers are read; save them as such")
+    raise UserError(f"{path} contains {kind} in {name}: save dense tensors of real numbers")
 
 
 def _load(plain: Path, path: Path) -> Any:
@@ -68,35 +74,36 @@ def _load(plain: Path, path: Path) -> Any:
     if mapped:  # PyTorch does not check tensors that it maps into memory
         try:
             with zipfile.ZipFile(plain) as archive:
-                packed = (one.filename for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED)
-                bad = next(packed, None) or archive.testzip()  # PyTorch packs nothing, and a little may unpack to much
+                compressed = (info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED)
+                # PyTorch never compresses, and a small file could expand to fill memory.
+                bad = next(compressed, None) or archive.testzip()
         except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError):
             bad = "its table of contents"
         if bad:
-            raise UserError(f"{path} is damaged: {bad} is not what was written; copy the checkpoint again")
+            raise UserError(f"{path} is damaged: the checksum of {bad} differs; copy the checkpoint again")
     try:
         with safe_globals([argparse.Namespace]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what the file's makers did
+            warnings.simplefilter("ignore")  # about the file's content
             return torch.load(plain, map_location="cpu", weights_only=True, mmap=mapped)
-    except Exception as error:  # whatever the bytes of a damaged file lead the unpickler to
-        found = _GLOBAL.search(str(error)) if isinstance(error, pickle.UnpicklingError) else None
-        if found:
+    except Exception as error:  # damaged bytes can cause any error in the unpickler
+        match = _GLOBAL.search(str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        if match:
             raise UserError(
-                f"{path} is not read: it asks for {found[1].rstrip('.')}, which no checkpoint needs and which may run "
-                "code; get it from another place"
+                f"{path} refers to {match[1].rstrip('.')}, which may run code and which no checkpoint needs: "
+                "get the checkpoint from another source"
             ) from None
-        raise UserError(f"{path} does not read as a PyTorch checkpoint; it is of another kind, or damaged") from None
+        raise UserError(f"{path} is not a PyTorch checkpoint, or is damaged: copy it again") from None
 
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[Path]:
-    """``path``, or a temporary file with its content where it is gzipped."""
+    """Yield ``path``, or a temporary file with its content if it is gzipped."""
     try:
         with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
+            is_gzipped = file.read(2) == b"\x1f\x8b"
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    if not packed:
+    if not is_gzipped:
         yield path
         return
     with tempfile.NamedTemporaryFile(suffix=".pt") as plain:
@@ -105,5 +112,5 @@ def _unpacked(path: Path) -> Iterator[Path]:
                 shutil.copyfileobj(content, plain)
             plain.flush()
         except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"cannot unpack {path}: {error}; copy it again, or unpack it yourself") from None
+            raise UserError(f"cannot unpack {path}: {error}; copy it again, or unpack it first") from None
         yield Path(plain.name)

@@ -6,42 +6,53 @@ from typing import Any
 
 from torch import Tensor
 
-from raysum.importing.mapping import Arrays, Published, count_layers, layer_parts, misfit, read, step_in_name
+from raysum.importing.mapping import (
+    Arrays,
+    PublishedModel,
+    conversion_error,
+    count_layers,
+    layer_parts,
+    map_weights,
+    step_in_name,
+)
 from raysum.importing.tensor_bundle import TensorBundle
 from raysum.models.specs.family import FamilySpec
 
 _HEADS, _DROPOUT = 4, 0.3  # the code's defaults, -num_headers and -drop_rate; also PHT/VHT paper section 4.2
 
 _MODEL, _VALUE, _SLOT = "model/", "/.ATTRIBUTES/VARIABLE_VALUE", "/.OPTIMIZER_SLOT/"
-_STEPS = f"optimizer/iter{_VALUE}"  # updates; the number in a checkpoint's name counts savings
+_STEPS = f"optimizer/iter{_VALUE}"  # updates; the number in a checkpoint's name counts checkpoints
 _EMBEDDING = "decoder/embedding/embeddings"  # shared with the encoder
 _ENCODER = "encoder/para_encoder/encoder/enc_layers/"
 _DECODER = "decoder/dec_layers/"
 _POOLING = "encoder/para_encoder/final_encoder/"
 
 
-def load(prefix: Path, heads: int | None = None, dropout: float | None = None) -> Published:
-    """The model of the checkpoint ``prefix`` (``ckpt-N``, or one of its files). The optimizer's state is left out.
+def load(prefix: Path, heads: int | None = None, dropout: float | None = None) -> PublishedModel:
+    """Return the model of ``prefix`` (``ckpt-N``, or one of its files), without the optimizer's state.
 
-    Raises UserError where its files do not read, are of another code, or do not fit ``heads``.
+    Raises UserError if its files are damaged or of another code, or do not fit ``heads``.
     """
     bundle = TensorBundle(prefix)
     names = [name for name in bundle.entries if name.startswith(_MODEL) and name.endswith(_VALUE) and _SLOT not in name]
     arrays = {name.removeprefix(_MODEL).removesuffix(_VALUE): bundle.read(name) for name in names}
     try:
-        told = {"num_heads": _HEADS if heads is None else heads, "drop_rate": _DROPOUT if dropout is None else dropout}
-        spec, weights = convert(arrays, told)
+        options = {
+            "num_heads": _HEADS if heads is None else heads,
+            "drop_rate": _DROPOUT if dropout is None else dropout,
+        }
+        spec, weights = convert(arrays, options)
     except (KeyError, ValueError, RuntimeError) as error:
-        raise misfit(prefix, "wiki_sum", error) from None
+        raise conversion_error(prefix, "wiki_sum", error) from None
     step = int(bundle.read(_STEPS)) if _STEPS in bundle.entries else step_in_name(prefix, r"ckpt-(\d+)")
-    return Published(spec, weights, step, {})
+    return PublishedModel(spec, weights, step, {})
 
 
 def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[FamilySpec, dict[str, Tensor]]:
-    """The spec and state dict of a wiki_sum model.
+    """Return the spec and state dict of a wiki_sum model.
 
-    ``arrays``: weights by their object path behind ``model/``; ``options``: ``num_heads`` and ``drop_rate``.
-    Raises KeyError where a weight is missing.
+    ``arrays``: weights by their object path after ``model/``; ``options``: ``num_heads`` and ``drop_rate``. Raises
+    KeyError if a weight is missing.
     """
     vocabulary, width = arrays[_EMBEDDING].shape
     letter = "P" if f"{_POOLING}weight" in arrays else "V"
@@ -64,6 +75,6 @@ def convert(arrays: Arrays, options: Mapping[str, Any]) -> tuple[FamilySpec, dic
     )
     parts = [("model", "", ""), *layer_parts(spec, _ENCODER, _DECODER)]
     if letter == "V":
-        return spec, read(arrays, "wiki_sum", parts)
-    state = read(arrays, "wiki_sum", [*parts, ("pooling", "pooling.", _POOLING)])
+        return spec, map_weights(arrays, "wiki_sum", parts)
+    state = map_weights(arrays, "wiki_sum", [*parts, ("pooling", "pooling.", _POOLING)])
     return spec, state | {"pooling.pool.scorer": state["pooling.pool.scorer"].view(spec.pooling_heads, -1)}

@@ -102,7 +102,7 @@ def _run(path: str) -> _Donor:
         checkpoint.weights,
         run.vocabulary,
         run.recipe.get("vocabulary_sha256"),
-        lambda names, other: {spec.serves(name, other): name for name in names},
+        lambda names, other: {spec.name_in(name, other): name for name in names},
         checkpoint.state.get("untrained", ()),
     )
 

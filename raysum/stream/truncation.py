@@ -51,7 +51,7 @@ def unread(rows: Sequence[Row], spec: Spec, source: SourceConfig, keys: Mapping[
     limits = {name: getattr(source, name) for name in wanted}
     needed = [name for name in wanted if sum(map(sum, read(_ALL.model_copy(update={name: limits[name]})))) < total]
     bounded = "max_tokens" if spec.joins_paragraphs else "paragraph_tokens"
-    reached = wanted | {bounded: min(wanted[bounded], spec.places or wanted[bounded])}
+    reached = wanted | {bounded: min(wanted[bounded], spec.max_positions or wanted[bounded])}
     raised = [name for name in needed if name in keys and reached[name] > limits[name]]
     told = f"{100 * count / total:.0f} % of the tokens are read"
     if "max_paragraphs" in needed:

@@ -215,7 +215,7 @@ def _given(config: Config) -> tuple[Dataset, Config]:
         raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
     dataset = Dataset.open(config.data)
     dataset.check_shards()
-    model = config.model.fitted(Tokenizer.load(dataset.vocabulary_path))
+    model = config.model.with_tokenizer(Tokenizer.load(dataset.vocabulary_path))
     return dataset, config.model_copy(update={"model": model})
 
 

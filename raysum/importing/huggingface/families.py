@@ -1,9 +1,9 @@
-"""What the config.json of BART, mBART, PEGASUS, LED, T5, mT5 and UMT5 tells of a model: its specification."""
+"""The specification of a BART, mBART, PEGASUS, LED, T5, mT5 or UMT5 from its config.json."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from raysum.importing.huggingface.folder import HEAD, SOURCE, rows
+from raysum.importing.huggingface.folder import HEAD, SOURCE, vocabulary_size
 from raysum.importing.mapping import Arrays
 from raysum.models.specs.backbone import Backbone
 from raysum.models.specs.family import FamilySpec
@@ -18,32 +18,35 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-_MOST_PLACES = 1 << 17  # of tokens, for which a table is made where the file has none
+_MAX_POSITIONS = 1 << 17  # for which a table is computed if the file has none
 _OLD = {
     "normalize_before",
     "add_final_layer_norm",
     "normalize_embedding",
-}  # switches that families now settle
+}  # the model type determines these
 
 
 def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec:
-    """That of a BART, mBART, PEGASUS or LED with these mixes. Raises KeyError and ValueError for what it cannot be."""
+    """Return the specification of a BART, mBART, PEGASUS or LED with these mixes.
+
+    Raises KeyError and ValueError for options that the family lacks.
+    """
     kind = config["model_type"]
     pre = kind in ("mbart", "pegasus")
     offset = 0 if kind in ("pegasus", "led") else 2
     for name in _OLD & config.keys():
         if bool(config[name]) != (kind != "pegasus" if name == "normalize_embedding" else pre):
-            raise ValueError(f"its {name} is {config[name]}, and a {kind} is read where that is {not config[name]}")
+            raise ValueError(f"its {name} is {config[name]}, but must be {not config[name]} for a {kind}")
     if config.get("static_position_embeddings") and kind != "pegasus":
-        raise ValueError("its positions are waves (static_position_embeddings), and tables are read")
+        raise ValueError("its positions are sinusoids (static_position_embeddings), but must be tables")
     tables = [arrays.get(f"{side}.embed_positions.weight") for side in ("encoder", "decoder")]
-    places = [config.get("max_position_embeddings", 0) if table is None else len(table) for table in tables]
-    if not offset < min(places) <= max(places) <= _MOST_PLACES:
-        raise ValueError(f"it has {places[0]} and {places[1]} places, and {offset + 1} to {_MOST_PLACES} are read")
+    rows = [config.get("max_position_embeddings", 0) if table is None else len(table) for table in tables]
+    if not offset < min(rows) <= max(rows) <= _MAX_POSITIONS:
+        raise ValueError(f"it has {rows[0]} and {rows[1]} positions, but must have {offset + 1} to {_MAX_POSITIONS}")
     return FamilySpec(
         **_sides(config, "attention_heads", "ffn_dim"),
         **_mixes(encoder, decoder),
-        vocabulary=rows(arrays),
+        vocabulary=vocabulary_size(arrays),
         width=config["d_model"],
         norm="pre" if pre else "post",
         sinusoid="halves",
@@ -55,8 +58,8 @@ def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> Fam
             eps=1e-5,
             activation=_activation(config.get("activation_function", "gelu")),
             places="learned",
-            source_places=places[0],
-            target_places=places[1],
+            source_places=rows[0],
+            target_places=rows[1],
             place_offset=offset,
             window=_window(config) if kind == "led" else 0,
             places_trained=kind != "pegasus",
@@ -70,20 +73,21 @@ def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> Fam
 
 
 def t5(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec:
-    """That of a T5 (v1.0, v1.1, FLAN), mT5 or UMT5 with these mixes.
+    """Return the specification of a T5 (v1.0, v1.1, FLAN), mT5 or UMT5 with these mixes.
 
-    ``tie_word_embeddings`` tells whether the last states are scaled, but for mT5, which never scales them: there
-    version 5 of transformers writes true. Raises KeyError and ValueError for what the family cannot express.
+    ``tie_word_embeddings`` decides whether the last states are scaled, except for mT5, which never scales them but
+    for which version 5 of transformers writes true. Raises KeyError and ValueError for options that the family
+    lacks.
     """
     kind = config["model_type"]
     *gated, activation = str(config.get("feed_forward_proj", "relu")).split("-")
     if gated not in ([], ["gated"]):
-        raise ValueError(f"its feed_forward_proj is {config['feed_forward_proj']}, which is none of T5's")
+        raise ValueError(f"its feed_forward_proj is {config['feed_forward_proj']}, which T5 does not have")
     is_scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     width, heads, dropout = config["d_model"], config["num_heads"], config.get("dropout_rate", 0.1)
     return FamilySpec(
         **_mixes(encoder, decoder),
-        vocabulary=rows(arrays),
+        vocabulary=vocabulary_size(arrays),
         width=width,
         ffn=config["d_ff"],
         heads=heads,
@@ -119,15 +123,15 @@ def _window(config: Config) -> int:
     window = config["attention_window"]
     different = {*window} if isinstance(window, list) else {window}
     if len(different) != 1:
-        raise ValueError(f"its layers have different windows, {window}, and here all have the same")
+        raise ValueError(f"its layers have different windows, {window}, but must share one")
     return different.pop()
 
 
 def _sides(config: Config, heads: str, ffn: str) -> dict[str, int]:
-    """Sizes that both sides must have in common."""
+    """Return sizes that both sides must share."""
     for name in (heads, ffn):
         if config[f"encoder_{name}"] != config[f"decoder_{name}"]:
-            raise ValueError(f"its encoder_{name} and decoder_{name} differ, and here both sides have the same")
+            raise ValueError(f"its encoder_{name} and decoder_{name} differ, but must be equal")
     count = config[f"encoder_{heads}"]
     return {"heads": count, "pooling_heads": count, "ffn": config[f"encoder_{ffn}"]}
 
@@ -139,5 +143,5 @@ def _mixes(encoder: str, decoder: str) -> dict[str, Any]:
 
 def _activation(name: str) -> Any:
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise ValueError(f"its activation is {name}; read are {', '.join(ACTIVATIONS)}")
+        raise ValueError(f"its activation is {name}, but must be one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]

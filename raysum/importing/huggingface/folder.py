@@ -1,4 +1,4 @@
-"""A folder of published weights as transformers saves it: its JSON files and its tensors. Nothing in it is run."""
+"""A folder of published weights, as transformers saves it: JSON files and tensors. No code in it is run."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,36 +19,37 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """The object in a file of the folder. Raises UserError."""
+    """Return the object in a file of the folder. Raises UserError if it is missing or damaged."""
     path = folder / name
     try:
-        found = json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{folder} has no {name}; name a folder that save_pretrained() wrote") from None
+        raise UserError(f"{folder} has no {name}: name a folder that save_pretrained() wrote") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} does not read ({error}); copy it again") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} holds no JSON object; copy it again")
-    return found
+        raise UserError(f"{path} cannot be read ({error}): copy it again") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is not a JSON object: copy it again")
+    return value
 
 
 def read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """The tensors of the folder in float32. Raises UserError where there are none, or they are damaged."""
+    """Return the tensors of the folder in float32. Raises UserError if they are missing or damaged."""
     name = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
     if name is None:
-        raise UserError(f"{folder} has no weights that are read, which are {', '.join(_WEIGHTS)}")
+        raise UserError(f"{folder} has no weights: it needs one of {', '.join(_WEIGHTS)}")
     parts = [folder / name]
     if name.endswith(".json"):
-        places = read_json(folder, name).get("weight_map")
-        if not isinstance(places, Mapping) or not all(_plain(part) for part in places.values()):
-            raise UserError(f"{folder / name} tells no files of its tensors; copy it again")
-        parts = [folder / part for part in dict.fromkeys(places.values())]
+        files = read_json(folder, name).get("weight_map")
+        if not isinstance(files, Mapping) or not all(_is_file_name(file) for file in files.values()):
+            raise UserError(f"{folder / name} does not name the files of its tensors: copy it again")
+        parts = [folder / file for file in dict.fromkeys(files.values())]
         if missing := [part.name for part in parts if not part.is_file()]:
-            raise UserError(f"{folder} lacks {missing[0]}, which {name} tells of; download it, too")
+            raise UserError(f"{folder} lacks {missing[0]}, which {name} lists: download it")
     return {tensor: array for part in parts for tensor, array in _read(part)}
 
 
-def _plain(name: Any) -> bool:
+def _is_file_name(name: Any) -> bool:
+    """Return whether ``name`` is a printable file name without a folder."""
     return isinstance(name, str) and name.isprintable() and Path(name).name == name != ".."
 
 
@@ -62,27 +63,27 @@ def _read(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def untied(arrays: Arrays, needs_head: bool) -> Arrays:
-    """Return ``arrays`` with each different matrix of tokens once: ``SHARED``, or ``SOURCE`` and ``TARGET`` where these
-    differ, and ``HEAD`` where it differs from the target's.
+    """Return ``arrays`` with each distinct embedding matrix once.
 
-    The tensors decide what is tied, because versions of transformers read ``tie_word_embeddings`` differently; a file
-    has a tied matrix under one of its names or under several. Raises KeyError if it has none, or lacks ``HEAD`` where
-    the output layer ``needs_head``.
+    It is ``SHARED``, or ``SOURCE`` and ``TARGET`` if these differ, and ``HEAD`` if it differs from the target's. The
+    tensors decide what is tied, because versions of transformers interpret ``tie_word_embeddings`` differently; a
+    file has a tied matrix under one of its names or under several. Raises KeyError if it has none, or no ``HEAD``
+    although the output layer ``needs_head``.
     """
-    found = dict(arrays)
-    named = [found.pop(name, None) for name in (SHARED, SOURCE, TARGET, HEAD)]
-    shared = next((one for one in named if one is not None), None)
-    if shared is None or (needs_head and named[-1] is None):
+    rest = dict(arrays)
+    matrices = [rest.pop(name, None) for name in (SHARED, SOURCE, TARGET, HEAD)]
+    shared = next((matrix for matrix in matrices if matrix is not None), None)
+    if shared is None or (needs_head and matrices[-1] is None):
         raise KeyError(SHARED if shared is None else HEAD)
-    source, target, head = (shared if one is None else one for one in named[1:])
-    found |= {SHARED: target} if _same(source, target) else {SOURCE: source, TARGET: target}
-    return found if _same(head, target) else found | {HEAD: head}
+    source, target, head = (shared if matrix is None else matrix for matrix in matrices[1:])
+    rest |= {SHARED: target} if _is_same(source, target) else {SOURCE: source, TARGET: target}
+    return rest if _is_same(head, target) else rest | {HEAD: head}
 
 
-def rows(arrays: Arrays) -> int:
+def vocabulary_size(arrays: Arrays) -> int:
     """Return the vocabulary size."""
     return len(arrays[SHARED] if SHARED in arrays else arrays[TARGET])
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    return one is other or np.array_equal(one, other)
+def _is_same(matrix: np.ndarray, other: np.ndarray) -> bool:
+    return matrix is other or np.array_equal(matrix, other)

@@ -25,21 +25,21 @@ _SHORTEN_TARGET = "lower decode.max_length, and source.target_tokens in training
 class PretrainedPositions(nn.Module):
     """The positions of source and target tokens."""
 
-    def __init__(self, spec: FamilySpec, made: Backbone):
+    def __init__(self, spec: FamilySpec, backbone: Backbone):
         super().__init__()
         self.flat, self.sinusoid = spec.positions == "flat", spec.sinusoid
         self.source_places = self.target_places = None
-        if made.places == "learned":
-            self.source_places = PositionTable(spec.width, made, made.source_places, _SHORTEN_SOURCE[self.flat])
-            self.target_places = PositionTable(spec.width, made, made.target_places, _SHORTEN_TARGET)
+        if backbone.places == "learned":
+            self.source_places = PositionTable(spec.width, backbone, backbone.source_places, _SHORTEN_SOURCE[self.flat])
+            self.target_places = PositionTable(spec.width, backbone, backbone.target_places, _SHORTEN_TARGET)
         self.source_distances = self.target_distances = None
-        if made.places == "relative":
+        if backbone.places == "relative":
             source_layers, target_layers = len(spec.encoder) - spec.encoder.count("G"), len(spec.decoder)
-            self.source_distances = Distances(spec.heads, made, source_layers, both_ways=True)
-            self.target_distances = Distances(spec.heads, made, target_layers, both_ways=False)
-        self.source_norm = norm_layer(spec) if made.embedding_norm else nn.Identity()
-        self.target_norm = norm_layer(spec) if made.embedding_norm else nn.Identity()
-        self.is_sinusoid, self.by_layer = made.places == "sinusoid", made.layer_distances
+            self.source_distances = Distances(spec.heads, backbone, source_layers, both_ways=True)
+            self.target_distances = Distances(spec.heads, backbone, target_layers, both_ways=False)
+        self.source_norm = norm_layer(spec) if backbone.embedding_norm else nn.Identity()
+        self.target_norm = norm_layer(spec) if backbone.embedding_norm else nn.Identity()
+        self.is_sinusoid, self.by_layer = backbone.places == "sinusoid", backbone.layer_distances
 
     def source(self, x: Tensor, layout: Layout) -> Tensor:
         """Return the first layer's input for embeddings [S, D]. Raises UserError if a sequence is too long."""
@@ -71,12 +71,12 @@ class PretrainedPositions(nn.Module):
 class PositionTable(nn.Module):
     """A learned vector for each position, from a row of the table on."""
 
-    def __init__(self, width: int, made: Backbone, rows: int, remedy: str):
+    def __init__(self, width: int, backbone: Backbone, rows: int, remedy: str):
         """``remedy`` tells users how to get fewer tokens."""
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, width), requires_grad=made.places_trained)
+        self.weight = nn.Parameter(torch.empty(rows, width), requires_grad=backbone.places_trained)
         nn.init.normal_(self.weight, std=0.02)
-        self.offset, self.remedy = made.place_offset, remedy
+        self.offset, self.remedy = backbone.place_offset, remedy
 
     def forward(self, positions: Tensor, length: int) -> Tensor:
         """Return [..., D] for positions [...] below ``length``. Raises UserError if the table has fewer."""
@@ -94,12 +94,12 @@ class Distances(nn.Module):
     layer has its own (UMT5): then the tables are one parameter, in the order of layers.
     """
 
-    def __init__(self, heads: int, made: Backbone, layers: int, both_ways: bool):
+    def __init__(self, heads: int, backbone: Backbone, layers: int, both_ways: bool):
         super().__init__()
-        self.buckets, self.by_layer = made.buckets, made.layer_distances
-        self.weight = nn.Parameter(torch.empty(made.buckets * (layers if self.by_layer else 1), heads))
+        self.buckets, self.by_layer = backbone.buckets, backbone.layer_distances
+        self.weight = nn.Parameter(torch.empty(backbone.buckets * (layers if self.by_layer else 1), heads))
         nn.init.normal_(self.weight, std=0.02)
-        self.farthest, self.both_ways = made.farthest, both_ways
+        self.farthest, self.both_ways = backbone.farthest, both_ways
 
     def forward(self, queries: Tensor, keys: Tensor, layer: int = 0) -> Tensor:
         """Return the bias [..., H, Q, T] for positions [..., Q] and [..., T] in a ``layer``."""

@@ -1,4 +1,4 @@
-"""The Transformers' specification: what all summarizing ones share, and the family's, given by its layer mix."""
+"""The specification of summarizing Transformers, and of the family, which its layer mix defines."""
 
 from typing import ClassVar, Literal
 
@@ -10,27 +10,26 @@ from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
 
 class TransformerSpec(Spec):
-    """What all summarizing Transformers have."""
+    """The options of all summarizing Transformers."""
 
     OBJECTIVE: ClassVar = "raysum.models.generator:LanguageModelling"
     KIND: ClassVar = "raysum.stream.collators.summarization:Summarization"
     summarizes: ClassVar = True
     attends_to_paragraphs: ClassVar = True
 
-    vocabulary: int = Field(32000, gt=8, le=100_000_000, description="number of pieces")
-    marks: SpecialTokens = Field(
-        PUBLISHED, description="ids that tell where texts begin and end: those of the vocabulary"
-    )
+    vocabulary: int = Field(32000, gt=8, le=100_000_000, description="vocabulary size")
+    marks: SpecialTokens = Field(PUBLISHED, description="ids of the vocabulary's special tokens")
     width: Size = Field(256, description="D")
     ffn: Size = Field(1024, description="hidden width of the feed-forward networks")
     heads: Size = Field(8, description="H of self- and cross-attention")
     norm: Literal["pre", "post"] = "pre"
     sinusoid: Literal["interleaved", "halves"] = Field(
-        "interleaved", description="sin and cos in turn (eq. 7-8), or all sines then all cosines (PHT's code)"
+        "interleaved", description="sines and cosines alternate (HT eq. 7-8), or all sines come first (PHT's code)"
     )
     tied_output: bool = Field(True, description="the output layer shares the embedding")
     embedding_start: Literal["normal", "xavier"] = Field(
-        "normal", description="of deviation D^-0.5, which learns faster; or Xavier-uniform, as HT's code starts"
+        "normal",
+        description="initialization: of deviation D^-0.5, which learns faster, or Xavier-uniform (HT's code)",
     )
     dropout: float = Field(0.1, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
@@ -38,8 +37,8 @@ class TransformerSpec(Spec):
 
     @model_validator(mode="after")
     def _check_width(self) -> "TransformerSpec":
-        made = getattr(self, "backbone", None)
-        if self.width % self.heads and not (made and made.head_width):
+        backbone = getattr(self, "backbone", None)
+        if self.width % self.heads and not (backbone and backbone.head_width):
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if self.width % 4:
             raise ValueError(f"width {self.width} must be a multiple of 4 (two sinusoids side by side)")
@@ -47,10 +46,10 @@ class TransformerSpec(Spec):
 
 
 class FamilySpec(TransformerSpec):
-    """An encoder-decoder given by its layer mix (HT, PHT, VHT, the flat Transformer, and every mixture of them).
+    """An encoder-decoder defined by its layer mix (HT, PHT, VHT, the flat Transformer, and every mixture of them).
 
-    Encoder letters: S flat self-attention, L local (HT eq. 11-12), G global (HT eq. 13-24), W windows (LED).
-    Decoder letters: F flat cross-attention, P parallel (PHT eq. 7-10), V vertical (VHT eq. 11-13).
+    Encoder letters: S flat self-attention, L local (HT eq. 11-12), G global (HT eq. 13-24), W windows (LED). Decoder
+    letters: F flat cross-attention, P parallel (PHT eq. 7-10), V vertical (VHT eq. 11-13).
     """
 
     MODEL: ClassVar = "raysum.models.family.model:Family"
@@ -58,22 +57,22 @@ class FamilySpec(TransformerSpec):
     attends_to_tokens: ClassVar = True
 
     system: Literal["family"] = "family"
-    encoder: str = Field("LLL", max_length=1000, description="one letter a layer: S, L, G or W")
-    decoder: str = Field("PPP", max_length=1000, description="one letter a layer: F, P or V")
+    encoder: str = Field("LLL", max_length=1000, description="one letter per layer: S, L, G or W")
+    decoder: str = Field("PPP", max_length=1000, description="one letter per layer: F, P or V")
     pooling_heads: Size = Field(8, description="heads of the multi-head pooling in G layers and of Phi")
-    graph_heads: int = Field(0, ge=0, description="heads of each G layer replaced by a given graph (HT eq. 24)")
+    graph_heads: int = Field(0, ge=0, description="heads of each G layer that use a given graph (HT eq. 24)")
     copy_heads: int = Field(
         0,
         ge=0,
-        description="heads of the last decoder layer by which source tokens are copied; 0 = no copying",
+        description="heads of the last decoder layer that copy source tokens; 0 = no copying",
     )
     positions: Literal["flat", "paragraph", "2d"] = Field(
-        "2d", description="position in the whole source, within the paragraph, or within it and its rank (HT eq. 9)"
+        "2d", description="position in the whole source, in the paragraph, or in the paragraph plus its rank (HT eq. 9)"
     )
     form: Literal["code", "paper"] = Field(
-        "code", description="where a paper and its published code differ (fusion of G and P layers): which one"
+        "code", description="which to follow if a paper and its code differ (fusion of G and P layers)"
     )
-    backbone: Backbone | None = Field(None, description="how layers of pretrained weights are made; None = the papers'")
+    backbone: Backbone | None = Field(None, description="how pretrained layers are built; None = as in the papers")
 
     @property
     def needs_graph(self) -> bool:
@@ -88,21 +87,21 @@ class FamilySpec(TransformerSpec):
         return self.positions == "flat"
 
     @property
-    def places(self) -> int | None:
-        made = self.backbone
-        return made.source_places - made.place_offset if made and made.places == "learned" else None
+    def max_positions(self) -> int | None:
+        backbone = self.backbone
+        has_table = backbone is not None and backbone.places == "learned"
+        return backbone.source_places - backbone.place_offset if backbone and has_table else None
 
-    def serves(self, name: str, other: Spec) -> str | None:
-        """Between pretrained layers others may be inserted: each kind is counted by itself."""
+    def name_in(self, name: str, other: Spec) -> str | None:
+        """Return the other model's name of a parameter. Pretrained and inserted (G) layers are counted separately."""
         side, _, rest = name.partition(".")
         number, _, within = rest.partition(".")
         if side != "encoder" or not (self.backbone and getattr(other, "backbone", None)):
             return name
-        own, theirs = ([letter == "G" for letter in mix] for mix in (self.encoder, getattr(other, "encoder", "")))
-        is_new = own[int(number)]
-        places = [place for place, new in enumerate(theirs) if new == is_new]
-        turn = own[: int(number)].count(is_new)
-        return f"encoder.{places[turn]}.{within}" if turn < len(places) else None
+        kind = self.encoder[int(number)] == "G"
+        numbers = [n for n, letter in enumerate(getattr(other, "encoder", "")) if (letter == "G") == kind]
+        rank = sum((letter == "G") == kind for letter in self.encoder[: int(number)])
+        return f"encoder.{numbers[rank]}.{within}" if rank < len(numbers) else None
 
     @model_validator(mode="after")
     def _check(self) -> "FamilySpec":
@@ -111,17 +110,17 @@ class FamilySpec(TransformerSpec):
         if self.width % self.pooling_heads:
             raise ValueError(f"width {self.width} is not a multiple of pooling_heads {self.pooling_heads}")
         if self.positions == "flat" and set(self.encoder) - {"S", "W"}:
-            raise ValueError(f"positions 'flat' need an encoder of S or W layers only, not {self.encoder!r}")
+            raise ValueError(f"positions 'flat' need an encoder of S or W layers, not {self.encoder!r}")
         if self.positions != "flat" and "W" in self.encoder:
-            raise ValueError(f"W layers need positions 'flat' and no other letter but S, not {self.encoder!r}")
+            raise ValueError(f"W layers need positions 'flat' and an encoder of S or W layers, not {self.encoder!r}")
         if self.graph_heads and ("G" not in self.encoder or self.graph_heads > self.pooling_heads):
-            raise ValueError(f"graph_heads {self.graph_heads} need G layers with at least as many pooling_heads")
+            raise ValueError(f"graph_heads {self.graph_heads} need a G layer and at least as many pooling_heads")
         if self.copy_heads > self.heads:
-            raise ValueError(f"copy_heads {self.copy_heads} are more than heads {self.heads}")
+            raise ValueError(f"copy_heads {self.copy_heads} must not exceed heads {self.heads}")
         return self
 
 
 def check_letters(name: str, mix: str, letters: str) -> None:
-    """Raises ValueError where ``mix`` is empty or has other ``letters``."""
+    """Raise ValueError if ``mix`` is empty or has other ``letters``."""
     if not mix or set(mix) - set(letters):
-        raise ValueError(f"{name} {mix!r} must be one or more of the letters {', '.join(letters)}")
+        raise ValueError(f"{name} {mix!r} must consist of the letters {', '.join(letters)}")

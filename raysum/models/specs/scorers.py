@@ -10,7 +10,7 @@ from raysum.models.specs.family import TransformerSpec
 from raysum.systems import Layers, Size, Spec
 from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
-SIZES = {  # ours, and what a published config.json calls them
+SIZES = {  # our names, and those of config.json
     "vocabulary": "vocab_size",
     "layers": "num_hidden_layers",
     "width": "hidden_size",
@@ -19,7 +19,7 @@ SIZES = {  # ours, and what a published config.json calls them
     "positions": "max_position_embeddings",
 }
 _ONLY = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "position_embedding_type": "absolute", "type_vocab_size": 2}
-_FORMER = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # in the first published files
+_RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # since the first files
 
 
 class RankerSpec(Spec):
@@ -32,12 +32,10 @@ class RankerSpec(Spec):
     ranks: ClassVar = True
 
     system: Literal["ranker"] = "ranker"
-    vocabulary: int = Field(32000, gt=8, le=100_000_000, description="number of pieces")
-    marks: SpecialTokens = Field(
-        PUBLISHED, description="ids that tell where texts begin and end: those of the vocabulary"
-    )
-    width: Size = Field(256, description="of the word embeddings")
-    hidden: Size = Field(256, description="of both LSTMs and of the matching features")
+    vocabulary: int = Field(32000, gt=8, le=100_000_000, description="vocabulary size")
+    marks: SpecialTokens = Field(PUBLISHED, description="ids of the vocabulary's special tokens")
+    width: Size = Field(256, description="width of the word embeddings")
+    hidden: Size = Field(256, description="width of both LSTMs and of the matching features")
     dropout: float = Field(0.2, ge=0, lt=1, description="before all linear layers")
 
     @property
@@ -53,7 +51,7 @@ class PredictorSpec(Spec):
     KIND: ClassVar = "raysum.stream.collators.alignment:Alignment"
     predicts_attention: ClassVar = True
     norm: ClassVar = "post"
-    attention_dropout: ClassVar = 0.0  # the published code drops out sub-layer outputs only
+    attention_dropout: ClassVar = 0.0  # the published code applies dropout to sub-layer outputs only
     ffn_dropout: ClassVar = 0.0
 
     system: Literal["predictor"] = "predictor"
@@ -71,22 +69,22 @@ class PredictorSpec(Spec):
 
 
 class ExtractorSpec(Spec):
-    """Boosted regression trees over what can be told of a sentence from outside, as the share of a summary that it is.
+    """Boosted regression trees over features of a sentence, which predict its share of a summary.
 
-    Trained by scikit-learn at one go, not step by step.
+    scikit-learn trains them in one call, not step by step.
     """
 
     TRAINER: ClassVar = "raysum.extract.learning:train"
     SCORER: ClassVar = "raysum.extract.learned:FeatureScorer"
     system: Literal["extractor"] = "extractor"
-    width: Size = Field(1 << 18, description="places of the tables of cue words")
-    cue_prior: float = Field(100, ge=0, le=10**6, description="sentences of mean worth that each cue starts with")
+    width: Size = Field(1 << 18, description="size of the tables of cue words")
+    cue_prior: float = Field(100, ge=0, le=10**6, description="sentences with the mean score that each cue starts with")
     trees: Size = Field(200, description="regression trees")
-    leaves: int = Field(31, ge=2, le=1000, description="of a tree, at most")
-    leaf_sentences: Size = Field(50, description="training sentences of a leaf, at least")
-    rate: Annotated[float, Field(gt=0, le=1)] = Field(0.07, description="of what each tree adds")
-    feature_share: Annotated[float, Field(gt=0, le=1)] = Field(0.3, description="of features, drawn anew at each split")
-    examples: Size = Field(2000, description="training clusters used at most, evenly drawn: more take longer")
+    leaves: int = Field(31, ge=2, le=1000, description="most leaves of a tree")
+    leaf_sentences: Size = Field(50, description="fewest training sentences of a leaf")
+    rate: Annotated[float, Field(gt=0, le=1)] = Field(0.07, description="learning rate: the weight of each tree")
+    feature_share: Annotated[float, Field(gt=0, le=1)] = Field(0.3, description="share of features of each split")
+    examples: Size = Field(2000, description="most training clusters, sampled evenly; more take longer")
 
     @property
     def extracts(self) -> bool:
@@ -96,7 +94,7 @@ class ExtractorSpec(Spec):
 class HibertSpec(TransformerSpec):
     """HIBERT (Zhang et al. 2019): a Transformer over the words of each sentence, another over the sentences.
 
-    It learns to predict masked sentences, then, from those weights (``train.start``), to label the sentences to take.
+    It first learns to predict masked sentences; then, from those weights (``train.start``), which sentences to take.
     """
 
     MODEL: ClassVar = "raysum.models.systems.hibert:Hibert"
@@ -109,7 +107,7 @@ class HibertSpec(TransformerSpec):
     task: Literal["extraction", "pretraining"] = Field(
         "extraction", description="label the sentences to take (eq. 8), or predict masked sentences (eq. 3-7)"
     )
-    layers: Layers = Field(6, description="of the sentence and of the document Transformer, and of the decoder")
+    layers: Layers = Field(6, description="layers of the sentence and document Transformers, and of the decoder")
     window: Size = Field(30, description="sentences that the document Transformer reads together")
     norm: Literal["pre", "post"] = "post"
 
@@ -117,23 +115,26 @@ class HibertSpec(TransformerSpec):
     def extracts(self) -> bool:
         return self.task == "extraction"
 
-    def serves(self, name: str, other: Spec) -> str | None:
-        """The layers over words begin the local layers of an encoder, in their order, where these compute the same."""
+    def name_in(self, name: str, other: Spec) -> str | None:
+        """Return the other model's name of a parameter.
+
+        The layers over words initialize the local layers of an encoder, in order, if they compute the same.
+        """
         if other.system == self.system:
             return name
         part, _, rest = name.partition(".")
         if part != "sentence":
             return name if part == "embedding" else None
         number, _, inside = rest.partition(".")
-        local = [place for place, letter in enumerate(getattr(other, "encoder", "")) if letter == "L"]
-        alike = all(getattr(self, key) == getattr(other, key, None) for key in ("norm", "heads"))
-        return f"encoder.{local[int(number)]}.block.{inside}" if alike and int(number) < len(local) else None
+        local = [layer for layer, letter in enumerate(getattr(other, "encoder", "")) if letter == "L"]
+        is_equivalent = all(getattr(self, key) == getattr(other, key, None) for key in ("norm", "heads"))
+        return f"encoder.{local[int(number)]}.block.{inside}" if is_equivalent and int(number) < len(local) else None
 
 
 class BertSpec(Spec):
     """BERT (Devlin et al. 2019) that labels the sentences to take: the baseline of Zhang et al. 2019, section 4.4.
 
-    It begins with published weights (``train.start=FOLDER``) and reads rows in the word pieces of these.
+    It starts from published weights (``train.start=FOLDER``), whose word pieces the dataset must use.
     """
 
     MODEL: ClassVar = "raysum.models.systems.bert:Bert"
@@ -143,15 +144,15 @@ class BertSpec(Spec):
     extracts: ClassVar = True
 
     system: Literal["bert"] = "bert"
-    vocabulary: int = Field(30522, gt=0, le=100_000_000, description="word pieces, those of the dataset at least")
+    vocabulary: int = Field(30522, gt=0, le=100_000_000, description="vocabulary size, at least the dataset's")
     layers: Layers = 12
     width: Size = Field(768, description="D")
     ffn: Size = Field(3072, description="hidden width of the feed-forward networks")
     heads: Size = 12
-    positions: Size = Field(512, description="tokens that can be read together")
+    positions: Size = Field(512, description="most tokens of a block")
     window: Size = Field(10, description="sentences of a block, which are read together")
-    cls: int = Field(101, ge=0, description="id of [CLS], which opens a sentence; that of the dataset's vocabulary")
-    sep: int = Field(102, ge=0, description="id of [SEP], which closes it; likewise")
+    cls: int = Field(101, ge=0, description="id of [CLS], which begins a sentence, in the dataset's vocabulary")
+    sep: int = Field(102, ge=0, description="id of [SEP], which ends a sentence, in the dataset's vocabulary")
     dropout: float = Field(0.1, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
 
@@ -161,26 +162,26 @@ class BertSpec(Spec):
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         return self
 
-    def fitted(self, tokenizer: Any) -> "BertSpec":
-        """A model may have more pieces than its tokenizer."""
+    def with_tokenizer(self, tokenizer: Any) -> "BertSpec":
+        """Return this spec for a ``tokenizer``. The model may have a larger vocabulary."""
         self.check_pieces(tokenizer)
         (cls,), (sep,) = tokenizer.marks.prefix, tokenizer.marks.suffix
         return self.model_copy(update={"vocabulary": max(self.vocabulary, len(tokenizer)), "cls": cls, "sep": sep})
 
     def published(self, config: Mapping[str, Any], names: Iterable[str]) -> dict[str | None, str]:
         if config.get("model_type") != "bert":
-            raise UserError(f"holds a model of type {config.get('model_type')!r}; this one begins with a bert alone")
+            raise UserError(f"contains a model of type {config.get('model_type')!r}: name the folder of a bert")
         other = [f"{name} {config[name]!r}" for name, value in _ONLY.items() if config.get(name, value) != value]
         if other:
-            raise UserError(f"holds a bert with {other[0]}, which this one has not")
+            raise UserError(f"contains a bert with {other[0]}, which is not supported: name the folder of another one")
         sizes = {own: config.get(name) for own, name in SIZES.items()}
         wrong = [f"model.{name}={size}" for name, size in sizes.items() if size != getattr(self, name)]
         if wrong:
-            raise UserError(f"holds a model of other sizes; give {' '.join(wrong)}")
+            raise UserError(f"contains a model of other sizes: set {' '.join(wrong)}")
         return {_own_name(name): name for name in names}
 
 
 def _own_name(name: str) -> str:
-    for former, now in _FORMER.items():
-        name = name.replace(former, now)
+    for old, new in _RENAMED.items():
+        name = name.replace(old, new)
     return f"bert.{name.removeprefix('bert.')}"

@@ -158,8 +158,7 @@ def cut_rows(layout: Layout, size: int) -> Rows:
 
 
 def last_tokens(layout: Layout, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index into all S, and mask, of the last ``counts`` [B] tokens of each source, right-aligned in [B,
-    R]."""
+    """Return the index into S, and the mask, of each source's last ``counts`` [B] tokens, right-aligned in [B, R]."""
     most = int(counts.max())
     positions = torch.arange(-most, 0, device=counts.device)
     index = layout.sizes.cumsum(0)[:, None] + positions
