@@ -54,7 +54,7 @@ def test_an_operator_takes_the_longer_of_arithmetic_and_traffic():
         ("stream", ["data=nowhere"], "no dataset nowhere"),
         ("rouge", ["data=[nowhere.jsonl]"], "nowhere.jsonl"),
         ("decode", ["presets=[pht]", "against=[transformers]"], "transformers"),
-        ("decode", ["presets=[ft]", "against=[marian]"], "no tool 'marian'"),
+        ("decode", ["presets=[ft]", "against=[marian]"], "unknown tool 'marian'"),
     ],
 )
 def test_mistakes_are_one_message(name, settings, message):

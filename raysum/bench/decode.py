@@ -1,4 +1,4 @@
-"""How fast summaries are written: beam search with random weights, every summary of the same length."""
+"""Decoding speed: beam search with random weights, where every summary has the same length."""
 
 from itertools import product
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from raysum import systems
 from raysum.bench.inputs import Search
 from raysum.bench.machine import DTYPES, Machine, measure
 from raysum.bench.operators import Costs
-from raysum.bench.peers import check, fastest_row, ways
+from raysum.bench.peers import check, fastest_row, tool_options
 from raysum.bench.result import BenchResult, Row, alone
 from raysum.config.base import Section
 from raysum.config.loading import load_config
@@ -27,16 +27,16 @@ class DecodeBench(Section):
     threads: list[int] = Field([2], min_length=1)
     dtypes: list[Literal["fp32", "bf16", "int8"]] = Field(["fp32"], min_length=1)
     beams: int = Field(5, gt=0)
-    length: int = Field(200, gt=0, description="tokens of every summary: none ends before")
-    repeats: int = Field(2, gt=0, description="searches of which the fastest counts")
-    against: list[str] = Field([], description="other tools beside flat presets: transformers, ctranslate2")
+    length: int = Field(200, gt=0, description="tokens of every summary")
+    repeats: int = Field(2, gt=0, description="number of searches; the fastest counts")
+    against: list[str] = Field([], description="tools to compare flat presets with: transformers, ctranslate2")
     config: list[str] = Field([], description="key=value overrides of every preset")
 
 
 def bench_decode(settings: DecodeBench) -> BenchResult:
-    """A row for each preset, dtype, number of threads and batch size.
+    """Return a row for each preset, dtype, number of threads and batch size.
 
-    Raises UserError for an unknown preset or tool, a tool that is not installed, and int8 where there is none.
+    Raises UserError for an unknown preset or tool, a tool that is not installed, and int8 without support by the machine.
     """
     configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
     for config in configs.values():
@@ -50,14 +50,16 @@ def bench_decode(settings: DecodeBench) -> BenchResult:
         Search(preset, config, dtype, threads, batch, settings.beams, settings.length, settings.repeats)
         for (preset, config), dtype, threads, batch in variants
     ]
-    work: list[Any] = [(alone, decode_row, one, machines[one.threads]) for one in searches]
-    work += [(fastest_row, name, one) for name in settings.against for one in searches if ways(name, one)]
-    rows = [measure_row(*one) for measure_row, *one in bar(work, label="bench decode", unit="row")]
+    work: list[Any] = [(alone, decode_row, search, machines[search.threads]) for search in searches]
+    work += [
+        (fastest_row, name, search) for name in settings.against for search in searches if tool_options(name, search)
+    ]
+    rows = [measure_row(*arguments) for measure_row, *arguments in bar(work, label="bench decode", unit="row")]
     return BenchResult("decode", machines[max(machines)], rows)
 
 
 def decode_row(search: Search, machine: Machine) -> Row:
-    """The figures of one model, in this process, encoding included."""
+    """Return the figures of one model, measured in this process, including encoding."""
     torch.set_num_threads(search.threads)
     torch.manual_seed(0)
     model: Any = systems.build(search.config.model).to(device(), DTYPES.get(search.dtype, torch.float32)).eval()

@@ -1,4 +1,4 @@
-"""What systems cost: largest batch in a memory, parameters, seconds to validate (PHT paper, Table 5; VHT, Table 4)."""
+"""The cost of systems: largest batch in a given memory, parameters, validation time (PHT Table 5; VHT Table 4)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,39 +20,40 @@ from raysum.runtime.placement import device
 from raysum.runtime.processes import forget_peak, peak_rss_mb
 from raysum.runtime.progress import bar
 
-_VALIDATED = 4  # examples validated together
-_FURTHER = 4  # times the largest batch known that is tried next, at most
+_VALIDATION_BATCH = 4  # examples
+_GROWTH = 4  # the next size is at most so many times the largest known size
 
 
 class EfficiencyBench(Section):
     presets: list[str] = Field(
         ["ft-3", "transformer-decoder", "tdmca-3", "txl", "ht-3-3", "vht", "pht", "graphsum"], min_length=1
     )
-    memory_mb: int = Field(2048, gt=0, description="MiB for a training: of its process with its code, or of a GPU")
-    most: int = Field(8, gt=0, le=10_000, description="examples in a batch: no larger one is tried")
-    examples: int = Field(8, gt=0, description="examples that are validated, four at a time")
-    target_tokens: int = Field(140, gt=1, description="tokens of each target; about what WikiSum's have")
+    memory_mb: int = Field(2048, gt=0, description="memory limit of training in MiB: of the whole process, or of a GPU")
+    most: int = Field(8, gt=0, le=10_000, description="largest batch size that is tried")
+    examples: int = Field(8, gt=0, description="examples to validate, four at a time")
+    target_tokens: int = Field(140, gt=1, description="tokens of each target; WikiSum's have about 140")
     threads: int = Field(2, gt=0)
     config: list[str] = Field(
         ["source.max_paragraphs=16", "source.max_tokens=1600"],
-        description="key=value overrides of every preset; by default 1,600 source tokens, as in the papers",
+        description="key=value overrides of every preset; the default is the papers' 1,600 source tokens",
     )
 
 
 def bench_efficiency(settings: EfficiencyBench) -> BenchResult:
-    """A row for each preset. ``parameters_mb`` is the papers' count: with Adam's moments, the output tied.
+    """Return a row for each preset.
 
-    Raises UserError for an unknown preset, or a process that was killed, as a rule for memory.
+    ``parameters_mb`` counts as the papers do: with Adam's moments and a tied output. Raises UserError for an unknown
+    preset, or a process that was killed (usually for lack of memory).
     """
     configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
     machine = measure(settings.threads, ["fp32"])
-    shown = bar(configs.items(), total=len(configs), label="bench efficiency", unit="row")
-    rows = [alone(efficiency_row, settings, *preset) for preset in shown]
+    progress = bar(configs.items(), total=len(configs), label="bench efficiency", unit="row")
+    rows = [alone(efficiency_row, settings, *preset) for preset in progress]
     return BenchResult("efficiency", machine, rows)
 
 
 def efficiency_row(settings: EfficiencyBench, preset: str, config: Config) -> Row:
-    """The figures of one model, in this process; ``memory_mb`` is the peak at its largest batch."""
+    """Return the figures of one model, measured in this process; ``memory_mb`` is the peak at its largest batch."""
     torch.set_num_threads(settings.threads)
     spec, tied = config.model, {"tied_output": True} if "tied_output" in type(config.model).model_fields else {}
     seconds = _validation_seconds(settings, config)
@@ -71,9 +72,9 @@ def efficiency_row(settings: EfficiencyBench, preset: str, config: Config) -> Ro
 
 
 def largest_batch(peak: Callable[[int], float], limit: float, most: int) -> tuple[int, float]:
-    """The largest size, of ``most``, whose ``peak`` is within ``limit``, and that peak; 0 and 0.0 where there is none.
+    """Return the largest size up to ``most`` whose ``peak`` is within ``limit``, and its peak, or 0 and 0.0.
 
-    Peaks grow about in a line, so that after two of them few sizes are tried beside the one that is found.
+    Peaks grow almost linearly, so few sizes are tried after the first two.
     """
     known = {0: 0.0}
     fits, fails = 0, most + 1
@@ -85,18 +86,18 @@ def largest_batch(peak: Callable[[int], float], limit: float, most: int) -> tupl
 
 
 def _expected(known: dict[int, float], limit: float) -> int:
-    """The largest size within ``limit`` by the line through the two peaks nearest to it; first 1, then 2."""
+    """Return the largest size within ``limit`` by the line through the two nearest peaks; first 1, then 2."""
     sizes = sorted(size for size in known if size)
     if len(sizes) < 2:
         return len(sizes) + 1
-    one, other = sorted(sorted(sizes, key=lambda size: abs(known[size] - limit))[:2])
-    slope = (known[other] - known[one]) / (other - one)
-    furthest = _FURTHER * sizes[-1]
-    return min(int(one + (limit - known[one]) / slope), furthest) if slope > 0 else furthest
+    lower, upper = sorted(sorted(sizes, key=lambda size: abs(known[size] - limit))[:2])
+    slope = (known[upper] - known[lower]) / (upper - lower)
+    furthest = _GROWTH * sizes[-1]
+    return min(int(lower + (limit - known[lower]) / slope), furthest) if slope > 0 else furthest
 
 
 def _training_peak(settings: EfficiencyBench, config: Config, examples: int) -> float:
-    """MiB of two training steps: of this process, or of what it holds on a GPU."""
+    """Return the MiB of two training steps: of this process, or allocated on a GPU."""
     forget_peak()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -108,15 +109,17 @@ def _training_peak(settings: EfficiencyBench, config: Config, examples: int) -> 
 
 
 def _validation_seconds(settings: EfficiencyBench, config: Config) -> float:
-    """Seconds to compute the validation loss of a fixed set, the second time."""
+    """Return the seconds to compute the validation loss of a fixed set, after a warm-up."""
     objective = systems.objective(config.model, systems.build(config.model), 0.0).eval().to(device())
-    sizes = [min(_VALIDATED, settings.examples - start) for start in range(0, settings.examples, _VALIDATED)]
-    made = [batch(config, size, settings.target_tokens, seed=seed) for seed, size in enumerate(sizes)]
-    batches = [move(one, device()) for one in made]
+    sizes = [
+        min(_VALIDATION_BATCH, settings.examples - start) for start in range(0, settings.examples, _VALIDATION_BATCH)
+    ]
+    inputs = [batch(config, size, settings.target_tokens, seed=seed) for seed, size in enumerate(sizes)]
+    batches = [move(item, device()) for item in inputs]
 
     def validate() -> Any:
         with torch.inference_mode():
-            return [float(objective(inputs)) for inputs in batches]
+            return [float(objective(item)) for item in batches]
 
     validate()
     return timed(validate)

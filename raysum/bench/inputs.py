@@ -1,4 +1,4 @@
-"""Random rows of a preset's own sizes: how fast a model is depends on sizes, not on words."""
+"""Random rows of a preset's sizes: the speed of a model depends on sizes, not on words."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from raysum.data.writer import DatasetWriter
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.special_tokens import PUBLISHED, SPECIAL_PIECES
 
-_REPEATED, _SHARD = 1024, 4  # rows that are invented, and how often they come in a shard
+_REPEATED, _SHARD = 1024, 4  # generated rows, and how often a shard repeats them
 
 
 @dataclass(frozen=True)
 class Search:
-    """A beam search with random weights, in which no summary ends before it has ``length`` tokens."""
+    """A beam search with random weights, in which every summary has ``length`` tokens."""
 
     preset: str
     config: Config
@@ -39,7 +39,7 @@ class Search:
         return batch(self.config, self.batch, self.length).source
 
     def row(self, run: Callable[[], Any]) -> dict[str, Any]:
-        """What was searched, and how fast: ``run`` is the search, and the fastest of ``repeats`` counts."""
+        """Return the search's options and its speed; ``run`` is the search, and the fastest of ``repeats`` counts."""
         seconds = min(timed(run) for _ in range(self.repeats))
         return {
             "preset": self.preset,
@@ -54,11 +54,11 @@ class Search:
 
 
 def batch(config: Config, examples: int, target_tokens: int, paragraphs: int | None = None, seed: int = 0) -> Any:
-    """``examples`` with full paragraphs and targets of ``target_tokens`` tokens after the start, as models read them.
+    """Return a batch of ``examples`` with full paragraphs and targets of ``target_tokens`` tokens after the start.
 
-    ``config.source`` limits them; ``paragraphs`` replaces its ``max_paragraphs`` and lifts its ``max_tokens``.
+    ``config.source`` limits them; ``paragraphs`` replaces its ``max_paragraphs`` and removes its ``max_tokens``.
     """
-    limits, rows = _limited(config, target_tokens, paragraphs), _rows(config, examples, target_tokens, paragraphs, seed)
+    limits, rows = _limits(config, target_tokens, paragraphs), _rows(config, examples, target_tokens, paragraphs, seed)
     kind = systems.kind(config.model)
     return kind.collate(kind.pack(rows, limits))
 
@@ -66,24 +66,26 @@ def batch(config: Config, examples: int, target_tokens: int, paragraphs: int | N
 def full_size(
     folder: Path, config: Config, target_tokens: int, paragraphs: int | None = None
 ) -> tuple[SourceConfig, Dataset]:
-    """A dataset of such rows in ``folder``, and what limits them."""
+    """Write a dataset of such rows to ``folder``; return its source limits and the dataset."""
     form, rows = systems.kind(config.model).dataset_kinds[0], _rows(config, 2 * ROW_GROUP, target_tokens, paragraphs, 0)
     graph: Any = "none" if form != "summarization" else "similarity"
-    return _limited(config, target_tokens, paragraphs), _written(folder, [table_of(rows, form)], form, graph=graph)
+    return _limits(config, target_tokens, paragraphs), _write_dataset(folder, [table_of(rows, form)], form, graph=graph)
 
 
 def wikisum_like(folder: Path, rows: int) -> Path:
-    """A dataset of so many rows of the shape that those of WikiSum have: up to 40 paragraphs of 70 tokens on average,
-    targets of 140 and the texts. The same 1,024 come again and again, in shards of 4,096.
+    """Write a dataset of ``rows`` rows that resemble WikiSum's, and return its folder.
+
+    They have up to 40 paragraphs of 70 tokens on average, targets of 140, and the texts. The same 1,024 rows repeat,
+    in shards of 4,096.
     """
     random, folder = np.random.default_rng(0), Path(folder)
     table = table_of([_wikisum_row(random, f"row {number}") for number in range(_REPEATED)], "summarization")
     whole, rest = divmod(rows, _REPEATED)
     folder.mkdir(parents=True)
-    return _written(folder, [table] * whole + ([table[:rest]] if rest else []), "summarization").path
+    return _write_dataset(folder, [table] * whole + ([table[:rest]] if rest else []), "summarization").path
 
 
-def _written(folder: Path, tables: list[pa.Table], form: str, **choices: Any) -> Dataset:
+def _write_dataset(folder: Path, tables: list[pa.Table], form: str, **choices: Any) -> Dataset:
     texts = ("".join(map(chr, range(97 + first, 123))) for first in range(20))
     vocabulary = Vocabulary.train(texts, 60)
     recipe = Recipe(vocabulary_sha256=vocabulary.sha256, **choices)
@@ -92,13 +94,13 @@ def _written(folder: Path, tables: list[pa.Table], form: str, **choices: Any) ->
     return writer.finish([writer.add(f"{number:05d}", "train", part) for number, part in enumerate(parts)])
 
 
-def _limited(config: Config, target_tokens: int, paragraphs: int | None) -> SourceConfig:
+def _limits(config: Config, target_tokens: int, paragraphs: int | None) -> SourceConfig:
     changes: dict[str, Any] = {"max_paragraphs": paragraphs, "max_tokens": None} if paragraphs else {}
     return config.source.model_copy(update={"target_tokens": target_tokens + 1, **changes})
 
 
 def _rows(config: Config, count: int, target_tokens: int, paragraphs: int | None, seed: int) -> list[Row]:
-    limits, spec, random = _limited(config, target_tokens, paragraphs), config.model, np.random.default_rng(seed)
+    limits, spec, random = _limits(config, target_tokens, paragraphs), config.model, np.random.default_rng(seed)
     sizes = [limits.paragraph_tokens] * limits.max_paragraphs
     return [_row(random, getattr(spec, "vocabulary", 100), sizes, target_tokens) for _ in range(count)]
 
@@ -112,7 +114,7 @@ def _wikisum_row(random: np.random.Generator, name: str) -> Row:
 
 
 def _row(random: np.random.Generator, vocabulary: int, sizes: Sequence[int], target_tokens: int) -> Row:
-    """Random tokens: paragraphs of ``sizes``, each with an edge to every other."""
+    """Return random tokens: paragraphs of ``sizes``, each with an edge to every other."""
     paragraphs, marks, first = len(sizes), PUBLISHED, len(SPECIAL_PIECES)
     edges = np.indices((paragraphs, paragraphs)).reshape(2, -1)
     return {

@@ -1,4 +1,4 @@
-"""What a machine can do at most: its rate of matrix products by dtype, and how fast it reads memory."""
+"""The limits of a machine: its rate of matrix products by dtype, and its memory bandwidth."""
 
 import platform
 import time
@@ -15,15 +15,17 @@ from raysum.runtime.placement import device
 from raysum.runtime.processes import cores
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_CPU_SIDE, _GPU_SIDE = 2048, 8192  # of the square matrices that are multiplied: larger ones are no faster
-_READ = 512 << 20  # bytes that are summed: far more than any cache holds
-_SECONDS = 1.0  # of repetition for each figure; the fastest repetition counts
+_CPU_SIDE, _GPU_SIDE = 2048, 8192  # rows of square matrices; larger ones are not faster
+_READ = 512 << 20  # bytes to sum: much larger than any cache
+_SECONDS = 1.0  # of repetition for each figure; the fastest counts
 
 
 @dataclass(frozen=True)
 class Machine:
-    """``gflops``: 1e9 operations a second in products of square matrices, on a CPU laid out ahead, by dtype;
-    ``read_gb_per_s``: 1e9 bytes a second when 512 MiB are summed. Both the best of one second's repetitions.
+    """The measured limits; each rate is the best repetition within one second.
+
+    ``gflops``: 1e9 operations per second in products of square matrices by dtype, prepacked on a CPU;
+    ``read_gb_per_s``: 1e9 bytes per second when summing 512 MiB.
     """
 
     processor: str
@@ -43,34 +45,34 @@ class Machine:
 
 
 def measure(threads: int, dtypes: list[str]) -> Machine:
-    """Measure the machine with so many ``threads``, in this process."""
+    """Measure the machine with ``threads`` threads, in this process."""
     torch.set_num_threads(threads)
-    place = device()
-    side = _CPU_SIDE if place.type == "cpu" else _GPU_SIDE
-    values = torch.ones(_READ // 4, device=place)
+    target = device()
+    side = _CPU_SIDE if target.type == "cpu" else _GPU_SIDE
+    values = torch.ones(_READ // 4, device=target)
     return Machine(
-        processor=torch.cuda.get_device_name() if place.type == "cuda" else _processor(),
+        processor=torch.cuda.get_device_name() if target.type == "cuda" else _processor(),
         cores=cores(),
         threads=threads,
-        device=place.type,
+        device=target.type,
         torch=torch.__version__,
-        gflops={dtype: round(2e-9 * side**3 / fastest(_product(dtype, side, place)), 1) for dtype in dtypes},
+        gflops={dtype: round(2e-9 * side**3 / fastest(_product(dtype, side, target)), 1) for dtype in dtypes},
         read_gb_per_s=round(1e-9 * _READ / fastest(values.sum), 1),
     )
 
 
 def fastest(work: Callable[[], Any]) -> float:
-    """Seconds of the fastest run of ``work`` within about ``_SECONDS``, after one that does not count."""
+    """Return the seconds of the fastest run of ``work`` within about ``_SECONDS``, after a warm-up."""
     work()
-    found: list[float] = []
+    seconds: list[float] = []
     end = time.perf_counter() + _SECONDS
-    while not found or time.perf_counter() < end:
-        found.append(timed(work))
-    return min(found)
+    while not seconds or time.perf_counter() < end:
+        seconds.append(timed(work))
+    return min(seconds)
 
 
 def timed(work: Callable[[], Any]) -> float:
-    """Seconds of one run of ``work``, the device's part included."""
+    """Return the seconds of one run of ``work``, including the device's part."""
     _wait()
     start = time.perf_counter()
     work()
@@ -83,13 +85,13 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def _product(dtype: str, side: int, place: torch.device) -> Callable[[], torch.Tensor]:
-    left, right = torch.randn(2, side, side, device=place)
+def _product(dtype: str, side: int, target: torch.device) -> Callable[[], torch.Tensor]:
+    left, right = torch.randn(2, side, side, device=target)
     if dtype == "int8":
         layer = int8_linear(right)
         return lambda: layer(left)
-    if dtype == "fp32" and (laid_out := packed_linear(right, None)):
-        return lambda: laid_out(left)
+    if dtype == "fp32" and (packed := packed_linear(right, None)):
+        return lambda: packed(left)
     left, right = left.to(DTYPES[dtype]), right.to(DTYPES[dtype])
     return lambda: left @ right
 

@@ -1,4 +1,4 @@
-"""What a computation costs at least: FLOPs and bytes of each of its matrix products, seen as torch runs them."""
+"""The minimum cost of a computation: FLOPs and bytes of each of its matrix products."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ _int8_linear = torch.ops.quantized.linear_dynamic
 
 @dataclass
 class Costs(TorchDispatchMode):
-    """Counts while it is entered: ``flops``, and for each product the pair (FLOPs, bytes read and written).
+    """While entered, count ``flops``, and for each product the pair (FLOPs, bytes read and written).
 
-    Products with int8 weights stand apart, in ``int8``.
+    Products with int8 weights are counted separately, in ``int8``.
     """
 
     flops: float = 0.0
@@ -32,14 +32,14 @@ class Costs(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         operator, named = function.overloadpacket, kwargs or {}
         if operator not in _COUNTS and operator is not _int8_linear:
-            with self:  # in inference mode torch hands on whole linear layers, which are made of products
+            with self:  # in inference mode torch dispatches whole linear layers, which consist of products
                 result = function.decompose(*args, **named)
             return function(*args, **named) if result is NotImplemented else result
         result = function(*args, **named)
         output = result if isinstance(result, Tensor) else result[0]
         tensors = [item for item in args if isinstance(item, Tensor)]
         size = float(sum(item.numel() * item.element_size() for item in [*tensors, output]))
-        if operator is _int8_linear:  # its weight is packed: a byte each
+        if operator is _int8_linear:  # its packed weight takes one byte per element
             flops, size = 2.0 * tensors[0].numel() * output.shape[-1], size + tensors[0].shape[-1] * output.shape[-1]
             self.int8.append((flops, size))
         else:
@@ -49,9 +49,9 @@ class Costs(TorchDispatchMode):
         return result
 
     def least_seconds(self, machine: Machine, dtype: str) -> float:
-        """For each product the longer of its arithmetic at the matrix rate and its memory traffic, summed.
+        """Return the sum over products of the longer of arithmetic at the matrix rate and memory traffic.
 
-        A model in int8 has products in fp32 too, those of its attention.
+        An int8 model also has fp32 products, those of its attention.
         """
         parts = (self.products, "fp32" if dtype == "int8" else dtype), (self.int8, "int8")
         return 1e-9 * sum(
@@ -66,7 +66,7 @@ def _matrix(output: Tensor, *factors: Tensor) -> float:
 
 
 def _attention(output: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
-    """The scores and their product with the values."""
+    """Return the FLOPs of the scores and of their product with the values."""
     return 4.0 * prod(query.shape) * key.shape[-2]
 
 

@@ -1,6 +1,6 @@
-"""General tools beside ours: a flat Transformer of the same sizes, random weights, the same beam search.
+"""Other tools for comparison: a flat Transformer of the same sizes, with random weights and the same beam search.
 
-They are an extra (`pip install ".[peers]"`), used by `raysum bench decode` when asked for.
+They are an extra (`pip install ".[peers]"`), used only by `raysum bench decode`.
 """
 
 import tempfile
@@ -21,60 +21,63 @@ from raysum.runtime.placement import device
 from raysum.tokenizers.special_tokens import PUBLISHED
 
 PEERS = ("transformers", "ctranslate2")
-Way = dict[str, Any]
+Options = dict[str, Any]
 
 
 def check(names: Iterable[str], config: Config) -> None:
-    """Raises UserError for an unknown tool, one that is not installed, or a model that is not flat."""
+    """Raise UserError for an unknown tool, one that is not installed, or a model that is not flat."""
     for name in names:
         if name not in PEERS:
-            raise UserError(f"no tool {name!r} to compare with; there are {', '.join(PEERS)}")
+            raise UserError(f"unknown tool {name!r} to compare with: choose one of {', '.join(PEERS)}")
         if find_spec(name) is None:
-            raise UserError(f"{name} is not installed; install the extra `peers`")
+            raise UserError(f"{name} is not installed: install the extra `peers`")
         if set(getattr(config.model, "encoder", "")) != {"S"}:
-            raise UserError(f"{name} has flat Transformers only: compare presets such as ft")
+            raise UserError(f"{name} has only flat Transformers: compare presets such as ft")
 
 
 def fastest_row(name: str, search: Search) -> Row:
-    """The figures of the tool ``name`` by the fastest of its ways, each in a process of its own; ``way`` tells it."""
-    rows = [alone(peer_row, name, search, way) for way in ways(name, search)]
+    """Return the figures of the tool ``name`` with its fastest options, each measured in its own process.
+
+    The column ``way`` names these options.
+    """
+    rows = [alone(peer_row, name, search, options) for options in tool_options(name, search)]
     return max(rows, key=lambda row: row["tokens_per_s"])
 
 
-def ways(name: str, search: Search) -> list[Way]:
-    """What a tool lets its user choose, such as how threads are shared out; none where it lacks the dtype here."""
+def tool_options(name: str, search: Search) -> list[Options]:
+    """Return the options of a tool to try, such as the distribution of threads; none if it lacks the dtype here."""
     if name == "transformers":
         return [{}] if search.dtype in DTYPES else []
     import ctranslate2
 
     kinds = {"fp32": ("float32",), "bf16": ("bfloat16",), "int8": ("int8", "int8_float32", "int8_bfloat16")}
-    place, split = device().type, {(1, 1)}
-    if place == "cpu":
+    device_type, split = device().type, {(1, 1)}
+    if device_type == "cpu":
         split |= {(1, search.threads), (min(search.threads, search.batch), max(1, search.threads // search.batch))}
-    known = ctranslate2.get_supported_compute_types(place)
+    supported = ctranslate2.get_supported_compute_types(device_type)
     return [
         {"compute_type": kind, "inter_threads": inter, "intra_threads": intra}
         for kind in kinds[search.dtype]
-        if kind in known
+        if kind in supported
         for inter, intra in sorted(split)
     ]
 
 
-def peer_row(name: str, search: Search, way: Way) -> Row:
-    """The figures of one way, in this process."""
+def peer_row(name: str, search: Search, options: Options) -> Row:
+    """Return the figures of one set of options, measured in this process."""
     torch.set_num_threads(search.threads)
     ids = search.source().ids.view(search.batch, -1)
-    run = _transformers(search, ids) if name == "transformers" else _ctranslate2(search, ids, way)
-    told = "{compute_type} {inter_threads}x{intra_threads}".format(**way) if way else None
-    return search.row(run) | {"preset": name, "way": told}
+    run = _transformers(search, ids) if name == "transformers" else _ctranslate2(search, ids, options)
+    label = "{compute_type} {inter_threads}x{intra_threads}".format(**options) if options else None
+    return search.row(run) | {"preset": name, "way": label}
 
 
 def _transformers(search: Search, ids: torch.Tensor) -> Callable[[], Any]:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
     spec: Any = search.config.model
-    told = config_of(spec) if spec.backbone else _marian(spec, max(ids.shape[1], search.length) + 2)
-    model: Any = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(**told))
+    config = config_of(spec) if spec.backbone else _marian(spec, max(ids.shape[1], search.length) + 2)
+    model: Any = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(**config))
     model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
     model, ids = model.eval().to(device(), DTYPES[search.dtype]), ids.to(device())
     sizes = {"num_beams": search.beams, "min_new_tokens": search.length, "max_new_tokens": search.length}
@@ -82,8 +85,8 @@ def _transformers(search: Search, ids: torch.Tensor) -> Callable[[], Any]:
     return lambda: model.generate(input_ids=ids, attention_mask=mask, do_sample=False, **sizes)
 
 
-def _marian(spec: Any, places: int) -> dict[str, Any]:
-    """The config of transformers' model that is nearest to a flat Transformer of the papers' layers."""
+def _marian(spec: Any, positions: int) -> dict[str, Any]:
+    """Return the config of transformers' model that is closest to a flat Transformer of the papers."""
     return {
         "model_type": "marian",
         "vocab_size": spec.vocabulary,
@@ -94,7 +97,7 @@ def _marian(spec: Any, places: int) -> dict[str, Any]:
         "decoder_ffn_dim": spec.ffn,
         "encoder_attention_heads": spec.heads,
         "decoder_attention_heads": spec.heads,
-        "max_position_embeddings": places,
+        "max_position_embeddings": positions,
         "pad_token_id": PUBLISHED.pad,
         "eos_token_id": PUBLISHED.end,
         "decoder_start_token_id": PUBLISHED.start,
@@ -102,7 +105,7 @@ def _marian(spec: Any, places: int) -> dict[str, Any]:
     }
 
 
-def _ctranslate2(search: Search, ids: torch.Tensor, way: Way) -> Callable[[], Any]:
+def _ctranslate2(search: Search, ids: torch.Tensor, options: Options) -> Callable[[], Any]:
     import ctranslate2
 
     spec: Any = search.config.model
@@ -114,15 +117,15 @@ def _ctranslate2(search: Search, ids: torch.Tensor, way: Way) -> Callable[[], An
     kind.validate()
     with tempfile.TemporaryDirectory() as folder:
         kind.save(folder)
-        translator = ctranslate2.Translator(folder, device().type, **way)
+        translator = ctranslate2.Translator(folder, device().type, **options)
     tokens = [[pieces[number] for number in row] for row in ids.tolist()]
     sizes = {"beam_size": search.beams, "min_decoding_length": search.length, "max_decoding_length": search.length}
-    part = -(-len(tokens) // way["inter_threads"])
+    part = -(-len(tokens) // options["inter_threads"])
     return lambda: translator.translate_batch(tokens, max_batch_size=part, max_input_length=0, **sizes)
 
 
 def _fill(part: Any, spec: Any) -> None:
-    """Random weights of the right shapes in a CTranslate2 specification."""
+    """Set random weights of the right shapes in a CTranslate2 specification."""
     random, width = np.random.default_rng(0), spec.width
 
     def put(layer: Any, *shape: int) -> None:

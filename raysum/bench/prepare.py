@@ -1,4 +1,4 @@
-"""How fast clusters of WikiSum's shape are prepared on one core, beside the bare SentencePiece; all WikiSum."""
+"""Preparation speed for clusters of WikiSum's shape on one core, compared with plain SentencePiece."""
 
 import json
 import random
@@ -31,26 +31,26 @@ from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.tokenizer import Tokenizer
 
 _WIKISUM = 1_650_000  # clusters
-_DOCUMENTS, _OF_DOCUMENT, _SUMMARY = 35, 15, 85  # of a cluster: documents, paragraphs of one; words of its summary
-_WORDS = (12, 30, 45, 60)  # of paragraphs, at least: with the last sentence some 54, which are 70 pieces
-_SENTENCES = 50_000  # of real text, out of which clusters are put together
+_DOCUMENTS, _OF_DOCUMENT, _SUMMARY = 35, 15, 85  # documents of a cluster, paragraphs of a document, words of a summary
+_WORDS = (12, 30, 45, 60)  # fewest words of paragraphs; with the last sentence about 54, which are 70 tokens
+_SENTENCES = 50_000  # of real text, from which clusters are composed
 
 
-_COMPARED, _REPEATED = 525, 20  # paragraphs whose ROUGE-2 recall is counted, and how often by us
+_COMPARED, _REPEATED = 525, 20  # paragraphs with a ROUGE-2 recall, and repetitions of ours
 
 
 class PrepareBench(Section):
-    data: list[str] = Field([], description="files of clusters whose sentences are used; by default invented ones")
-    vocab: str | None = Field(None, description="a SentencePiece model; without it one of `pieces` is trained")
+    data: list[str] = Field([], description="files of clusters with the sentences to use; default: generated ones")
+    vocab: str | None = Field(None, description="a SentencePiece model; default: train one of `pieces`")
     pieces: int = Field(32000, gt=100)
     clusters: int = Field(100, gt=0)
-    max_paragraphs: list[int] = Field([40, 1000], min_length=1, description="kept of the 525 of a cluster")
+    max_paragraphs: list[int] = Field([40, 1000], min_length=1, description="paragraphs to keep of a cluster's 525")
 
 
 def bench_prepare(settings: PrepareBench) -> BenchResult:
-    """A row for each number of kept paragraphs: read, clean, rank, encode and write, in seconds of the processor.
+    """Return a row for each number of kept paragraphs: read, clean, rank, encode and write, in CPU seconds.
 
-    Raises UserError where the data have no text.
+    Raises UserError if the data have no text.
     """
     machine = measure(1, ["fp32"])
     work = bar(settings.max_paragraphs, label="bench prepare", unit="row")
@@ -58,7 +58,7 @@ def bench_prepare(settings: PrepareBench) -> BenchResult:
 
 
 def prepare_row(settings: PrepareBench, most: int) -> Row:
-    """The figures of one number of kept paragraphs, in this process; what is remembered of words is warm."""
+    """Return the figures for one number of kept paragraphs, measured in this process with a warm word cache."""
     sentences = [*islice(_sentences(settings), _SENTENCES)]
     if not sentences:
         raise UserError(f"no cluster of {', '.join(settings.data)} has documents")
@@ -72,14 +72,14 @@ def prepare_row(settings: PrepareBench, most: int) -> Row:
     recall, theirs = _recall_seconds(texts[:_COMPARED], summary)
     bare, tokens = _timed(texts, SentencePieceProcessor(model_proto=vocabulary.model).encode)
     ours, _ = _timed(texts, vocabulary.encode_all)
-    each = seconds / settings.clusters
+    cluster_seconds = seconds / settings.clusters
     return {
         "max_paragraphs": most,
         "clusters": settings.clusters,
         "tokens_of_a_cluster": tokens / settings.clusters,
-        "clusters_per_s": 1 / each,
+        "clusters_per_s": 1 / cluster_seconds,
         "tokens_per_s": tokens / seconds,
-        "wikisum_core_hours": _WIKISUM * each / 3600,
+        "wikisum_core_hours": _WIKISUM * cluster_seconds / 3600,
         "sentencepiece_tokens_per_s": tokens / bare,
         "tokenize_times_sentencepiece": bare / ours,
         "all_times_sentencepiece": bare / seconds,
@@ -91,7 +91,7 @@ def prepare_row(settings: PrepareBench, most: int) -> Row:
 
 
 def _seconds(file: Path, folder: Path, vocabulary: Tokenizer, most: int) -> float:
-    """Of the processor, for the whole job without Ray: a busy machine changes them less than those of a clock."""
+    """Return the CPU seconds of the whole job without Ray; they depend less on other processes than wall time."""
     config = PrepareConfig(out=str(folder), max_paragraphs=most)
     folder.mkdir()
     began = time.process_time()
@@ -108,30 +108,32 @@ def _timed(texts: list[str], encode: Callable[[list[str]], list[list[int]]]) -> 
 
 
 def _recall_seconds(texts: list[str], summary: str) -> tuple[float, float]:
-    """Of the processor, for the ROUGE-2 recall of ``summary`` by each of ``texts``: ours, once the stems are known, and
-    that of rouge-score, which gives the same figures."""
+    """Return the CPU seconds of the ROUGE-2 recall of ``summary`` by each of ``texts``: ours and rouge-score's.
+
+    Ours uses cached stems. Both give the same figures.
+    """
     from rouge_score.rouge_scorer import RougeScorer
 
     rouge2_recalls(texts, summary)
     began = time.process_time()
     for _ in range(_REPEATED):
-        found = rouge2_recalls(texts, summary)
+        recalls = rouge2_recalls(texts, summary)
     ours, scorer = (time.process_time() - began) / _REPEATED, RougeScorer(["rouge2"], use_stemmer=True)
     began = time.process_time()
-    wanted = [scorer.score(summary, text)["rouge2"].recall for text in texts]
+    expected = [scorer.score(summary, text)["rouge2"].recall for text in texts]
     theirs = time.process_time() - began
-    assert found.tolist() == wanted
+    assert recalls.tolist() == expected
     return ours, theirs
 
 
 def _sentences(settings: PrepareBench) -> Iterator[str]:
     if settings.data:
-        found: Iterator[dict[str, Any]] = (
+        clusters: Iterator[dict[str, Any]] = (
             record.raw for source in find_sources(settings.data) for record in source.records()
         )
     else:
-        found = corpus.generate("test", _SENTENCES)
-    for raw in found:
+        clusters = corpus.generate("test", _SENTENCES)
+    for raw in clusters:
         try:
             lines = chain.from_iterable(text.splitlines() for _, text in read_cluster(raw).documents)
         except Rejected:
@@ -140,7 +142,7 @@ def _sentences(settings: PrepareBench) -> Iterator[str]:
 
 
 def _write(file: Path, sentences: list[str], clusters: int) -> list[str]:
-    """Write ``clusters`` of WikiSum's shape; their paragraphs."""
+    """Write ``clusters`` of WikiSum's shape; return their paragraphs."""
     draw, texts = random.Random(0), list[str]()
 
     def text(words: int) -> str:

@@ -1,4 +1,4 @@
-"""The benchmarks by name, each with the settings that it takes."""
+"""The benchmarks by name, with their settings."""
 
 from collections.abc import Callable
 
@@ -32,6 +32,6 @@ def bench(name: str, overrides: list[str] | None = None) -> BenchResult:
     Raises UserError for an unknown name, key, value or preset, or sizes that do not fit in memory.
     """
     if name not in BENCHES:
-        raise UserError(f"no benchmark {name!r}; {did_you_mean(name, BENCHES)}there are {', '.join(BENCHES)}")
+        raise UserError(f"unknown benchmark {name!r}: {did_you_mean(name, BENCHES)}choose one of {', '.join(BENCHES)}")
     kind, run = BENCHES[name]
     return run(section_of(kind, {}, overrides or []))

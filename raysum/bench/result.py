@@ -1,4 +1,4 @@
-"""Rows of figures, each measured in a process of its own, and the result of a benchmark as a table and as JSON."""
+"""Benchmark results: rows of figures, each measured in its own process, as a table and as JSON."""
 
 import multiprocessing
 import os
@@ -18,26 +18,27 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 Row = dict[str, Any]
-_BESIDE = 5
+_COLUMNS = 5
 
 
 def alone(work: Callable[..., Row], *arguments: Any) -> Row:
-    """The row that ``work(*arguments)`` gives in a fresh process, with that process' ``peak_rss_mb`` if it lacks one.
+    """Return the row of ``work(*arguments)``, run in a fresh process, with its ``peak_rss_mb`` if the row lacks one.
 
-    Raises UserError where the process is lost (as a rule: out of memory).
+    Peak memory and caches are then those of this measurement only. Raises UserError if the process is killed
+    (usually: out of memory).
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(_measured, work, arguments).result()
         except BrokenProcessPool:
-            message = f"a measuring process was killed, as a rule for memory: {arguments}; ask for less"
+            message = f"a benchmark process was killed, usually for lack of memory: {arguments}; use smaller sizes"
             raise UserError(message) from None
 
 
 def _end_with_parent() -> None:
-    """A killed benchmark leaves no process that goes on measuring."""
+    """End this process when the benchmark is killed."""
     parent = multiprocessing.parent_process()
-    assert parent, "this is a child"
+    assert parent, "this is a child process"
     parent.join()
     os._exit(1)
 
@@ -51,7 +52,7 @@ def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
 
 @dataclass(frozen=True)
 class BenchResult(Shown):
-    """``rows`` are flat; a column that a row lacks is empty in the table."""
+    """The machine and flat ``rows``. A column that a row lacks is empty in the table."""
 
     bench: str
     machine: Machine
@@ -61,21 +62,21 @@ class BenchResult(Shown):
         return asdict(self)
 
     def render(self) -> "Group":
-        """A line a figure, a column a row; a few columns beside each other, so that they fit a terminal."""
+        """Return tables with a line per figure and a column per row; at most ``_COLUMNS`` rows fit side by side."""
         from rich.console import Group
 
         from raysum.runtime.grid import Grid
 
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         tables = []
-        for start in range(0, len(self.rows), _BESIDE):
-            shown = self.rows[start : start + _BESIDE]
+        for start in range(0, len(self.rows), _COLUMNS):
+            rows = self.rows[start : start + _COLUMNS]
             table = Grid()
             table.add_column(names[0].replace("_", " "), no_wrap=True)
-            for row in shown:
+            for row in rows:
                 table.add_column(_cell(row.get(names[0])), justify="right")
             for name in names[1:]:
-                table.add_row(name.replace("_", " "), *(_cell(row.get(name)) for row in shown))
+                table.add_row(name.replace("_", " "), *(_cell(row.get(name)) for row in rows))
             tables.append(table)
         return Group(*tables, str(self.machine))
 

@@ -1,4 +1,4 @@
-"""How fast summaries are scored, beside the package `rouge-score`, which gives the same figures."""
+"""Scoring speed, compared with the package `rouge-score`, which gives the same figures."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,21 +20,21 @@ from raysum.sources.find import find_sources
 from raysum.sources.record import Rejected
 from raysum.text.sentences import sentence_spans
 
-_BLOCK = 100  # pairs that are scored by one, then by the other, so that both meet the same load of the machine
+_BLOCK = 100  # pairs scored in turn by each package, so that both run under the same load
 Pair = tuple[str, str]
 
 
 class RougeBench(Section):
-    data: list[str] = Field([], description="files of clusters with summaries; by default invented ones")
-    words: list[int] = Field([140, 20], min_length=1, description="of both texts, at most")
+    data: list[str] = Field([], description="files of clusters with summaries; default: generated ones")
+    words: list[int] = Field([140, 20], min_length=1, description="most words of both texts")
     pairs: int = Field(400, gt=0)
-    repeats: int = Field(2, gt=0, description="of which the fastest counts; the first finds the stems")
+    repeats: int = Field(2, gt=0, description="repetitions; the fastest counts, the first fills the cache of stems")
 
 
 def bench_rouge(settings: RougeBench) -> BenchResult:
-    """A row for each length: pairs of a cluster's first words and its summary, a sentence a line, protocol google.
+    """Return a row for each length: the first words of a cluster, scored against its summary.
 
-    Raises UserError where no cluster has a summary.
+    Each sentence is a line; the protocol is google. Raises UserError if no cluster has a summary.
     """
     machine = measure(1, ["fp32"])
     rows = [alone(rouge_row, settings, words) for words in bar(settings.words, label="bench rouge", unit="row")]
@@ -42,21 +42,21 @@ def bench_rouge(settings: RougeBench) -> BenchResult:
 
 
 def rouge_row(settings: RougeBench, words: int) -> Row:
-    """The figures of one length, in this process."""
+    """Return the figures of one length, measured in this process."""
     from rouge_score.rouge_scorer import RougeScorer
 
     pairs = [(_cut(text, words), _cut(summary, words)) for text, summary in islice(_texts(settings), settings.pairs)]
     if not pairs:
-        raise UserError(f"no cluster of {', '.join(settings.data)} has documents and a summary to score")
+        raise UserError(f"no cluster of {', '.join(settings.data)} has documents and a summary: name other files")
     theirs = RougeScorer(rouge.METRICS, use_stemmer=True)
     ours_s = theirs_s = different = 0.0
     for start in range(0, len(pairs), _BLOCK):
         texts, summaries = map(list, zip(*pairs[start : start + _BLOCK], strict=True))
-        seconds, found = _fastest(partial(rouge.score, texts, summaries), settings.repeats)
+        seconds, own_scores = _fastest(partial(rouge.score, texts, summaries), settings.repeats)
         ours_s += seconds
-        seconds, wanted = _fastest(partial(_each, theirs.score, summaries, texts), settings.repeats)
+        seconds, expected = _fastest(partial(_each, theirs.score, summaries, texts), settings.repeats)
         theirs_s += seconds
-        for row, scores in zip(found.to_dict("records"), wanted, strict=True):
+        for row, scores in zip(own_scores.to_dict("records"), expected, strict=True):
             different += any(row[metric] != 100 * scores[metric].fmeasure for metric in rouge.METRICS)
     return {
         "words": words,
@@ -75,16 +75,16 @@ def _each(score: Callable[..., Any], *texts: list[str]) -> list[Any]:
 
 
 def _fastest(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    found = []
+    seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
         result = work()
-        found.append(time.perf_counter() - start)
-    return min(found), result
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), result
 
 
 def _texts(settings: RougeBench) -> Iterator[Pair]:
-    """What the documents of a cluster say, and its summary."""
+    """Yield the text of each cluster's documents, and its summary."""
     for raw in _clusters(settings):
         try:
             cluster = read_cluster(raw)

@@ -1,4 +1,4 @@
-"""How long starting takes: until the first step of a training, and until the first trial of a search has ended."""
+"""Start-up time: until the first training step, and until the end of the first trial of a search."""
 
 import os
 import signal
@@ -24,37 +24,37 @@ from raysum.runtime.local import NO_DASHBOARD
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import bar
 
-_CLUSTERS = {"train": 2000, "valid": 60, "test": 60}  # of an invented dataset
-_LOOK = 0.1  # seconds between two looks at the processes
-_PATIENCE = 300  # seconds
-# What is in the command line of Ray's own processes; all others of a session are the driver, or workers.
+_CLUSTERS = {"train": 2000, "valid": 60, "test": 60}  # examples of the generated dataset
+_INTERVAL = 0.1  # seconds between two samples of the processes
+_TIMEOUT = 300  # seconds
+# Words in the command lines of Ray's own processes; a session's other processes are the driver or workers.
 _RAY = {"ray": ("raylet", "gcs_server"), "dashboard": ("dashboard", "Head", "agent", "monitor.py")}
 
 
 class StartBench(Section):
     commands: list[Literal["train", "tune"]] = Field(["train", "tune"], min_length=1)
-    workers: list[int] = Field([2, 0], min_length=1, description="of the training; 0: in the process")
+    workers: list[int] = Field([2, 0], min_length=1, description="workers of the training; 0 = in the process itself")
     dashboard: list[bool] = Field([True], min_length=1, description="whether Ray has its dashboard")
     repeats: int = Field(3, gt=0)
 
 
 def bench_start(settings: StartBench) -> BenchResult:
-    """A row for each command, number of workers and choice of dashboard: medians of ``repeats`` starts.
+    """Return a row for each command, number of workers and dashboard setting: medians of ``repeats`` starts.
 
-    Raises UserError where a command fails.
+    Raises UserError if a command fails.
     """
     machine = measure(cores(), ["fp32"])
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        work = [one for one in product(settings.commands, settings.workers, settings.dashboard)
-                if one[0] == "train" or one[1] == settings.workers[0]]  # fmt: skip
+        work = [setting for setting in product(settings.commands, settings.workers, settings.dashboard)
+                if setting[0] == "train" or setting[1] == settings.workers[0]]  # fmt: skip
         _prepare(folder, aligned="tune" in settings.commands)
-        rows = [_row(folder, settings.repeats, *one) for one in bar(work, label="bench start", unit="row")]
+        rows = [_row(folder, settings.repeats, *setting) for setting in bar(work, label="bench start", unit="row")]
     return BenchResult("start", machine, rows)
 
 
 def _prepare(folder: Path, aligned: bool) -> None:
-    """A dataset of the factbook, and a run of few steps, with its attention predictor if it is to be ``aligned``."""
+    """Write a dataset of the factbook, and a run of few steps, with an attention predictor if ``aligned``."""
     clusters, data, run = str(corpus.write(folder / "corpus", **_CLUSTERS)), str(folder / "data"), folder / "run"
     few = [f"data={data}", "train.workers=0", "train.steps=2", "train.batch_tokens=2000"]
     sizes = ["--pieces=2000", "--max-paragraphs=10", "--paragraph-tokens=40"]
@@ -68,18 +68,18 @@ def _prepare(folder: Path, aligned: bool) -> None:
 
 
 def _row(folder: Path, repeats: int, command: str, workers: int, dashboard: bool) -> Row:
-    found = [_start(folder, command, workers, dashboard) for _ in range(repeats)]
-    seconds = [one.pop("seconds") for one in found]
+    starts = [_start(folder, command, workers, dashboard) for _ in range(repeats)]
+    seconds = [start.pop("seconds") for start in starts]
     row: Row = {"start": command, "dashboard": "yes" if dashboard else "no"}
     row |= {"workers": workers} if command == "train" else {}
     row |= {"seconds": median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
-    return row | {name: median(one[name] for one in found) for name in found[0]}
+    return row | {name: median(start[name] for start in starts) for name in starts[0]}
 
 
 def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[str, float]:
-    """One start: its seconds, its CPU seconds by kind of process, and how many processes there were."""
-    here = Path(tempfile.mkdtemp(dir=folder))
-    out, log = here / "out", here / "log"
+    """Return the figures of one start: seconds, CPU seconds by kind of process, and the number of processes."""
+    scratch = Path(tempfile.mkdtemp(dir=folder))
+    out, log = scratch / "out", scratch / "log"
     options, file, mark = {
         "train": (["quickstart", f"train.workers={workers}", "train.log_every=1"], out / "metrics.jsonl", b"\n"),
         "tune": (["beta", f"run={folder / 'run'}", "decode.max_length=20"], log, b": rouge2 "),
@@ -87,13 +87,13 @@ def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[st
     line = _raysum(command, *options, f"data={folder / 'data'}", f"out={out}")
     environment = os.environ | ({} if dashboard else {NO_DASHBOARD: "1"})
     began = time.monotonic()
-    with log.open("wb") as said:
-        process = psutil.Popen(line, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment)
+    with log.open("wb") as output:
+        process = psutil.Popen(line, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment)
     cpu = _watch(process, lambda: file.exists() and mark in file.read_bytes())
     seconds = time.monotonic() - began
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
-    process.wait(_PATIENCE)
+    process.wait(_TIMEOUT)
     if not cpu:
         raise UserError(f"{' '.join(line)} gave no result: {log.read_text(errors='replace')[-2000:]}")
     kinds = ("driver", "workers", *_RAY)
@@ -102,21 +102,21 @@ def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[st
 
 
 def _watch(process: psutil.Popen, reached: Callable[[], bool]) -> dict[int, tuple[str, float]]:
-    """Until the first result: kind and CPU seconds of each process; nothing where there never was one."""
-    found: dict[int, tuple[str, float]] = {}
-    deadline = time.monotonic() + _PATIENCE
+    """Return the kind and CPU seconds of each process until the first result; empty if there is none."""
+    cpu: dict[int, tuple[str, float]] = {}
+    deadline = time.monotonic() + _TIMEOUT
     while not reached():
         if process.poll() is not None or time.monotonic() > deadline:
             return {}
-        for one in [process, *process.children(recursive=True)]:
+        for watched in [process, *process.children(recursive=True)]:
             try:
-                times, words = one.cpu_times(), " ".join(one.cmdline())
+                times, words = watched.cpu_times(), " ".join(watched.cmdline())
             except psutil.Error:
                 continue  # it has ended
             kind = next((kind for kind, marks in _RAY.items() if any(mark in words for mark in marks)), "workers")
-            found[one.pid] = ("driver" if one.pid == process.pid else kind, times.user + times.system)
-        time.sleep(_LOOK)
-    return found
+            cpu[watched.pid] = ("driver" if watched.pid == process.pid else kind, times.user + times.system)
+        time.sleep(_INTERVAL)
+    return cpu
 
 
 def _raysum(*arguments: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""How fast a dataset streams to a training: start-up, rows and tokens a second, padding, and what a model waits for."""
+"""Streaming speed of a dataset: start-up, rows and tokens per second, padding, and the time a model waits."""
 
 import tempfile
 import time
@@ -28,17 +28,17 @@ from raysum.tokenizers.tokenizer import Tokenizer
 
 
 class StreamBench(Section):
-    presets: list[str] = Field(["pht"], min_length=1, description="whose batches are made, and which wait for them")
-    data: str | None = Field(None, description="dataset, split train; None = an invented one of WikiSum's shape")
-    rows: int = Field(20_000, gt=0, description="of the invented dataset")
-    seconds: float = Field(5.0, gt=0, description="for which batches are taken as fast as they come")
-    steps: int = Field(6, ge=0, description="micro-batches trained on, to see what is waited for; 0: none")
+    presets: list[str] = Field(["pht"], min_length=1, description="models that consume the batches")
+    data: str | None = Field(None, description="dataset, split train; None = a generated one like WikiSum")
+    rows: int = Field(20_000, gt=0, description="rows of the generated dataset")
+    seconds: float = Field(5.0, gt=0, description="duration of the measurement of throughput")
+    steps: int = Field(6, ge=0, description="micro-batches to train on, to measure waiting; 0 = none")
     threads: int = Field(2, gt=0)
     config: list[str] = Field([], description="key=value overrides of every preset")
 
 
 def bench_stream(settings: StreamBench) -> BenchResult:
-    """A row a preset. Raises UserError for an unknown preset, or a dataset that it cannot be trained on."""
+    """Return a row for each preset. Raises UserError for an unknown preset, or a dataset on which it cannot train."""
     configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
     machine = measure(settings.threads, ["fp32"])
     with tempfile.TemporaryDirectory() as folder:
@@ -49,40 +49,40 @@ def bench_stream(settings: StreamBench) -> BenchResult:
 
 
 def stream_row(settings: StreamBench, machine: Machine, data: str, preset: str, config: Config) -> Row:
-    """The figures of one preset, in this process. Waiting for the first batch is start-up, and no part of a step."""
+    """Return the figures of one preset, measured in this process. The wait for the first batch counts as start-up."""
     torch.set_num_threads(settings.threads)
     row: Row = {"preset": preset, "dtype": "fp32", "threads": settings.threads}
     with _seconds(row, "open_s"):
         dataset = Dataset.open(data)
         dataset.check_shards()
-    given, kind = config.train, kind_of(config.model, dataset)
-    plans = PlanSettings(given.batch_tokens, given.micro_batches, given.window, given.seed)
+    train, kind = config.train, kind_of(config.model, dataset)
+    plans = PlanSettings(train.batch_tokens, train.micro_batches, train.window, train.seed)
     stream = Stream(dataset.address, "train", config.source, plans, kind)
     with _seconds(row, "plan_s"):
         steps = plan_of(stream).epoch(0).num_steps
     row |= {"rows": dataset.rows("train"), "steps": steps}
-    coming = batches(stream, 0, 1, 0, ENDLESS)
+    stream_batches = batches(stream, 0, 1, 0, ENDLESS)
     with _seconds(row, "first_batch_s"):
-        next(coming)
-    row |= _taken(stream, coming, settings.seconds) | {"peak_rss_mb": peak_rss_mb()}
+        next(stream_batches)
+    row |= _throughput(stream, stream_batches, settings.seconds) | {"peak_rss_mb": peak_rss_mb()}
     if settings.steps:
         if settings.data:
             model = config.model.with_tokenizer(Tokenizer.load(dataset.vocabulary_path))
             config = config.model_copy(update={"model": model})
-        first = stream.kind.collate(next(coming).arrays)
+        first = stream.kind.collate(next(stream_batches).arrays)
         row["wait_share"] = wait_share(stream, training_step(config, move(first, device()), "fp32")[0], settings.steps)
     return row
 
 
-def _taken(stream: Stream, coming: Iterator[MicroBatch], seconds: float) -> Row:
-    """What comes in so many seconds."""
+def _throughput(stream: Stream, stream_batches: Iterator[MicroBatch], seconds: float) -> Row:
+    """Return the figures of the micro-batches that arrive in ``seconds``."""
     rows = micro_batches = tokens = padding = 0
     began = time.perf_counter()
     while (spent := time.perf_counter() - began) < seconds:
-        made = next(coming)
-        micro_batches, rows = micro_batches + 1, rows + len(made.arrays["counts"])
-        tokens += sum(stream.kind.tokens(made.arrays))
-        padding += stream.kind.padding(made.arrays)
+        micro_batch = next(stream_batches)
+        micro_batches, rows = micro_batches + 1, rows + len(micro_batch.arrays["counts"])
+        tokens += sum(stream.kind.tokens(micro_batch.arrays))
+        padding += stream.kind.padding(micro_batch.arrays)
     return {
         "rows_per_s": rows / spent,
         "tokens_per_s": tokens / spent,

@@ -1,4 +1,4 @@
-"""How fast models train: one forward pass, backward pass and Adam step, repeated on one random batch."""
+"""Training speed: forward pass, backward pass and Adam step, repeated on one random batch."""
 
 import tempfile
 import time
@@ -31,23 +31,23 @@ from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import Stream, batches
 from raysum.stream.plan import PlanSettings
 
-ENDLESS = 100_000  # steps that no benchmark comes to the end of
+ENDLESS = 100_000  # more steps than any benchmark runs
 
 
 class TrainBench(Section):
     presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
     dtypes: list[Literal["fp32", "bf16"]] = Field(["fp32"], min_length=1)
-    paragraphs: list[int] = Field([], description="paragraphs an example: a row each; empty = the preset's number")
-    examples: int = Field(4, gt=0, description="examples a step")
-    target_tokens: int = Field(140, gt=1, description="tokens of each target; about what WikiSum's have")
-    steps: int = Field(5, gt=0, description="steps that are timed, after two that are not")
+    paragraphs: list[int] = Field([], description="paragraphs per example, a row each; empty = the preset's number")
+    examples: int = Field(4, gt=0, description="examples per step")
+    target_tokens: int = Field(140, gt=1, description="tokens of each target; WikiSum's have about 140")
+    steps: int = Field(5, gt=0, description="timed steps, after two warm-up steps")
     threads: int = Field(2, gt=0)
     config: list[str] = Field([], description="key=value overrides of every preset")
-    plot: str | None = Field(None, description="PNG of time and memory over paragraphs")
+    plot: str | None = Field(None, description="PNG file for a plot of time and memory by paragraphs")
 
 
 def bench_train(settings: TrainBench) -> BenchResult:
-    """A row for each preset, dtype and number of paragraphs.
+    """Return a row for each preset, dtype and number of paragraphs.
 
     Raises UserError for an unknown preset, or a batch that does not fit in memory.
     """
@@ -64,17 +64,17 @@ def bench_train(settings: TrainBench) -> BenchResult:
 def train_row(
     settings: TrainBench, machine: Machine, preset: str, config: Config, dtype: str, paragraphs: int | None
 ) -> Row:
-    """The figures of one model, in this process; the median step counts."""
+    """Return the figures of one model, measured in this process; the median step counts."""
     torch.set_num_threads(settings.threads)
     inputs = batch(config, settings.examples, settings.target_tokens, paragraphs)
     step, costs = training_step(config, move(inputs, device()), dtype)
     for _ in range(2):
         step()
     seconds = median(timed(step) for _ in range(settings.steps))
-    peak = peak_rss_mb()  # before the profiler takes memory of its own
+    peak = peak_rss_mb()  # before the profiler allocates memory
     share = _product_share(step)
     source_tokens, target_tokens = len(inputs.source.ids), settings.examples * settings.target_tokens
-    flops = 3 * costs.flops  # a backward pass has two products for each one of the forward pass
+    flops = 3 * costs.flops  # a backward pass has two products for each product of the forward pass
     row = {
         "preset": preset,
         "dtype": dtype,
@@ -98,24 +98,24 @@ def train_row(
 
 
 def wait_share(stream: Stream, step: Callable[[Any], None], count: int) -> float:
-    """Of the time of ``count`` micro-batches trained on, after a first one, the share spent waiting for them.
+    """Return the share of the time of ``count`` micro-batches that training waits for data, after a first one.
 
-    Each is a step, so that few of them are read together, and more than four need what is read meanwhile.
+    Each micro-batch is a step, so that few are read together, and more than four require reading meanwhile.
     """
     stream = replace(stream, settings=replace(stream.settings, micro_batches=1))
-    coming = batches(stream, 0, 1, 0, ENDLESS)
-    step(move(stream.kind.collate(next(coming).arrays), device()))
+    stream_batches = batches(stream, 0, 1, 0, ENDLESS)
+    step(move(stream.kind.collate(next(stream_batches).arrays), device()))
     waited, began = 0.0, time.perf_counter()
     for _ in range(count):
-        asked = time.perf_counter()
-        made = next(coming)
-        waited += time.perf_counter() - asked
-        timed(partial(step, move(stream.kind.collate(made.arrays), device())))
+        start = time.perf_counter()
+        micro_batch = next(stream_batches)
+        waited += time.perf_counter() - start
+        timed(partial(step, move(stream.kind.collate(micro_batch.arrays), device())))
     return waited / (time.perf_counter() - began)
 
 
 def _waiting(settings: TrainBench, config: Config, paragraphs: int | None, step: Callable[[Any], None]) -> float:
-    """That of a dataset of rows like those of the batch."""
+    """Return the :func:`wait_share` of a dataset of rows like those of the batch."""
     with tempfile.TemporaryDirectory() as folder:
         limits, dataset = full_size(Path(folder), config, settings.target_tokens, paragraphs)
         kind: Any = kind_of(config.model, dataset)
@@ -125,7 +125,7 @@ def _waiting(settings: TrainBench, config: Config, paragraphs: int | None, step:
 
 
 def training_step(config: Config, inputs: Any, dtype: str) -> tuple[Callable[..., None], Costs]:
-    """A training step on ``inputs``, or on what it is given; and what its forward pass costs in matrix products."""
+    """Return a training step on ``inputs`` or its argument, and the costs of its forward pass in matrix products."""
     torch.manual_seed(0)
     objective = systems.objective(config.model, systems.build(config.model), config.train.label_smoothing)
     objective.to(device())
@@ -145,7 +145,7 @@ def training_step(config: Config, inputs: Any, dtype: str) -> tuple[Callable[...
 
 
 def _product_share(step: Callable[[], None]) -> float:
-    """The share of a step's operator time that is spent in matrix products and fused attention."""
+    """Return the share of a step's operator time in matrix products and fused attention."""
     from torch.profiler import ProfilerActivity, profile
 
     cuda = device().type == "cuda"
@@ -158,18 +158,21 @@ def _product_share(step: Callable[[], None]) -> float:
 
 
 def plot_growth(rows: list[Row], file: Path) -> None:
-    """Time and peak memory of a training step over paragraphs, both axes logarithmic; a line a preset and dtype."""
+    """Write a plot of the time and peak memory of a training step by number of paragraphs.
+
+    It has one line per preset and dtype, and logarithmic axes.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 
     figure = Figure(figsize=(9, 3.8), layout="constrained")
-    panels = zip(figure.subplots(1, 2), ("ms_per_step", "peak_rss_mb"), ("ms a step", "peak memory, MB"), strict=True)
+    panels = zip(figure.subplots(1, 2), ("ms_per_step", "peak_rss_mb"), ("ms per step", "peak memory, MB"), strict=True)
     for axes, key, label in panels:
         for line in dict.fromkeys((row["preset"], row["dtype"]) for row in rows):
             points = [row for row in rows if (row["preset"], row["dtype"]) == line]
             across = [row["paragraphs"] for row in points]
             axes.plot(across, [row[key] for row in points], marker="o", label=" ".join(line))
-        axes.set(xscale="log", yscale="log", xlabel="paragraphs an example", ylabel=label)
+        axes.set(xscale="log", yscale="log", xlabel="paragraphs per example", ylabel=label)
         axes.set_xticks(sorted({row["paragraphs"] for row in rows}), minor=False)
         axes.minorticks_off()
         axes.xaxis.set_major_formatter(ScalarFormatter())
