@@ -36,7 +36,7 @@ class DecodeBench(Section):
 def bench_decode(settings: DecodeBench) -> BenchResult:
     """Return a row for each preset, dtype, number of threads and batch size.
 
-    Raises UserError for an unknown preset or tool, a tool that is not installed, and int8 without support by the machine.
+    Raises UserError for an unknown preset or tool, a tool that is not installed, and int8 if unsupported.
     """
     configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
     for config in configs.values():
