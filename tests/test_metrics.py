@@ -3,19 +3,17 @@
 import gzip
 import json
 import random
-import re
+import sys
 
 import numpy as np
 import pytest
-from nltk.stem.porter import PorterStemmer
 from rouge_score.rouge_scorer import RougeScorer
 
 from raysum.errors import UserError
 from raysum.metrics.citations import attention_similarity, gold_attention
-from raysum.metrics.rouge import METRICS, PROTOCOLS, score, signature
+from raysum.metrics.labels import rouge2_recalls
+from raysum.metrics.rouge import CHECKED, METRICS, PROTOCOLS, library, score, signature
 from raysum.metrics.statistics import paired_difference, ratio_interval
-from raysum.metrics.stemming import stem
-from raysum.metrics.word_rouge import rouge2_recalls
 from raysum.text.sentences import sentence_spans
 from raysum.text.wording import fragments, wording
 
@@ -131,17 +129,31 @@ def test_google_protocol_is_the_library_on_all_papers(shared):
         assert_as_the_library(scisummnet_pairs(shared, split))
 
 
-def test_stems_are_those_of_the_library(shared):
-    draw, theirs = random.Random(5), PorterStemmer().stem
-    with gzip.open(shared / "data/scisummnet/train.jsonl.gz", "rt") as file:
-        words = set(re.findall("[a-z0-9]+", file.read(3_000_000).lower()))
-    ends = ["", "s", "ies", "ied", "eed", "ed", "ing", "y", "ational", "logi", "alli", "bli", "fulli", "ness", "icate"]
-    ends += ["ement", "ion", "ll", "e", "ization", "biliti", "ss", "sses", "er", "al", "ently"]
-    letters = "aeiouyybcdlsztngrwx1"
-    words |= {"".join(draw.choices(letters, k=draw.randint(1, 7))) + draw.choice(ends) for _ in range(20_000)}
-    words |= {"skies", "dying", "lying", "tying", "news", "innings", "cannings", "howe", "succeed", "yyyyyy"}
-    wrong = {word: (stem(word), theirs(word)) for word in words if len(word) > 3 and stem(word) != theirs(word)}
-    assert not wrong and len(words) > 30_000
+def test_the_check_of_the_fast_library_holds_the_scores_of_rouge_score():
+    scorer = RougeScorer(list(METRICS), use_stemmer=True)
+    assert {pair: tuple(scorer.score(*pair)[name].fmeasure for name in METRICS) for pair in CHECKED} == CHECKED
+
+
+@pytest.fixture
+def fresh_library():
+    library.cache_clear()
+    yield
+    library.cache_clear()
+
+
+def test_rouge_uses_the_fast_library_only_if_it_gives_the_same_scores(monkeypatch, fresh_library):
+    fast = pytest.importorskip("rouge_score_rs.rouge_scorer")
+    assert isinstance(library().scorer, fast.RougeScorer)
+    expected = score([PREDICTION], [REFERENCE])
+
+    library.cache_clear()
+    monkeypatch.setattr(fast.RougeScorer, "score", lambda scorer, *pair: RougeScorer(METRICS).score(*pair))  # no stems
+    assert isinstance(library().scorer, RougeScorer)
+    assert score([PREDICTION], [REFERENCE]).equals(expected)
+
+    library.cache_clear()
+    monkeypatch.setitem(sys.modules, "rouge_score_rs.rouge_scorer", None)
+    assert isinstance(library().scorer, RougeScorer)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -18,7 +18,7 @@ from raysum.config.base import Section
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.examples.factbook import corpus
-from raysum.metrics.word_rouge import rouge2_recalls
+from raysum.metrics.labels import rouge2_recalls
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.resume import begin

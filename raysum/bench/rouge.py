@@ -28,7 +28,7 @@ class RougeBench(Section):
     data: list[str] = Field([], description="files of clusters with summaries; default: generated ones")
     words: list[int] = Field([140, 20], min_length=1, description="most words of both texts")
     pairs: int = Field(400, gt=0)
-    repeats: int = Field(2, gt=0, description="repetitions; the fastest counts, the first fills the cache of stems")
+    repeats: int = Field(2, gt=0, description="repetitions; the fastest counts")
 
 
 def bench_rouge(settings: RougeBench) -> BenchResult:

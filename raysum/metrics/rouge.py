@@ -1,34 +1,58 @@
-"""ROUGE-1, 2, L and Lsum under named protocols, with a signature to print beside them.
+"""ROUGE-1, 2, L and Lsum under named protocols, with a signature to print beside the scores.
 
-The same summaries score up to 25 points apart under different protocols, so figures of different protocols must not
-stand in one table. All but ``pht-paper`` count as rouge-score does; where a paper used another program, its protocol
-here is the nearest setting, and what still differs is said at its entry.
+The same summaries score up to 25 points apart under different protocols, so one table must not mix protocols. All but
+``pht-paper`` use the package rouge-score, or rouge-score-rs, which gives the same figures faster. If a paper used
+another program, its protocol here is the nearest setting, and a comment names the remaining differences.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from importlib import import_module
+from itertools import chain
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from raysum.errors import UserError
-from raysum.metrics import set_rouge, word_rouge
+from raysum.metrics import set_rouge
 
-_READ = 0.3  # of the letters of references, which are of numbers and names where a text is of another script
-_LONGEST_WORD = 15  # letters, on average, of a text that has blanks
+_MIN_SHARE = 0.3  # of the letters of references: text in another script has a-z and 0-9 only in names and numbers
+_LONGEST_WORD = 15  # mean number of letters between blanks; more means a script without blanks
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 Several = Literal["best", "mean", "jackknife"]
 _SEVERAL = {"best": "maximum F1", "mean": "mean", "jackknife": "jackknifed maximum F1"}
-_PARTS = ("", "_precision", "_recall")  # what a column's name ends with: F1 has no ending
+_SUFFIXES = ("", "_precision", "_recall")  # of columns; F1 has none
+# (reference, prediction): the F1 of each metric by rouge-score 0.1.2, which a test computes again
+CHECKED = {
+    (
+        "The rivers joined the sea.\nBoats were sailing slowly.",
+        "Boats sailed slowly, rivers.\nThe river joins the sea.",
+    ): (0.8888888888888888, 0.625, 0.5555555555555556, 0.8888888888888888),
+    ("a b c\nc b a\n\nGrößen İx 2,000 kings", "c a b\nb a c b\nGröße ix king 2000"): (
+        0.64,
+        0.2608695652173913,
+        0.48000000000000004,
+        0.48000000000000004,
+    ),
+    ("generalizations of operational hopefulness", "general operations, hope, dying skies"): (
+        0.6666666666666665,
+        0.28571428571428575,
+        0.6666666666666665,
+        0.6666666666666665,
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """As rouge-score: lower-cased words of a-z and 0-9 (text in other scripts scores 0), with Porter's stemmer.
+    """How summaries are scored: by default as rouge-score does.
 
-    ``one_line``: a summary is one sentence, so that rougeLsum equals rougeL; else each line is one. ``published_l``:
-    which of ours a paper of this protocol calls ROUGE-L. ``sets``: as the package ``rouge`` does it instead.
+    rouge-score lower-cases text, keeps words of a-z and 0-9 (text in other scripts scores 0) and stems them by Porter's
+    algorithm. ``one_line``: a summary is one sentence, so rougeLsum equals rougeL; otherwise each line is a sentence.
+    ``published_l``: which of our two L metrics papers with this protocol call ROUGE-L. ``sets``: count as the package
+    ``rouge`` does.
     """
 
     one_line: bool
@@ -39,12 +63,12 @@ class Protocol:
 PROTOCOLS = {
     # The library's own tokens with its stemmer, as in most papers since 2020.
     "google": Protocol(one_line=False, published_l="rougeL"),
-    # ROUGE-1.5.5 -c 95 -m -r 1000 -n 2 -a on one line, of full length (no -l or -b): it has the same words, clipping,
-    # union and means over examples. Its stemmer knows WordNet's exceptions (went is go), ours does not.
+    # ROUGE-1.5.5 -c 95 -m -r 1000 -n 2 -a on one line, of full length (no -l or -b): same words, clipping, union and
+    # means over examples. Its stemmer knows WordNet's exceptions (went is go), that of rouge-score does not.
     "ht-paper": Protocol(one_line=True, published_l="rougeL"),
-    # The package `rouge` 1.0.1 (see set_rouge), by which the code of PHT and VHT scores decoded pieces.
+    # The package `rouge` 1.0.1 (see set_rouge), which the code of PHT and VHT applies to decoded pieces.
     "pht-paper": Protocol(one_line=True, published_l="rougeL", sets=True),
-    # ROUGE-1.5.5 as above, but with a line for each sentence.
+    # ROUGE-1.5.5 as above, but with one sentence a line.
     "graphsum": Protocol(one_line=False, published_l="rougeLsum"),
     "hibert-paper": Protocol(one_line=False, published_l="rougeLsum"),
 }
@@ -56,37 +80,81 @@ def score(
     protocol: str = "google",
     several: Several = "best",
 ) -> pd.DataFrame:
-    """One row a pair: F1 in ``rouge1, rouge2, rougeL, rougeLsum``, and ``rouge1_precision``, ``rouge1_recall`` ...
+    """Return one row a pair: F1 in ``rouge1, rouge2, rougeL, rougeLsum``, and ``rouge1_precision`` and so on.
 
-    Of ``several`` references for a prediction, for each metric by itself: ``best``, that of the highest F1, as in
-    rouge-score's ``score_multi``; their ``mean``; or ``jackknife``, the mean of the best of all but one, each left out
-    once (Lin, 2004, section 2.1), so that people can be scored beside systems. ROUGE-1.5.5 itself has no jackknife any
-    more (since 1.4): its -f A adds up matches and words of all references, its -f B takes the highest recall.
     Scores are 0 to 100; an empty prediction scores 0. Texts have one sentence a line, which rougeLsum needs.
-    Raises UserError for an unknown protocol, or where there are not as many predictions as references.
+    If a prediction has several references, ``several`` reduces them, for each metric by itself: ``best`` takes the
+    highest F1, as in rouge-score's ``score_multi``; ``mean`` averages; ``jackknife`` averages the best of all but one,
+    leaving out each once (Lin, 2004, section 2.1), so that people can be scored beside systems. ROUGE-1.5.5 itself has
+    no jackknife since 1.4: its -f A adds up matches and words of all references, its -f B takes the highest recall.
+    Raises UserError if the protocol is unknown, or if predictions and references differ in number.
     """
     if len(predictions) != len(references):
         raise UserError(
             f"{len(predictions)} predictions for {len(references)} references; give one prediction for each reference"
         )
     chosen = find_protocol(protocol)
-    wanted = [[one] if isinstance(one, str) else one for one in references]
+    targets = [[texts] if isinstance(texts, str) else texts for texts in references]
     if chosen.one_line and not chosen.sets:
-        predictions, wanted = [_joined(one) for one in predictions], [[*map(_joined, some)] for some in wanted]
-    each = (_sets if chosen.sets else word_rouge.scores)(predictions, wanted)
-    if len(each) > len(wanted):
-        ends = np.cumsum([len(some) for some in wanted])[:-1]
-        each = np.stack([_as_one(found, several) for found in np.split(each, ends)])
-    columns = [f"{metric}{suffix}" for suffix in _PARTS for metric in METRICS]
-    return pd.DataFrame(100 * each.reshape(len(each), len(columns)), columns=columns)
+        predictions, targets = [_joined(text) for text in predictions], [[*map(_joined, texts)] for texts in targets]
+    pairs = [(text, target) for text, some in zip(predictions, targets, strict=True) for target in some]
+    scores = _set_scores(pairs) if chosen.sets else _library_scores(pairs)
+    if len(scores) > len(targets):
+        ends = np.cumsum([len(texts) for texts in targets])[:-1]
+        scores = np.stack([_reduced(part, several) for part in np.split(scores, ends)])
+    columns = [f"{metric}{suffix}" for suffix in _SUFFIXES for metric in METRICS]
+    return pd.DataFrame(100 * scores.reshape(len(scores), len(columns)), columns=columns)
 
 
 def _joined(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def _as_one(scores: np.ndarray, several: Several) -> np.ndarray:
-    """The scores of one prediction by each of its references, [n, 3, 4], as one."""
+def _library_scores(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+    """Return F1, precision and recall of the ``METRICS`` of (prediction, reference) pairs, [pairs, 3, 4], 0 to 1."""
+    scorer = library().scorer
+    scores = (scorer.score(reference, prediction) for prediction, reference in pairs)
+    values = chain.from_iterable(by[metric] for by in scores for metric in METRICS)
+    precision, recall, f1 = np.fromiter(values, float, 12 * len(pairs)).reshape(-1, 4, 3).transpose(2, 0, 1)
+    return np.stack([f1, precision, recall], axis=1)
+
+
+def _set_scores(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+    """Return the scores of the package ``rouge``, as :func:`_library_scores` does."""
+    scores = (set_rouge.scores(prediction, reference) for prediction, reference in pairs)
+    values = [[by[metric] for metric in ("rouge1", "rouge2", "rougeL", "rougeL")] for by in scores]
+    return np.array(values).reshape(-1, 4, 3).transpose(0, 2, 1)
+
+
+class Library(NamedTuple):
+    """The scorer of a package with the interface of rouge-score, and its tokenizer, which stems words."""
+
+    scorer: Any
+    tokenizer: Any
+
+
+@cache
+def library() -> Library:
+    """Return rouge-score-rs if it is installed and gives the scores ``CHECKED``, else rouge-score.
+
+    The check compares with stored scores because loading rouge-score, and with it NLTK, takes 2 s.
+    """
+    try:
+        fast = _load("rouge_score_rs")
+        scores = {pair: fast.scorer.score(*pair) for pair in CHECKED}
+    except ImportError:
+        return _load("rouge_score")
+    agrees = all(tuple(by[metric].fmeasure for metric in METRICS) == CHECKED[pair] for pair, by in scores.items())
+    return fast if agrees else _load("rouge_score")
+
+
+def _load(package: str) -> Library:
+    tokenizer = import_module(f"{package}.tokenizers").DefaultTokenizer(use_stemmer=True)
+    return Library(import_module(f"{package}.rouge_scorer").RougeScorer([*METRICS], tokenizer=tokenizer), tokenizer)
+
+
+def _reduced(scores: np.ndarray, several: Several) -> np.ndarray:
+    """Reduce the scores of one prediction by each of its references, [n, 3, 4], to [3, 4]."""
     if several == "best" or len(scores) == 1:
         return _best(scores)
     if several == "jackknife":
@@ -95,23 +163,16 @@ def _as_one(scores: np.ndarray, several: Several) -> np.ndarray:
 
 
 def _best(scores: np.ndarray) -> np.ndarray:
-    """[3, 4] of the reference of the highest F1, for each metric by itself."""
+    """Return the scores [3, 4] by the reference with the highest F1, for each metric by itself."""
     return np.take_along_axis(scores, scores[:, :1].argmax(axis=0)[None], axis=0)[0]
-
-
-def _sets(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-    """As :func:`word_rouge.scores`."""
-    found = (set_rouge.scores(one, other) for one, some in zip(predictions, references, strict=True) for other in some)
-    values = [[one[metric] for metric in ("rouge1", "rouge2", "rougeL", "rougeL")] for one in found]
-    return np.array(values).reshape(-1, 4, 3).transpose(0, 2, 1)
 
 
 def signature(
     predictions: Sequence[str], protocol: str = "google", references: int = 1, several: Several = "best"
 ) -> str:
-    """One line that says how ``score`` counts, to be printed beside every figure. Raises UserError as that does.
+    """Return one line that describes how ``score`` counts, to print beside every figure.
 
-    ``references``: as many has an example at most.
+    ``references`` is the largest number of references of an example. Raises UserError if the protocol is unknown.
     """
     chosen = find_protocol(protocol)
     sentences = "one line" if chosen.one_line else "one a line"
@@ -126,24 +187,24 @@ def signature(
 
 
 def unread(references: Iterable[str], protocol: str = "google") -> str | None:
-    """Why figures say nothing where ``references`` are in another script, and what to do; None where they do."""
+    """Return why ROUGE is meaningless for the script of ``references``, and what to do; None if it is meaningful."""
     text = " ".join(references)
     letters = sum(map(str.isalnum, text))
     if find_protocol(protocol).sets:
         if letters <= _LONGEST_WORD * len(text.split()):
             return None
-        told = f"ROUGE by {protocol} counts words between blanks, and the references have next to none"
+        problem = f"ROUGE by {protocol} counts words between blanks, and the references have almost no blanks"
     else:
-        counted = sum(one.isascii() and one.isalnum() for one in text)
-        if counted > _READ * letters or not letters:
+        counted = sum(character.isascii() and character.isalnum() for character in text)
+        if counted > _MIN_SHARE * letters or not letters:
             return None
-        share = f"of the references' letters {100 * counted / letters:.0f} % are"
-        told = f"ROUGE by {protocol} counts a-z and 0-9 alone, and {share}; --protocol pht-paper counts other scripts"
-    return f"{told}; a text without blanks needs some between its words or characters before `raysum prepare`"
+        share = f"{100 * counted / letters:.0f} % of the references' letters are"
+        problem = f"ROUGE by {protocol} counts only a-z and 0-9, and {share}; --protocol pht-paper counts other scripts"
+    return f"{problem}; if a text has no blanks, put some between its words or characters before `raysum prepare`"
 
 
 def find_protocol(name: str) -> Protocol:
-    """Raises UserError where there is none of that name."""
+    """Return the protocol with this name. Raises UserError if there is none."""
     if name not in PROTOCOLS:
         raise UserError(f"unknown ROUGE protocol {name!r}; use one of {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]

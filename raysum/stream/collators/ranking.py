@@ -7,8 +7,8 @@ import numpy as np
 
 from raysum.config.sources import SourceConfig
 from raysum.data.rows import Row
+from raysum.metrics.labels import rouge2_recalls
 from raysum.metrics.rouge import unread
-from raysum.metrics.word_rouge import rouge2_recalls
 from raysum.stream.collators.base import Arrays, Kind, long
 from raysum.stream.collators.summarization import cut_source
 from raysum.systems import Spec
