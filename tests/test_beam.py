@@ -223,15 +223,15 @@ def test_finished_examples_leave_the_batch():
     assert script.rows == [2, 2]  # two steps of one example with two beams; the third never ran
 
 
-def test_an_example_for_which_nobody_waits_leaves_the_batch():
+def test_a_cancelled_example_leaves_the_batch():
     endless = {(): {A: 0.6, B: 0.4}, (A,): {A: 0.7, B: 0.3}, (B,): {A: 0.6, B: 0.4}}
     script, asked = Script(endless), []
 
-    def left(example: int) -> bool:
+    def is_cancelled(example: int) -> bool:
         asked.append(example)
         return example != 1 or len(asked) > 6
 
-    found = find(script, memory(3), settings(), left=left).best(1)
+    found = find(script, memory(3), settings(), is_cancelled=is_cancelled).best(1)
     assert [best.ids for (best,) in found] == [[A], [A] * 5, [A]]  # what there was
     assert script.rows == [6, 2, 2, 2, 2]  # of the ten steps; one example goes on after the first
     assert asked == [0, 1, 2, 1, 1, 1, 1]

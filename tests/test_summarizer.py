@@ -123,21 +123,21 @@ def test_citations_name_documents_and_their_paragraphs(plain):
 
 
 @pytest.mark.parametrize("options", [{}, {"beta": 0.5}, {"keep_paragraphs": 2, "n_best": 3}])
-def test_a_summary_for_which_nobody_waits_breaks_off_and_changes_no_other(aligned, options):
+def test_a_cancelled_summary_breaks_off_and_changes_no_other(aligned, options):
     rows = [aligned.prepare(cluster) for cluster in clusters(5)]
     chosen = aligned.choose({"min_length": 25, "max_length": 30, "batch_examples": 3, "num_beams": 3, **options})
     asked = [0] * 5
 
-    def left(place: int) -> bool:
-        asked[place] += 1
-        return place in (0, 3) and asked[place] > 4
+    def is_cancelled(index: int) -> bool:
+        asked[index] += 1
+        return index in (0, 3) and asked[index] > 4
 
-    whole, some = aligned.summarize_rows(rows, chosen), aligned.summarize_rows(rows, chosen, left=left)
+    whole, some = aligned.summarize_rows(rows, chosen), aligned.summarize_rows(rows, chosen, is_cancelled=is_cancelled)
     for place in (1, 2, 4):
         assert some[place].summary == whole[place].summary and asked[place] >= 24
         assert some[place].score == pytest.approx(whole[place].score, abs=1e-4)
     assert asked[0] == asked[3] == 5
-    several = aligned.summarize_betas(rows, chosen, [0.1, 0.5], left=lambda place: place == 2)
+    several = aligned.summarize_betas(rows, chosen, [0.1, 0.5], is_cancelled=lambda index: index == 2)
     assert [beta[1].summary for beta in several] == [
         beta[1].summary for beta in aligned.summarize_betas(rows, chosen, [0.1, 0.5])
     ]

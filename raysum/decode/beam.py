@@ -18,7 +18,7 @@ from raysum.decode.scores import History, Term, length_norm
 from raysum.models.batch import AttentionRequest
 from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
-Left = Callable[[int], bool]  # whether nobody waits for an example any more, by its number in the batch
+IsCancelled = Callable[[int], bool]  # whether the request for the example with this index was cancelled
 
 CHUNK = 128  # candidates under one maximum; 64 measured alike
 
@@ -55,7 +55,7 @@ def search(
     *,
     marks: SpecialTokens = PUBLISHED,
     exempt: Sequence[int] = (),
-    left: Left | None = None,
+    is_cancelled: IsCancelled | None = None,
     prompt: Tensor | None = None,
     guide: Constraint | None = None,
     source: Tensor | None = None,
@@ -63,7 +63,7 @@ def search(
     """All hypotheses that finish, scored by log-probability and those of ``terms`` that are not final.
 
     ``memory`` is what ``model.start`` takes, with ``paragraph_mask`` [B, M]. ``exempt`` are ids that
-    ``no_repeat_last`` lets repeat (commas). An example of which ``left`` says so ends as if at the maximum length.
+    ``no_repeat_last`` lets repeat (commas). If ``is_cancelled`` returns true for an example, it ends as if at the maximum length.
     Hypotheses begin with ``prompt`` [B, P], up to its padding, behind the ``target_prefix`` of ``marks``; it counts in
     their length, and as certain. They say only what ``guide`` lets them say. ``source`` [B, S] are the padded ids of
     which ``encoder_no_repeat_ngram_size`` lets no n-gram be written.
@@ -123,8 +123,8 @@ def search(
             break
         state.reorder(parent)
         going = alive.any(-1) & ~_over(settings, done, history.examples, log_prob, kept, length)
-        if left and any(gone := [left(example) for example in history.examples.tolist()]):
-            ended = torch.tensor(gone, device=device)
+        if is_cancelled and any(cancelled := [is_cancelled(example) for example in history.examples.tolist()]):
+            ended = torch.tensor(cancelled, device=device)
             done.add(tokens, history, alive & ended[:, None], log_prob, score, closed=False, guided=guided)
             going &= ~ended
         if not going.all():

@@ -31,7 +31,7 @@ def rehearse(run: Run, dataset: Dataset, seconds: float) -> None:
         end = time.monotonic() + seconds
         while size and len(found) < len(rows):
             some, left = rows[len(found) : len(found) + size], end - time.monotonic()
-            made = summarizer.summarize_rows(some, left=lambda _: time.monotonic() > end)
+            made = summarizer.summarize_rows(some, is_cancelled=lambda _: time.monotonic() > end)
             if (now := time.monotonic()) > end:  # they were broken off
                 break
             found += [figures(one.support, one.attention) for one in made]

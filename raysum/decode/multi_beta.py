@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
-from raysum.decode.beam import Left, StepModel, StepState, search
+from raysum.decode.beam import IsCancelled, StepModel, StepState, search
 from raysum.decode.grounding.constraint import Constraint
 from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.scores import terms
@@ -30,7 +30,7 @@ def search_betas(
     *,
     marks: SpecialTokens = PUBLISHED,
     exempt: Sequence[int] = (),
-    left: Left | None = None,
+    is_cancelled: IsCancelled | None = None,
     prompt: Tensor | None = None,
     guide: Constraint | None = None,
     source: Tensor | None = None,
@@ -39,13 +39,13 @@ def search_betas(
 
     ``predicted`` [B, M] is the predicted attention, None where all betas are 0; ``extracted`` [B, M] the extractive
     probabilities, None where ``settings`` ask for none. ``marks``,
-    ``exempt``, ``prompt``, ``guide``, ``left`` and ``source`` are those of :func:`search`.
+    ``exempt``, ``prompt``, ``guide``, ``is_cancelled`` and ``source`` are those of :func:`search`.
     """
     number = len(betas)
     options: dict[str, Any] = {"marks": marks, "exempt": exempt}
     if number == 1 or settings.alignment_when == "final":
         strongest = terms(settings, memory, predicted, extracted, max(betas))  # steers and watches as any of them
-        own: dict[str, Any] = {"prompt": prompt, "guide": guide, "left": left, "source": source}
+        own: dict[str, Any] = {"prompt": prompt, "guide": guide, "is_cancelled": is_cancelled, "source": source}
         found = search(model, memory, settings, strongest, **options, **own)
         ranked = [found.best(settings.n_best, terms(settings, memory, predicted, extracted, beta)) for beta in betas]
         return [list(example) for example in zip(*ranked, strict=True)]
@@ -57,8 +57,8 @@ def search_betas(
     mask = memory.paragraph_mask
     each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
     chosen = terms(settings, searches, predicted, extracted, each_beta)
-    each_left = None if left is None else lambda place: left(place // number)
-    own = {"prompt": prompt, "guide": guide, "left": each_left, "source": source}
+    each_cancelled = None if is_cancelled is None else lambda index: is_cancelled(index // number)
+    own = {"prompt": prompt, "guide": guide, "is_cancelled": each_cancelled, "source": source}
     found = search(searches, searches, settings, chosen, **options, **own)
     best = found.best(settings.n_best, chosen)
     return [best[start : start + number] for start in range(0, len(best), number)]

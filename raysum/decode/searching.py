@@ -16,7 +16,7 @@ from raysum import systems
 from raysum.config.decoding import DecodeConfig
 from raysum.config.sources import SourceConfig
 from raysum.data.rows import Row, title_of
-from raysum.decode.beam import Left
+from raysum.decode.beam import IsCancelled
 from raysum.decode.citations import annotated
 from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.multi_beta import search_betas
@@ -58,11 +58,15 @@ class Searcher:
 
     @torch.inference_mode()
     def find(
-        self, rows: Sequence[Row], settings: DecodeConfig, betas: Sequence[float], left: Left | None = None
+        self,
+        rows: Sequence[Row],
+        settings: DecodeConfig,
+        betas: Sequence[float],
+        is_cancelled: IsCancelled | None = None,
     ) -> list[Found]:
         """What the searches of each row find, one with each of ``betas`` in place of ``settings.beta``.
 
-        The search of a row for which nobody waits any more, as ``left`` says by its place, ends where it is.
+        If ``is_cancelled`` returns true for the index of a row, its search stops at once.
         Raises UserError where scores are not finite, and where the model lacks one of ``settings.citing_layers``.
         """
         limits, device = settings.reading(self.source), next(self.model.parameters()).device
@@ -87,7 +91,7 @@ class Searcher:
                 "exempt": self.commas,
                 "prompt": _titles(rows, marks_of(spec), device) if settings.title_prompt else None,
                 "guide": self.grounding.guide(rows, settings.grounded, device) if settings.grounded else None,
-                "left": left,
+                "is_cancelled": is_cancelled,
                 "source": _joined(memory, marks_of(spec)) if settings.encoder_no_repeat_ngram_size else None,
             }
             found = search_betas(self.model, memory, settings, betas, predicted, extracted, **options)

@@ -11,7 +11,7 @@ from raysum.config.problems import validate
 from raysum.config.sections import LoadConfig
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
-from raysum.decode.beam import Left
+from raysum.decode.beam import IsCancelled
 from raysum.decode.domain_shift import Familiar, doubts, figures
 from raysum.decode.grounding.constraint import Grounding
 from raysum.decode.searching import Searcher, citing, write_up
@@ -165,14 +165,14 @@ class Summarizer:
         rows: Sequence[Row],
         settings: DecodeConfig | None = None,
         progress: bool = False,
-        left: Left | None = None,
+        is_cancelled: IsCancelled | None = None,
     ) -> list[Summary]:
         """The summaries of dataset rows, in their order; rows of like length are decoded together.
 
-        Where ``left`` says of a row, by its place, that nobody waits for it any more, its summary breaks off.
+        If ``is_cancelled`` returns true for the index of a row, its summary breaks off.
         """
         settings = settings or self.settings
-        (summaries,) = self.summarize_betas(rows, settings, [settings.beta], progress, left)
+        (summaries,) = self.summarize_betas(rows, settings, [settings.beta], progress, is_cancelled)
         return summaries
 
     def summarize_betas(
@@ -181,7 +181,7 @@ class Summarizer:
         settings: DecodeConfig,
         betas: Sequence[float],
         progress: bool = False,
-        left: Left | None = None,
+        is_cancelled: IsCancelled | None = None,
     ) -> list[list[Summary]]:
         """:meth:`summarize_rows` with each of ``betas`` in place of ``settings.beta``, for the price of less.
 
@@ -192,8 +192,8 @@ class Summarizer:
         summaries: dict[int, list[Summary]] = {}
         with bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext() as shown:
             while batch := list(islice(order, settings.batch_examples)):
-                gone = None if left is None else lambda number, batch=batch: left(batch[number])
-                found = self.searcher.find([rows[place] for place in batch], settings, betas, gone)
+                cancelled = None if is_cancelled is None else lambda index, batch=batch: is_cancelled(batch[index])
+                found = self.searcher.find([rows[place] for place in batch], settings, betas, cancelled)
                 for place, one in zip(batch, found, strict=True):
                     written = write_up(rows[place], one, settings, self.vocabulary)
                     summaries[place] = [self._warned(rows[place], one, settings) for one in written]

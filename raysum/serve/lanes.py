@@ -23,7 +23,7 @@ _YIELD = 5  # a lane with lower priority pauses this many times the duration of 
 class Request:
     row: Row
     settings: DecodeConfig
-    left: threading.Event = field(default_factory=threading.Event)  # set if the client disconnects
+    cancelled: threading.Event = field(default_factory=threading.Event)  # set if the client disconnects
     answer: Future[dict[str, Any]] = field(default_factory=Future)
 
 
@@ -67,7 +67,7 @@ class Lane:
             await asyncio.sleep(_BATCH_WAIT)
             return await asyncio.get_running_loop().run_in_executor(self._decoding, self._answer, request)
         finally:
-            request.left.set()
+            request.cancelled.set()
             self._waiting.remove(request)
 
     def _answer(self, request: Request) -> dict[str, Any]:
@@ -79,14 +79,14 @@ class Lane:
         return request.answer.result()
 
     def _decode(self, batch: list[Request]) -> None:
-        def left(index: int) -> bool:
+        def is_cancelled(index: int) -> bool:
             self._rest()
-            return batch[index].left.is_set()
+            return batch[index].cancelled.is_set()
 
         self._rested = time.monotonic()
         try:
             rows = [request.row for request in batch]
-            summaries = self._summarizer.summarize_rows(rows, batch[0].settings, left=left)
+            summaries = self._summarizer.summarize_rows(rows, batch[0].settings, is_cancelled=is_cancelled)
             for request, summary in zip(batch, summaries, strict=True):
                 request.answer.set_result(summary.to_dict())
         except Exception as error:
