@@ -63,7 +63,8 @@ def search(
     """All hypotheses that finish, scored by log-probability and those of ``terms`` that are not final.
 
     ``memory`` is what ``model.start`` takes, with ``paragraph_mask`` [B, M]. ``exempt`` are ids that
-    ``no_repeat_last`` lets repeat (commas). If ``is_cancelled`` returns true for an example, it ends as if at the maximum length.
+    ``no_repeat_last`` lets repeat (commas). If ``is_cancelled`` returns true for an example, it ends as if at the
+    maximum length.
     Hypotheses begin with ``prompt`` [B, P], up to its padding, behind the ``target_prefix`` of ``marks``; it counts in
     their length, and as certain. They say only what ``guide`` lets them say. ``source`` [B, S] are the padded ids of
     which ``encoder_no_repeat_ngram_size`` lets no n-gram be written.
