@@ -146,10 +146,10 @@ def _write(file: Path, sentences: list[str], clusters: int) -> list[str]:
     draw, texts = random.Random(0), list[str]()
 
     def text(words: int) -> str:
-        found = ""
-        while found.count(" ") < words:
-            found += " " + draw.choice(sentences)
-        return found[1:]
+        paragraph = ""
+        while paragraph.count(" ") < words:
+            paragraph += " " + draw.choice(sentences)
+        return paragraph[1:]
 
     with file.open("w") as rows:
         for number in range(clusters):

@@ -43,7 +43,7 @@ def load(path: Path) -> PublishedModel:
     embedding = arrays["encoder.embeddings.weight"]
     for name in _SHARED if spec.tied_output else _SHARED[:1]:
         if not np.array_equal(arrays.get(name, embedding), embedding):
-            raise UserError(f"{path} has another embedding in {name}: import a model whose source and target share one")
+            raise UserError(f"{path} has another embedding in {name}: source and target must share one")
     return PublishedModel(spec, weights, step_in_name(path, r"step_(\d+)"), limits)
 
 

@@ -24,8 +24,8 @@ from raysum.errors import UserError
 _GLOBAL = re.compile(r"GLOBAL (\S+)")
 
 
-def read_checkpoint(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the ``wanted`` tensors of the file's ``model`` in float32, and its ``opt`` as a mapping.
+def read_checkpoint(path: Path, is_needed: Callable[[str], bool]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the ``is_needed`` tensors of the file's ``model`` in float32, and its ``opt`` as a mapping.
 
     ``opt`` is an argparse namespace. Other tensors and the optimizer's state do not fill memory, except in files of
     PyTorch before 1.6, which are read as a whole. ``path`` may be gzipped. Raises UserError if it is missing,
@@ -37,7 +37,7 @@ def read_checkpoint(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str
         options = vars(options) if isinstance(options, argparse.Namespace) else options
         if not isinstance(model, Mapping) or not isinstance(options, Mapping):
             raise UserError(f"{path} is not a hiersumm checkpoint, which is a mapping with the keys 'model' and 'opt'")
-        tensors = {str(name): value for name, value in model.items() if wanted(str(name))}
+        tensors = {str(name): value for name, value in model.items() if is_needed(str(name))}
         return {name: array_of(name, value, path) for name, value in tensors.items()}, dict(options)
 
 

@@ -269,11 +269,11 @@ def final_norm(spec: TransformerSpec, last: bool = False) -> nn.Module:
     backbone = backbone_of(spec)
     norm = norm_layer(spec) if spec.norm == "pre" else nn.Identity()
     more: list[nn.Module] = [Dropout(spec.dropout)] if backbone.final_dropout else []
-    more += [Scale(spec.width**-0.5)] if last and backbone.output_scaled else []
+    more += [ScaledOutput(spec.width**-0.5)] if last and backbone.output_scaled else []
     return nn.Sequential(norm, *more) if more else norm
 
 
-class Scale(nn.Module):
+class ScaledOutput(nn.Module):
     def __init__(self, factor: float):
         super().__init__()
         self.factor = factor

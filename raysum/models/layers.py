@@ -144,15 +144,15 @@ class TransformerBlock(AttentionLayer):
         super().__init__(spec, PackedSelfAttention(spec))
 
     def forward(
-        self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None = None, wanted: Tensor | None = None
+        self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None = None, selected: Tensor | None = None
     ) -> Tensor:
-        """Return the new x [S, D], or only the tokens ``wanted``.
+        """Return the new x [S, D], or only the tokens ``selected``.
 
         Token s is at flat position ``index[s]`` of rows [rows, T] that attend within themselves; ``mask`` [rows, T].
         ``bias`` [rows or 1, H or 1, T, T] is added to the scores.
         """
-        y = self.attention(self.around_attention.enter(x), index, mask, bias, wanted)
-        return self.feed_forward(self.around_attention.leave(x if wanted is None else x.index_select(0, wanted), y))
+        y = self.attention(self.around_attention.enter(x), index, mask, bias, selected)
+        return self.feed_forward(self.around_attention.leave(x if selected is None else x.index_select(0, selected), y))
 
 
 class SelfAttention(nn.Module):
@@ -182,11 +182,11 @@ class PackedSelfAttention(SelfAttention):
     """Multi-head self-attention. Its linear layers process real tokens only; rows are padded only for the attention."""
 
     def forward(
-        self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None, wanted: Tensor | None = None
+        self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None, selected: Tensor | None = None
     ) -> Tensor:
         query, key, value = self.split(scatter_padded(self.qkv(x), index, *mask.shape))
         context = attend(query, key, value, mask[:, None, None, :], dropout=self.dropout.active, bias=bias)
-        rows = index if wanted is None else index.index_select(0, wanted)
+        rows = index if selected is None else index.index_select(0, selected)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows))
 
 

@@ -136,19 +136,19 @@ def _bart_like(spec: FamilySpec, backbone: Backbone, kind: str) -> dict[str, Any
         for name, value in (("layers", count), ("attention_heads", spec.heads), ("ffn_dim", spec.ffn))
     }
     if kind == "led":
-        places = {
+        tables = {
             "max_encoder_position_embeddings": backbone.source_places,
             "max_decoder_position_embeddings": backbone.target_places,
             "attention_window": [backbone.window] * layer_counts(spec)[0],
         }
     else:
-        places = {
+        tables = {
             "max_position_embeddings": backbone.source_places - backbone.place_offset,
             "scale_embedding": backbone.embedding_scaled,
         }
     return {
         **sides,
-        **places,
+        **tables,
         "tie_word_embeddings": spec.tied_output and not backbone.source_embedding,
         "activation_function": _ACTIVATIONS[backbone.activation],
         "dropout": spec.dropout,

@@ -72,7 +72,7 @@ class PositionTable(nn.Module):
     """A learned vector for each position, from a row of the table on."""
 
     def __init__(self, width: int, backbone: Backbone, rows: int, remedy: str):
-        """``remedy`` tells users how to get fewer tokens."""
+        """``remedy`` is the advice for users with too long a text."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(rows, width), requires_grad=backbone.places_trained)
         nn.init.normal_(self.weight, std=0.02)

@@ -80,5 +80,5 @@ def _weights(
 
 
 def _weight_of(*inputs: Tensor) -> Tensor:
-    *pointer, wanted = inputs
-    return (_weights(*pointer) * (pointer[4][:, None] == wanted[..., None])).sum(-1)
+    *pointer, targets = inputs
+    return (_weights(*pointer) * (pointer[4][:, None] == targets[..., None])).sum(-1)

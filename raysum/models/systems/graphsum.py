@@ -6,7 +6,7 @@ attends to paragraphs near it in the graph (global); this scales its attention t
 (local).
 
 Where paper and published code (PaddlePaddle/Research, ACL2020-GraphSum) differ, this follows the code: layers are
-pre-norm, the centre lies between two ranks whose rows of the graph are interpolated (the paper uses an integer), and
+pre-norm, the centre lies between two ranks, with interpolated rows of the graph (the paper uses an integer), and
 ``form`` selects the bias. Unlike in the code, padding paragraphs do not count in the range of the centre.
 """
 

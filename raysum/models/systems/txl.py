@@ -40,7 +40,7 @@ class TransformerXL(PrefixModel):
         hidden, shares = zip(*(decode(part, memory, attention) for part in parts), strict=True)
         return torch.cat(hidden, 1), torch.cat(shares, 1) if attention else None
 
-    def _embed(self, tokens: Tensor, places: Tensor, length: int) -> Tensor:
+    def _embed(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
         return self.embedding(tokens)
 
 
