@@ -18,6 +18,7 @@ from raysum.models.specs.scorers import PredictorSpec, RankerSpec
 from raysum.prepare.row_builder import prepare_example
 from raysum.runs.folder import Run
 from raysum.systems import Spec, build
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
 
 
@@ -43,7 +44,7 @@ def write_run(path: Path, dataset: Dataset, predictor: bool = False, **shape: st
     """A PHT (or of another ``shape``) of random weights, with an attention predictor if asked for; decodes up to 16
     tokens with 2 beams."""
     sizes = {"width": 16, "ffn": 32, "heads": 2}
-    pieces = len(Vocabulary.load(dataset.vocabulary_path))
+    pieces = len(load_tokenizer(dataset.vocabulary_path))
     run = Run(path)
     form: dict[str, Any] = {"encoder": "L", "decoder": "P", **shape}
     write_model(run, FamilySpec(vocabulary=pieces, pooling_heads=2, **form, **sizes), dataset)
@@ -55,7 +56,7 @@ def write_run(path: Path, dataset: Dataset, predictor: bool = False, **shape: st
 def write_ranker(path: Path, dataset: Dataset) -> Run:
     """A ranker of random weights."""
     run = Run(path)
-    write_model(run, RankerSpec(vocabulary=len(Vocabulary.load(dataset.vocabulary_path)), width=8, hidden=8), dataset)
+    write_model(run, RankerSpec(vocabulary=len(load_tokenizer(dataset.vocabulary_path)), width=8, hidden=8), dataset)
     return run
 
 

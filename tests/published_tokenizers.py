@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from raysum.examples.factbook.corpus import generate
-from raysum.tokenizers.tokenizer import Tokenizer as raysum_tokenizer
+from raysum.tokenizers.loading import load_tokenizer
 
 FAMILIES = ("bart", "led", "primera", "t5", "pegasus", "mbart", "mbart50")
 T5 = ("t5", "mt5", "umt5")
@@ -98,4 +98,4 @@ def _pieces() -> list[tuple[str, float]]:
 def tokenizer_of(family: str) -> Any:
     """As raysum reads it."""
     with tempfile.TemporaryDirectory() as folder:
-        return raysum_tokenizer.load(published(Path(folder) / family, family))
+        return load_tokenizer(published(Path(folder) / family, family))

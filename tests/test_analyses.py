@@ -26,7 +26,7 @@ from raysum.research.analyses.ranks import boxes, plot_ranks, ranks
 from raysum.research.analyses.recall import recall
 from raysum.runs.folder import Run
 from raysum.runtime.checksums import SEAL
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 
 SIZES: dict[str, Any] = {"width": 16, "ffn": 32, "heads": 2}
 
@@ -69,7 +69,7 @@ def test_both_orders_are_scored_and_compared(data, rows, ranker):
 
 @pytest.mark.parametrize("name", ["tdmca", "txl", "graphsum", "FF", "P", "V"])
 def test_every_system_has_attention_that_is_compared(name, data, rows, tmp_path):
-    pieces = len(Vocabulary.load(data.vocabulary_path))
+    pieces = len(load_tokenizer(data.vocabulary_path))
     run = Run(tmp_path / name)
     if name == "tdmca":
         write_model(run, TdmcaSpec(layers="LM", block=32, vocabulary=pieces, **SIZES), data)

@@ -27,7 +27,7 @@ from raysum.runs.restore import restore
 from raysum.runtime.storage import read_lines
 from raysum.stream.collators.sentences import Blocks
 from raysum.systems import count_parameters, kind
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import fit
 
 SIZES = {"layers": 2, "width": 32, "ffn": 48, "heads": 2, "positions": 128, "window": 3}
@@ -77,7 +77,7 @@ def labelled(published, tmp_path_factory) -> Path:
 
 
 def config(published: Path, data: Path, out: Path, steps: int, *more: str) -> Config:
-    vocabulary = len(Vocabulary.load(published))
+    vocabulary = len(load_tokenizer(published))
     sizes = [f"model.{key}={value}" for key, value in {**SIZES, "vocabulary": vocabulary}.items()]
     settings = {"steps": steps, "workers": 0, "threads": 1, "micro_batches": 2, "batch_tokens": 600, "log_every": 1}
     settings |= {"validate_every": 4, "save_every": 4, "start": str(published)}
@@ -94,7 +94,7 @@ def losses(run: Run) -> list[float]:
 
 
 def test_word_pieces_are_those_of_the_tokenizer_and_no_text_reaches_the_marks(published):
-    pieces, own = Vocabulary.load(published), Tokenizer.from_file(str(published / "tokenizer.json"))
+    pieces, own = load_tokenizer(published), Tokenizer.from_file(str(published / "tokenizer.json"))
     own.no_truncation()
     own.no_padding()
     text = "The river Arno rises near Florence, in 1436."
@@ -224,16 +224,16 @@ def edit(folder: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{}", "is no tokenizer.json that reads"), ("no", "is no tokenizer.json that reads"), (None, "No such file")],
+    [("{}", "is not a valid tokenizer.json"), ("no", "is not a valid tokenizer.json"), (None, "No such file")],
 )
 def test_a_vocabulary_that_is_none_is_one_message(tmp_path, content, message):
     if content:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(UserError, match=message):
-        Vocabulary.load(tmp_path)
+        load_tokenizer(tmp_path)
     Tokenizer(models.WordPiece({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match=r"has no \[CLS\]"):
-        Vocabulary.load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 def test_without_the_library_it_is_one_line_with_the_command(published, labelled, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from raysum.examples.factbook.corpus import generate
 from raysum.prepare.job import prepare
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import fit
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
@@ -42,7 +42,7 @@ def data(tmp_path_factory) -> Path:
     run = fit(config(plain, folder / "run", 4))
     dataset = Dataset.open(plain)
     (folder / "data").mkdir()
-    writer = DatasetWriter(folder / "data", dataset.kind, dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
+    writer = DatasetWriter(folder / "data", dataset.kind, dataset.recipe, load_tokenizer(dataset.vocabulary_path))
     summarizer, written = Summarizer.load(run.path, "4", **GREEDY), []
     for split in ("train", "valid"):
         rows = [*dataset.read(split)]

@@ -23,6 +23,7 @@ from raysum.errors import UserError
 from raysum.stream.collators.summarization import Summarization
 from raysum.stream.loader import Stream, batches, read_rows
 from raysum.stream.plan import PlanSettings
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
 
 
@@ -58,7 +59,7 @@ def test_shards_of_before_there_were_several_references_are_read(folder, tmp_pat
     dataset = Dataset.open(folder)
     former = [{name: row[name] for name in row if not name.startswith("other_")} for row in dataset.read("train")]
     (tmp_path / "old").mkdir()
-    vocabulary = Vocabulary.load(dataset.vocabulary_path)
+    vocabulary = load_tokenizer(dataset.vocabulary_path)
     writer = DatasetWriter(tmp_path / "old", "summarization", dataset.recipe, vocabulary)
     parts = [former[:150], former[150:]]
     old = writer.finish([writer.add(f"{n}", "train", [table_of(part, writer.kind)]) for n, part in enumerate(parts)])

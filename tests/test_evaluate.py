@@ -32,7 +32,7 @@ from raysum.runs.folder import Run
 from raysum.sources.find import find_sources
 from raysum.systems import extractive
 from raysum.text.tfidf import count_words
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 
 BASELINES = ["lead", "lexrank", "lead-paper", "lexrank-paper"]
 
@@ -183,7 +183,7 @@ def test_the_papers_baselines_are_evaluated_by_name_and_not_served(data):
 
 def test_swap_puts_another_clusters_paragraphs_behind_the_own_title(data, rows):
     row, other = rows[0], rows[1]
-    vocabulary = Vocabulary.load(data.vocabulary_path)
+    vocabulary = load_tokenizer(data.vocabulary_path)
     mixed = swap(row, other)
 
     def paragraphs(of: dict) -> list[list[int]]:

@@ -26,7 +26,7 @@ from raysum.prepare.job import prepare
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.systems import build
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import fit
 from raysum.train.summary_length import choose_length
 
@@ -51,7 +51,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def write_run(path: Path, dataset, task: str, **sizes: int) -> None:
-    pieces = len(Vocabulary.load(dataset.vocabulary_path))
+    pieces = len(load_tokenizer(dataset.vocabulary_path))
     spec, run = HibertSpec(**{**SMALL, **sizes}, vocabulary=pieces, task=task), Run(path)
     torch.manual_seed(1)
     run.create(Config(model=spec), dataset.recipe.model_dump(), dataset.vocabulary_path)

@@ -21,7 +21,7 @@ from raysum.prepare.row_builder import prepare_example
 from raysum.runs.folder import Run
 from raysum.runtime.checksums import seal, sealed
 from raysum.runtime.storage import write_json
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import train
 
 FOREIGN = {  # written for this test
@@ -208,7 +208,7 @@ def test_what_is_no_range_is_damage_that_is_named(run, data, changes):
 
 def test_few_clusters_raise_few_false_alarms(run, data):
     """What is usual of 20 clusters is narrower than it is: any twenty of the valid split, and the whole test split."""
-    vocabulary, test = Vocabulary.load(data.vocabulary_path), list(data.read("test"))
+    vocabulary, test = load_tokenizer(data.vocabulary_path), list(data.read("test"))
     table = [signals(row, vocabulary) for row in data.read("valid")]
     shares = []
     for start in range(0, 140, 20):

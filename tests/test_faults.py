@@ -157,7 +157,7 @@ SOURCES: dict[str, tuple[Make, str]] = {  # what lies in the folder `raw`, and w
 VERBS: dict[str, tuple[str, str]] = {  # commands beside good clusters in `raw`, and what is said
     "ids without their vocabulary": (
         "prepare ids.json --out data",
-        "ids.json holds ids; they need the vocabulary that",
+        "ids.json holds ids, which need their own vocabulary",
     ),
     "a vocabulary that is cut": ("prepare raw --out data --vocab cut.model", "cut.model is not a SentencePiece model"),
     "a folder without a tokenizer": (

@@ -21,7 +21,7 @@ from raysum.sources.find import find_sources
 from raysum.sources.pairs import unpaired
 from raysum.sources.record import Rejected
 from raysum.sources.shape import Shape
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 
 
 def clusters(*paths, **shape):
@@ -363,7 +363,7 @@ def test_a_shard_without_its_pages_is_named(wikis):
 
 @pytest.fixture(scope="module")
 def pieces(shared):
-    return Vocabulary.load(shared / "data/wikisum_vocab/spm9998_3.model")
+    return load_tokenizer(shared / "data/wikisum_vocab/spm9998_3.model")
 
 
 @pytest.fixture
@@ -453,7 +453,7 @@ def test_wrong_ids_are_rejected(tmp_path, ranked, pieces, change, reason):
 def test_rows_of_ids_without_their_vocabulary_say_what_they_need(tmp_path, ranked):
     (raw,) = converted(tmp_path, [ranked])
     (tmp_path / "train.jsonl").write_text('{"documents": ["Tea is hot."]}\n' * 20)
-    with pytest.raises(UserError, match=r"WIKI.train.0.pt holds ids; they need the vocabulary .*: --vocab FILE.model"):
+    with pytest.raises(UserError, match=r"WIKI.train.0.pt holds ids, .*: add --vocab FILE.model"):
         prepare(tmp_path, tmp_path / "data")
     with pytest.raises(Rejected, match=r"need the vocabulary that made them \(prepare them with --vocab"):
         read_cluster(raw)

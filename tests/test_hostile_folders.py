@@ -24,7 +24,7 @@ from raysum.errors import UserError
 from raysum.importing.checkpoint import export_checkpoint, import_checkpoint
 from raysum.models.specs.backbone import Backbone
 from raysum.runs.folder import Run
-from raysum.tokenizers.tokenizer import Tokenizer
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import train
 
 Edit = Callable[[Path], Any]
@@ -84,8 +84,8 @@ DEEP = '{"a":' * 100_000
     ("edit", "words"),
     [
         (written("config.json", DEEP), "config.json cannot be read"),
-        (written("tokenizer.json", DEEP), "is no tokenizer.json that reads"),
-        (written("tokenizer_config.json", DEEP), "tokenizer_config.json does not read"),
+        (written("tokenizer.json", DEEP), "is not a valid tokenizer.json"),
+        (written("tokenizer_config.json", DEEP), "tokenizer_config.json is not valid JSON"),
         (changed("config.json", model_type=[]), "is a [], but must be one of bart"),
         (changed("config.json", model_type="bart\x1b[31m"), r"is a bart\x1b[31m, but must be one of bart"),
         (changed("config.json", encoder_layers="2"), "its encoder_layers is '2', but must be 1 to 1000"),
@@ -94,7 +94,7 @@ DEEP = '{"a":' * 100_000
         (changed("config.json", activation_function={}), "its activation is {}"),
         (changed("config.json", encoder_ffn_dim=32, decoder_ffn_dim=32), "our encoder.0.block.ffn.inner.weight is "),
         (changed("config.json", vocab_size=10**12), "has 1000000000000 ids by its config.json and tokenizer"),
-        (changed("config.json", eos_token_id=-1), "does not tell the id of the end"),
+        (changed("config.json", eos_token_id=-1), "has no id for the end"),
         (changed("config.json", pad_token_id=2, eos_token_id=2), "has the id 2 for both the end and padding"),
         (tensors(lambda t: t.half().int()), "contains a tensor of torch.int32"),
         (tensors(lambda t: t > 0), "contains a tensor of torch.bool"),
@@ -173,8 +173,8 @@ NO_UNKNOWN: dict[str, Any] = {"type": "Unigram", "unk_id": None, "vocab": [["a",
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (tokens(added_tokens=[5]), "is no tokenizer.json that reads"),
-        (tokens(added_tokens=None), "is no tokenizer.json that reads"),
+        (tokens(added_tokens=[5]), "is not a valid tokenizer.json"),
+        (tokens(added_tokens=None), "is not a valid tokenizer.json"),
         (tokens(model=NO_UNKNOWN), "Encountered an unknown token"),
         (tokens(model={"type": "BPE", "vocab": {}, "merges": []}), "has no pieces for letters"),
         (changed("tokenizer_config.json", eos_token=["</s>"]), ""),
@@ -185,12 +185,12 @@ def test_tokenizers_that_do_not_read(folder, edit, words):
     if words:
         refused(folder, words)
     else:  # config.json tells it, too
-        assert Tokenizer.load(folder).marks.end == 2
+        assert load_tokenizer(folder).marks.end == 2
 
 
 def test_a_text_of_which_a_tokenizer_leaves_nothing(folder):
     tokens(normalizer={"type": "Replace", "pattern": {"Regex": "[\u200b\x01]+"}, "content": ""})(folder)
-    assert Tokenizer.load(folder).encode_sentences(["\u200b\x01\u200b"], "none") == [[[]]]
+    assert load_tokenizer(folder).encode_sentences(["\u200b\x01\u200b"], "none") == [[[]]]
 
 
 # Weights in files
@@ -274,14 +274,14 @@ def test_transformers_runs_nothing_where_it_makes_the_tokenizer(folder, monkeypa
     changed("config.json", auto_map={"AutoConfig": "own.Own"}, model_type="own")(folder)
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     with pytest.raises(UserError, match="has no tokenizer.json, and transformers cannot make it of merges.txt"):
-        Tokenizer.load(folder)
+        load_tokenizer(folder)
     assert not (folder / "executed").exists()
 
 
 def test_a_tokenizer_of_another_model(folder, tmp_path):
     published_tokenizer(tmp_path / "t5", "t5")
     (folder / "tokenizer.json").write_bytes((tmp_path / "t5" / "tokenizer.json").read_bytes())
-    refused(folder, "texts end with id 2 by its config.json, and with 1 by its tokenizer.json")
+    refused(folder, "texts end with id 2 in config.json, but with 1 in tokenizer.json")
 
 
 # What a user asks for

@@ -26,6 +26,7 @@ from raysum.sources import csv as csv_source
 from raysum.sources import folders, jsonl, parquet, record
 from raysum.sources.find import find_sources
 from raysum.text.cleaning import pieces
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
 
 GOOD = {
@@ -243,7 +244,7 @@ from raysum.data.recipe import Recipe
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.prepare.row_builder import prepare_example
 from raysum.runtime.processes import peak_rss_mb
-vocabulary, size = Vocabulary.load({vocabulary!r}), 3 << 20
+vocabulary, size = load_tokenizer({vocabulary!r}), 3 << 20
 recipe, text = Recipe(vocabulary_sha256=vocabulary.sha256), {text}
 before = peak_rss_mb()
 row = prepare_example({{"title": "Elbe", "documents": [text]}}, recipe, vocabulary)
@@ -256,7 +257,7 @@ print((peak_rss_mb() - before) / 3)
 
 
 def test_long_paragraphs_give_the_ids_that_they_gave_whole(vocabulary, monkeypatch):
-    loaded = Vocabulary.load(vocabulary)
+    loaded = load_tokenizer(vocabulary)
     recipe = Recipe(vocabulary_sha256=loaded.sha256, paragraph_tokens=40, normalize="lower-split")
     raw = {"title": "Elbe", "documents": [f"Sentence {n} of the Elbe has, in all, 5 words. " * 30 for n in range(9)]}
     whole, counted = prepare_counted(raw, recipe, loaded)

@@ -23,7 +23,7 @@ from raysum.data.writer import DatasetWriter
 from raysum.models.specs.family import FamilySpec
 from raysum.runs.folder import Run
 from raysum.systems import count_parameters
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import fit
 from raysum.train.optim import engine_config
 
@@ -44,7 +44,7 @@ def curve(shared) -> tuple[dict[str, Any], Curve]:
 @pytest.fixture(scope="module")
 def ranked(shared, tmp_path_factory) -> Dataset:
     """The shards that it was trained on, in the published ranked format: paragraph order is rank order."""
-    pieces = Vocabulary.load(shared / "data/wikisum_vocab/spm9998_3.model")
+    pieces = load_tokenizer(shared / "data/wikisum_vocab/spm9998_3.model")
     recipe = Recipe(max_paragraphs=40, paragraph_tokens=100, vocabulary_sha256=pieces.sha256)
     writer = DatasetWriter(tmp_path_factory.mktemp("ranked"), "summarization", recipe, pieces)
     written = []

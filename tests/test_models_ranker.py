@@ -23,7 +23,7 @@ from raysum.models.systems.ranker import RankingBatch, Titles
 from raysum.runs.restore import restore_ranker
 from raysum.stream.collators.ranking import Ranking
 from raysum.systems import count_parameters
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import fit
 
 ADAM = ["optim.method=adam", "optim.lr=0.01", "optim.warmup_steps=0"]  # for a few steps
@@ -91,7 +91,7 @@ def test_a_batch_holds_titles_paragraphs_and_their_recall(data):
     costs, weights = kind.costs(data.lengths("train")[:5], source)
     assert kind.tokens(arrays) == (len(batch.source.ids) + len(batch.titles.ids), weights.sum())
     assert costs.sum() >= len(batch.source.ids) and weights.tolist() == batch.source.counts.tolist()
-    vocabulary = Vocabulary.load(data.vocabulary_path)
+    vocabulary = load_tokenizer(data.vocabulary_path)
     raw = list(data.read("train", ["title"]))[:5]
     for title, row in zip(batch.titles.ids.split(batch.titles.lengths.tolist()), raw, strict=True):
         assert title[-1] == TITLE_END and vocabulary.decode(title[:-1].tolist()) == row["title"]

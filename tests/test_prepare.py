@@ -38,6 +38,7 @@ from raysum.text.cleaning import bigram_recall, bigrams, is_clone, normalize, on
 from raysum.text.names import Sources, unsupported
 from raysum.text.sentences import _ASCII_CANDIDATE, _CANDIDATE, quick_sentence_spans, sentence_spans
 from raysum.text.tfidf import words
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
 
 CLUSTER = {
@@ -747,7 +748,7 @@ def test_published_shards_come_out_of_the_published_vocabulary(shared):
     """Our rows of the shared corpus against the same clusters in the published format, which are in document order."""
     import torch
 
-    vocabulary = Vocabulary.load(shared / "data/wikisum_vocab/spm9998_3.model")
+    vocabulary = load_tokenizer(shared / "data/wikisum_vocab/spm9998_3.model")
     plain = {"ranker": "none", "min_words": 1, "clone_recall": 1.0}
     recipe = Recipe(normalize=vocabulary.suggested_normalization(), vocabulary_sha256=vocabulary.sha256, **plain)
     folder = shared / "data/scisummnet"

@@ -22,6 +22,7 @@ from raysum.prepare.row_builder import prepare_example
 from raysum.prepare.shards import write_shards
 from raysum.sources.find import RawSource, find_sources
 from raysum.sources.record import Record
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
 
 NAMES = ("Arno", "Duero", "Elbe", "Loire", "Neva", "Tagus", "Volga")
@@ -100,7 +101,7 @@ def test_rows_keep_their_order_over_several_shards(tmp_path, vocabulary, capsys)
     assert [shard["rows"] for shard in dataset.manifest["splits"]["train"]["shards"]] == [1024, 1024, 52, 300]
     found = list(dataset.read("train"))
     assert [row["id"] for row in found] == [row["id"] for row in rows[:2400]]
-    expected = prepare_example(rows[2050], dataset.recipe, Vocabulary.load(dataset.vocabulary_path))
+    expected = prepare_example(rows[2050], dataset.recipe, load_tokenizer(dataset.vocabulary_path))
     for column, value in found[2050].items():
         same = np.array_equal(value, expected[column]) if isinstance(value, np.ndarray) else value == expected[column]
         assert same, column
@@ -172,7 +173,7 @@ def test_a_failed_task_ends_the_job_with_its_reason(ray_session, tmp_path, vocab
         yield Record("x:1", {"documents": ["text"]})
         raise ValueError("\udcff is no text")
 
-    config, loaded = PrepareConfig(out="data"), Vocabulary.load(vocabulary)
+    config, loaded = PrepareConfig(out="data"), load_tokenizer(vocabulary)
     writer = DatasetWriter(tmp_path, "summarization", config.recipe(loaded.sha256, "none"), loaded)
     source = RawSource(tmp_path / "x", None, reader, 1)
     with pytest.raises(RuntimeError, match="(?s)a task of prepare failed.*ValueError: .* is no text"):
@@ -187,7 +188,7 @@ def test_the_dataset_is_the_same_in_this_process_and_on_ray(ray_session, tmp_pat
     rows[9::100] = ["{broken"] * 25
     write_lines(tmp_path / "a.jsonl", iter(rows))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(rows[:300]).encode()))
-    config, loaded = PrepareConfig(out="data", valid=0.2), Vocabulary.load(vocabulary)
+    config, loaded = PrepareConfig(out="data", valid=0.2), load_tokenizer(vocabulary)
     sources = find_sources([tmp_path])
     for name in ("here", "ray"):
         (tmp_path / name).mkdir()
@@ -240,7 +241,7 @@ def test_vocabulary_is_trained_on_the_train_split_only(tmp_path, capsys):
     assert 9 < report["pieces"] < 4000
     assert f"gives {report['pieces']} pieces, not 4000" in capsys.readouterr().err
     dataset = Dataset.open(tmp_path / "data")
-    vocabulary = Vocabulary.load(dataset.vocabulary_path)
+    vocabulary = load_tokenizer(dataset.vocabulary_path)
     assert dataset.recipe.normalize == "lower" and dataset.vocabulary_hash == vocabulary.sha256
     row = next(dataset.read("test"))
     assert 0 in row["ids"] and row["id"] == "test.jsonl:1"  # letters that only the test split has are unknown

@@ -93,5 +93,5 @@ def test_a_killed_job_keeps_its_finished_shards_and_the_same_command_goes_on(tmp
     command.kill()
     bad.write_text(bad.read_text()[:-8])
     again = start("other", "--min-words", "7")
-    assert "as it had other settings and sources: all begins anew" in again.process.communicate()[1]
+    assert "other settings and sources: starting over" in again.process.communicate()[1]
     assert again.process.returncode == 0 and json.loads((tmp_path / "other/manifest.json").read_text())["rows"] == 1800

@@ -23,7 +23,7 @@ from raysum.runs import restore
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.stream.loader import batches
-from raysum.tokenizers.tokenizer import Tokenizer
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import train
 from raysum.train.job_spec import brief_of
 
@@ -78,7 +78,7 @@ def test_import_export_import_is_bit_equal(folder, tmp_path):
     assert runs[0].config == runs[1].config
     ids = [AutoTokenizer.from_pretrained(one)("A bridge of 1820.").input_ids for one in (folder, out)]
     assert ids[0] == ids[1]
-    assert Tokenizer.load(runs[0].vocabulary).marks == Tokenizer.load(runs[1].vocabulary).marks
+    assert load_tokenizer(runs[0].vocabulary).marks == load_tokenizer(runs[1].vocabulary).marks
     AutoModelForSeq2SeqLM.from_pretrained(out)
 
 
@@ -153,7 +153,7 @@ def found_by_both(folder, place, told, pool=range(107, 300)):
     are drawn from the ids ``pool``."""
     from transformers import AutoModelForSeq2SeqLM
 
-    marks = Tokenizer.load(folder).marks
+    marks = load_tokenizer(folder).marks
     ids = {"decoder_start_token_id": marks.start, "eos_token_id": marks.end, "pad_token_id": marks.pad}
     (folder / "generation_config.json").write_text(json.dumps(ids | told))
     imported = import_checkpoint("huggingface", str(folder), str(place), overrides=["model.encoder=SS"])
@@ -207,7 +207,7 @@ def test_each_generation_setting_is_applied_as_generate_applies_it(bart, tmp_pat
 def test_words_that_a_folder_forbids_are_not_written_and_an_export_forbids_them_again(bart, tmp_path):
     here = shutil.copytree(bart, tmp_path / "folder")
     plain, _ = found_by_both(here, tmp_path / "plain", BEAMS)
-    end, written = Tokenizer.load(here).marks.end, max(plain, key=len)
+    end, written = load_tokenizer(here).marks.end, max(plain, key=len)
     words = [[end], written[1:3], written[5:8], written[-2:-1], [end, end]]
     told = BEAMS | {"bad_words_ids": words, "suppress_tokens": written[:1]}
     found, expected = found_by_both(here, tmp_path / "run", told)

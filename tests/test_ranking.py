@@ -35,6 +35,7 @@ from raysum.runs.restore import restore_ranker
 from raysum.sources.find import find_sources
 from raysum.stream.collators.ranking import Ranking
 from raysum.text.tfidf import words
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import fit
 
@@ -145,7 +146,7 @@ def test_a_run_ranks_new_clusters_as_its_data_were(ranked, corpus, ranker, tmp_p
             np.testing.assert_array_equal(exact[name], row[name])
     assert summarizer.summarize(raws[0]["title"], raws[0]["documents"]).sentences
     (run.path / RANKER).write_bytes(b"other")
-    with pytest.raises(UserError, match=f"{RANKER} is not the ranker that paragraphs were put in order with"):
+    with pytest.raises(UserError, match=f"{RANKER} is not the ranker that ordered the paragraphs"):
         Summarizer.load(run.path)
     (run.path / RANKER).unlink()
     with pytest.raises(UserError, match=f"{RANKER} is missing"):
@@ -206,7 +207,7 @@ def test_other_runs_and_vocabularies_are_refused(corpus, ranked, ranker, tmp_pat
 def test_a_pool_of_actors_makes_the_same_dataset(ray_session, corpus, ranker, tmp_path):
     config, loaded = (
         PrepareConfig(out="data", ranker=str(ranker.path), paragraph_tokens=40),
-        Vocabulary.load(ranker.vocabulary),
+        load_tokenizer(ranker.vocabulary),
     )
     for name in ("here", "ray"):
         (tmp_path / name).mkdir()
@@ -261,4 +262,4 @@ def test_what_takes_paragraphs_reads_rows_for_ranking_too(data):
 
 
 def _pieces(dataset: Dataset) -> Vocabulary:
-    return Vocabulary.load(dataset.vocabulary_path)
+    return load_tokenizer(dataset.vocabulary_path)

@@ -283,7 +283,7 @@ def test_prepare_reads_and_writes_a_store_and_makes_what_it_makes_here(store, tm
     with pytest.raises(UserError, match=f"{BUCKET}/made/run is a run; choose another folder"):
         raysum.prepare(tmp_path / "train.jsonl", f"s3://{BUCKET}/made/run", pieces=100)
     store.rm_file(f"{BUCKET}/made/data/{MANIFEST}")
-    with pytest.raises(UserError, match=f"{url} has files but no {MANIFEST}: it is no dataset, or was not finished"):
+    with pytest.raises(UserError, match=f"{url} has files but no {MANIFEST}: it is no dataset, or is incomplete"):
         raysum.prepare(tmp_path / "train.jsonl", url, pieces=100)
     with pytest.raises(UserError, match=rf"no dataset {url} \(what is there was not finished\)"):
         Dataset.open(url)

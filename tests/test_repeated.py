@@ -10,7 +10,7 @@ from raysum.prepare.job import prepare
 from raysum.prepare.repeated import boilerplate, mark, near_duplicates
 from raysum.prepare.row_builder import prepare_counted, prepare_example
 from raysum.text.tfidf import words
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 
 
 def shingles(paragraph: list[str]) -> set[tuple[str, ...]]:
@@ -83,7 +83,7 @@ def test_what_is_repeated_goes_and_the_same_at_inference(tmp_path, capsys):
     chosen = {"pieces": 300, "ranker": "none", "valid": 0.2}
     plain = prepare(tmp_path / "train.jsonl", tmp_path / "plain", **chosen).dataset
     made = prepare(tmp_path / "train.jsonl", tmp_path / "data", near_duplicates=0.6, boilerplate=0.5, **chosen).dataset
-    assert "1 paragraphs are boilerplate: they stand in 50.00% of the clusters or more" in capsys.readouterr().err
+    assert "1 paragraphs are boilerplate: they are in at least 50.00% of the clusters" in capsys.readouterr().err
     assert [len(row["text"]) for row in plain.read("train")] == [5] * plain.rows("train")
     counts = {name: sum(made.manifest["splits"][split]["counts"][name] for split in made.splits) for name in
               ("paragraphs_boilerplate", "paragraphs_near_duplicates", "paragraphs_cleaned_away")}  # fmt: skip
@@ -93,7 +93,7 @@ def test_what_is_repeated_goes_and_the_same_at_inference(tmp_path, capsys):
         places = zip(row["document"], row["char_start"], row["char_end"], row["text"], strict=True)
         raw = rows[int(row["title"].split()[1])]
         assert all(raw["documents"][document][start:end] == text for document, start, end, text in places)
-    recipe, vocabulary = Dataset.open(made.path).recipe, Vocabulary.load(made.vocabulary_path)
+    recipe, vocabulary = Dataset.open(made.path).recipe, load_tokenizer(made.vocabulary_path)
     assert recipe.boilerplate_marks == [mark(words(BANNER))]
     again = prepare_example(rows[0] | {"summary": ""}, recipe, vocabulary)
     assert again["text"] == prepare_example(rows[0], recipe, vocabulary)["text"] and len(again["text"]) == 2

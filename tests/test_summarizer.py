@@ -35,6 +35,7 @@ from raysum.models.systems.ranker import Titles
 from raysum.runs.folder import Run
 from raysum.sources.shape import Shape
 from raysum.systems import build
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
 
 TOWNS = ["Arden", "Belfort", "Corvina", "Dunmore", "Elsinore", "Farrow"]
@@ -66,7 +67,7 @@ def write_run(
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.1)
     run = Run(path)
-    recipe = Recipe(paragraph_tokens=40, max_paragraphs=8, vocabulary_sha256=Vocabulary.load(vocabulary).sha256)
+    recipe = Recipe(paragraph_tokens=40, max_paragraphs=8, vocabulary_sha256=load_tokenizer(vocabulary).sha256)
     decode = DecodeConfig(num_beams=3, max_length=24, batch_examples=4)
     run.create(Config(model=spec, decode=decode), recipe.model_dump(), vocabulary)
     run.checkpoint_path(1).mkdir()
@@ -80,7 +81,7 @@ def folder(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("runs")
     texts = [line for d in DOCUMENTS for line in (d if isinstance(d, str) else d["text"]).splitlines()]
     Vocabulary.train(texts + [text for c in clusters(12) for text in c["documents"]], 150, path / "vocabulary.model")
-    size = len(Vocabulary.load(path / "vocabulary.model"))
+    size = len(load_tokenizer(path / "vocabulary.model"))
     sizes = {"vocabulary": size, "width": 32, "ffn": 64, "heads": 4, "pooling_heads": 4}
     pht = FamilySpec(encoder="LL", decoder="PP", **sizes)
     for name, spec in (("plain", pht), ("aligned", pht), ("flat", FamilySpec(encoder="LG", decoder="FF", **sizes))):
@@ -470,7 +471,7 @@ def test_what_the_ranker_must_be_is_said(folder, tmp_path, plain):
     shutil.copytree(folder / "ranker", tmp_path / "ranker")
     Vocabulary.train(["some other text, of a few words"], 40, tmp_path / "other.model")
     ranker, other = Run(tmp_path / "ranker"), tmp_path / "other.model"
-    ranker.create(ranker.config, ranker.recipe | {"vocabulary_sha256": Vocabulary.load(other).sha256}, other)
+    ranker.create(ranker.config, ranker.recipe | {"vocabulary_sha256": load_tokenizer(other).sha256}, other)
     with pytest.raises(UserError, match="ranker was trained with another vocabulary"):
         Summarizer.load(folder / "plain", ranker=str(tmp_path / "ranker"))
 

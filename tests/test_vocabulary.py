@@ -14,6 +14,7 @@ from special_ids import BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END, TITLE_END
 
 from raysum.errors import UserError
 from raysum.text.cleaning import normalize
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary, sample_texts
 from raysum.tokenizers.special_tokens import SPECIAL_PIECES
 
@@ -33,7 +34,7 @@ def trained() -> Vocabulary:
 
 @pytest.fixture(scope="module")
 def published(shared) -> Vocabulary:
-    return Vocabulary.load(shared / "data/wikisum_vocab/spm9998_3.model")
+    return load_tokenizer(shared / "data/wikisum_vocab/spm9998_3.model")
 
 
 def test_special_ids_are_those_of_the_published_pieces(published):
@@ -79,7 +80,7 @@ def test_summary_has_marks_between_sentences(trained):
 
 def test_training_is_deterministic_and_survives_pickling(trained, tmp_path):
     again = Vocabulary.train(lines(300), 90, tmp_path / "v.model")
-    assert again.sha256 == trained.sha256 == Vocabulary.load(tmp_path / "v.model").sha256
+    assert again.sha256 == trained.sha256 == load_tokenizer(tmp_path / "v.model").sha256
     assert pickle.loads(pickle.dumps(trained)).encode("the river") == trained.encode("the river")
 
 
@@ -115,10 +116,10 @@ def test_a_number_has_the_same_pieces_before_a_sign_and_before_a_space():
 
 def test_errors_of_the_user(tmp_path):
     with pytest.raises(UserError, match="cannot read the vocabulary"):
-        Vocabulary.load(tmp_path / "none.model")
+        load_tokenizer(tmp_path / "none.model")
     (tmp_path / "text.model").write_text("no model")
     with pytest.raises(UserError, match="not a SentencePiece model"):
-        Vocabulary.load(tmp_path / "text.model")
+        load_tokenizer(tmp_path / "text.model")
     with pytest.raises(UserError, match="no text"):
         Vocabulary.train([], 100)
     with pytest.raises(UserError, match="more different characters"):
@@ -170,7 +171,7 @@ def test_a_unigram_model_gives_the_pieces_of_the_whole_text_where_two_are_equall
         documents = [document["text"].lower() for row in rows for document in json.loads(row)["documents"]]
     texts = [line for text in documents for line in text.split("\n")]
     assert published.encode_all(texts) == [published._encode(text) for text in texts]
-    assert sum(ids is None for ids in map(published._wordwise.ids, texts)) < len(texts) / 2
+    assert sum(ids is None for ids in map(published._word_cache.ids, texts)) < len(texts) / 2
 
 
 def test_a_vocabulary_with_pieces_over_spaces_encodes_whole_texts():
@@ -190,5 +191,5 @@ def test_a_vocabulary_with_pieces_over_spaces_encodes_whole_texts():
     )
     vocabulary = Vocabulary(buffer.getvalue())
     text = " ".join(lines(3))
-    assert vocabulary._wordwise.ids(text) is None and not vocabulary.within("a", 9)
+    assert vocabulary._word_cache.ids(text) is None and not vocabulary.within("a", 9)
     assert vocabulary.encode(text) == vocabulary._encode(text)

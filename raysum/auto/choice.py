@@ -21,7 +21,7 @@ from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import say
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches
-from raysum.tokenizers.tokenizer import Tokenizer
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.job_spec import brief_of
 
 NAME = "auto"
@@ -158,7 +158,7 @@ def timed_steps(
     from raysum.train.worker import step as train_step
 
     configure_process(config.train.threads, neighbours=max(config.train.workers, 1))
-    model = config.model.with_tokenizer(Tokenizer.load(dataset.vocabulary_path))
+    model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
     brief = brief_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
     brief = replace(brief, start=None)
     steps = list[TimedStep]()

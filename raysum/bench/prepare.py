@@ -27,6 +27,7 @@ from raysum.runtime.progress import bar
 from raysum.sources.find import find_sources
 from raysum.sources.record import Rejected
 from raysum.text.sentences import quick_sentence_spans
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.tokenizer import Tokenizer
 
@@ -62,7 +63,7 @@ def prepare_row(settings: PrepareBench, most: int) -> Row:
     sentences = [*islice(_sentences(settings), _SENTENCES)]
     if not sentences:
         raise UserError(f"no cluster of {', '.join(settings.data)} has documents")
-    vocabulary = Tokenizer.load(settings.vocab) if settings.vocab else Vocabulary.train(sentences, settings.pieces)
+    vocabulary = load_tokenizer(settings.vocab) if settings.vocab else Vocabulary.train(sentences, settings.pieces)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "corpus.jsonl"
         texts = _write(file, sentences, settings.clusters)

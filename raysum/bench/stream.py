@@ -24,7 +24,7 @@ from raysum.runtime.progress import bar
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import MicroBatch, Stream, batches, plan_of
 from raysum.stream.plan import PlanSettings
-from raysum.tokenizers.tokenizer import Tokenizer
+from raysum.tokenizers.loading import load_tokenizer
 
 
 class StreamBench(Section):
@@ -67,7 +67,7 @@ def stream_row(settings: StreamBench, machine: Machine, data: str, preset: str, 
     row |= _throughput(stream, stream_batches, settings.seconds) | {"peak_rss_mb": peak_rss_mb()}
     if settings.steps:
         if settings.data:
-            model = config.model.with_tokenizer(Tokenizer.load(dataset.vocabulary_path))
+            model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
             config = config.model_copy(update={"model": model})
         first = stream.kind.collate(next(stream_batches).arrays)
         row["wait_share"] = wait_share(stream, training_step(config, move(first, device()), "fp32")[0], settings.steps)

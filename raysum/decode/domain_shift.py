@@ -25,6 +25,7 @@ from raysum.runs.folder import Run
 from raysum.runtime.checksums import check_sealed, damaged, sealed
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, write_json
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.tokenizer import Tokenizer
 
 SPLIT = "valid"
@@ -167,7 +168,7 @@ def learn(run: Run, dataset: Dataset, summaries: Sequence[Mapping[str, float]] =
         splits = [SPLIT]
     if dataset.kind != "summarization" or sum(map(dataset.rows, splits)) < FEWEST:
         return
-    vocabulary = Tokenizer.load(dataset.vocabulary_path)
+    vocabulary = load_tokenizer(dataset.vocabulary_path)
     rows = islice(chain.from_iterable(dataset.read(split, ["ids", "title_tokens"]) for split in splits), _MOST)
     values = ReferenceRange.of([signals(row, vocabulary) for row in rows]).to_dict()
     known = ReferenceRange.of(summaries) if len(summaries) >= FEWEST else None

@@ -16,7 +16,7 @@ from raysum.prepare.row_builder import sentence_row
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore_extractor
 from raysum.runtime.placement import device as find_device
-from raysum.tokenizers.tokenizer import Tokenizer
+from raysum.tokenizers.loading import load_tokenizer
 
 _ALL = 10**6  # sentences
 
@@ -31,7 +31,7 @@ class SentenceScorer:
         self.device, self.bf16 = find_device(device), config.dtype == "bf16"
         # All of a cluster can be taken, however little of it training could hold in memory.
         self.source = run.config.source.model_copy(update={"max_paragraphs": _ALL, "max_tokens": None})
-        self.vocabulary, self.recipe = Tokenizer.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
+        self.vocabulary, self.recipe = load_tokenizer(run.vocabulary), read_recipe(run.recipe, str(run.path))
         self.model = optimize_for_inference(restore_extractor(run, config.checkpoint, self.device), config.dtype)
         self.kind: Any = systems.kind(run.config.model)
 

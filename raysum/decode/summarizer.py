@@ -26,6 +26,7 @@ from raysum.runtime.placement import device as find_device
 from raysum.runtime.processes import keep_freed_memory
 from raysum.runtime.progress import bar, say
 from raysum.stream.truncation import DECODING, unread
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.tokenizer import Tokenizer
 
 DTYPES = ("fp32", "bf16", "int8")
@@ -80,7 +81,7 @@ class Summarizer:
         """:meth:`load` as ``config`` says."""
         keep_freed_memory()
         opened, place = Run.resolve(run), find_device(device)
-        vocabulary, recipe = Tokenizer.load(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
+        vocabulary, recipe = load_tokenizer(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         settings = validate(opened.decode.model_dump() | config.decode, None, DecodeConfig)
         model = optimize_for_inference(restore_generator(opened, config.checkpoint, place), config.dtype)
         commas = {i for text in (",", "a,") for i in vocabulary.encode(text) if vocabulary.decode([i]) == ","}

@@ -25,7 +25,7 @@ from raysum.runs.restore import restore
 from raysum.runtime.placement import device
 from raysum.runtime.progress import bar
 from raysum.text.tfidf import words
-from raysum.tokenizers.tokenizer import Tokenizer
+from raysum.tokenizers.loading import load_tokenizer
 
 _PROTOCOL = "ht-paper"  # HT's figures are of ROUGE-1.5.5
 _SHOWN = 5  # paragraphs of an output
@@ -79,7 +79,7 @@ def learned(run: Run, config: EvaluateConfig, dataset: Dataset) -> Callable[[Row
     """What gives [M] the scores of a row's paragraphs by the ranker ``run``."""
     model = restore(run, config.checkpoint, device())
     tokens = run.config.source.paragraph_tokens
-    ranker = LearnedRanker(model, Tokenizer.load(dataset.vocabulary_path), dataset.recipe.normalize, tokens)
+    ranker = LearnedRanker(model, load_tokenizer(dataset.vocabulary_path), dataset.recipe.normalize, tokens)
     return lambda row: ranker.scores(row["title"], row["text"])
 
 

@@ -16,7 +16,7 @@ from raysum.prepare.row_builder import sentence_row
 from raysum.runs.folder import Run
 from raysum.runtime.checksums import damaged
 from raysum.runtime.storage import load_tensors
-from raysum.tokenizers.tokenizer import Tokenizer
+from raysum.tokenizers.loading import load_tokenizer
 
 TABLES = ("words", "names")
 
@@ -28,7 +28,7 @@ class FeatureScorer:
         if config.dtype != LoadConfig.model_fields["dtype"].default:
             raise UserError(f"dtype={config.dtype} is of matrices, and {run.path} is made of trees: leave it out")
         weights = run.checkpoint(config.checkpoint).weights
-        self.vocabulary, self.recipe = Tokenizer.load(run.vocabulary), read_recipe(run.recipe, str(run.path))
+        self.vocabulary, self.recipe = load_tokenizer(run.vocabulary), read_recipe(run.recipe, str(run.path))
         try:
             arrays = load_tensors(weights, "numpy")
             self._trees, self._tables = Trees.read(arrays), [arrays[name] for name in TABLES]

@@ -23,6 +23,7 @@ from raysum.runtime.progress import say
 from raysum.runtime.rendering import Shown
 from raysum.runtime.storage import new_folder
 from raysum.systems import Spec, count_parameters, parameters
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.special_tokens import marks_of
 from raysum.tokenizers.tokenizer import Tokenizer
 
@@ -103,7 +104,7 @@ def import_checkpoint(
         raise UserError(f"a checkpoint of {kind} defines its config and has no language: leave these options out")
     if vocab is None:
         raise UserError(f"a checkpoint of {kind} needs --vocab FILE, the SentencePiece model of its training")
-    vocabulary = Tokenizer.load(vocab)
+    vocabulary = load_tokenizer(vocab)
     with new_folder(Path(out).expanduser().absolute()) as folder:
         published = _load(kind, Path(file).expanduser(), heads, dropout)
         spec = published.spec
@@ -153,7 +154,7 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
     mix = {name: mix for name, mix in options.items() if isinstance(mix, str)} if isinstance(options, dict) else {}
     with new_folder(Path(out).expanduser().absolute()) as run_folder:
         published = load(path, mix.get("encoder"), mix.get("decoder"))
-        tokenizer = Tokenizer.load(path, language)
+        tokenizer = load_tokenizer(path, language)
         base = load_config(_SETTINGS).model_dump(mode="json", exclude={"model"})
         spec = _with_tokenizer(published.spec, tokenizer)
         if len(tokenizer) != published.spec.vocabulary:
@@ -254,7 +255,7 @@ def export_pretrained(run: str, out: str, checkpoint: str = "best") -> Exported:
         model = restore(source, checkpoint, torch.device("cpu"))
         weights = {name: value.detach() for name, value in model.named_parameters()}
         save(folder, spec, weights)
-        save_tokenizer(folder, Tokenizer.load(source.vocabulary))
+        save_tokenizer(folder, load_tokenizer(source.vocabulary))
         save_decoding(folder, spec, source.decode)
     if "L" in spec.encoder:
         say("transformers joins paragraphs, but this model encodes each separately: its summaries will differ")

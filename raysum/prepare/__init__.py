@@ -1,4 +1,4 @@
-"""Raw clusters to datasets. The room is its verb, too: ``raysum.prepare(...)``."""
+"""Raw clusters to datasets. The package is callable: ``raysum.prepare(...)``."""
 
 from raysum.verbs import make_verb
 

@@ -1,4 +1,4 @@
-"""The settings of `raysum prepare`, and which split a cluster is in."""
+"""The settings of `raysum prepare`, and the split of each cluster."""
 
 import hashlib
 import os
@@ -17,15 +17,15 @@ from raysum.tokenizers.special_tokens import SPECIAL_PIECES
 
 
 class Shaped(Section):
-    """Of what shape the rows of sources are."""
+    """The shape of the rows of sources."""
 
     map: list[str] = Field(
         [],
-        description="where our fields stand in other rows: title=head documents=articles[].text, or several columns: "
+        description="paths of our fields in other rows: title=head documents=articles[].text, or several columns: "
         "documents=rev1,rev2 documents=rev*",
     )
-    separator: str | None = Field(None, description="what parts one text into documents, such as '|||||'")
-    format: str | None = Field(None, description="what files or rows are, where it is not seen: tsv, torch, wcep ...")
+    separator: str | None = Field(None, description="the text between documents in one text, such as '|||||'")
+    format: str | None = Field(None, description="the input format, if it cannot be detected: tsv, torch, wcep ...")
 
     @field_validator("map", mode="before")
     @classmethod
@@ -33,7 +33,7 @@ class Shaped(Section):
         if not isinstance(value, dict):
             return [value] if isinstance(value, str) else value
         paths = {name: path if isinstance(path, list | tuple) else [path] for name, path in value.items()}
-        return [f"{name}={path}" for name, several in paths.items() for path in several]
+        return [f"{name}={path}" for name, field_paths in paths.items() for path in field_paths]
 
     @model_validator(mode="after")
     def _check_shape(self) -> "Shaped":
@@ -48,23 +48,23 @@ class Shaped(Section):
 class PrepareConfig(Choices, Shaped):
     out: str = Field(description="dataset folder to write")
     vocab: str | None = Field(
-        None, description="SentencePiece model, or the folder of a published model; without it one is trained"
+        None, description="SentencePiece model, or the folder of a published model; the default trains a vocabulary"
     )
     language: str | None = Field(
-        None, description="of the texts, by its code in a published tokenizer that knows several, such as de_DE"
+        None, description="code of the texts' language in a published multilingual tokenizer, such as de_DE"
     )
     pieces: int = Field(
         32000, gt=len(SPECIAL_PIECES), le=1_000_000, description="pieces of a trained vocabulary (HT, section 4)"
     )
     normalize: Normalization | None = Field(
-        None, description="none, lower or lower-split; by default what the vocabulary needs"
+        None, description="none, lower or lower-split; the default is what the vocabulary needs"
     )
-    split: str | None = Field(None, description="split of all sources, where names do not tell it")
+    split: str | None = Field(None, description="split of all sources; the default comes from rows and file names")
     valid: float = Field(0.0, ge=0, lt=1, description="share of clusters of no named split held out for validation")
     test: float = Field(0.0, ge=0, lt=1, description="share of clusters of no named split held out for testing")
     max_rejected: float = Field(0.1, ge=0, le=1, description="share of rows that may be rejected")
     address: str | None = Field(None, description="address of a running Ray cluster")
-    _limits: tuple[float, float] | None = PrivateAttr(None)  # of the places held out, where they were drawn
+    _limits: tuple[float, float] | None = PrivateAttr(None)  # exact upper limits of the held-out positions
 
     @model_validator(mode="after")
     def _check(self) -> "PrepareConfig":
@@ -77,7 +77,7 @@ class PrepareConfig(Choices, Shaped):
                 "`raysum train ranker data=DATA out=RUN` trained"
             )
         if self.language is not None and self.vocab is None:
-            raise ValueError(f"language {self.language!r} is of a published tokenizer; name its folder by vocab")
+            raise ValueError(f"language {self.language!r} needs a published tokenizer: set vocab to its folder")
         if self.valid + self.test >= 1:
             raise ValueError(
                 f"valid {self.valid:g} and test {self.test:g} hold out all clusters; leave some for training"
@@ -87,10 +87,10 @@ class PrepareConfig(Choices, Shaped):
         if self.kind == "ranking":
             idle = [name for name in idle if name in ("max_paragraphs", "graph")]
         if idle and self.kind == "ranking":
-            raise ValueError(f"rows of kind ranking are all the paragraphs, without a graph; leave {idle[0]} out")
+            raise ValueError(f"rows of kind ranking have all paragraphs and no graph; leave {idle[0]} out")
         if idle and self.kind != "summarization":
             raise ValueError(
-                f"{idle[0]} is of paragraphs, and rows of kind {self.kind} are all the sentences in their order; "
+                f"{idle[0]} applies to paragraphs, but rows of kind {self.kind} have all sentences in document order; "
                 f"leave {idle[0]} out"
             )
         return self
@@ -116,37 +116,41 @@ class PrepareConfig(Choices, Shaped):
         )
 
     def choose_split(self, record: Record, by_file: str | None) -> str | None:
-        """The split asked for, else the row's own field, else the file's name, else a held-out share, else train.
+        """Return the split: by the setting, the row's own field, the file name, or the held-out shares, in this order.
 
-        None where the row's own field is no split. Held out are the clusters whose hashed ids fall into the share: the
-        same ones each time, whatever the order; and where :meth:`drawn`, as many as were asked for.
+        None if the row's own field is not a split. The hash of its id decides whether a cluster is held out, so the
+        order of the clusters does not matter.
         """
         if self.split:
             return self.split
-        if (told := _told(record)) not in (None, ""):
-            return split_of(told)
+        if (own := _own_split(record)) not in (None, ""):
+            return split_of(own)
         if by_file:
             return by_file
-        place, limits = _place(record), self._limits or (self.valid, self.valid + self.test)
-        return next((split for split, limit in zip(("valid", "test"), limits, strict=True) if place < limit), "train")
+        position, limits = _position(record), self._limits or (self.valid, self.valid + self.test)
+        splits = zip(("valid", "test"), limits, strict=True)
+        return next((split for split, limit in splits if position < limit), "train")
 
     def drawn(self, records: Iterable[Record]) -> "PrepareConfig":
-        """The settings by which of ``records``, all that are of no named split, as many are held out as is nearest to
-        the shares, and at least one: chance may be far from it where they are few."""
-        places = sorted(_place(one) for one in records if not one.problem and _told(one) in (None, ""))
-        valid, test = (max(1, round(len(places) * share)) if share else 0 for share in (self.valid, self.test))
-        if valid + test >= len(places):
+        """Return the settings that hold out exact shares of ``records``, all without a named split.
+
+        With few records, the hashes alone could miss the shares by far. Each share holds out at least one record.
+        """
+        unnamed = (record for record in records if not record.problem and _own_split(record) in (None, ""))
+        positions = sorted(map(_position, unnamed))
+        valid, test = (max(1, round(len(positions) * share)) if share else 0 for share in (self.valid, self.test))
+        if valid + test >= len(positions):
             return self
         base = self.model_copy()
-        base._limits = places[valid], places[valid + test]
+        base._limits = positions[valid], positions[valid + test]
         return base
 
 
-def _told(record: Record) -> Any:
+def _own_split(record: Record) -> Any:
     return record.raw.get("split") if isinstance(record.raw, dict) else None
 
 
-def _place(record: Record) -> float:
-    """Where its id falls between 0 and 1."""
+def _position(record: Record) -> float:
+    """Return the hash of the record's id as a number from 0 to 1."""
     digest = hashlib.blake2b(record.id.encode(errors="replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

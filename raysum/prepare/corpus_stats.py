@@ -1,4 +1,4 @@
-"""What a dataset tells of its clusters beside their rows: languages, and what of the references is still there."""
+"""Statistics of clusters beside their rows: languages, teachers, and the references' bigrams that the rows keep."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from raysum.prepare.cluster import Cluster
     from raysum.tokenizers.tokenizer import Tokenizer
 
-TAUGHT = "summaries by "  # begins the name of a count: references that a teacher wrote
-_LONGEST = 200  # characters of such a name
-_DOCUMENTS, _CHARACTERS = 4, 300  # of a cluster that are looked at; of each, out of its middle
+TAUGHT = "summaries by "  # prefix of the counts of references by teachers
+_MAX_NAME = 200  # characters of the name of a count
+_DOCUMENTS, _CHARACTERS = 4, 300  # sampled documents of a cluster; characters from the middle of each
 
 
 def language_counts(cluster: Cluster) -> Counter[str]:
-    """How many of a few documents, evenly over the cluster, are in which language."""
+    """Count the languages of a few documents, evenly sampled from the cluster."""
     texts = [text for _, text in cluster.documents[:: -(-len(cluster.documents) // _DOCUMENTS)]]
     starts = (max(len(text) - _CHARACTERS, 0) // 2 for text in texts)
     return Counter(
@@ -31,34 +31,37 @@ def language_counts(cluster: Cluster) -> Counter[str]:
 
 
 def teacher_counts(raw: Mapping[str, Any]) -> Counter[str]:
-    """A summary by the model and to the prompt that a raw cluster names as its ``teacher``, as of `raysum teach`."""
-    told = raw.get("teacher")
-    if not isinstance(told, Mapping) or not raw.get("summary") or "model" not in told:
+    """Count the summary under the model and prompt of the raw cluster's ``teacher`` (see `raysum teach`)."""
+    teacher = raw.get("teacher")
+    if not isinstance(teacher, Mapping) or not raw.get("summary") or "model" not in teacher:
         return Counter()
-    return Counter({f"{TAUGHT}{told['model']}, prompt {told.get('prompt')}"[:_LONGEST]: 1})
+    return Counter({f"{TAUGHT}{teacher['model']}, prompt {teacher.get('prompt')}"[:_MAX_NAME]: 1})
 
 
 def bigram_counts(
     row: Row,
     tokens: Sequence[int],
-    kept: Iterable[Sequence[str]],
-    everything: Iterable[Sequence[str]],
+    kept_words: Iterable[Sequence[str]],
+    all_words: Iterable[Sequence[str]],
     recipe: Recipe,
     vocabulary: Tokenizer,
 ) -> Counter[str]:
-    """How many different bigrams of the reference stand in ``everything``, the words of all paragraphs, and how many
-    of these in what the row holds of those that are ``kept``, which had so many ``tokens`` [M] before they were cut."""
-    wanted = {*zip(reference := words(row["summary"]), reference[1:], strict=False)}
-    found = held_bigrams(wanted, everything) if wanted else set()
-    left = held_bigrams(found, _held(row, tokens, kept, recipe, vocabulary)) if found else found
-    return Counter(reference_bigrams=len(found), reference_bigrams_kept=len(left))
+    """Count the distinct bigrams of the reference that all paragraphs contain, and those that the row keeps.
+
+    ``tokens`` [M] are the sizes of the kept paragraphs before truncation; paragraphs are lists of words.
+    """
+    reference = words(row["summary"])
+    bigrams = {*zip(reference, reference[1:], strict=False)}
+    in_source = held_bigrams(bigrams, all_words) if bigrams else set()
+    in_row = held_bigrams(in_source, _row_words(row, tokens, kept_words, recipe, vocabulary)) if in_source else set()
+    return Counter(reference_bigrams=len(in_source), reference_bigrams_kept=len(in_row))
 
 
-def _held(
-    row: Row, tokens: Sequence[int], kept: Iterable[Sequence[str]], recipe: Recipe, vocabulary: Tokenizer
+def _row_words(
+    row: Row, tokens: Sequence[int], kept_words: Iterable[Sequence[str]], recipe: Recipe, vocabulary: Tokenizer
 ) -> Iterator[Sequence[str]]:
-    """The words of each paragraph of a row, of one that was cut those of the ids that are left."""
+    """Yield the words of each paragraph of a row; truncated paragraphs are decoded from their ids."""
     starts = [row["title_tokens"], *row["paragraph_offsets"][1:]]
-    for number, (own, size) in enumerate(zip(kept, tokens, strict=True)):
-        cut = row["ids"][starts[number] : starts[number + 1]] if size > recipe.paragraph_tokens else None
-        yield own if cut is None else words(vocabulary.decode(cut.tolist()))
+    for number, (whole, size) in enumerate(zip(kept_words, tokens, strict=True)):
+        ids = row["ids"][starts[number] : starts[number + 1]] if size > recipe.paragraph_tokens else None
+        yield whole if ids is None else words(vocabulary.decode(ids.tolist()))

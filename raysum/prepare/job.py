@@ -1,4 +1,4 @@
-"""`raysum prepare`: sources and choices in, a complete dataset folder out, or nothing."""
+"""`raysum prepare`: write a complete dataset folder from sources, or nothing."""
 
 import reprlib
 import time
@@ -24,7 +24,7 @@ from raysum.prepare.repeated import boilerplate, mark
 from raysum.prepare.resume import begin, can_resume, is_begun, job_of
 from raysum.prepare.row_builder import IDS
 from raysum.prepare.shards import size_of, write_shards
-from raysum.prepare.upload import is_made, making, publish
+from raysum.prepare.upload import is_staged, publish, staging_folder
 from raysum.runs.folder import Run
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import local
@@ -37,27 +37,28 @@ from raysum.sources.pairs import unpaired
 from raysum.sources.record import Record, Rejected
 from raysum.sources.shape import Shape
 from raysum.text.cleaning import Normalization, normalize
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary, sample_texts
 from raysum.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-_LOOKED = 1000  # rows, for what a user says of their shape
-_COUNTED = 5000  # clusters of which boilerplate is learned: with 525 paragraphs each it takes half a minute and 50 MB
-_SMALL = 8 << 20  # bytes of text: one core prepares them in some 8 s, which Ray would take to start
+_SAMPLE_ROWS = 1000  # that check the user's description of their shape
+_BOILERPLATE_CLUSTERS = 5000  # sampled; with 525 paragraphs each they take half a minute and 50 MB
+_SMALL = 8 << 20  # bytes of text that one core prepares in about 8 s, the start time of Ray
 
 
 @dataclass(frozen=True)
 class PrepareResult(Shown):
-    """The dataset that was made, and how long it took."""
+    """The new dataset, and the time it took."""
 
     dataset: Dataset
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """``data`` (the path), ``seconds``, ``rows_in``, ``rows``, ``rejected`` by reason, ``splits``, ``pieces``, and
-        ``words_kept``, a share of the sources' words."""
+        """Return ``data`` (the path), ``seconds``, ``rows_in``, ``rows``, ``rejected`` by reason, ``splits``,
+        ``pieces`` and ``words_kept``, a share of the sources' words."""
         manifest = self.dataset.manifest
         return {
             "data": self.dataset.place,
@@ -73,52 +74,55 @@ class PrepareResult(Shown):
 
 @with_settings(PrepareConfig)
 def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **settings: Any) -> PrepareResult:
-    """Make the dataset ``out`` of files and folders of raw clusters: large ones on Ray, if it starts.
+    """Make the dataset ``out`` from files and folders of raw clusters; large ones are prepared on Ray, if it starts.
 
-    Without ``vocab`` one is trained on the train split, ``normalize`` is by default what the vocabulary needs; a run as
-    ``ranker`` brings both, and is kept beside the vocabulary. ``map`` may be a dict: ``{"documents": ["r1", "r2"]}``.
-    ``valid`` and ``test`` are the shares of clusters of no named split that are held out, by their hashed ids; of up to
-    8 MiB of text the numbers are exact. ``out`` appears complete, by
-    renaming. The same call goes on where a killed one was.
-    Raises UserError for a mistake in sources or settings; nothing is then made.
+    Without ``vocab``, a vocabulary is trained on the train split, and ``normalize`` defaults to its normalization.
+    A run as ``ranker`` provides both, and is stored beside the vocabulary. ``map`` may be a dict:
+    ``{"documents": ["r1", "r2"]}``. ``valid`` and ``test`` are shares of the clusters without a named split; the hashes
+    of their ids decide, and up to 8 MiB of text the numbers are exact. The complete ``out`` appears at once. The same
+    call resumes a killed one.
+    Raises UserError for a mistake in sources or settings, and then makes nothing.
 
     >>> raysum.prepare(["clusters.jsonl"], "data", max_paragraphs=10).dataset.rows("train")
     """
-    began, config = time.monotonic(), section_of(PrepareConfig, {**settings, "out": str(out)})
+    started, config = time.monotonic(), section_of(PrepareConfig, {**settings, "out": str(out)})
     ranker = Run.open(config.ranker) if config.ranker_is_run else None
     pieces = config.vocab or (ranker and ranker.vocabulary)
-    given = Tokenizer.load(pieces, config.language) if pieces else None
-    if given and given.pieces == BertSpec.PIECES and config.kind != "extraction":
-        raise UserError(f"{config.vocab} is a bert's, which labels sentences: give --kind extraction, too")
-    shape = config.shape
-    named = [sources] if isinstance(sources, str | Path) else list(sources)
-    found = find_sources(named, shape)
-    _say_idle(found, shape)
-    for told in unpaired(Path(name).expanduser() for name in named):
-        say(told)
-    for source in found:
+    vocabulary = load_tokenizer(pieces, config.language) if pieces else None
+    if vocabulary and vocabulary.pieces == BertSpec.PIECES and config.kind != "extraction":
+        raise UserError(f"{config.vocab} is the vocabulary of a BERT, which labels sentences: add --kind extraction")
+    paths = [sources] if isinstance(sources, str | Path) else list(sources)
+    shape = config.shape  # which records the fields that its rows have
+    raw_sources = find_sources(paths, shape)
+    _report_unused(raw_sources, shape)
+    for message in unpaired(Path(path).expanduser() for path in paths):
+        say(message)
+    for source in raw_sources:
         if local(source.name) == local(config.out):
             raise UserError(f"{config.out} is a source; choose another --out")
-    is_small = sum(source.size for source in found) <= _SMALL
+    is_small = sum(source.size for source in raw_sources) <= _SMALL
     if is_small and (config.valid or config.test):
-        config = config.drawn(record for source in found if source.split is None for record in source.records())
-    path = local(config.out)
-    place, job = making(path), job_of(found, config, __version__, " ".join(_given(given, ranker)) or "trained")
-    with leased(path):
-        if not is_made(place, job):
-            with new_folder(place, partial(can_resume, job=job)) as folder:
-                writer = _writer(folder, found, config, given, ranker)
+        unnamed = (source for source in raw_sources if source.split is None)
+        config = config.drawn(record for source in unnamed for record in source.records())
+    out_folder = local(config.out)
+    staging = staging_folder(out_folder)
+    job = job_of(raw_sources, config, __version__, " ".join(_identity(vocabulary, ranker)) or "trained")
+    with leased(out_folder):
+        if not is_staged(staging, job):
+            with new_folder(staging, partial(can_resume, job=job)) as folder:
+                writer = _writer(folder, raw_sources, config, vocabulary, ranker)
                 begin(folder, job)
                 with optional_session(config.address, config.address is not None or not is_small) as on_ray:
-                    write_shards(found, writer, config, path.with_name(f"{path.name}.{REJECTED}"), on_ray)
-        publish(place, job)
-    return PrepareResult(Dataset.open(config.out), time.monotonic() - began)
+                    rejected_file = out_folder.with_name(f"{out_folder.name}.{REJECTED}")
+                    write_shards(raw_sources, writer, config, rejected_file, on_ray)
+        publish(staging, job)
+    return PrepareResult(Dataset.open(config.out), time.monotonic() - started)
 
 
 def _writer(
-    folder: Path, found: list[RawSource], config: PrepareConfig, given: Tokenizer | None, ranker: Run | None
+    folder: Path, sources: list[RawSource], config: PrepareConfig, given: Tokenizer | None, ranker: Run | None
 ) -> DatasetWriter:
-    """What makes the dataset in ``folder``, once the vocabulary is trained that was not ``given``."""
+    """Return the writer of the dataset in ``folder``; train a vocabulary if none is ``given``."""
     how = config.normalize or (given.suggested_normalization() if given else "none")
     ranker_sha256 = None
     if ranker and given:
@@ -126,66 +130,71 @@ def _writer(
 
         how = config.normalize or read_recipe(ranker.recipe, str(ranker.path)).normalize
         ranker_sha256 = keep_ranker(ranker, given, folder)
-    former = folder / VOCABULARY if is_begun(folder) else None
-    vocabulary = given or (Tokenizer.load(former) if former else _train_vocabulary(found, config, how))
-    recipe = config.recipe(vocabulary.sha256, how, ranker_sha256, _boilerplate(found, config))
+    if given is not None:
+        vocabulary = given
+    elif is_begun(folder):
+        vocabulary = load_tokenizer(folder / VOCABULARY)
+    else:
+        vocabulary = _train_vocabulary(sources, config, how)
+    recipe = config.recipe(vocabulary.sha256, how, ranker_sha256, _boilerplate(sources, config))
     return DatasetWriter(folder, config.kind, recipe, vocabulary)
 
 
-def _say_idle(sources: list[RawSource], shape: Shape) -> None:
-    """A line for each setting of ``shape`` that is of no use in the first rows."""
+def _report_unused(sources: list[RawSource], shape: Shape) -> None:
+    """Report each setting of ``shape`` that has no effect in the first rows."""
     if shape.idle():
-        looked = sum(1 for _ in islice(chain.from_iterable(source.records() for source in sources), _LOOKED))
-        for told in shape.idle():
-            say(f"{told} in the {looked} rows looked at" if looked == _LOOKED else f"{told} in any row")
-        if told := shape.joined_summaries():
-            say(told)
+        sampled = sum(1 for _ in islice(chain.from_iterable(source.records() for source in sources), _SAMPLE_ROWS))
+        rows = f"the {sampled} rows looked at" if sampled == _SAMPLE_ROWS else "any row"
+        for problem in shape.idle():
+            say(f"{problem} in {rows}")
+        if message := shape.joined_summaries():
+            say(message)
 
 
-def _given(vocabulary: Tokenizer | None, ranker: Run | None) -> Iterator[str]:
-    """What tells the vocabulary and the weights of the ranker from others."""
+def _identity(vocabulary: Tokenizer | None, ranker: Run | None) -> Iterator[str]:
+    """Yield the identities of the vocabulary and of the ranker's weights."""
     if vocabulary:
         yield vocabulary.sha256
     if ranker:
-        told = ranker.checkpoint().weights.stat()
-        yield f"{told.st_size} {told.st_mtime_ns}"
+        weights = ranker.checkpoint().weights.stat()
+        yield f"{weights.st_size} {weights.st_mtime_ns}"
 
 
 def _train_vocabulary(sources: list[RawSource], config: PrepareConfig, how: Normalization) -> Vocabulary:
-    with bar(total=sum(source.size for source in sources), label="vocabulary", unit="B") as shown:
-        sample = sample_texts(_train_texts(sources, config, shown), config.pieces)
+    with bar(total=sum(source.size for source in sources), label="vocabulary", unit="B") as progress:
+        sample = sample_texts(_train_texts(sources, config, progress), config.pieces)
     vocabulary = Vocabulary.train((normalize(text, how) for text in sample), config.pieces)
     if len(vocabulary) < config.pieces:
-        say(f"The corpus gives {len(vocabulary)} pieces, not {config.pieces}: the vocabulary is that small")
+        say(f"The corpus has text for {len(vocabulary)} pieces only, not {config.pieces}: the vocabulary is smaller")
     return vocabulary
 
 
 def _train_texts(
-    sources: list[RawSource], config: PrepareConfig, shown: "tqdm[Any]"
+    sources: list[RawSource], config: PrepareConfig, progress: "tqdm[Any]"
 ) -> Iterator[tuple[str, list[str]]]:
-    """Id and texts of each readable cluster of the train split; the others are left to the job, which counts them.
+    """Yield id and texts of each readable cluster of the train split; the job counts the others.
 
-    Raises UserError where there are only others.
+    Raises UserError if no cluster is readable.
     """
     readable, first = False, ""
     for source in sources:
-        end = shown.n + source.size
+        end = progress.n + source.size
         for record, cluster in _train_clusters(source, config):
-            shown.update(min(record.size or size_of(record.raw), end - shown.n))
+            progress.update(min(record.size or size_of(record.raw), end - progress.n))
             if isinstance(record.raw, dict) and IDS in record.raw:
-                raise UserError(f"{source.name} holds ids; they need the vocabulary that made them: --vocab FILE.model")
+                raise UserError(f"{source.name} holds ids, which need their own vocabulary: add --vocab FILE.model")
             if isinstance(cluster, Rejected):
                 first = first or f"{record.where}: {cluster}"
             elif cluster:
                 readable = True
                 yield cluster.id, [cluster.title, *cluster.summaries, *(text for _, text in cluster.documents)]
-        shown.update(end - shown.n)
+        progress.update(end - progress.n)
     if first and not readable:
-        raise UserError(f"no cluster of the train split can be read; the first that cannot is {first}")
+        raise UserError(f"no cluster of the train split can be read; the first problem is {first}")
 
 
 def _train_clusters(source: RawSource, config: PrepareConfig) -> Iterator[tuple[Record, Cluster | Rejected | None]]:
-    """Each record's cluster, or why it cannot be read; None where it is of another split."""
+    """Yield each record with its cluster or the reason of its rejection; None if it is in another split."""
     for record in source.records():
         try:
             cluster = read_cluster(record.cluster())
@@ -196,21 +205,23 @@ def _train_clusters(source: RawSource, config: PrepareConfig) -> Iterator[tuple[
 
 
 def _boilerplate(sources: list[RawSource], config: PrepareConfig) -> list[str] | None:
-    """The marks of the paragraphs that stand in too many clusters, as the config has it; how many is said."""
+    """Report and return the marks of the boilerplate paragraphs; None if the config keeps boilerplate."""
     if config.boilerplate is None:
         return None
-    marks = boilerplate(([p.words for p in found] for found in _counted(sources, config)), config.boilerplate)
-    told = f"{len(marks)} paragraphs are boilerplate: they stand in {config.boilerplate:.2%} of the clusters or more"
+    sample = ([p.words for p in paragraphs] for paragraphs in _sample_paragraphs(sources, config))
+    marks = boilerplate(sample, config.boilerplate)
+    message = f"{len(marks)} paragraphs are boilerplate: they are in at least {config.boilerplate:.2%} of the clusters"
     if marks:
-        one = next(p.text for found in _counted(sources, config) for p in found if mark(p.words) == marks[0])
-        told += f", most of all {reprlib.repr(one)}"
-    say(told)
+        paragraphs = chain.from_iterable(_sample_paragraphs(sources, config))
+        commonest = next(paragraph.text for paragraph in paragraphs if mark(paragraph.words) == marks[0])
+        message += f", most often {reprlib.repr(commonest)}"
+    say(message)
     return marks
 
 
-def _counted(sources: list[RawSource], config: PrepareConfig) -> Iterator[list[Paragraph]]:
-    """The paragraphs of each of the first clusters of the train split, as many of each source."""
+def _sample_paragraphs(sources: list[RawSource], config: PrepareConfig) -> Iterator[list[Paragraph]]:
+    """Yield the paragraphs of the first clusters of the train split, equally many from each source."""
     for source in sources:
-        found = (cluster for _, cluster in _train_clusters(source, config) if isinstance(cluster, Cluster))
-        for cluster in islice(found, -(-_COUNTED // len(sources))):
+        clusters = (cluster for _, cluster in _train_clusters(source, config) if isinstance(cluster, Cluster))
+        for cluster in islice(clusters, -(-_BOILERPLATE_CLUSTERS // len(sources))):
             yield [*paragraphs_of(cluster, config.parted_by)]

@@ -85,7 +85,7 @@ def split_paragraphs(
 ) -> Iterator[Paragraph]:
     """Yield ``paragraphs``, document by document. Those of more than ``max_tokens`` are split into pieces.
 
-    By default ``max_tokens`` is that of the recipe.
+    ``max_tokens`` defaults to that of the recipe.
     """
 
     def count_tokens(texts: list[str]) -> list[int]:

@@ -1,6 +1,6 @@
-"""The sentences of a raw cluster, each with its place: what an extractive system may take.
+"""The sentences of a raw cluster and their positions, from which extractive systems select.
 
-Headings, code, cells of tables and other lines that are no sentences are left out where there is something better.
+Headings, code, table cells and other lines are skipped if the cluster has any sentence.
 """
 
 import re
@@ -18,14 +18,14 @@ from raysum.text.tfidf import count_words
 _FENCE = re.compile(r"```|~~~")
 _MARKER = re.compile(r"(?:[-*+•–>]|\d{1,3}[.)])\s+")  # of a list's item
 _OPENING = re.compile(r"""["'“”„«‘‚(\[¿¡「『（*_]*\w""")
-_FEWEST = 4  # words of a sentence
-_LONGEST_END = 24  # characters in which a line shows how it ends
+_MIN_WORDS = 4  # of a sentence
+_LINE_END = 24  # characters that show whether a line ends a sentence
 _MARKUP = "#|=<"
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A sentence: the text of its document from ``start`` to ``end``; ``paragraph`` is where it begins."""
+    """A sentence: the text of its document from ``start`` to ``end``, which begins in ``paragraph``."""
 
     document: int
     paragraph: int
@@ -36,32 +36,32 @@ class Passage:
 
     @property
     def text(self) -> str:
-        """On one line."""
+        """The sentence on one line."""
         return " ".join(self.quote.split())
 
 
 def passages(cluster: Cluster) -> list[Passage]:
-    """The sentences of all documents, in order; all pieces of text that hold a word where none is like a sentence."""
-    found = [
+    """Return the sentences of all documents in order; if there is none, all pieces of text with a word."""
+    pieces = [
         Passage(document, paragraph, start, end, quote := text[start:end], _is_sentence(quote))
         for document, (_, text) in enumerate(cluster.documents)
         for paragraph, start, end in _pieces(text, cluster.cut_into_paragraphs)
     ]
-    return [passage for passage in found if passage.is_sentence] or [
-        passage for passage in found if re.search(r"[^\W_]", passage.quote)
+    return [passage for passage in pieces if passage.is_sentence] or [
+        passage for passage in pieces if re.search(r"[^\W_]", passage.quote)
     ]
 
 
 def _is_sentence(quote: str) -> bool:
     opens = _OPENING.match(quote) is not None
-    return opens and ends_as_sentence(quote) and count_words(quote) >= _FEWEST
+    return opens and ends_as_sentence(quote) and count_words(quote) >= _MIN_WORDS
 
 
 def _pieces(text: str, whole: bool) -> Iterator[tuple[int, int, int]]:
-    """Paragraph, start and end of each piece of ``text``; a ``whole`` text is one paragraph."""
+    """Yield paragraph, start and end of each piece of ``text``; a ``whole`` text is one paragraph."""
     lines = paragraph_spans(text)
     starts = [0] if whole else [start for start, _ in paragraph_spans(text, "blank-lines")]
-    for start, end in _running(text, _outside_code(text, lines)):
+    for start, end in _join_lines(text, _outside_code(text, lines)):
         marker = _MARKER.match(text, start, end)
         start = marker.end() if marker else start
         for first, last in quick_sentence_spans(text[start:end]):
@@ -69,23 +69,29 @@ def _pieces(text: str, whole: bool) -> Iterator[tuple[int, int, int]]:
 
 
 def _outside_code(text: str, lines: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The lines that stand between no fences, and are none. A fence that nothing closes opens nothing."""
+    """Return the lines outside of fenced code. A fence without a closing fence is ignored."""
     fences = [number for number, (start, _) in enumerate(lines) if _FENCE.match(text, start)]
     inside = {n for first, last in zip(fences[::2], fences[1::2], strict=False) for n in range(first, last + 1)}
     return [line for number, line in enumerate(lines) if number not in inside]
 
 
-def _running(text: str, lines: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Lines, joined to running text where ``text`` is wrapped: where a third of those that another follows break off
-    within a sentence. Blank lines, items of lists, headings, and lines that end early part it then."""
+def _join_lines(text: str, lines: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield lines, joined if ``text`` is wrapped: if a third of the lines with a successor break within a sentence.
+
+    Blank lines, list items, headings and short lines are never joined to the next.
+    """
     pairs = list(pairwise(lines))
-    near = [text.count("\n", end, start) < 2 for (_, end), (start, _) in pairs]
-    broken = [c and _breaks_off(text, end, start) for c, ((_, end), (start, _)) in zip(near, pairs, strict=True)]
-    wrapped = 3 * sum(broken) > sum(near)
+    adjacent = [text.count("\n", end, start) < 2 for (_, end), (start, _) in pairs]
+    broken = [
+        is_next and _breaks_off(text, end, start)
+        for is_next, ((_, end), (start, _)) in zip(adjacent, pairs, strict=True)
+    ]
+    is_wrapped = 3 * sum(broken) > sum(adjacent)
     usual = median([end - start for start, end in lines] or [0])
     joined = [
-        wrapped and (off or (close and 2 * (line[1] - line[0]) > usual and not _is_apart(text, line[0], *following)))
-        for off, close, (line, following) in zip(broken, near, pairs, strict=True)
+        is_wrapped
+        and (off or (is_next and 2 * (line[1] - line[0]) > usual and not _is_apart(text, line[0], *following)))
+        for off, is_next, (line, following) in zip(broken, adjacent, pairs, strict=True)
     ]
     first = 0
     for number, (_, end) in enumerate(lines):
@@ -95,10 +101,10 @@ def _running(text: str, lines: list[tuple[int, int]]) -> Iterator[tuple[int, int
 
 
 def _breaks_off(text: str, end: int, start: int) -> bool:
-    """Whether a line ends within a sentence and the next one starts with a small letter."""
-    return text[start].islower() and not ends_as_sentence(text[max(0, end - _LONGEST_END) : end])
+    """Return whether a line ends within a sentence and the next one starts in lower case."""
+    return text[start].islower() and not ends_as_sentence(text[max(0, end - _LINE_END) : end])
 
 
 def _is_apart(text: str, start: int, next_start: int, next_end: int) -> bool:
-    """Whether one of two lines is a heading, markup or a row of a table, or the second opens an item of a list."""
+    """Return whether one of two lines is a heading, markup or a table row, or the second is a list item."""
     return text[start] in _MARKUP or text[next_start] in _MARKUP or bool(_MARKER.match(text, next_start, next_end))

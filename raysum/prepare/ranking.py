@@ -11,16 +11,16 @@ from raysum.data.recipe import Ranker
 from raysum.text.tfidf import TfIdf, words
 
 _TELEPORT = 0.15  # chance of a jump to any paragraph; Erkan and Radev (2004) take 0.1 to 0.2
-_TOLERANCE = 1e-8  # summed change of the scores at which the power iteration ends
-_MOST_STEPS = 200  # 0.85^200 is below 1e-14: the iteration has ended long before
+_TOLERANCE = 1e-8  # summed change of the scores that ends the power iteration
+_MAX_STEPS = 200  # 0.85^200 is below 1e-14: the iteration always ends earlier
 
 
 def rank_scores(ranker: Ranker, title: Sequence[str], paragraphs: Sequence[Sequence[str]]) -> np.ndarray:
-    """[M] scores of the paragraphs (given as words, like the title), higher = better; all 0 for ``none``.
+    """[M] scores of the paragraphs (lists of words, like the title), higher = better; all 0 for ``none``.
 
-    A title that shares no word with any paragraph (or is empty) says nothing about their order: LexRank then decides.
+    If the title shares no word with any paragraph, LexRank replaces tf-idf.
     """
-    assert ranker != "learned", "its scores are those of raysum.prepare.learned"
+    assert ranker != "learned", "raysum.prepare.learned computes the scores of a learned ranker"
     if ranker == "none" or not paragraphs:
         return np.zeros(len(paragraphs))
     vectors = TfIdf(paragraphs)
@@ -32,7 +32,7 @@ def rank_scores(ranker: Ranker, title: Sequence[str], paragraphs: Sequence[Seque
 
 
 def best_first(scores: np.ndarray) -> np.ndarray:
-    """[M] indices by falling score; equal scores keep document order."""
+    """[M] indices by descending score; equal scores keep document order."""
     return np.argsort(-scores, kind="stable")
 
 
@@ -42,14 +42,14 @@ def lexrank(paragraphs: Sequence[str]) -> np.ndarray:
 
 
 def centrality(vectors: TfIdf) -> np.ndarray:
-    """The stationary distribution of a walk over similar paragraphs, by power iteration.
+    """[M] the stationary distribution of a walk over similar paragraphs, by power iteration.
 
-    The cosines are never multiplied out, a step is two products with the vectors: 20,000 paragraphs take 0.1 s.
+    A step is two products with the vectors, without a matrix of cosines: 20,000 paragraphs take 0.1 s.
     """
     strength = vectors.project(vectors.total(np.ones(vectors.size)))  # [M] sums of the cosines
-    alone = strength == 0  # no word at all: from there the walk goes anywhere
+    alone = strength == 0  # paragraphs without words: the walk continues anywhere
     scores = np.full(vectors.size, 1 / vectors.size)
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         anywhere = _TELEPORT + (1 - _TELEPORT) * scores[alone].sum()
         leaving = np.divide(scores, strength, out=np.zeros_like(scores), where=~alone)
         updated = anywhere / vectors.size + (1 - _TELEPORT) * vectors.project(vectors.total(leaving))

@@ -1,12 +1,12 @@
-"""SentencePiece vocabularies: load, train, encode without letting user text reach the special ids, decode."""
+"""SentencePiece vocabularies: train, encode so that user text never gives special ids, and decode."""
 
 import hashlib
 import heapq
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,34 +15,40 @@ import sentencepiece
 from raysum.errors import UserError
 from raysum.runtime.processes import interruptible
 from raysum.text.cleaning import Normalization
-from raysum.tokenizers.encode_cache import Wordwise
 from raysum.tokenizers.special_tokens import PUBLISHED, SPECIAL_PIECES
 from raysum.tokenizers.tokenizer import Tokenizer
 
 _UNKNOWN, _END, _SENTENCE_END = 0, PUBLISHED.end, PUBLISHED.sentence_end
-_MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids that stand for no text
-_CONTROL = 3  # from this one on SentencePiece knows them by their names alone
+_MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids without text
+_CONTROL = 3  # SentencePiece recognizes the special pieces from this id by name only
 _CAPITAL_SHARE, _COMMON_PIECES = 0.01, 100  # of the pieces; ids
 _SAMPLE_CHARACTERS = 1000  # of training text for each piece: 32,000 pieces train in some 5 s of one core
-_EXAMPLE_CHARACTERS = 20_000  # most of one example, so that a few huge clusters cannot fill the sample
-# No piece reaches over the edge between a digit and a sign: "1386." and "1386" are to have the pieces of the number in
-# common, by which a model copies it.
+_EXAMPLE_CHARACTERS = 20_000  # of one example, at most, so that a few huge clusters cannot fill the sample
+# Pieces never cross the edge between a digit and a sign: "1386." and "1386" then share the pieces of the number, which
+# a model needs to copy it.
 _EDGE = re.compile(r"(?<=\d)(?=[^\w\s])|(?<=[^\w\s])(?=\d)")
 _EDGE_MARK = "\u241f"
-_CAUSES = {  # by what the trainer says
-    "sentences_.empty()": "the training split holds no text; --split train makes any file part of it",
-    "required_chars_": "the text has more different characters than that; ask for more pieces",
+_CAUSES = {  # by a part of the trainer's message
+    "sentences_.empty()": "the training split has no text; --split train adds any file to it",
+    "required_chars_": "the text has more different characters than that: increase the number of pieces",
 }
+
+_SPACE = "▁"
+_NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
+_MAX_WORDS, _MAX_WORD_LENGTH = 200_000, 64  # of the cache, which takes about 50 MB
+# With a unigram model, the best pieces of a word may depend on the rounded score of the text before it, unless the
+# second-best pieces are worse by this margin: the rounding errors of texts of this length are far smaller.
+_MARGIN, _MAX_TEXT_LENGTH = 0.1, 8192
 
 
 class Vocabulary(Tokenizer):
-    """The pieces of a SentencePiece model whose first nine are ``SPECIAL_PIECES``."""
+    """The pieces of a SentencePiece model that begins with ``SPECIAL_PIECES``."""
 
     pieces = "SentencePiece"
     marks = PUBLISHED
 
     def __init__(self, model: bytes, name: str = "vocabulary"):
-        """``model`` is the content of a model file. Raises UserError where it is none, or lacks the special pieces."""
+        """``model`` is the content of a model file. Raises UserError if it is none, or lacks the special pieces."""
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError:
@@ -58,10 +64,10 @@ class Vocabulary(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int, out: str | Path | None = None) -> "Vocabulary":
-        """A byte-pair vocabulary of at most ``size`` pieces, the special ones included, from lines of text.
+        """Return a byte-pair vocabulary of at most ``size`` pieces, with the special ones, trained on lines of text.
 
-        Fewer pieces come out where ``texts`` hold no more (``len`` tells). Written to ``out`` when given.
-        Raises UserError where there is no text, or more different characters than pieces.
+        It has fewer pieces (see ``len``) if ``texts`` do not contain more. It is also written to the file ``out``.
+        Raises UserError if there is no text, or if there are more different characters than pieces.
         """
         buffer = io.BytesIO()
         try:
@@ -72,7 +78,7 @@ class Vocabulary(Tokenizer):
                 model_writer=buffer,
                 vocab_size=size,
                 hard_vocab_limit=False,
-                model_type="bpe",  # unigram proposes no piece that one character always follows, as in formulaic text
+                model_type="bpe",  # unigram omits pieces that one character always follows, as in formulaic text
                 normalization_rule_name="nmt_nfkc",
                 byte_fallback=False,
                 character_coverage=0.9995,  # the trainer's default: rare characters become <unk>
@@ -82,8 +88,8 @@ class Vocabulary(Tokenizer):
             )
             interruptible(train)
         except RuntimeError as error:
-            told = str(error)
-            cause = next((cause for part, cause in _CAUSES.items() if part in told), told.splitlines()[0])
+            message = str(error)
+            cause = next((cause for part, cause in _CAUSES.items() if part in message), message.splitlines()[0])
             raise UserError(f"cannot train a vocabulary of {size} pieces: {cause}") from None
         if out is not None:
             Path(out).write_bytes(buffer.getvalue())
@@ -94,18 +100,17 @@ class Vocabulary(Tokenizer):
 
     @cached_property
     def shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        """[pieces] how many characters of text each stands for, and whether a word begins with it."""
         pieces = [self._processor.id_to_piece(i) for i in range(len(SPECIAL_PIECES), len(self))]
         letters = [1, *[0] * (len(SPECIAL_PIECES) - 1), *(len(piece.lstrip("▁")) for piece in pieces)]
         starts = [False] * len(SPECIAL_PIECES) + [piece.startswith("▁") for piece in pieces]
         return np.array(letters), np.array(starts)
 
     def suggested_normalization(self) -> Normalization:
-        """How text must look for these pieces, judged by the pieces themselves.
+        """Return the normalization that these pieces need, judged by the pieces themselves.
 
-        With next to no capital Latin letters (0.01 % of the published pieces have one) the vocabulary was trained on
-        lower-cased text. If a comma as a word of its own is then one of the commonest pieces, which have the lowest
-        ids, punctuation was split off too (10 in the published WikiSum vocabulary; 886 in one of text left whole).
+        If almost no piece has a capital Latin letter (0.01 % of the published pieces), the training text was in lower
+        case. If a separate comma is then one of the most frequent pieces, which have the lowest ids, punctuation was
+        split off, too (the comma has id 10 in the published WikiSum vocabulary, 886 in one of unchanged text).
         """
         pieces = [self._processor.id_to_piece(i) for i in range(len(SPECIAL_PIECES), len(self))]
         capital = sum(any("A" <= character <= "Z" for character in piece) for piece in pieces)
@@ -115,17 +120,15 @@ class Vocabulary(Tokenizer):
         return "lower-split" if _UNKNOWN < comma < _COMMON_PIECES else "lower"
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` of each text, in one thread."""
-        encoded = [*map(self._wordwise.ids, texts)]
+        encoded = [*map(self._word_cache.ids, texts)]
         return [self._encode(text) if ids is None else ids for text, ids in zip(texts, encoded, strict=True)]
 
     def within(self, text: str, most: int) -> bool:
-        """Whether ``text`` is known to have ``most`` ids or fewer, also cut between words; False: it must be seen."""
-        return self._wordwise.within(text, most)
+        return self._word_cache.within(text, most)
 
     @cached_property
-    def _wordwise(self) -> Wordwise:
-        return Wordwise(self._processor, self.model, self._encode)
+    def _word_cache(self) -> "WordCache":
+        return WordCache(self._processor, self.model, self._encode)
 
     def _encode(self, text: str) -> list[int]:
         ids = self._processor.encode(text)
@@ -134,11 +137,11 @@ class Vocabulary(Tokenizer):
         return [part for piece in ids for part in self._escapes.get(piece, (piece,))]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text up to the first EOS; special ids leave no text, sentence marks become spaces, unknown pieces ``⁇``."""
+        """Return the text up to the first EOS. Sentence marks become spaces and unknown pieces ``⁇``."""
         return " ".join(filter(None, (self._processor.decode(sentence).strip() for sentence in self._parts(ids))))
 
     def _parts(self, ids: Sequence[int]) -> list[list[int]]:
-        """The ids of each sentence: up to the first EOS, split at ``<Q>``, special ids left out, empty ones too."""
+        """Return the ids of each non-empty sentence up to the first EOS, split at ``<Q>`` and without special ids."""
         sentences: list[list[int]] = [[]]
         for piece in map(int, ids):
             if piece == _END:
@@ -150,17 +153,12 @@ class Vocabulary(Tokenizer):
         return [sentence for sentence in sentences if sentence]
 
     def token_spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
-        """They end before ``<Q>`` and the first EOS."""
         ids = [*map(int, ids)]
         stop = ids.index(_END) if _END in ids else len(ids)
         marks = [-1, *(i for i in range(stop) if ids[i] == _SENTENCE_END), stop]
         return [(before + 1, after) for before, after in pairwise(marks) if after > before + 1]
 
     def spellings(self) -> list[bytes]:
-        """What each id adds to a text, in UTF-8: pieces that begin a word with a space before it, or a byte alone.
-
-        Special tokens add nothing, but for ``<Q>``, a space.
-        """
         processor = self._processor
         texts = [processor.id_to_piece(i).replace("▁", " ").encode() for i in range(len(self))]
         for i in range(len(self)):
@@ -172,28 +170,83 @@ class Vocabulary(Tokenizer):
         return texts
 
     def normalized(self, text: str) -> str:
-        """``text`` as the pieces spell it: in NFKC form where they were trained so."""
         return self._processor.normalize(text).replace("▁", " ").strip()
 
     def _spelled(self, piece: str) -> tuple[int, ...]:
-        """The ids of the single characters of a special piece; small letters where the vocabulary has no capitals."""
+        """Return the ids of the characters of a special piece, in lower case if the vocabulary has no capitals."""
         exact, small = (self._processor.piece_to_id(list(text)) for text in (piece, piece.lower()))
         return tuple(first if first != _UNKNOWN else second for first, second in zip(exact, small, strict=True))
 
 
-def sample_texts(examples: Iterable[tuple[str, list[str]]], size: int) -> list[str]:
-    """Lines to train ``size`` pieces from, out of (id, texts) of any number of examples, in bounded memory.
+class WordCache(dict[str, list[int] | None]):
+    """The ids of words, encoded once and cached; None if they depend on the neighbouring words.
 
-    The examples whose ids have the smallest hashes are kept until they hold 1,000 characters for each piece: the same
-    sample for the same corpus in any order, spread evenly over it.
+    Pieces never cross a space, and the common normalizations have no rule that does, so the ids of a text are those of
+    its words. The cache takes a fifth of the library's time for whole texts.
     """
-    budget, held = size * _SAMPLE_CHARACTERS, 0
+
+    def __init__(
+        self, processor: sentencepiece.SentencePieceProcessor, model: bytes, encode: Callable[[str], list[int]]
+    ):
+        from sentencepiece import sentencepiece_model_pb2
+
+        super().__init__()
+        self._processor, self._encode = processor, encode
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+        rules, trained = proto.normalizer_spec, proto.trainer_spec
+        spaced = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
+        plain = spaced and rules.name in _NORMALIZATIONS and not trained.treat_whitespace_as_suffix
+        pieces = [piece.piece for piece in proto.pieces]
+        self._scored = trained.model_type == trained.UNIGRAM
+        self._separable = plain and _SPACE in pieces and not any(_SPACE in piece[1:] for piece in pieces)
+
+    def ids(self, text: str) -> list[int] | None:
+        """Return the ids of a text; None if it must be encoded as a whole."""
+        if not self._separable or (self._scored and len(text) > _MAX_TEXT_LENGTH):
+            return None
+        if len(self) > _MAX_WORDS:
+            self.clear()
+        try:
+            return [*chain.from_iterable(map(self.__getitem__, text.split(" ")))]  # type: ignore[arg-type]
+        except TypeError:  # None is no list
+            return None
+
+    def within(self, text: str, most: int) -> bool:
+        """Return whether ``text`` is known to have at most ``most`` ids however it is cut between words, and each word
+        at least one; False if that is unknown."""
+        readable = text.isprintable()  # spaces are its only white space
+        if not self._separable or not readable or (self._scored and len(text) > _MAX_TEXT_LENGTH):
+            return False
+        try:
+            sizes = [*map(len, map(self.__getitem__, text.split()))]  # type: ignore[arg-type]
+        except TypeError:
+            return False
+        return 0 not in sizes and sum(sizes) <= most
+
+    def __missing__(self, word: str) -> list[int] | None:
+        if len(word) > _MAX_WORD_LENGTH:
+            return None if self._scored else self._encode(word)
+        ids = self[word] = None if self._scored and self._is_close(word) else self._encode(word)
+        return ids
+
+    def _is_close(self, word: str) -> bool:
+        best = self._processor.nbest_encode(word, nbest_size=2, return_type="proto").nbests
+        return len(best) > 1 and best[0].score - best[1].score < _MARGIN
+
+
+def sample_texts(examples: Iterable[tuple[str, list[str]]], size: int) -> list[str]:
+    """Return lines to train ``size`` pieces, sampled from examples of (id, texts) in bounded memory.
+
+    The sample holds the examples with the smallest hashes of their ids, until it has 1,000 characters per piece. So it
+    covers the corpus evenly and does not depend on its order.
+    """
+    budget, num_characters = size * _SAMPLE_CHARACTERS, 0
     heap: list[tuple[int, str, str]] = []  # largest hash on top
     for name, texts in examples:
         text = "\n".join(texts)[:_EXAMPLE_CHARACTERS]
         order = -int.from_bytes(hashlib.blake2b(name.encode(errors="replace"), digest_size=8).digest(), "big")
         heapq.heappush(heap, (order, name, text))
-        held += len(text)
-        while held - len(heap[0][2]) >= budget:
-            held -= len(heapq.heappop(heap)[2])
+        num_characters += len(text)
+        while num_characters - len(heap[0][2]) >= budget:
+            num_characters -= len(heapq.heappop(heap)[2])
     return [line for _, _, text in sorted(heap, reverse=True) for line in text.splitlines() if line.strip()]

@@ -21,7 +21,7 @@ from raysum.runtime.session import make_ready
 from raysum.runtime.storage import check_own, check_vacant, writing
 from raysum.stream.loader import Stream, batches
 from raysum.stream.truncation import TRAINING, unread_of
-from raysum.tokenizers.tokenizer import Tokenizer
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.train import checkpoints
 from raysum.train.job_spec import Brief, brief_of, overlong
 from raysum.train.optim import check_engine_config, check_start, unfit
@@ -215,7 +215,7 @@ def _given(config: Config) -> tuple[Dataset, Config]:
         raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
     dataset = Dataset.open(config.data)
     dataset.check_shards()
-    model = config.model.with_tokenizer(Tokenizer.load(dataset.vocabulary_path))
+    model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
     return dataset, config.model_copy(update={"model": model})
 
 

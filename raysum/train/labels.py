@@ -33,8 +33,8 @@ from raysum.runtime.storage import new_folder
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import Stream, read_rows, rows_with_targets
 from raysum.stream.plan import PlanSettings, cut
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.special_tokens import marks_of
-from raysum.tokenizers.tokenizer import Tokenizer
 
 
 def labelled(config: Config) -> tuple[Dataset, Config]:
@@ -132,7 +132,7 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
     session = ray_session(address, workers + 1, "train") if workers else nullcontext()
     with new_folder(folder) as unfinished, session:
         recipe = dataset.recipe.model_copy(update={"ranker_sha256": None})  # what it ranked is ranked
-        writer = DatasetWriter(unfinished, "alignment", recipe, Tokenizer.load(dataset.vocabulary_path))
+        writer = DatasetWriter(unfinished, "alignment", recipe, load_tokenizer(dataset.vocabulary_path))
         step, settings = str(best.step), config.train
         shards = [writer.add(one.split, one.split, _labelled(run, step, one, settings)) for one in streams]
         writer.finish(shards, origin=origin)

@@ -23,7 +23,7 @@ from raysum.runtime.remote import local
 from raysum.runtime.run_sync import added_to, sync_up
 from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
-from raysum.tokenizers.tokenizer import Tokenizer
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.tune.adoption import Adoption, adoption
 from raysum.tune.live import paged
 from raysum.tune.plots import plot
@@ -130,7 +130,7 @@ def _check_training(space: Space, dataset: Dataset) -> Space:
     dataset.split("valid")  # trials are compared by it
     if space.then:
         next(read_examples(dataset, space.then.config.split))
-    pieces = len(Tokenizer.load(dataset.vocabulary_path))
+    pieces = len(load_tokenizer(dataset.vocabulary_path))
     fitted = replace(space, overrides=(*space.overrides, f"model.vocabulary={pieces}"))
     fitted.check_budget()
     return fitted
