@@ -18,7 +18,7 @@ from raysum.runtime.processes import let_threads_sleep
 if TYPE_CHECKING:
     from raysum.evaluate.comparison import compare as compare
     from raysum.evaluate.evaluation import evaluate as evaluate
-    from raysum.extract.summarizer import load as load
+    from raysum.extract.loading import load as load
     from raysum.prepare.job import prepare as prepare
     from raysum.report.writing import report as report
     from raysum.research.human.analysis import human_analyze as human_analyze
@@ -53,7 +53,7 @@ _WITHIN = {
     "compare": "raysum.evaluate.comparison:compare",
     "human_analyze": "raysum.research.human.analysis:human_analyze",
     "human_sheets": "raysum.research.human.sheets:human_sheets",
-    "load": "raysum.extract.summarizer:load",
+    "load": "raysum.extract.loading:load",
     "reproduce": "raysum.research.reproduce.job:reproduce",
 }
 

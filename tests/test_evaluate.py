@@ -24,7 +24,7 @@ from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare_systems, evaluate, results_folder
 from raysum.evaluate.scorers import means
 from raysum.evaluate.systems import Extracted, PaperBaseline, swap
-from raysum.extract.summarizer import load
+from raysum.extract.loading import load
 from raysum.metrics.rouge import unread
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import as_sentences

@@ -13,10 +13,10 @@ from factbook_data import write_factbook, write_run
 from special_ids import EOS, SENTENCE_END
 
 from raysum.decode.citations import Ground, annotated, nearest
-from raysum.decode.page import fragment, page
+from raysum.decode.page import fragment, page, shortened
 from raysum.decode.searching import attention_of
 from raysum.decode.summarizer import Summarizer
-from raysum.decode.summary import Summary, shortened
+from raysum.decode.summary import Summary
 from raysum.evaluate.evaluation import evaluate, results_folder
 from raysum.evaluate.scorers import means, score, scorers_of
 from raysum.evaluate.systems import Extracted

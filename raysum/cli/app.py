@@ -270,7 +270,7 @@ def summarize(
     from raysum.cli.clusters import given_clusters
     from raysum.decode.page import page
     from raysum.decode.summary import NoSummary, Summaries
-    from raysum.extract.summarizer import summarizer_of
+    from raysum.extract.loading import summarizer_of
     from raysum.runtime.storage import write_page
 
     given = given_clusters(files or ["-"], settings.title, settings.shape)

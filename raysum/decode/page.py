@@ -7,10 +7,12 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import chain, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from raysum.decode.summary import Citation, Sentence, Summary, shortened
-from raysum.prepare.cluster import read_cluster
+if TYPE_CHECKING:
+    from raysum.decode.summary import Citation, Sentence, Summary
+
+_MAX_QUOTE = 160  # characters
 
 _STYLE = (
     ".raysum{line-height:1.5;max-width:60rem}.raysum p{margin:.4em 0}"
@@ -28,12 +30,12 @@ _PAGE = (
 )
 
 
-def fragment(summary: Summary) -> str:
+def fragment(summary: "Summary") -> str:
     """A summary with its notes. While the mouse is over a sentence or a note, what belongs to it lights up."""
     return _block(summary, None, ())
 
 
-def page(summaries: Sequence[Summary], clusters: Sequence[Mapping[str, Any]]) -> str:
+def page(summaries: Sequence["Summary"], clusters: Sequence[Mapping[str, Any]]) -> str:
     """A whole page: each summary, of the raw cluster at its place, its notes and its sources with what is cited."""
     parts = [_section(one, cluster) for one, cluster in zip(summaries, clusters, strict=True)]
     return (
@@ -42,12 +44,14 @@ def page(summaries: Sequence[Summary], clusters: Sequence[Mapping[str, Any]]) ->
     )
 
 
-def _section(summary: Summary, raw: Mapping[str, Any]) -> str:
+def _section(summary: "Summary", raw: Mapping[str, Any]) -> str:
+    from raysum.prepare.cluster import read_cluster  # loads pyarrow
+
     cluster = read_cluster(raw)
     return _block(summary, cluster.title or summary.id, cluster.documents)
 
 
-def _block(summary: Summary, heading: str | None, documents: Iterable[tuple[str, str]]) -> str:
+def _block(summary: "Summary", heading: str | None, documents: Iterable[tuple[str, str]]) -> str:
     """The summary under its ``heading``, with its notes and the named texts of its ``documents``."""
     name = "r" + hashlib.blake2b(summary.model_dump_json().encode(), digest_size=6).hexdigest()
     notes, top = summary.notes, "" if heading is None else f"<h2>{escape(heading)}</h2>"
@@ -61,7 +65,7 @@ def _block(summary: Summary, heading: str | None, documents: Iterable[tuple[str,
     )
 
 
-def _lights(name: str, summary: Summary) -> str:
+def _lights(name: str, summary: "Summary") -> str:
     """The rules that light up notes and passages under a sentence, and sentences and passages under a note."""
     rules, light = [], "{background:#e8b93199}"
     for number, sentence in enumerate(summary.sentences):
@@ -70,14 +74,14 @@ def _lights(name: str, summary: Summary) -> str:
     return "".join(rules)
 
 
-def _sentence(summary: Summary, number: int) -> str:
+def _sentence(summary: "Summary", number: int) -> str:
     sentence = summary.sentences[number]
     notes = "".join(f"[{note}]" for note in summary.numbered(sentence))
     support = "" if sentence.support is None else f' title="{100 * sentence.support:.0f} % stands in what it cites"'
     return f'<span class="s s{number}"{support}>{doubted(sentence)}<sup>{notes}</sup></span>'
 
 
-def doubted(sentence: Sentence) -> str:
+def doubted(sentence: "Sentence") -> str:
     """The text of a sentence, with what is in no source underlined."""
     html, done = "", 0
     for span in sentence.unsupported:
@@ -86,7 +90,7 @@ def doubted(sentence: Sentence) -> str:
     return html + escape(sentence.text[done:])
 
 
-def _trust(summary: Summary) -> str:
+def _trust(summary: "Summary") -> str:
     lines = [f'<p class="w">{escape(warning)}</p>' for warning in summary.warnings]
     if summary.support is not None:
         doubted = ", ".join(escape(span.text) for span in summary.unsupported)
@@ -94,12 +98,12 @@ def _trust(summary: Summary) -> str:
     return "".join(lines)
 
 
-def _note(note: Citation) -> str:
+def _note(note: "Citation") -> str:
     where = f'<span class="q">characters {note.start}–{note.end}</span>'
     return f"{escape(note.name)}, “{escape(shortened(note.quote))}” {where}"
 
 
-def _source(number: int, name: str, text: str, notes: Sequence[Citation]) -> str:
+def _source(number: int, name: str, text: str, notes: Sequence["Citation"]) -> str:
     """A document, open where something of it is cited, with these passages marked by the numbers of their notes."""
     cited = {place: (note.start, note.end) for place, note in enumerate(notes, 1) if note.document == number}
     opened = " open" if cited else ""
@@ -116,3 +120,9 @@ def marked(text: str, cited: Mapping[int, tuple[int, int]]) -> str:
         pieces.append(f'<mark class="{" ".join(f"n{place}" for place in here)}">{piece}</mark>' if here else piece)
         pieces += [f"<sup>[{place}]</sup>" for place in here if cited[place][1] == end]
     return "".join(pieces)
+
+
+def shortened(quote: str) -> str:
+    """Return ``quote`` in one line, without its middle if it is longer than 160 characters."""
+    line, half = " ".join(quote.split()), _MAX_QUOTE // 2
+    return line if len(line) <= _MAX_QUOTE else f"{line[:half].rstrip()} ... {line[-half:].lstrip()}"

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
+from raysum.decode.page import fragment, shortened
 from raysum.errors import UserError
 
 T = TypeVar("T")
 
-_SHOWN = 160  # characters of a quote that people are shown
 _WARNED = 3  # clusters of which they are shown the same warning, or error
 
 
@@ -116,8 +116,6 @@ class Summary(BaseModel, frozen=True):
 
     def _repr_html_(self) -> str:
         """In a notebook: sentences light up the passages that they cite."""
-        from raysum.decode.page import fragment
-
         return fragment(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -180,12 +178,6 @@ class Summaries(list[Summary | NoSummary]):
             parts.append(summary.model_copy(update={"warnings": told}).render())
         more = {kind: count - _WARNED for kind, count in had.items() if count > _WARNED}
         return "\n".join([*parts, *(f"{kind}: {count} more (see --json)" for kind, count in more.items())])
-
-
-def shortened(quote: str) -> str:
-    """``quote`` in one line, without its middle where it is long."""
-    line, half = " ".join(quote.split()), _SHOWN // 2
-    return line if len(line) <= _SHOWN else f"{line[:half].rstrip()} ... {line[-half:].lstrip()}"
 
 
 def _located(citation: Citation, places: Sequence[tuple[int, str]]) -> Citation:

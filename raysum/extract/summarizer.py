@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysum import systems
-from raysum.config.decoding import DecodeConfig, ExtractConfig
+from raysum.config.decoding import ExtractConfig
 from raysum.config.problems import did_you_mean, validate
 from raysum.config.sections import LoadConfig
-from raysum.config.signatures import with_settings
 from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.extract.systems import Extractive, Source, Taken
@@ -23,7 +22,6 @@ from raysum.text.tfidf import count_words
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row
-    from raysum.decode.summarizer import Summarizer
 
 WORDS = 100  # of a summary
 _TOLERANCE = 1.2  # times the limit of words that the only sentence of a summary may have, if none is shorter
@@ -114,47 +112,12 @@ def extracts(name: str | Path) -> bool:
     return str(name) in systems.extractive_names() and not Path(name).exists()
 
 
-@with_settings(DecodeConfig, ExtractConfig)
-def load(
-    run: str, checkpoint: str = "best", *, device: str | None = None, dtype: str | None = None, **decode: Any
-) -> "Extractor | Summarizer":
-    """A trained run, or ``lexrank``, ``lead``, ``mmr``, ready to summarize raw text in this process, without Ray.
-
-    ``checkpoint`` is ``best``, ``latest``, a step, or ``average:3``: the mean weights of the three best. ``device`` and
-    ``dtype`` are as in :meth:`Summarizer.load`. Settings replace those of the run, which is what they are by default;
-    ``words``, ``sentences`` and ``redundancy`` are for what extracts sentences.
-    Raises UserError where ``run`` is not a run folder with a complete checkpoint.
-
-    >>> raysum.load("runs/pht").summarize("Florence", ["text of a document", "text of another"]).summary
-    """
-    told = {"checkpoint": checkpoint, "decode": decode} | ({} if dtype is None else {"dtype": dtype})
-    return summarizer_of(run, validate(told, None, LoadConfig), device)
-
-
-def summarizer_of(name: str, config: LoadConfig, device: str | None = None) -> "Extractor | Summarizer":
-    """The run or system ``name`` as ``config`` says. Raises UserError where it does not have such a setting."""
-    if extracts(name):
-        return Extractor.of(name, config)
-    run = Run.resolve(name)
-    if run.config.model.extracts:
-        return Extractor.trained(run, config, device)
-    for key in ExtractConfig.model_fields:
-        if key in config.decode:
-            known = ", ".join(systems.extractive_names())
-            raise UserError(
-                f"{key} is for {known} and runs that extract; of this one, --set max_length tells the most tokens"
-            )
-    from raysum.decode.summarizer import Summarizer
-
-    return Summarizer.of(name, config, device)
-
-
 def extract_settings(values: Mapping[str, Any]) -> ExtractConfig:
-    """Raises UserError naming what is unknown or out of bounds."""
+    """Return the validated settings. Raises UserError if a key is unknown or a value is out of bounds."""
     if unknown := [key for key in values if key not in ExtractConfig.model_fields]:
         known = ", ".join(ExtractConfig.model_fields)
         near = did_you_mean(unknown[0], ExtractConfig.model_fields)
-        raise UserError(f"{unknown[0]} is no setting of what takes sentences as they are; {near}there are {known}")
+        raise UserError(f"{unknown[0]} is not a setting of extractive systems; {near}use one of {known}")
     return validate(dict(values), None, ExtractConfig)
 
 

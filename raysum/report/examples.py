@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from raysum.decode.page import doubted, marked
-from raysum.decode.summary import Citation, Summary, shortened
+from raysum.decode.page import doubted, marked, shortened
+from raysum.decode.summary import Citation, Summary
 from raysum.pages import charts, parts
 from raysum.pages.parts import escape
 from raysum.report.gather import Evaluated, Example, Notes
