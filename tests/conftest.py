@@ -31,7 +31,7 @@ def ray_session():
     from raysum.runtime.session import ray_session
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("RAYSUM_NO_DASHBOARD")
+        patch.delenv("RAYSUM_NO_DASHBOARD", raising=False)
         with ray_session(cpus=4, purpose="search"):
             yield
 
@@ -39,4 +39,4 @@ def ray_session():
 @pytest.fixture
 def with_dashboard(monkeypatch):
     """Sessions that the test starts have a dashboard."""
-    monkeypatch.delenv("RAYSUM_NO_DASHBOARD")
+    monkeypatch.delenv("RAYSUM_NO_DASHBOARD", raising=False)  # a session of this process may have removed it

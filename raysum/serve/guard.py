@@ -98,6 +98,7 @@ class Unavailable:
         except Exception:
             if started:
                 raise
+        if not started and scope["type"] == "http":  # the proxy raised or returned without an answer
             await unavailable(scope, receive, send)
 
 

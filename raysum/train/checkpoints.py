@@ -11,6 +11,8 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,6 @@ from raysum.errors import UserError
 from raysum.runs.folder import Checkpoint, Run, fill_checkpoint
 from raysum.runtime.checksums import damaged
 from raysum.runtime.compat import full_precision_copies
-from raysum.runtime.lock import LOCK
 from raysum.runtime.progress import say
 from raysum.runtime.remote import url_of
 from raysum.runtime.run_sync import sync_down
@@ -31,30 +32,26 @@ _PARTIAL = ".partial-"
 _RESUMABLE = 2  # newest checkpoints that keep their engine state: one may be written while the other is read
 
 
-def hosts_apart(run: Run) -> frozenset[int]:
+def hosts_apart(run: Run, token: str) -> frozenset[int]:
     """Return the ranks that do not share the folder of ``run`` with rank 0. Every rank calls it before it writes.
 
-    Only a run on a store may have such ranks: rank 0 writes for all of them, see ``save``.
-    Raises UserError on every rank if a rank does not see the folder of the process that started the training: each host
-    would keep the shards of its own ranks, and no checkpoint could be resumed.
+    Only a run on a store may have such ranks: rank 0 writes for all of them, see ``save``. ``token`` is the name of a
+    file that the process which started the training has put into the folder.
+    Raises UserError on every rank if a rank does not see that file: each host would keep the shards of its own ranks,
+    and no checkpoint could be resumed.
     """
     from torch import distributed
 
-    if not run.config.train.workers:
-        return frozenset()
     on_store = url_of(run.path) is not None
-    token = run.path / (f".token-{secrets.token_hex(16)}" if on_store else LOCK)
+    file = run.path / (f"{token}-of-rank-0" if on_store else token)
     if on_store and distributed.get_rank() == 0:
-        token.parent.mkdir(parents=True, exist_ok=True)
-        token.write_text(token.name)
-    shared: list[Any] = [token.name, _content(token)]
-    distributed.broadcast_object_list(shared, src=0)
-    name, content = shared
-    sees = content is not None and _content(run.path / name) == content
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    distributed.barrier()
     hosts: list[str | None] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(hosts, None if sees else socket.gethostname())
+    distributed.all_gather_object(hosts, None if file.is_file() else socket.gethostname())
     if on_store and distributed.get_rank() == 0:
-        token.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
     blind = sorted({host for host in hosts if host})
     if blind and not on_store:
         raise UserError(
@@ -65,11 +62,16 @@ def hosts_apart(run: Run) -> frozenset[int]:
     return frozenset(rank for rank, host in enumerate(hosts) if host)
 
 
-def _content(file: Path) -> str | None:
+@contextmanager
+def token_in(folder: Path, token: str) -> Iterator[None]:
+    """Keep the file ``token`` in ``folder`` during the block, and remove those of killed processes."""
+    for left in folder.glob(".token-*"):
+        left.unlink(missing_ok=True)
+    (folder / token).touch()
     try:
-        return file.read_text()
-    except OSError:
-        return None
+        yield
+    finally:
+        (folder / token).unlink(missing_ok=True)
 
 
 def newest(run: Run, apart: frozenset[int]) -> Checkpoint | None:

@@ -142,7 +142,8 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         with followed(run, done, config.train):
             if config.train.workers:
                 push_so_far(run.path)  # rank 0 may run on a host that has nothing of the run
-                train_on_ray(brief, callbacks)
+                with checkpoints.token_in(run.path, brief.token):
+                    train_on_ray(brief, callbacks)
                 refresh(run.path)
             else:
                 _train_here(brief)

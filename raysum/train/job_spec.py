@@ -1,7 +1,8 @@
 """What the workers of a training are told: the fitted config, and which batches of which dataset."""
 
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from raysum.config.problems import did_you_mean
@@ -33,6 +34,7 @@ class Brief:
     valid: Stream | None  # where the dataset has such a split
     start: Start | None  # where the model does not begin with weights of its own
     measure: "Measure | None"  # where the best checkpoint is not that of the lowest loss
+    token: str = field(default_factory=lambda: f".token-{secrets.token_hex(16)}")  # see ``checkpoints.hosts_apart``
 
     def judges(self, done: int) -> bool:
         """Whether the loss of the valid split is wanted after ``done`` steps."""

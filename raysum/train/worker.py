@@ -24,7 +24,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
     ``load(step)`` gives this rank's micro-batches from step ``step`` (counted from 0) on.
     """
     settings, run = brief.config.train, brief.run
-    apart = checkpoints.hosts_apart(run)
+    apart = checkpoints.hosts_apart(run, brief.token) if settings.workers else frozenset[int]()
     checkpoint = checkpoints.newest(run, apart)
     engine = build_engine(brief, checkpoint)
     state = resume(engine, brief, checkpoint)
