@@ -1,7 +1,7 @@
 """Batched beam search over a step function: no model inside, no loop over beams or vocabulary.
 
-B examples still decoded, R beams, V vocabulary, M paragraphs of at most N tokens. What a model must offer is
-`StepModel`.
+B examples still decoded, R beams, V vocabulary, M paragraphs of at most N tokens. A model
+implements `StepModel`.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ CHUNK = 128  # candidates under one maximum; 64 measured alike
 
 
 class StepState(Protocol):
-    """The model's memory of the hypotheses: ``reorder`` lets each go on from beam ``parent`` [B, R] of its example."""
+    """The model's cache for the hypotheses: ``reorder`` makes each continue beam ``parent`` [B, R] of its example."""
 
     def reorder(self, parent: Tensor) -> None: ...
 
@@ -32,7 +32,7 @@ class StepState(Protocol):
 
 
 class StepModel(Protocol):
-    """What continues hypotheses; ``step`` gives logits [B * R, V] and attention [B * R, M], [B * R, M, N] or None."""
+    """A model that extends hypotheses; ``step`` returns logits [B * R, V] and attention [B * R, M(, N)] or None."""
 
     def start(self, memory: Any, beams: int) -> StepState: ...
 
@@ -42,7 +42,7 @@ class StepModel(Protocol):
 def beam_search(
     model: StepModel, memory: Any, settings: DecodeConfig, terms: Sequence[Term] = (), **options: Any
 ) -> list[list[Hypothesis]]:
-    """The ``settings.n_best`` hypotheses of each example, best first: :func:`search`, ranked by its final terms."""
+    """Return the ``settings.n_best`` hypotheses an example, best first: :func:`search`, ranked by its final terms."""
     return search(model, memory, settings, terms, **options).best(settings.n_best, terms)
 
 
@@ -60,7 +60,7 @@ def search(
     guide: Constraint | None = None,
     source: Tensor | None = None,
 ) -> Finished:
-    """All hypotheses that finish, scored by log-probability and those of ``terms`` that are not final.
+    """Return all finished hypotheses, scored by log-probability and those of ``terms`` that are not final.
 
     ``memory`` is what ``model.start`` takes, with ``paragraph_mask`` [B, M]. ``exempt`` are ids that
     ``no_repeat_last`` lets repeat (commas). If ``is_cancelled`` returns true for an example, it ends as if at the
@@ -196,7 +196,7 @@ def _candidates(
     """Log-probabilities of the hypotheses extended by each token, [B, R, V], and by EOS, [B, R]; -inf where blocked.
 
     EOS is -inf among the former, and in the latter up to the minimum length and inside a name that ``guided`` follows,
-    unless nothing else is left. What continues such a name is no repetition. As in transformers, repetition is
+    unless nothing else is left. Tokens that continue such a name are no repetition. As in transformers, repetition is
     penalized by logits where there is one beam, else by log-probabilities.
     """
     scores = logits.float().view(*log_prob.shape, -1)

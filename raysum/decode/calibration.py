@@ -1,4 +1,4 @@
-"""What is usual for a model's summaries, learned by decoding some clusters of the valid split once it is trained."""
+"""The reference range of a model's summaries, learned from some clusters of the valid split after training."""
 
 import time
 from contextlib import suppress
@@ -11,15 +11,15 @@ from raysum.errors import UserError
 from raysum.runs.folder import Run
 
 _CLUSTERS, _READ = 100, 1000  # so many, spread over this many from the first
-_FASTER = 4  # a batch of many may be than the first one alone, by so much
-_SHORTEST = 0.5  # seconds in which too little is decoded to learn from
+_FASTER = 4  # assumed speed-up of a full batch over the first cluster alone
+_SHORTEST = 0.5  # seconds; less time decodes too few summaries
 
 
 def rehearse(run: Run, dataset: Dataset, seconds: float) -> None:
-    """Decode up to 100 clusters of the valid split in ``seconds`` at most, and learn of their summaries.
+    """Decode up to 100 clusters of the valid split within ``seconds``, and learn their reference range.
 
-    Nothing where that is too short for as many as are needed, the split is missing, or the run's settings need what it
-    does not have yet.
+    Does nothing if the time is too short for enough summaries, if the split is missing, or if the run lacks a model
+    that its settings need.
     """
     if seconds < _SHORTEST or SPLIT not in dataset.splits:
         return

@@ -52,14 +52,14 @@ class History:
         self.steps += 1
 
     def reorder(self, parent: Tensor) -> None:
-        """The beams ``parent`` [B, R] of each example go on."""
+        """Continue the beams ``parent`` [B, R] of each example."""
         self.total = self.total.gather(1, parent[..., None].expand_as(self.total))
         self.overlap = self.overlap.gather(1, parent)
         if self.by_token is not None:
             self.by_token = self.by_token[torch.arange(len(parent), device=parent.device)[:, None], parent]
 
     def keep(self, index: Tensor) -> None:
-        """Only the examples at ``index`` [B'] go on."""
+        """Keep only the examples at ``index`` [B']."""
         self.examples, self.total, self.overlap = self.examples[index], self.total[index], self.overlap[index]
         if self.by_token is not None:
             self.by_token = self.by_token[index]

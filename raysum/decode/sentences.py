@@ -1,4 +1,4 @@
-"""A trained run that extracts: what its model gives for each sentence of a row. Needs neither Ray nor DeepSpeed."""
+"""The sentence scores of a trained extractive run. Needs neither Ray nor DeepSpeed."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -28,7 +28,7 @@ class Citation(BaseModel, frozen=True):
 
     @property
     def name(self) -> str:
-        """What people are told of where it stands: the document, and the page or heading."""
+        """The location for people: the document, and the page or heading."""
         return ", ".join(filter(None, (self.source or f"document {self.document + 1}", self.place)))
 
 
@@ -125,7 +125,7 @@ class Summary(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class NoSummary:
-    """What stands in the place of the summary of a cluster that has none, and why."""
+    """A cluster without a summary, and the error."""
 
     id: str
     error: str
@@ -139,7 +139,7 @@ class NoSummary:
 
 
 def name_of(cluster: Any, number: int) -> Any:
-    """The id or title of a raw cluster, or else its ``number``, for messages."""
+    """Return the id or title of a raw cluster for messages, or its ``number`` if it has neither."""
     given = cluster if isinstance(cluster, Mapping) else {}
     return given.get("id") or given.get("title") or number
 

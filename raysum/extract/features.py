@@ -1,4 +1,4 @@
-"""What can be told of each sentence of a cluster without knowing its language: place, size, centrality, title, form.
+"""Language-independent features of each sentence of a cluster: place, size, centrality, title, form.
 
 M sentences of a row, D its documents, T its different words.
 """

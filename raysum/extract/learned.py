@@ -40,6 +40,6 @@ class FeatureScorer:
         return sentence_row(cluster, self.recipe, self.vocabulary)
 
     def scores(self, row: Row) -> np.ndarray:
-        """[M] about the share of each sentence that stands in a summary."""
+        """Return [M] estimates of the share of each sentence that a summary contains."""
         cues = cues_of(row, len(self._tables[0]))
         return self._trees.predict(np.concatenate([features(row), cue_features(cues, self._tables)], 1))

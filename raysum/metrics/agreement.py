@@ -1,4 +1,4 @@
-"""How far several judges agree: Krippendorff's alpha, which needs neither all judges nor all units."""
+"""Agreement between judges: Krippendorff's alpha, which allows missing judgements."""
 
 from collections.abc import Hashable, Iterable
 from typing import Literal
@@ -7,9 +7,9 @@ import numpy as np
 
 
 def krippendorff(given: Iterable[tuple[Hashable, float]], level: Literal["nominal", "ordinal"]) -> float | None:
-    """1 - observed / expected disagreement over (unit, value) of any judges: 1 is perfect agreement, 0 chance.
+    """Return 1 - observed / expected disagreement over (unit, value) pairs: 1 is perfect agreement, 0 is chance.
 
-    None where no unit has two values, or all values are equal. Krippendorff, Computing Krippendorff's
+    Returns None if no unit has two values or all values are equal. Krippendorff, Computing Krippendorff's
     Alpha-Reliability (2011): units with one value are left out, each other one counts by its number of values.
     """
     units: dict[Hashable, list[float]] = {}
@@ -30,6 +30,6 @@ def krippendorff(given: Iterable[tuple[Hashable, float]], level: Literal["nomina
 
 
 def _distances(totals: np.ndarray) -> np.ndarray:
-    """Squared distances of ordered values: how many values lie between two, with half of each of them."""
+    """Return the squared distances of ordered values: the values between two, plus half of each of the two."""
     middles = totals.cumsum() - totals / 2
     return (middles[:, None] - middles[None, :]) ** 2

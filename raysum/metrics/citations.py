@@ -1,4 +1,4 @@
-"""Which paragraphs a text rests on: by the attention paid to them, by the words it shares with them, and both compared.
+"""The paragraphs that support a text: by attention, by shared words, and by both.
 
 M paragraphs of a cluster, K tokens of a summary.
 """
@@ -18,13 +18,13 @@ _WORD = 0.1  # weight of a word beside a name's: with 0 to 0.3 the factbook's va
 
 
 def overall(weights: np.ndarray) -> np.ndarray:
-    """The share [M] of each paragraph in the attention ``weights`` [K, M] of a summary (PHT eq. 15)."""
+    """Return the share [M] of each paragraph in the attention ``weights`` [K, M] of a summary (PHT eq. 15)."""
     total = weights.sum(0)
     return total / max(total.sum(), np.finfo(np.float32).tiny)
 
 
 def lexical(sentences: Sequence[str], paragraphs: Sequence[str]) -> np.ndarray:
-    """Weights [sentences, M]: 1 at the paragraph of highest tf-idf cosine, a row of zeros where no word is shared."""
+    """Return weights [sentences, M]: 1 at the paragraph of highest tf-idf cosine; zeros if no word is shared."""
     similarity = _tfidf(sentences, paragraphs)
     best = similarity.max(1, keepdims=True)
     nearest = np.arange(len(paragraphs)) == similarity.argmax(1)[:, None]
@@ -34,12 +34,12 @@ def lexical(sentences: Sequence[str], paragraphs: Sequence[str]) -> np.ndarray:
 def combined(
     sentences: Sequence[str], attention: Sequence[np.ndarray], passages: Sequence[Passage], title: str
 ) -> np.ndarray:
-    """Weights [sentences, M] by the ``attention`` [M] of each sentence and the words that it has of the paragraphs.
+    """Return weights [sentences, M] from the ``attention`` [M] of each sentence and the words shared with paragraphs.
 
-    Each name, number and other word of a sentence gives its weight, more if fewer paragraphs hold it, to the paragraphs
-    that do, shared out by the attention paid to them. What the title says tells none of them apart, and is left out. A
-    sentence of which nothing stands there has its attention. On the factbook's test split (``raysum quickstart``) 98 %
-    of what is cited so is right, and 98 % of what is to be cited is: by attention 57 and 95 %, by words 67 and 38 %.
+    Each name, number and other word of a sentence distributes its weight over the paragraphs that contain it, in
+    proportion to their attention. Rare words weigh more; words of the title are ignored. If no word occurs in any
+    paragraph, the attention is returned. On the factbook's test split (``raysum quickstart``), citations have 98 %
+    precision and 98 % recall; by attention alone 57 % and 95 %, by words alone 67 % and 38 %.
     """
     known = {part.text for part in said(title)}
     return np.array(
@@ -62,14 +62,14 @@ def _weighed(parts: Sequence[Said], attention: np.ndarray, passages: Sequence[Pa
 
 
 def strongest(weights: np.ndarray) -> list[tuple[int, float]]:
-    """As :func:`cited`, of :func:`combined` weights: the three highest that are a fifth of the highest or more."""
+    """Return citations as :func:`cited` does: at most three weights that are at least a fifth of the highest."""
     return cited(np.where(weights >= LEAST * weights.max(initial=0), weights, 0), 1.0)
 
 
 def cited(weights: np.ndarray, part: float = SHARE) -> list[tuple[int, float]]:
-    """Paragraphs of highest ``weights`` [M] and their weights, falling, which sum to one.
+    """Return the paragraphs of highest ``weights`` [M] with their weights, in falling order, normalized to sum to 1.
 
-    As many as make up ``part`` of the whole, but at most three; none of weight 0.
+    Enough paragraphs to reach ``part`` of the total are cited, but at most three, and none of weight 0.
     """
     order = np.argsort(-weights, kind="stable")[:MOST]
     reached = np.cumsum(weights[order]) >= part * weights.sum()
@@ -79,9 +79,9 @@ def cited(weights: np.ndarray, part: float = SHARE) -> list[tuple[int, float]]:
 
 
 def gold_attention(summary: str, paragraphs: Sequence[str]) -> np.ndarray:
-    """[M] what the attention of a system is compared with: tf-idf cosine of the reference ``summary``, by its sum.
+    """Return the gold attention [M]: tf-idf cosines with the reference ``summary``, normalized to sum to 1.
 
-    PHT paper (attention alignment), section 7.1.1. Where no paragraph shares a word with the summary all are equal.
+    PHT paper (attention alignment), section 7.1.1. If no paragraph shares a word with the summary, all are equal.
     """
     similarities = _tfidf([summary], paragraphs)[0]
     total = similarities.sum()
@@ -89,9 +89,9 @@ def gold_attention(summary: str, paragraphs: Sequence[str]) -> np.ndarray:
 
 
 def attention_similarity(attention: ArrayLike, gold: ArrayLike) -> float:
-    """Cosine between two distributions over the same M paragraphs; 0 where one of them is all zeros.
+    """Return the cosine between two distributions over the same M paragraphs; 0 if one of them is all zeros.
 
-    Raises ValueError where they differ in length.
+    Raises ValueError if they differ in length.
     """
     first, second = np.asarray(attention, float), np.asarray(gold, float)
     if first.shape != second.shape:

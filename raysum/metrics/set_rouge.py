@@ -1,6 +1,6 @@
-"""ROUGE as the package ``rouge`` 1.0.1 counts it, by which the PHT and VHT papers' code scores.
+"""ROUGE as counted by the package ``rouge`` 1.0.1, which the code of the PHT and VHT papers uses.
 
-It differs from ROUGE-1.5.5 in nearly all: words end at blanks and keep case and punctuation, but full stops end
+It differs from ROUGE-1.5.5 in almost everything: words end at blanks and keep case and punctuation, but full stops end
 sentences and are dropped; n-grams are sets, so that repetition costs nothing, and run over sentence ends; L counts the
 different words of all longest common subsequences of a reference sentence with a predicted one. A sentence of blanks is
 one empty word.
@@ -10,9 +10,9 @@ _EPSILON = 1e-8  # in the denominator of F1, so that a perfect score is just bel
 
 
 def scores(prediction: str, reference: str) -> dict[str, tuple[float, float, float]]:
-    """F1, precision and recall, from 0 to 1, of ``rouge1``, ``rouge2`` and ``rougeL``; 0 where either has no sentence.
+    """Return F1, precision and recall (0 to 1) of ``rouge1``, ``rouge2`` and ``rougeL``; 0 if a text has no sentence.
 
-    The package raises ValueError there, and RecursionError where two sentences have some 1,000 words.
+    The package raises ValueError in that case, and RecursionError if two sentences have about 1,000 words.
     """
     found, wanted = _sentences(prediction), _sentences(reference)
     parts = {"rouge1": _overlap(_ngrams(found, 1), _ngrams(wanted, 1))}
@@ -41,7 +41,7 @@ def _ratios(common: int, found: int, wanted: int) -> tuple[float, float, float]:
 
 
 def _subsequence(wanted: list[str], found: list[str]) -> set[str]:
-    """The words of that longest common subsequence which is found from the end, stepping back in ``found`` first."""
+    """Return the words of the longest common subsequence, traced from the end and stepping back in ``found`` first."""
     lengths = [[0] * (len(found) + 1)]
     for word in wanted:
         above, row = lengths[-1], [0]

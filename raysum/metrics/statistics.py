@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 RESAMPLES = 1000  # as the papers' ROUGE script: -r 1000
-CONFIDENCE = 0.95  # likewise: -c 95
-_DRAWS_AT_ONCE = 1 << 22  # 32 MB of indices; what exceeds that is drawn in pieces
+CONFIDENCE = 0.95  # as its -c 95
+_DRAWS_AT_ONCE = 1 << 22  # 32 MB of indices; larger draws are split
 
 
 class Interval(NamedTuple):
-    """``value`` of the data itself (no resampled one), and the bounds of its percentile interval."""
+    """The ``value`` of the original data, and the bounds of its percentile interval."""
 
     value: float
     low: float
@@ -39,7 +39,7 @@ def ratio_interval(pairs: ArrayLike) -> Interval:
     """Of sum / sum over examples, from both numbers of each [n, 2], such as a corpus F1 from counts; of a mean where
     the second is always 1. 0 where the second ones sum to 0.
 
-    Raises ValueError where there are no examples.
+    Raises ValueError if there are no examples.
     """
     values = np.asarray(pairs, float)
     return _interval(_ratio(values.sum(axis=0)), _ratio(_resampled(values)))
@@ -51,8 +51,8 @@ def paired_difference(first: ArrayLike, second: ArrayLike) -> Difference:
     The examples are the same, in the same order; each resample draws them once, for both systems, and divides a sum by
     a sum for each (micro average). An interval without 0 says that the systems differ. Its p is twice the share of
     resamples on the rarer side of 0 (Efron and Tibshirani, 1993, section 15.4), no smaller than 2 / (RESAMPLES + 1),
-    nor than 2^(1 - n): what n pairs show if all have one sign, by the exact test of signs.
-    Raises ValueError where the lists differ in length or are empty.
+    nor than 2^(1 - n), the p of the exact sign test if all n pairs have one sign.
+    Raises ValueError if the lists differ in length or are empty.
     """
     one, other = np.asarray(first, float), np.asarray(second, float)
     if len(one) != len(other):
@@ -87,10 +87,10 @@ def _ratio(sums: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a system, and how it comes of the columns of its examples.
+    """A metric of a system, and how it is computed from the columns of its examples.
 
-    The mean of the column of its name; or with ``above`` the sum of these columns; or with ``below`` 100 times the
-    former sum by that one. ``label`` and ``digits`` after the point are for tables.
+    It is the mean of the column with its name. With ``above``, it is the sum of these columns. With ``below`` too, it
+    is 100 times the sum of ``above`` divided by that of ``below``. ``label`` and ``digits`` (decimals) are for tables.
     """
 
     label: str
@@ -100,7 +100,7 @@ class Figure:
 
 
 def figure_of(name: str, figure: Figure, scores: "DataFrame", sure: bool = True) -> dict[str, float]:
-    """The value of a figure, of means and ratios if ``sure`` also its bounds; nothing where no example has it."""
+    """Return the value of a figure, with bounds if ``sure`` and it is no sum; empty if no example has the figure."""
     pairs = pairs_of(name, figure, scores)
     if not len(pairs):
         return {}

@@ -1,9 +1,9 @@
-"""How much of a summary stands in its sources, told by its names, numbers and other words.
+"""How much of a summary its sources support, measured by its names, numbers and other words.
 
-What a text *says* are its names (see ``metrics.names``), and its other words but for function words. A name stands in
-a source where it is written there just so, another word in capital or small letters. Nothing is understood: what stands
-there may be said of something else, and what is put in other words does not stand there. On the factbook's test split
-the share of a summary that stands in what it cites has a correlation of 0.8 with its facts F1.
+The parts of a text are its names (see ``text.names``) and its other words except function words. A source supports a
+name if it contains the same spelling, and another word in upper or lower case. The check is lexical: the source may use
+the words in another context, and a paraphrase counts as unsupported. On the factbook's test split, the supported share
+of a summary has a correlation of 0.8 with its facts F1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,12 +12,12 @@ from functools import cached_property
 
 from raysum.text.names import FUNCTION_WORDS, Sources, names, word_spans
 
-_NAME = 3  # words that a name or number counts for: it is what a reader would check
+_NAME = 3  # weight of a name or number relative to a word: readers check names and numbers
 
 
 @dataclass(frozen=True)
 class Said:
-    """A name or another word of a text, and where it stands there."""
+    """A name or another word of a text, with its position."""
 
     text: str
     start: int
@@ -30,7 +30,7 @@ class Said:
 
 
 class Passage(Sources):
-    """Texts that are asked for what of a summary stands in them."""
+    """Source texts that can be searched for the parts of a summary."""
 
     @cached_property
     def small(self) -> frozenset[str]:
@@ -42,7 +42,7 @@ class Passage(Sources):
 
 
 def said(text: str) -> list[Said]:
-    """What ``text`` says, in its order. A lone word that opens it is no name by its capital."""
+    """Return the parts of ``text`` in order. A single capitalized word at its beginning is not a name."""
     words = word_spans(text)
     first = words[:1]
     named = [span for span in names(text) if not ([span] == first and text[slice(*span)].isalpha())]
@@ -53,8 +53,10 @@ def said(text: str) -> list[Said]:
 
 
 def share(parts: Iterable[Said], passages: Sequence[Passage]) -> float | None:
-    """The share (0 to 1) of what is said that stands in ``passages``: a name or number counts as much as three other
-    words. None where nothing is said."""
+    """Return the share (0 to 1) of ``parts`` that ``passages`` contain, or None if there are no parts.
+
+    A name or number counts as much as three other words.
+    """
     parts = list(parts)
     total = sum(part.weight for part in parts)
     held = (part.weight for part in parts if any(passage.holds(part) for passage in passages))

@@ -1,4 +1,4 @@
-"""The automata of a batch of clusters: what each hypothesis may go on with, and where that leads.
+"""The automata of a batch of clusters: the pieces that may extend each hypothesis, and the next states.
 
 B examples, R beams, V pieces, C contexts. Of an automaton only the states are worked out that hypotheses reach: some
 20 of 900 for a cluster of the quickstart.
@@ -96,7 +96,7 @@ class ConstraintState:
         return places, values
 
     def advance(self, parent: Tensor, piece: Tensor) -> None:
-        """Beams ``parent`` [B, R] of each example go on with ``piece`` [B, R]."""
+        """Extend the beams ``parent`` [B, R] of each example by ``piece`` [B, R]."""
         chosen = zip(self._states, parent.tolist(), piece.tolist(), strict=True)
         self._states = [list(map(self._guide.next, map(beams.__getitem__, some), ids)) for beams, some, ids in chosen]
         self._look()
@@ -104,7 +104,7 @@ class ConstraintState:
         self.complete = torch.where(self.whole, self._length, self.complete.gather(1, parent))
 
     def keep(self, index: Tensor) -> None:
-        """Only the examples at ``index`` [B'] go on."""
+        """Keep only the examples at ``index`` [B']."""
         self._states = [self._states[example] for example in index.tolist()]
         self.complete = self.complete[index]
         self._look()
