@@ -122,7 +122,7 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
 
 
 def _extractors(run: Run, config: EvaluateConfig, dataset: Dataset) -> list[System]:
-    """A run that extracts and systems of which nothing is trained, of the same length."""
+    """Return an extractive run and the untrained systems, with summaries of the same length."""
     own, beside = Extractor.trained(run, config), [extractive(name) for name in ("lead", "lexrank", "mmr")]
     if config.reference_length:
         return [PaperBaseline(one) for one in (own.system, *beside)]
@@ -231,7 +231,7 @@ def _references(row: Row) -> dict[str, Any]:
 
 
 def _save(out: str | Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> Evaluation:
-    """``result``, saved. All three files are written, or none: what was there before stays where the disk is full."""
+    """Save ``result`` and return it. If the disk is full, none of the three files changes."""
     folder = local(out) if is_url(out) else Path(out)
     unfinished = folder / ".unfinished"
     try:

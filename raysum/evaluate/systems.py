@@ -1,5 +1,5 @@
-"""Systems that are compared: a trained run, the same with swapped sources, and extractive ones: as they are served, and
-as in the papers."""
+"""The systems that are compared: a trained run, the run with swapped sources, and extractive systems (as served, and as
+in the papers)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,18 +38,18 @@ class Trained:
 
     @property
     def how(self) -> str:
-        """What it does, for people."""
+        """The description for people."""
         weights = [f"{key} {value:g}" for key in _TERMS if (value := getattr(self.settings, key))]
         return ", ".join([f"beam search with {self.settings.num_beams} beams", *weights])
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        """One summary for each row; ``others`` are rows of other clusters, one for each row."""
+        """Return one summary for each row; ``others`` are rows of other clusters, one for each row."""
         return self.summarizer.summarize_rows(rows, self.settings)
 
 
 @dataclass(frozen=True)
 class Watched(Trained):
-    """A run of which is ``seen`` what :func:`raysum.decode.domain_shift.learn` learns of its summaries."""
+    """A run that collects in ``seen`` the figures for :func:`raysum.decode.domain_shift.learn`."""
 
     seen: list[dict[str, float]] = field(default_factory=list)
 
@@ -75,7 +75,7 @@ class Swapped(Trained):
 
 
 def swap(row: Row, other: Row) -> Row:
-    """``row`` with the paragraphs of ``other``, before which the title pieces of ``row`` stand."""
+    """Return ``row`` with the paragraphs of ``other`` after its own title pieces."""
     own, foreign = row["title_tokens"], other["title_tokens"]
     given: Any = row
     mixed: Any = other | {key: given[key] for key in ("id", "title", "title_tokens", "summary", "target_ids", "extra")}
@@ -112,7 +112,7 @@ class Extracted:
 
     @property
     def how(self) -> str:
-        """What it does, for people."""
+        """The description for people."""
         limits = [f"{count} {name}" for name in ("sentences", "words") if (count := getattr(self.settings, name))]
         redundancy = self.system.redundancy if self.settings.redundancy is None else self.settings.redundancy
         rule = "" if redundancy == 1 else f", redundancy {redundancy}"

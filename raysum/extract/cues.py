@@ -41,7 +41,7 @@ class Cues:
 
 
 def cues_of(row: Row, width: int) -> tuple[Cues, Cues]:
-    """Those of the sentences, and of the names of their documents, in which all numbers are alike."""
+    """Return the cues of the sentences and of their documents' names, in which all digits count as 0."""
     names = [_DIGITS.sub("0", name) for name in row["source"]]
     return Cues.of(row["text"], width), Cues.of([names[number] for number in row["document"]], width)
 

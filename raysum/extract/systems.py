@@ -21,9 +21,9 @@ _RELEVANCE = 0.7  # what a text's own weight counts in MMR (lambda); 0.3 is left
 
 @dataclass(frozen=True)
 class Source:
-    """The texts that may be taken, in their order; ``documents`` tell whose each is, where that is known.
+    """The texts that a summary may take, in order, with the ``documents`` they come from, if known.
 
-    ``row`` is the dataset row of which they are the sentences, where there is one.
+    ``row`` is the dataset row that contains these sentences, if there is one.
     """
 
     texts: Sequence[str]
@@ -37,7 +37,7 @@ class Source:
 
 
 class Taken:
-    """The texts of a source that are taken into a summary, by their numbers."""
+    """The numbers of the texts that a summary has taken from a source."""
 
     def __init__(self, source: Source):
         self.numbers: list[int] = []
@@ -45,14 +45,14 @@ class Taken:
         self._nearness = np.zeros(len(source.texts))
 
     def nearness(self) -> np.ndarray:
-        """[M] the highest tf-idf cosine of each text with one that is taken; 0 as long as there is none."""
+        """Return [M]: the highest tf-idf cosine of each text with a taken one, or 0 if none is taken."""
         for number in self.numbers[self._compared :]:
             self._nearness = np.maximum(self._nearness, self._source.vectors.nearness(number))
         self._compared = len(self.numbers)
         return self._nearness
 
     def repeats(self, number: int, redundancy: float | str) -> bool:
-        """Whether a text says what one said that is taken, by a setting of ExtractConfig."""
+        """Return whether a text repeats a taken one, by the setting ``redundancy`` of ExtractConfig."""
         if redundancy == "trigram":
             own = _trigrams(self._source.texts[number])
             return any(own & _trigrams(self._source.texts[taken]) for taken in self.numbers)
@@ -60,22 +60,22 @@ class Taken:
 
 
 class Extractive(ABC):
-    """A system that extracts. It is asked for one text after the other, and sees which were taken."""
+    """An extractive system. It yields one text after the other, and sees which were taken."""
 
     name: str
-    how: str  # of what stands in a split's rows, for people
+    how: str  # description of the order of a row's texts, for people
     opens_with_title: ClassVar[bool] = False  # where it is cut at a length, as in the papers' tables
     needs_reference: ClassVar[bool] = False
     settings: ClassVar[dict[str, Any]] = {}  # of ExtractConfig, where a user says nothing
     reads_sentences: ClassVar[bool] = False  # and no paragraphs
-    redundancy: ClassVar[float] = 0.7  # where no setting tells it: cosine above which a sentence says what another said
+    redundancy: ClassVar[float] = 0.7  # default setting: cosine above which a sentence repeats another
 
     def row(self, cluster: Mapping[str, Any]) -> Any:
-        """A raw cluster as the dataset row that it reads; None where it reads texts alone."""
+        """Return the dataset row of a raw cluster, or None if the system needs only its texts."""
         return None
 
     def relevance(self, source: Source) -> np.ndarray:
-        """[M] how good each text is by itself, from 0 to 1."""
+        """Return the relevance [M] of each text, 0 to 1."""
         order = [*self.order(source, Taken(source))]
         found = np.zeros(len(source.texts))
         found[order] = 1 - np.arange(len(order)) / len(order)
@@ -87,11 +87,11 @@ class Extractive(ABC):
 
     @abstractmethod
     def order(self, source: Source, taken: Taken) -> Iterable[int]:
-        """The numbers of the texts of ``source``, the best first."""
+        """Return the numbers of the texts of ``source``, best first."""
 
 
 class Lead(Extractive):
-    """What stands first: in one source from its beginning (with the title before it: baseline of the HT and PHT
+    """The first texts: in one source from its beginning (with the title before it: baseline of the HT and PHT
     papers), in several the first text of each, then the second of each (DUC's coverage baseline)."""
 
     name = "lead"
@@ -144,7 +144,7 @@ class Mmr(Extractive):
 
 
 class Oracle(Extractive):
-    """Greedily what adds most bigrams of the reference: about the best that extraction reaches."""
+    """Greedy selection by bigrams of the reference: about the upper bound of extraction."""
 
     name = "oracle"
     how = "paragraphs with most of the reference's bigrams first"
@@ -163,7 +163,7 @@ class Oracle(Extractive):
 
 
 def marginal(relevance: np.ndarray, taken: Taken) -> Iterator[int]:
-    """The numbers of texts by their ``relevance`` [M] and their distance from those taken, which is looked at anew."""
+    """Yield text numbers by ``relevance`` [M] and distance from the taken texts, which is updated after each."""
     left = np.arange(len(relevance))
     while len(left):
         gain = _RELEVANCE * relevance - (1 - _RELEVANCE) * taken.nearness()
