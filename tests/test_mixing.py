@@ -18,8 +18,7 @@ from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.stream.collators.summarization import Summarization
 from raysum.stream.loader import Stream, batches, plan_of
-from raysum.stream.mixing import Mix
-from raysum.stream.plan import Plan, PlanSettings
+from raysum.stream.plan import Mix, Plan, PlanSettings
 from raysum.train.fit import fit
 
 SIZES = (1000, 130, 37)

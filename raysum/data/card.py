@@ -1,4 +1,4 @@
-"""`raysum data show`: what a dataset holds, what was left out of it and why."""
+"""`raysum data show`: the contents of a dataset, and the dropped parts with reasons."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ _LENGTHS = ("source_tokens", "paragraphs", "target_tokens")  # columns of Datase
 
 @dataclass(frozen=True)
 class Card(Shown):
-    """All figures of a dataset: rows, rejections, recipe and, by split, lengths and what was cut.
+    """All figures of a dataset: rows, rejections, recipe and, by split, lengths and truncation.
 
-    Percentiles are 0, 10, 50, 90, 99 and 100. ``source_cut`` is the share of the source lost to the limits L and N: of
-    the words of all clean paragraphs those in paragraphs ranked below L, of the tokens of the others those beyond N.
+    Percentiles are 0, 10, 50, 90, 99 and 100. ``source_cut`` is the share of the source lost to the limits L and N:
+    words of clean paragraphs that rank below L, and tokens of the other paragraphs beyond N.
     """
 
     figures: dict[str, Any]
 
     @classmethod
     def of(cls, path: str) -> "Card":
-        """Raises UserError where ``path`` is no dataset."""
+        """Return the card of a dataset. Raises UserError if ``path`` is no dataset."""
         dataset = Dataset.open(path)
         manifest = dataset.manifest
         splits = {split: _split(dataset, split) for split in dataset.splits}
@@ -59,7 +59,7 @@ class Card(Shown):
         return self.figures
 
     def to_pandas(self) -> "DataFrame":
-        """A line a split and kind of length: its rows and percentiles."""
+        """Return one line per split and kind of length, with rows and percentiles."""
         import pandas as pd
 
         lines = [
@@ -70,7 +70,7 @@ class Card(Shown):
         return pd.DataFrame(lines)
 
     def render(self) -> Group:
-        """For the terminal: lines about the whole, and a table with a column a split."""
+        """Return lines about the whole and a table with a column per split, for the terminal."""
         card = self.figures
         lines = [f"{card['data']} ({card['kind']})", _rows(card)]
         lines += [f"rejected: {count} {reason}" for reason, count in card["rejected"].items()]
@@ -89,7 +89,7 @@ class Card(Shown):
 
 
 def _example(dataset: Dataset) -> dict[str, Any]:
-    """The first row, for people: its id, title, opening paragraphs or sentences, and summary."""
+    """Return parts of the first row: its id, title, first paragraphs or sentences, and summary."""
     row = next(dataset.read(dataset.splits[0]), None)
     if row is None:
         return {}
@@ -138,7 +138,7 @@ def _share(counts: Counter[str], part: str, whole: str) -> float | None:
 
 
 def _languages(counts: Counter[str]) -> dict[str, float]:
-    """The share of each language, the commonest first, in the documents that were looked at."""
+    """Return the share of each language in the sampled documents, the commonest first."""
     found = Counter({name.removeprefix(LANGUAGE): n for name, n in counts.items() if name.startswith(LANGUAGE)})
     return {name: round(count / found.total(), 4) for name, count in found.most_common()}
 

@@ -1,4 +1,4 @@
-"""`raysum data check`: every byte of a dataset as it was written."""
+"""`raysum data check`: compare every file of a dataset with its checksums."""
 
 import time
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from raysum.runtime.rendering import Shown
 
 @dataclass(frozen=True)
 class Checked(Shown):
-    """What was read, all of it sound."""
+    """The checked files and rows, which are all undamaged."""
 
     data: str
     files: int
@@ -34,7 +34,7 @@ class Checked(Shown):
 def check(path: str) -> Checked:
     """Read the manifest, the vocabulary, the lengths and all shards of the dataset ``path`` with their rows.
 
-    Raises UserError where a file is missing, or several are not what was written: all of them are named.
+    Raises UserError with all missing and damaged files.
     """
     began, dataset = time.monotonic(), Dataset.open(path)
     files = [*chain.from_iterable(dataset.files(split) for split in dataset.splits)]

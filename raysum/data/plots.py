@@ -1,4 +1,4 @@
-"""The lengths of a dataset's rows, drawn."""
+"""Plot the lengths of a dataset's rows."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +17,9 @@ _OF = ("source tokens", "paragraphs", "target tokens")  # columns of Dataset.len
 
 
 def plot_lengths(data: str | Path, file: str | Path) -> None:
-    """Which share of a split's rows has how many source tokens, paragraphs and target tokens; dotted the median.
+    """Plot histograms of source tokens, paragraphs and target tokens by split; a dotted line is the median.
 
-    ``file`` is a PNG or SVG. Raises UserError where it is neither or cannot be written, or ``data`` is no dataset.
+    ``file`` is a PNG or SVG. Raises UserError if it is neither or cannot be written, or if ``data`` is no dataset.
     """
     from matplotlib.figure import Figure
 
@@ -44,7 +44,7 @@ def plot_lengths(data: str | Path, file: str | Path) -> None:
 
 
 def _edges(lengths: list[np.ndarray]) -> np.ndarray:
-    """The same bars for all splits, each as wide as one length or several."""
+    """Return the edges of the bars, the same for all splits."""
     highest = max(np.percentile(values, _SHOWN, method="higher") for values in lengths)
     lowest = min(values.min() for values in lengths)
     wide = -(-(highest - lowest + 1) // _BARS)

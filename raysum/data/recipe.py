@@ -1,4 +1,4 @@
-"""The recipe: every choice that turns a raw cluster into a dataset row, so that inference repeats exactly the same."""
+"""The recipe: every choice that turns a raw cluster into a dataset row, so that inference repeats it exactly."""
 
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ Kind = Literal["summarization", "ranking", "extraction", "pretraining"]
 
 
 class Choices(Section):
-    """Those that a user makes; what is left open follows from the vocabulary."""
+    """The choices of the user; the others follow from the vocabulary."""
 
     kind: Kind = Field(
         "summarization",
@@ -29,31 +29,31 @@ class Choices(Section):
         100, ge=8, le=1_000_000, description="N: most tokens of a paragraph (100 in the published shards)"
     )
     parted_by: Parting = Field(
-        "blank-lines", description="what parts paragraphs: blank lines in a document that has any, or all 'lines'"
+        "blank-lines", description="separator of paragraphs: blank lines, if a document has any, or every line: 'lines'"
     )
     long_paragraphs: LongParagraphs = Field(
-        "split", description="one of more than N tokens is 'split' at ends of sentences, or 'cut' to N"
+        "split", description="'split' a paragraph of more than N tokens at the ends of sentences, or 'cut' it to N"
     )
     ranker: str = Field(
         "tfidf", description="order of the paragraphs: tfidf, lexrank, none (the documents'), or the run of a ranker"
     )
     clone_recall: float = Field(0.8, ge=0, le=1, description="bigram recall above which a paragraph is a clone (HT, 4)")
     min_words: int = Field(
-        6, ge=1, le=1_000_000, description="words of a paragraph, at least (tensor2tensor's WikiSum filter)"
+        6, ge=1, le=1_000_000, description="minimum words of a paragraph (tensor2tensor's WikiSum filter)"
     )
     near_duplicates: float | None = Field(
-        None, gt=0, le=1, description="Jaccard similarity of three-word shingles from which on a later paragraph goes"
+        None, gt=0, le=1, description="minimum Jaccard similarity of three-word shingles that drops a later paragraph"
     )
     boilerplate: float | None = Field(
-        None, gt=0, le=1, description="share of the clusters from which on a paragraph that stands in them goes"
+        None, gt=0, le=1, description="minimum share of the clusters with the same paragraph that drops the paragraph"
     )
     graph: Graph = Field(
         "none", description="edges between paragraphs: tf-idf 'similarity', or 'discourse' by entities and markers"
     )
-    keep: list[str] = Field([], description="other fields of a raw cluster that are kept beside it, as JSON")
+    keep: list[str] = Field([], description="other fields of a raw cluster to store with its row, as JSON")
 
 
-# Those that hold of paragraphs alone: sentences are all kept, in the documents' order.
+# Choices for paragraphs only: all sentences are kept, in document order.
 OF_PARAGRAPHS = (
     "max_paragraphs", "parted_by", "long_paragraphs", "ranker", "clone_recall", "min_words", "near_duplicates",
     "boilerplate", "graph",
@@ -65,18 +65,18 @@ class Recipe(Choices):
 
     model_config = ConfigDict(strict=True)
 
-    # What was done before there was a choice holds where a recipe does not say.
+    # Defaults for old recipes, which lack these choices.
     parted_by: Parting = "lines"
     long_paragraphs: LongParagraphs = "cut"
     ranker: Ranker = "tfidf"
-    normalize: Normalization = Field("none", description="what is done to text before the vocabulary sees it")
+    normalize: Normalization = Field("none", description="normalization of texts before encoding")
     vocabulary_sha256: str = Field(description="hash of the vocabulary file")
     boilerplate_marks: list[str] | None = Field(None, description="hashes of the paragraphs that are boilerplate")
     ranker_sha256: str | None = Field(None, description="hash of the learned ranker's file beside it")
 
 
 def read_recipe(values: Any, where: str) -> Recipe:
-    """``values`` as a Recipe. Raises UserError naming ``where`` and each wrong key."""
+    """Return ``values`` as a Recipe. Raises UserError with ``where`` and each wrong key."""
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:

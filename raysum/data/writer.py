@@ -1,4 +1,4 @@
-"""Writing a dataset: shards, in any order and by many processes; then, by one, the manifest that makes them one."""
+"""Write a dataset: many processes write shards in any order, then one process writes the manifest."""
 
 import hashlib
 from collections import Counter
@@ -21,7 +21,7 @@ from raysum.tokenizers.tokenizer import Tokenizer
 
 @dataclass
 class Shard:
-    """What is known of a shard that was written: ``name`` of its files in the folder, which also orders a split's."""
+    """A written shard. Its ``name`` is that of its files, and orders the shards of a split."""
 
     name: str
     split: str
@@ -32,7 +32,7 @@ class Shard:
 
 
 class DatasetWriter:
-    """Makes a dataset of the shards that were written into ``folder``, which must exist."""
+    """Writes shards into ``folder``, which must exist, and makes them a dataset."""
 
     def __init__(self, folder: Path, kind: str, recipe: Recipe, vocabulary: Tokenizer):
         self.folder, self.kind, self.recipe, self.vocabulary = folder, kind, recipe, vocabulary
@@ -43,7 +43,7 @@ class DatasetWriter:
     def add(self, name: str, split: str, tables: Iterable[pa.Table]) -> Shard:
         """Write a shard and the lengths of its rows; each table but the last has a multiple of ROW_GROUP rows.
 
-        Raises OSError where the disk is full. A shard without rows has no files.
+        Raises OSError if the disk is full. A shard without rows has no files.
         """
         form, digest, lengths = FORMS[self.kind], hashlib.sha256(), []
         writer: pq.ParquetWriter | None = None
@@ -64,12 +64,12 @@ class DatasetWriter:
         return Shard(name, split, sum(map(len, lengths)), digest.hexdigest(), written)
 
     def ids(self, shard: Shard) -> np.ndarray:
-        """[rows] the ids of a shard that was written."""
+        """[rows] the ids of a written shard."""
         column = pq.read_table(self.folder / f"{shard.name}.shard", columns=["id"])["id"]
         return column.to_numpy()
 
-    def finish(self, shards: list[Shard], **told: Any) -> Dataset:
-        """Name the ``shards``, join the lengths of each split, and write the manifest, with what else is ``told``."""
+    def finish(self, shards: list[Shard], **entries: Any) -> Dataset:
+        """Rename the ``shards``, join the lengths of each split, and write the manifest with further ``entries``."""
         shards = sorted((shard for shard in shards if shard.rows), key=lambda shard: shard.name)
         recipe = self.recipe.model_dump_json(exclude_none=True)
         content = [self.kind, recipe, *(f"{shard.split} {shard.digest}" for shard in shards)]
@@ -83,7 +83,7 @@ class DatasetWriter:
             "recipe": self.recipe.model_dump(),
             "pieces": len(self.vocabulary),
             "rows": sum(shard.rows for shard in shards),
-            **told,
+            **entries,
             "splits": {split: self._finish_split(split, own) for split, own in by_split.items() if own},
         }
         write_json(self.folder / MANIFEST, sealed(manifest))
@@ -105,6 +105,6 @@ class DatasetWriter:
 
 
 def _joined(lengths: list[np.ndarray]) -> np.ndarray:
-    """One array of all lengths, as wide as the widest."""
+    """Return all lengths in one array, padded to the same width."""
     width = max(part.shape[1] for part in lengths)
     return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in lengths])

@@ -1,4 +1,4 @@
-"""Shards to micro-batches, by plan: a plain iterator, and the same through Ray Data for Ray Train."""
+"""Read micro-batches from shards by the plan: by a plain iterator, or through Ray Data for Ray Train."""
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,19 +17,18 @@ from raysum.data.dataset import MANIFEST, Dataset, located
 from raysum.data.rows import OTHER_TARGETS, read_group, table_rows, with_reference
 from raysum.errors import UserError
 from raysum.stream.collators.base import Arrays, Kind, digest
-from raysum.stream.mixing import Mix
-from raysum.stream.plan import Plan, PlanSettings
+from raysum.stream.plan import Mix, Plan, PlanSettings
 
 if TYPE_CHECKING:
     import ray.data
 
-_CPUS = 0.25  # of a reading task: accounting only, so that readers find room beside the workers on any machine
+_CPUS = 0.25  # of a reading task: for scheduling only, so that readers fit beside the workers on any machine
 _SPREAD = 256  # block numbers in a table
-_FIRST_CHUNK, _CHUNK = 4, 32  # steps read at once: few at first, so that training starts soon
+_FIRST_CHUNK, _CHUNK = 4, 32  # steps read together: few at first, so that training starts soon
 
 
 def _open(path: str) -> Dataset:
-    """The dataset that is at ``path`` now: one object as long as its manifest is the same file."""
+    """Return the current dataset at ``path``, the same object until its manifest changes."""
     manifest = located(path) / MANIFEST
     state = manifest.stat() if manifest.exists() else None
     return _opened(path, (state.st_ino, state.st_size, state.st_mtime_ns) if state else None)
@@ -42,11 +41,11 @@ def _opened(path: str, state: object) -> Dataset:
 
 @dataclass(frozen=True)
 class Stream:
-    """What is read and how it is batched: small, hashable, and meaning the same in every process.
+    """The data to read and their batches: small, hashable, and valid in every process.
 
-    ``kind``: how its rows become batches. ``examples``: use only so many rows of the split, evenly spread; None = all
-    that have a target. ``origin``: an epoch and its first step, so that a late start need not plan the epochs before.
-    ``mixed``: further datasets with the same split, and ``shares`` of the rows of an epoch, that of ``path`` first.
+    ``examples`` limits the rows with a target, evenly sampled from the split; None = all. ``origin`` is an epoch and
+    its first step, so that a late start does not plan the earlier epochs. ``mixed`` are further datasets with the same
+    split, and ``shares`` the shares of all datasets in an epoch, that of ``path`` first.
     """
 
     path: str
@@ -61,16 +60,16 @@ class Stream:
 
     @property
     def parts(self) -> list["Stream"]:
-        """One of each dataset, in the order of their rows in the plan."""
+        """The streams of the single datasets, in the order of the plan."""
         return [replace(self, path=path, mixed=(), shares=()) for path in (self.path, *self.mixed)]
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One micro-batch: its place in the plan, its flat arrays, and what it adds to the step.
+    """One micro-batch: its position in the plan and its flat arrays.
 
-    ``weight`` is the loss denominator of the whole step; ``real`` is false for a stand-in that fills an epoch's last
-    step and must count for nothing; ``digest`` identifies the data.
+    ``weight`` is the loss denominator of the whole step. ``real`` is false for a placeholder that fills the last step
+    of an epoch and must not count. ``digest`` identifies the data.
     """
 
     step: int
@@ -83,11 +82,11 @@ class MicroBatch:
 
 
 class Unread(RuntimeError):
-    """What one worker alone finds damaged: it fails, as a UserError would let the others wait for it without end."""
+    """Damaged data that only one worker finds. After a UserError, the others would wait forever."""
 
 
 def plan_of(stream: Stream) -> Plan:
-    """The plan of a stream. Raises ValueError where no row has a target."""
+    """Return the plan of a stream. Raises ValueError if no row has a target."""
     return _plan(stream, tuple(_open(part.path) for part in stream.parts))
 
 
@@ -100,7 +99,7 @@ def _plan(stream: Stream, datasets: tuple[Dataset, ...]) -> Plan:
 
 
 def _counted(stream: Stream, dataset: Dataset) -> tuple[np.ndarray, ...]:
-    """Costs, weights, which rows are kept, and sizes of the row groups of one dataset, as a plan has them."""
+    """Return costs, weights, the mask of kept rows and the row group sizes of one dataset."""
     lengths, targets = dataset.lengths(stream.split), dataset.reference_lengths(stream.split)
     costs, weights = stream.kind.costs(lengths, stream.source)
     if stream.kind.draws_references and targets.shape[1] > 1:
@@ -114,7 +113,7 @@ def _counted(stream: Stream, dataset: Dataset) -> tuple[np.ndarray, ...]:
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays of rows one after the other; zeros stand for references that rows of some have and others lack."""
+    """Return the concatenated arrays of rows, padded with zeros to the same number of references."""
     width = max(part.shape[1] if part.ndim > 1 else 0 for part in parts)
     if not width:
         return np.concatenate(parts)
@@ -123,7 +122,7 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def rows_with_targets(stream: Stream) -> np.ndarray:
-    """The rows that a stream reads: those with a target, or ``examples`` of them at even distances."""
+    """Return the rows that a stream reads: those with a target, or ``examples`` of them, evenly sampled."""
     _, weights = stream.kind.costs(_open(stream.path).lengths(stream.split), stream.source)
     rows = np.flatnonzero(weights > 0)
     if stream.examples is None or stream.examples >= len(rows):
@@ -132,7 +131,7 @@ def rows_with_targets(stream: Stream) -> np.ndarray:
 
 
 def batches(stream: Stream, rank: int, world: int, start: int, stop: int) -> Iterator[MicroBatch]:
-    """Micro-batches of ``rank`` in steps ``start`` to ``stop``, without Ray; the next chunk is read meanwhile."""
+    """Yield the micro-batches of ``rank`` in steps ``start`` to ``stop`` without Ray, and prefetch the next chunk."""
     with ThreadPoolExecutor(1) as reader:
         waiting = None
         for first, last in _chunks(start, stop):
@@ -144,11 +143,12 @@ def batches(stream: Stream, rank: int, world: int, start: int, stop: int) -> Ite
 
 
 def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.Dataset":
-    """The same for all ranks: block k is one row, the micro-batches of rank ``k % world`` in chunk ``k // world``.
+    """Return a dataset for all ranks: block k is one row with the micro-batches of rank ``k % world`` in chunk
+    ``k // world``.
 
-    With ``preserve_order`` and without locality Ray Train's splitter, which gives every rank equally many rows, hands
-    block k to rank ``k % world``. Block numbers come from few tables and are spread to one-row blocks by a task, since
-    each block that a dataset starts with costs its driver 2.5 ms of planning (measured: 77 s for 500,000 steps).
+    With ``preserve_order`` and without locality, Ray Train's splitter gives block k to rank ``k % world``, because
+    every rank gets equally many rows. Planning takes 2.5 ms per initial block (77 s for 500,000 steps), so
+    a task makes the one-row blocks from a few tables of block numbers.
     """
     import ray.data
 
@@ -160,11 +160,11 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
         made: list[MicroBatch] | str
         try:
             made = _read_chunk(stream, first, last, number % world, world)
-        except UserError as error:  # would reach the worker as an error of Ray's
+        except UserError as error:  # which Ray would replace by its own error
             made = str(error)
         return pa.table({"chunk": pa.array([pickle.dumps(made)], pa.large_binary())})
 
-    # Not from_arrow: it asks for a whole CPU to look at its tables, while the workers may hold all there are.
+    # Not from_arrow: it needs a whole CPU to read its tables, while the workers may use all CPUs.
     numbers = [{"block": number} for number in range(len(chunks) * world)]
     dataset = (
         ray.data.from_items(numbers, override_num_blocks=len(numbers) // _SPREAD + 1)
@@ -176,9 +176,9 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
 
 
 def ray_batches(tables: Iterable[pa.Table]) -> Iterator[MicroBatch]:
-    """Micro-batches of the one-row tables that a rank's shard of ``ray_dataset`` yields.
+    """Yield the micro-batches of the one-row tables of a rank's shard of ``ray_dataset``.
 
-    Raises Unread where a task found the dataset damaged.
+    Raises Unread if a task found damaged data.
     """
     for table in tables:
         made = pickle.loads(table["chunk"][0].as_buffer())  # written by ``read`` above, on the same cluster
@@ -188,7 +188,7 @@ def ray_batches(tables: Iterable[pa.Table]) -> Iterator[MicroBatch]:
 
 
 def read_rows(path: str, split: str, rows: np.ndarray, columns: tuple[str, ...]) -> dict[int, Arrays]:
-    """Columns of ``rows`` (ascending row numbers of the split), one row group in memory at a time."""
+    """Return columns of ``rows`` (ascending row numbers of the split), with one row group in memory at a time."""
     dataset = _open(path)
     groups, ends = _layout(dataset, split)
     found: dict[int, Arrays] = {}
@@ -223,7 +223,7 @@ def _read_chunk(stream: Stream, start: int, stop: int, rank: int, world: int) ->
 
 
 def _read_parts(stream: Stream, rows: np.ndarray, columns: tuple[str, ...]) -> dict[int, Arrays]:
-    """As ``read_rows``, by their numbers in the plan."""
+    """Return ``read_rows`` by the row numbers of the plan."""
     found: dict[int, Arrays] = {}
     first = 0
     for part in stream.parts:
@@ -236,6 +236,6 @@ def _read_parts(stream: Stream, rows: np.ndarray, columns: tuple[str, ...]) -> d
 
 @lru_cache(maxsize=16)
 def _layout(dataset: Dataset, split: str) -> tuple[list[tuple[Path, int, int]], np.ndarray]:
-    """The row groups of a split, and the row after each."""
+    """Return the row groups of a split, and the row number after each."""
     groups = dataset.row_groups(split)
     return groups, np.cumsum([size for _, _, size in groups])

@@ -1,21 +1,21 @@
-"""The plan: which rows make which micro-batch of which step, decided from lengths, seed and epoch alone.
+"""The plan: the rows of every micro-batch and step, computed from lengths, seed and epoch only.
 
-An epoch visits every kept row once. Row groups are shuffled; inside a window of row groups rows are sorted by length,
-those of about the same length by that of their targets (with a little noise), and cut into micro-batches under a token
-budget; a window's micro-batches are shuffled, and the rows left over join the next window. A global step is A
-consecutive micro-batches; the epoch's last step is filled with empty ones. Nothing here depends on the number of
-workers or on where training starts.
+An epoch visits every kept row once. Row groups are shuffled. Within a window of row groups, rows are sorted by length,
+and rows of about the same length by target length, with a little noise. They are cut into micro-batches within a token
+budget, the micro-batches are shuffled, and the remaining rows join the next window. A global step has A consecutive
+micro-batches; empty ones fill the last step of an epoch. The plan depends neither on the number of workers nor on the
+step at which training starts.
 """
 
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from raysum.stream.mixing import Mix
-
-_ALIKE = 1.1  # rows whose costs differ by less are sorted by their targets, which are padded to the longest
-_NOISE = 0.05  # relative; enough to change a row's companions between epochs without mixing short with long
+_ALIKE = 1.1  # rows with a smaller ratio of costs are sorted by their targets, which are padded to the longest
+_NOISE = 0.05  # relative: it varies the micro-batches between epochs without mixing short and long rows
+_MIX = 2  # separates these random numbers from those that the plan draws by seed and epoch
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class PlanSettings:
 
 @dataclass(frozen=True)
 class Epoch:
-    """``rows`` [n] in the order read; micro-batch i is ``rows[offsets[i] : offsets[i + 1]]``; ``weights`` [steps].
+    """``rows`` [n] in reading order; micro-batch i is ``rows[offsets[i] : offsets[i + 1]]``; ``weights`` [steps].
 
-    ``drawn`` [rows of the split]: which of its references each has in this epoch.
+    ``drawn`` [rows of the split]: the number of each row's reference in this epoch.
     """
 
     rows: np.ndarray
@@ -45,16 +45,47 @@ class Epoch:
         return len(self.weights)
 
 
+@dataclass(frozen=True)
+class Mix:
+    """The number of row groups of each dataset, in the order of the plan, and their ``shares`` of the rows (sum 1).
+
+    Each dataset gives an endless sequence of its own epochs, which have every kept row once and shuffle the row groups.
+    An epoch of the mix has as many rows as all datasets together. After E epochs, exactly ``E * rows * share`` rows of
+    each sequence were used, rounded. So the counts of a dataset's rows differ by at most one.
+    """
+
+    groups: tuple[int, ...]
+    shares: tuple[float, ...]
+
+    def windows(
+        self, index: int, seed: int, count: int, kept: Sequence[int], members: Callable[[np.ndarray], np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return the rows of epoch ``index`` in ``count`` windows, each with its share of every dataset.
+
+        ``kept`` are the numbers of rows of each dataset. ``members(groups)`` returns the rows of row groups.
+        """
+        rows, parts, first = sum(kept), [], 0
+        for number, (groups, share) in enumerate(zip(self.groups, self.shares, strict=True)):
+            begin, end = (int(epoch * rows * share + 0.5) for epoch in (index, index + 1))
+            own = range(begin // kept[number], -(-end // kept[number]))
+            orders = [np.random.default_rng([seed, epoch, _MIX, number]).permutation(groups) for epoch in own]
+            visited = [members(first + order) for order in orders]
+            taken = np.concatenate([np.empty(0, np.int64), *visited])[begin - own.start * kept[number] :][: end - begin]
+            parts.append(np.array_split(taken, count))
+            first += groups
+        return [np.concatenate(window) for window in zip(*parts, strict=True)]
+
+
 @dataclass(eq=False)
 class Plan:
     """The sequence of steps over rows with ``costs`` [rows] in tokens and ``weights`` [rows] in the loss denominator.
 
-    Where rows have several references, these are [rows, R], with weight 0 for those behind a row's last; each epoch
-    draws one for every row, by seed and epoch alone.
-    ``groups`` [G] are the row group sizes in file order; rows where ``keep`` [rows] is false are never used.
-    Epochs are computed when first asked for (1 microsecond a row, measured); the last one is held. ``origin`` is an
-    epoch and its first step, both known from another copy of the same plan, for steps from there on. With a ``mix`` the
-    rows are those of several datasets, one after the other.
+    If rows have several references, both are [rows, R], with weight 0 after a row's last reference; each epoch draws
+    one for every row, by seed and epoch only.
+    ``groups`` [G] are the row group sizes in file order; rows with a false ``keep`` [rows] are never used.
+    Epochs are computed on demand (1 microsecond per row), and the last one is cached. ``origin`` is an epoch and its
+    first step, known from another copy of the plan, for steps from there. With a ``mix``, the rows are those of several
+    datasets in order.
     """
 
     costs: np.ndarray
@@ -70,7 +101,7 @@ class Plan:
             raise ValueError("a plan needs at least one row")
         self._group_starts = np.cumsum(self.groups) - self.groups
         self._first_epoch, first_step = self.origin
-        self._first_steps = [first_step]  # of each epoch since then that was seen, and of the one after
+        self._first_steps = [first_step]  # of each computed epoch since the origin, and of the next one
         self._held: tuple[int, Epoch] | None = None
 
     def epoch(self, index: int) -> Epoch:
@@ -79,7 +110,7 @@ class Plan:
         return self._held[1]
 
     def locate(self, step: int) -> tuple[int, int]:
-        """The epoch of a global step, and its place in it."""
+        """Return the epoch of a global step, and its position in the epoch."""
         while self._first_steps[-1] <= step:
             newest = self.epoch(self._first_epoch + len(self._first_steps) - 1)
             self._first_steps.append(self._first_steps[-1] + newest.num_steps)
@@ -87,19 +118,19 @@ class Plan:
         return self._first_epoch + number, step - self._first_steps[number]
 
     def rows(self, step: int, micro_batch: int) -> np.ndarray:
-        """Row numbers of one micro-batch of a global step; empty ones fill an epoch's last step."""
-        index, place = self.locate(step)
+        """Return the rows of one micro-batch of a global step; empty ones fill the last step of an epoch."""
+        index, position = self.locate(step)
         epoch = self.epoch(index)
-        i = place * self.settings.micro_batches + micro_batch
+        i = position * self.settings.micro_batches + micro_batch
         return epoch.rows[epoch.offsets[i] : epoch.offsets[i + 1]]
 
     def weight(self, step: int) -> int:
-        """The loss denominator of a global step: the weights of all its rows, over all micro-batches."""
-        index, place = self.locate(step)
-        return int(self.epoch(index).weights[place])
+        """Return the loss denominator of a global step: the sum of the weights of all its rows."""
+        index, position = self.locate(step)
+        return int(self.epoch(index).weights[position])
 
     def drawn(self, step: int, rows: np.ndarray) -> np.ndarray:
-        """Which of its references each of ``rows`` has in a global step."""
+        """Return the number of the reference that each of ``rows`` has in a global step."""
         return self.epoch(self.locate(step)[0]).drawn[rows]
 
     def _compute(self, index: int) -> Epoch:
@@ -116,7 +147,7 @@ class Plan:
         rows, sizes = [], []
         for number, members in enumerate(windows):
             window = np.concatenate([carried, members])
-            # Alternating directions leave the longest and the shortest rows over in turn, so none is put off for ever.
+            # Alternating directions postpone the longest and the shortest rows in turn, so no row waits forever.
             alike, padded = (key[window] * (-1) ** number for key in keys)
             window = window[np.lexsort((padded, alike))]
             parts = cut(costs[window], self.settings.batch_tokens)
@@ -133,7 +164,7 @@ class Plan:
         return Epoch(visited, offsets, np.diff(totals[offsets[::per_step]]), drawn)
 
     def _windows(self, index: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """The kept rows of an epoch, by window of row groups."""
+        """Return the kept rows of an epoch by window of row groups."""
         size = self.settings.window
         if self.mix is None:
             order = rng.permutation(len(self.groups))
@@ -148,7 +179,7 @@ class Plan:
 
 
 def cut(costs: np.ndarray, budget: int) -> np.ndarray:
-    """Sizes of consecutive segments of cost ``budget`` at most; a row above the budget is a segment of its own."""
+    """Return the sizes of consecutive segments that cost at most ``budget``; a row above it is a separate segment."""
     totals = np.cumsum(costs, dtype=np.int64).tolist()
     ends, spent = [0], 0
     while ends[-1] < len(totals):
@@ -158,6 +189,6 @@ def cut(costs: np.ndarray, budget: int) -> np.ndarray:
 
 
 def _ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """``arange(start, start + size)`` of each pair, one after the other."""
+    """Return ``arange(start, start + size)`` of all pairs, concatenated."""
     before = np.cumsum(sizes) - sizes
     return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()))

@@ -1,4 +1,4 @@
-"""Raw text into paragraphs; what is dropped before ranking: clones of the summary and paragraphs of too few words."""
+"""Split raw text into paragraphs, normalize it, and find clones of the summary by bigrams."""
 
 import re
 from collections import Counter
@@ -12,15 +12,15 @@ Parting = Literal["blank-lines", "lines"]
 _LINE = re.compile(r"\S(?:[^\n\r]*\S)?")
 _NEWLINE = re.compile(r"\r\n|[\n\r]")
 _BREAK = re.compile(r"\s*[\n\r]\s*")
-_SPLIT_OFF = re.compile(r"""([!"%'()*+,\-./:;<=?@[\]^_`{}~])""")  # those split in the published shards
+_SPLIT_OFF = re.compile(r"""([!"%'()*+,\-./:;<=?@[\]^_`{}~])""")  # as in the published shards
 
 
 def paragraph_spans(text: str, parted_by: Parting = "lines") -> list[tuple[int, int]]:
-    """Character spans of the paragraphs of a raw text: its lines, without blank ones and outer white space.
+    """Return the character spans of the paragraphs of a raw text: its lines, without blank lines and outer white space.
 
-    ``blank-lines``: what stands between these, in a text that has any between two lines.
+    ``blank-lines`` joins the lines between blank lines, if the text has any blank line.
     """
-    lines = [found.span() for found in _LINE.finditer(text)]
+    lines = [match.span() for match in _LINE.finditer(text)]
     if parted_by == "lines" or not lines:
         return lines
     breaks = [len(_NEWLINE.findall(text, end, start)) > 1 for (_, end), (start, _) in pairwise(lines)]
@@ -32,12 +32,12 @@ def paragraph_spans(text: str, parted_by: Parting = "lines") -> list[tuple[int, 
 
 
 def on_one_line(text: str) -> str:
-    """The text with one space for each break between its lines."""
+    """Return the text with one space for each line break."""
     return _BREAK.sub(" ", text) if "\n" in text or "\r" in text else text
 
 
 def pieces(text: str, most: int) -> Iterator[str]:
-    """The text in pieces of ``most`` characters or fewer, cut before a space where there is one."""
+    """Yield the text in pieces of at most ``most`` characters, cut before a space if possible."""
     start = 0
     while len(text) - start > most:
         space = text.rfind(" ", start + 1, start + most)
@@ -48,9 +48,9 @@ def pieces(text: str, most: int) -> Iterator[str]:
 
 
 def normalize(text: str, how: Normalization) -> str:
-    """The text as the vocabulary expects it.
+    """Return the text as the vocabulary expects it.
 
-    ``lower-split`` is the form of the published ranked WikiSum: lower case, spaces around every punctuation mark.
+    ``lower-split`` is the form of the published ranked WikiSum: lower case, with spaces around every punctuation mark.
     """
     if how == "none":
         return text
@@ -63,11 +63,11 @@ def bigrams(text_words: Sequence[str]) -> Counter[tuple[str, str]]:
 
 
 def bigram_recall(paragraph: Sequence[str], summary: Counter[tuple[str, str]]) -> float:
-    """Share of the summary's bigrams that the paragraph holds, repeats counted as in ROUGE-2 recall; 0 without bigrams.
+    """Return the share of the summary's bigrams in the paragraph, with repetitions as in ROUGE-2 recall.
 
-    The HT paper (section 4) removes "paragraphs in the source documents whose bigram recall against the target summary
-    was higher than 0.8": recall has the target's bigrams below the line, as in the ROUGE-2 recall by which the paper
-    scores paragraphs. So one that holds nearly the whole summary goes, one that merely shares a sentence with it stays.
+    The HT paper (section 4) removes paragraphs with a "bigram recall against the target summary" above 0.8. The
+    denominator is the number of the summary's bigrams. So a paragraph with nearly the whole summary is removed, and a
+    paragraph that shares one sentence with it stays. A summary without bigrams gives 0.
     """
     total = summary.total()
     if not total:
@@ -76,11 +76,11 @@ def bigram_recall(paragraph: Sequence[str], summary: Counter[tuple[str, str]]) -
     return sum(min(count, summary[pair]) for pair, count in own.items()) / total
 
 
-def held_bigrams(wanted: set[tuple[str, str]], paragraphs: Iterable[Sequence[str]]) -> set[tuple[str, str]]:
-    """Those of the bigrams ``wanted`` that stand in any of the ``paragraphs``, each given as its words."""
-    return set().union(*(wanted.intersection(pairwise(one)) for one in paragraphs))
+def held_bigrams(bigrams: set[tuple[str, str]], paragraphs: Iterable[Sequence[str]]) -> set[tuple[str, str]]:
+    """Return the ``bigrams`` that occur in any of the ``paragraphs``, which are lists of words."""
+    return set().union(*(bigrams.intersection(pairwise(paragraph)) for paragraph in paragraphs))
 
 
 def is_clone(paragraph: Sequence[str], summary: Counter[tuple[str, str]], limit: float) -> bool:
-    """Whether the bigram recall is above ``limit``; a paragraph too short for that is not looked at."""
+    """Return whether the bigram recall is above ``limit``; paragraphs that are too short for that are not compared."""
     return len(paragraph) - 1 > limit * summary.total() > 0 and bigram_recall(paragraph, summary) > limit

@@ -1,7 +1,7 @@
-"""In which language a text is, by its script and by small words.
+"""Detect the language of a text by its script and by short words.
 
-Texts of Latin letters are told by the commonest short words of seven languages (Grefenstette, 1995: right for nearly
-all texts of twenty words), others by what Unicode calls most of their letters.
+For Latin letters, the commonest short words of seven languages decide (Grefenstette, 1995: right for nearly all texts
+of twenty words). For other scripts, the Unicode names of most letters decide.
 """
 
 import unicodedata
@@ -9,8 +9,8 @@ from collections import Counter
 
 from raysum.text.tfidf import words
 
-LANGUAGE = "language "  # begins the name of a count: texts in that language, of those looked at
-_FEWEST = 2  # small words by which a language is told
+LANGUAGE = "language "  # prefix of the counts of sampled texts by language
+_MIN_WORDS = 2  # short words that identify a language
 _LATIN_END = "\u024f"
 _LANGUAGES = {"CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean"}
 _SMALL_WORDS = {
@@ -27,8 +27,10 @@ OTHER = "not told"
 
 
 def language(text: str) -> str:
-    """English, German, French, Spanish, Italian, Portuguese or Dutch, Chinese, Japanese or Korean, or a script such as
-    "Cyrillic script"; "not told" where small words are few or as many of two languages."""
+    """Return the language, or a script such as "Cyrillic script"; "not told" if the short words do not decide.
+
+    Languages are English, German, French, Spanish, Italian, Portuguese, Dutch, Chinese, Japanese and Korean.
+    """
     far = [sign for sign in text if sign > _LATIN_END and sign.isalpha()]
     if 2 * len(far) > sum(map(str.isalpha, text)):
         scripts = Counter(unicodedata.name(sign, OTHER).partition(" ")[0] for sign in far)
@@ -37,4 +39,4 @@ def language(text: str) -> str:
     found = words(text)
     counts = {name: sum(map(small.__contains__, found)) for name, small in _OF.items()}
     first, second = sorted(counts, key=counts.__getitem__, reverse=True)[:2]
-    return first if counts[first] >= _FEWEST and counts[first] > counts[second] else OTHER
+    return first if counts[first] >= _MIN_WORDS and counts[first] > counts[second] else OTHER

@@ -1,6 +1,6 @@
-"""Names and numbers: which a summary may only have from its sources, and which of its own stand there.
+"""Find the names and numbers of a text, and those that do not occur in its sources.
 
-`raysum.text.tokens` defines what a name or a number is.
+`raysum.text.tokens` defines names and numbers.
 """
 
 import re
@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 from raysum.text.tokens import MARKS, WORD, Token, begins_sentence, runs, tokens
 
-# Closed classes of English; they name nothing where a sentence begins with one of them.
+# Closed classes of English: capitalized at the beginning of a sentence, they are not names.
 FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -30,13 +30,13 @@ FUNCTION_WORDS = frozenset(
 )
 
 
-# These are names as well: where a sentence begins with one of them, a name behind it belongs to it.
+# "May" and "Will" are also names: at the beginning of a sentence they may belong to the name after them.
 OPENERS = FUNCTION_WORDS - {"may", "will"}
 _START, _END = f"(?<![^\\W_])(?<![{MARKS}])", f"(?![^\\W_]|[{MARKS}])"
 
 
 class Sources:
-    """The texts of a cluster, its title among them, searched for names and numbers as they are written."""
+    """The texts of a cluster and its title, searched for exact names and numbers."""
 
     def __init__(self, texts: Iterable[str]):
         self.text = "\n".join(" ".join(text.split()) for text in texts)
@@ -44,21 +44,21 @@ class Sources:
 
     @cached_property
     def _numbers(self) -> frozenset[tuple[int, int]]:
-        """Where the numbers of the text start and end."""
+        """The spans of the numbers."""
         return frozenset((token.start, token.end) for token in tokens(self.text, lambda _: False))
 
     def has(self, name: str) -> bool:
-        """Whether ``name`` stands there, not as a part of longer words or numbers."""
+        """Return whether ``name`` occurs, not as part of longer words or numbers."""
         name = " ".join(name.split())
-        if name not in self.text:  # fast, while the rest compiles an expression
+        if name not in self.text:  # fast; the rest compiles a regular expression
             return False
         numbers = _numbers_of(name)
         if not numbers and WORD.fullmatch(name):
             return name in self.words
         start = "" if numbers and not numbers[0].start else _START
-        found = re.finditer(f"{start}(?={re.escape(name)}{_END})", self.text)
-        places = (match.start() for match in found)
-        return any(all((at + a, at + b) in self._numbers for a, b, _ in numbers) for at in places)
+        matches = re.finditer(f"{start}(?={re.escape(name)}{_END})", self.text)
+        positions = (match.start() for match in matches)
+        return any(all((at + a, at + b) in self._numbers for a, b, _ in numbers) for at in positions)
 
 
 @lru_cache(2**12)
@@ -67,23 +67,24 @@ def _numbers_of(name: str) -> list[Token]:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Where the words of ``text`` start and end."""
-    return [found.span() for found in WORD.finditer(text)]
+    """Return the spans of the words of ``text``."""
+    return [match.span() for match in WORD.finditer(text)]
 
 
 def names(text: str) -> list[tuple[int, int]]:
-    """Where the names of ``text`` start and end. A function word that begins a sentence belongs to none."""
-    found = runs(text, is_common=_is_opener)
-    return [(run[0].start, run[-1].end) for run in found]
+    """Return the spans of the names of ``text``. A function word that begins a sentence belongs to no name."""
+    name_runs = runs(text, is_common=_is_opener)
+    return [(run[0].start, run[-1].end) for run in name_runs]
 
 
 def unsupported(text: str, sources: Sources) -> list[tuple[int, int]]:
-    """Where the names of ``text`` start and end that stand nowhere in ``sources``.
+    """Return the spans of the names of ``text`` that do not occur in ``sources``.
 
-    The first letter of a sentence may be small there: ``Sheep graze``, but not ``Sheep Tanpar`` of a Tanpar with sheep.
+    The sources may have the first word of a sentence in lower case: "sheep" supports ``Sheep graze``, but "sheep" and
+    "Tanpar" do not support ``Sheep Tanpar``.
     """
-    found = runs(text, is_common=_is_opener)
-    return [(run[0].start, run[-1].end) for run in found if not _is_supported(text, run, sources)]
+    name_runs = runs(text, is_common=_is_opener)
+    return [(run[0].start, run[-1].end) for run in name_runs if not _is_supported(text, run, sources)]
 
 
 def _is_opener(word: str) -> bool:
@@ -100,6 +101,6 @@ def _is_supported(text: str, run: list[Token], sources: Sources) -> bool:
     if sources.has(small):
         return True
     length = run[0].end - run[0].start
-    first, rest = small[:length], small[length:]  # "Sheep 37" says no more than "37" after "sheep"
+    first, rest = small[:length], small[length:]  # "sheep" and "37" support "Sheep 37"
     is_counted = len(run) > 1 and run[1].is_number and not run[0].is_number and rest[0].isspace()
     return is_counted and sources.has(first) and sources.has(rest.strip())

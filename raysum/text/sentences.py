@@ -1,18 +1,18 @@
-"""Sentence boundaries: by rule for source paragraphs, by syntok where the rule may err in a summary."""
+"""Sentence boundaries: by rules for source paragraphs, and by syntok for difficult summaries."""
 
 import re
 from itertools import pairwise
 
 from raysum.text.names import FUNCTION_WORDS
 
-# A mark that may end a sentence, closing quotes or brackets, and the white space before the next word, of which
-# Chinese and Japanese have none.
+# A mark that may end a sentence, closing quotes or brackets, and white space before the next word. Chinese and Japanese
+# have no white space there.
 _CLOSING = r"""["'”’»)\]」』）】]*"""
 _CANDIDATE = re.compile(rf"[.!?…؟۔।॥։።]“?{_CLOSING}\s+(?=\S)|[。！？｡]+{_CLOSING}\s*(?=\S)")
-_ASCII_CANDIDATE = re.compile(r"""[.!?]["')\]]*\s+(?=\S)""")  # the same of such a text, in a third of the time
+_ASCII_CANDIDATE = re.compile(r"""[.!?]["')\]]*\s+(?=\S)""")  # equivalent for ASCII, in a third of the time
 _FOREIGN = re.compile("[؟۔।॥։።。！？｡\u0400-\u04ff]")  # marks and letters that syntok does not know
 _END = re.compile(rf"[.!?…؟۔।॥։።。！？｡]“?{_CLOSING}\Z")
-# What makes a text hard: boundaries without a candidate ("it.The", "; The"), brackets, and candidates that may be none.
+# Signs of a difficult text: boundaries without a candidate ("it.The", "; The"), brackets, and uncertain candidates.
 _ODD = re.compile(r"[;()\[\]{}<>]|[.!?…](?=\w)")
 _PLAIN_END = re.compile(r"(?:[A-Z]?[a-z]{4,}|\b(?:1\d|20)\d\d)$")  # too long for most abbreviations, or a year
 _PLAIN_START = re.compile(r"[A-Z](?:[a-z]| )")
@@ -34,12 +34,12 @@ _AFTER_ORDINAL = re.compile("Jan|Feb|März|Apr|Mai|Juni|Juli|Aug|Sept|Okt|Nov|De
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
-    """Character spans of the sentences of ``text``, exactly: syntok decides wherever the text is not plain.
+    """Return the character spans of the sentences of ``text``; syntok decides unless the text is plain.
 
-    Plain are texts without brackets and semicolons where each mark follows a word of four letters or more, or a year,
-    and precedes a capitalized word. In all such paragraphs of scientific papers (1,131 of 7,736) the rule gave
-    syntok's boundaries, in a tenth of its time (0.6 ms for 70 words). A text in a script that syntok does not
-    know is left to the rule, too.
+    A plain text has no brackets and semicolons, and each mark follows a year or a word of at least four letters and
+    precedes a capitalized word. In all such paragraphs of scientific papers (1,131 of 7,736), the rules gave syntok's
+    boundaries in a tenth of its time (0.6 ms for 70 words). The rules also split texts in scripts that syntok does not
+    support.
     """
     if _FOREIGN.search(text):
         return quick_sentence_spans(text)
@@ -53,16 +53,16 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 
 
 def quick_sentence_spans(text: str) -> list[tuple[int, int]]:
-    """Character spans of the sentences of ``text`` by rule alone: for source paragraphs, of which there are many.
+    """Return the character spans of the sentences of ``text`` by rules alone, for the many source paragraphs.
 
-    On the same papers, 95 % of its boundaries are syntok's, and 94 % of syntok's are among them.
+    On the same papers, 95 % of its boundaries are syntok's, and it finds 94 % of syntok's boundaries.
     """
     candidates = (_ASCII_CANDIDATE if text.isascii() else _CANDIDATE).finditer(text)
-    return _spans(text, [found.end() for found in candidates if _ends_sentence(text, found)])
+    return _spans(text, [candidate.end() for candidate in candidates if _ends_sentence(text, candidate)])
 
 
 def ends_as_sentence(text: str) -> bool:
-    """Whether ``text`` ends in a mark as a sentence does, and a heading, a code line or a cell of a table does not."""
+    """Return whether ``text`` ends with a sentence mark, unlike headings, code lines and table cells."""
     return _END.search(text, max(0, len(text) - _LONGEST_WORD)) is not None
 
 
@@ -74,7 +74,10 @@ def _is_plain(text: str, candidate: re.Match[str]) -> bool:
 
 
 def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:
-    """No sentence ends before a small letter, nor at the full stop of an abbreviation, initial or ordinal."""
+    """Return whether a sentence ends at ``candidate``.
+
+    It does not before a lower-case letter, nor at the full stop of an abbreviation, initial or ordinal.
+    """
     mark, after = candidate.start(), candidate.end()
     if text[after].islower():
         return False
@@ -94,6 +97,6 @@ def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:
 
 
 def _spans(text: str, later_starts: list[int]) -> list[tuple[int, int]]:
-    """The text cut at ``later_starts``, white space around the pieces left out."""
+    """Return the spans between ``later_starts`` without the white space around them."""
     pieces = (_TRIMMED.search(text, start, end) for start, end in pairwise([0, *later_starts, len(text)]))
     return [piece.span() for piece in pieces if piece]

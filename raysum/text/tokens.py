@@ -1,4 +1,4 @@
-"""The words, names and numbers of a text: what decoding and reports count as one name or number.
+"""The words, names and numbers of a text, as decoding and reports count them.
 
 A *word* is a run of letters, combining marks and digits. A word with a digit is a number, one with a capital a part of
 a name. A *number* is one token together with
@@ -7,7 +7,7 @@ a name. A *number* is one token together with
 * the capitalized words that a dash or symbol joins to it: ``COVID-19``, ``US$5``,
 * its sign or currency, and its unit: ``-5``, ``$5``, ``5%``, ``10 km/h``, ``1.5 million``.
 
-A sign at the end of a sentence is no part of it, and neither is another word in small letters: ``1956-born``. A *run*
+A sign at the end of a sentence and another word in lower case (``1956-born``) are not part of a number. A *run*
 is a sequence of such tokens with spaces or one joint between two of them: ``Vu Tanpar``, ``O'Neil``, ``12 May 1956``.
 """
 
@@ -18,19 +18,19 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-DASHES = "-\u2010\u2011\u2012\u2013\u2212\uff0d"  # hyphens, figure dash, en dash, minus; an em dash parts
+DASHES = "-\u2010\u2011\u2012\u2013\u2212\uff0d"  # hyphens, figure dash, en dash, minus; an em dash separates words
 JOINTS = DASHES + ".,:/&'’_·\u066b\u066c\u2044\uff0c\uff0e\uff0f\uff1a"
-# Two letters for each character. Beyond these planes there are no signs, and of marks only selectors of variants.
+# Two letters for each character. Higher planes have no signs, and no marks except variation selectors.
 _CATEGORIES = "".join(map(unicodedata.category, map(chr, range(0x20000))))
-MARKS = "".join(  # in ranges, for expressions
+MARKS = "".join(  # ranges for regular expressions
     f"{chr(found.start() // 2)}-{chr(found.end() // 2 - 1)}" for found in re.finditer("(?:M[cen])+", _CATEGORIES)
 )
-# What belongs to a number beside it: currencies, percent, degrees, signs of mathematics.
+# Signs that belong to a number beside them: currencies, percent, degrees, mathematics.
 _SPACED = "%‰‱°′″\uff05" + "".join(chr(found.start() // 2) for found in re.finditer("Sc", _CATEGORIES))
 _MATHEMATICS = (chr(found.start() // 2) for found in re.finditer("Sm", _CATEGORIES))
 SYMBOLS = frozenset("^" + _SPACED).union(_MATHEMATICS) - frozenset(JOINTS + "|")
-# Multiples and abbreviated units: they belong to a number that a space, a dash or a slash separates from them. Units in
-# full are words like others: the sources' "52.6" and a summary's "52.6 percent" are the same number.
+# Multiples and abbreviated units belong to the number before them, also after a space, a dash or a slash. Full names of
+# units are ordinary words: "52.6" of the sources and "52.6 percent" of a summary are the same number.
 UNITS = frozenset(
     re.findall(
         r"\w+",
@@ -55,7 +55,7 @@ _SENTENCE_START = re.compile(r"(?:^|[.!?…\n][\"'”’)\]]*\s)[^\w]*$")
 
 
 class Token(NamedTuple):
-    """Where a name's word or a number starts and ends."""
+    """The span of a word of a name, or of a number."""
 
     start: int
     end: int
@@ -63,33 +63,33 @@ class Token(NamedTuple):
 
 
 def is_letter(character: str) -> bool:
-    """Whether words consist of such characters: letters, digits, combining marks."""
+    """Return whether ``character`` belongs to words: a letter, digit or combining mark."""
     return character.isalnum() or unicodedata.category(character)[0] == "M"
 
 
 @lru_cache(2**15)
 def is_name(word: str) -> bool:
-    """Whether a word is a number or (part of) a name by its letters."""
+    """Return whether a word is a number or (part of) a name by its letters."""
     return is_number(word) or has_capital(word)
 
 
 @lru_cache(2**15)
 def has_capital(word: str) -> bool:
-    """Whether a word holds a letter in upper or title case."""
+    """Return whether a word has a letter in upper or title case."""
     return any(character.isupper() or character.istitle() for character in word)
 
 
 @lru_cache(2**15)
 def is_number(word: str) -> bool:
-    """Whether a word holds a digit or another sign for a number; a letter that counts, as in Chinese, is none."""
+    """Return whether a word has a digit or another numeric character; letters such as Chinese numerals do not count."""
     return any(character.isnumeric() and not character.isalpha() for character in word)
 
 
 def tokens(text: str, is_counted: Callable[[str], bool] = is_name) -> list[Token]:
-    """The numbers of ``text``, and its other words that ``is_counted``."""
+    """Return the numbers of ``text``, and its other words that ``is_counted``."""
     text = _BLANK.sub(" ", text)
     found: list[Token] = []
-    before = end = 0  # where the word before starts and ends
+    before = end = 0  # span of the previous word
     for match in WORD.finditer(text):
         (start, stop), word, last = match.span(), match.group(), found[-1] if found else None
         if last and start < last.end:  # a unit
@@ -115,8 +115,10 @@ def tokens(text: str, is_counted: Callable[[str], bool] = is_name) -> list[Token
 def runs(
     text: str, is_counted: Callable[[str], bool] = is_name, is_common: Callable[[str], bool] = lambda _: False
 ) -> list[list[Token]]:
-    """The runs of the tokens of ``text``. A word that ``is_common`` and begins a sentence is in none, unless a sign
-    joins it to the next."""
+    """Return the runs of the tokens of ``text``.
+
+    A word that ``is_common`` and begins a sentence is in no run, unless a sign joins it to the next word.
+    """
     text = _BLANK.sub(" ", text)
     found: list[list[Token]] = []
     own = tokens(text, is_counted)
@@ -133,12 +135,12 @@ def runs(
 
 
 def begins_sentence(text: str, start: int) -> bool:
-    """Whether a sentence begins with the word at ``start``."""
+    """Return whether a sentence begins with the word at ``start``."""
     return _SENTENCE_START.search(text, max(0, start - 10), start) is not None
 
 
 def _continues(text: str, end: int, before: int, match: re.Match[str]) -> bool:
-    """Whether the number that ends at ``end``, its last word at ``before``, goes on with the number of ``match``."""
+    """Return whether the number that ends with the word ``before`` to ``end`` includes the number of ``match``."""
     last, word = text[before:end], match.group()
     if _RANGE.fullmatch(text, end, match.start()):
         return True
@@ -147,7 +149,7 @@ def _continues(text: str, end: int, before: int, match: re.Match[str]) -> bool:
 
 
 def _with_sign(text: str, start: int, limit: int) -> int:
-    """Where the number at ``start`` starts with the signs before it. Behind a word, a dash or point is no sign."""
+    """Return the start of the number at ``start`` with its signs. After a word, a dash or point is not a sign."""
     first = start
     while first > limit and text[first - 1] in SIGNS:
         first -= 1

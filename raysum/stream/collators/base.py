@@ -1,4 +1,4 @@
-"""What a kind of rows is to the stream and to training; one file a kind beside this one."""
+"""The interface of dataset kinds for the stream and for training. Each kind has a file beside this one."""
 
 import zlib
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -17,46 +17,46 @@ Arrays = dict[str, np.ndarray]
 
 
 class Kind(Protocol):
-    """How rows are counted, packed flat (numpy only), and made tensors (torch): the one way into a model. Hashable."""
+    """A hashable kind of rows: it computes their costs, packs them flat (numpy only), and makes tensors (torch)."""
 
-    dataset_kinds: ClassVar[tuple[str, ...]] = ("summarization",)  # of the datasets it reads, its own first
-    draws_references: ClassVar[bool] = False  # reads one of a row's references in place of the first
+    dataset_kinds: ClassVar[tuple[str, ...]] = ("summarization",)  # readable datasets, its own kind first
+    draws_references: ClassVar[bool] = False  # whether an epoch draws one of a row's references
 
     @classmethod
     def of(cls, spec: systems.Spec) -> "Kind":
-        """What the model of a spec reads."""
+        """Return the kind for the model of a spec."""
         return cls()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that are read."""
+        """The columns to read."""
 
     def check(self, dataset: Dataset) -> None:
-        """Raises UserError where rows of ``dataset`` lack what the model reads."""
+        """Raises UserError if rows of ``dataset`` lack an input of the model."""
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
-        """From ``lengths`` [rows, 3]: units of the batch budget [rows], weights in the loss denominator [rows]."""
+        """Return from ``lengths`` [rows, 3] the costs in the batch budget [rows] and the loss weights [rows]."""
 
     def cut(self, row: Any, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
-        """Of a row what is read: ids [S] and the tokens [P] of its paragraphs. Nothing of rows that hold no text."""
+        """Return the ids [S] that the model reads of a row, and the tokens [P] of its paragraphs; none without text."""
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
 
     def pack(self, rows: list[Any], source: SourceConfig) -> Arrays:
-        """Flat arrays of one micro-batch of at least one row."""
+        """Return flat arrays of one micro-batch of at least one row."""
 
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
-        """Source and target tokens of one micro-batch, for the statistics; the second is its weight."""
+        """Return the source and target tokens of one micro-batch for statistics; the second is its weight."""
 
     def padding(self, arrays: Arrays) -> int:
-        """Positions without a token that the model's layers compute of one micro-batch; pairs in attention aside."""
+        """Return the number of padding positions that the model's layers compute, without pairs in attention."""
         return 0
 
     def collate(self, arrays: Arrays) -> Any:
-        """Tensors of one micro-batch."""
+        """Return the tensors of one micro-batch."""
 
 
 def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
-    """How the rows of ``dataset`` reach the model of ``spec``. Raises UserError where they cannot."""
+    """Return the kind by which the model of ``spec`` reads ``dataset``. Raises UserError if it cannot."""
     kind: Kind = systems.kind(spec)
     if dataset.kind not in kind.dataset_kinds:
         raise UserError(
@@ -69,17 +69,17 @@ def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
 
 
 def digest(arrays: Arrays) -> int:
-    """A number that tells whether two micro-batches hold the same data (CRC-32 of all arrays)."""
+    """Return the CRC-32 of all arrays, to compare the data of two micro-batches."""
     return zlib.crc32(b"".join(array.tobytes() for array in arrays.values()))
 
 
 def room(lengths: np.ndarray) -> int:
-    """Places left in rows of such ``lengths`` that are padded to the longest."""
+    """Return the number of padding positions of rows of such ``lengths``."""
     return len(lengths) * int(lengths.max()) - int(lengths.sum())
 
 
 def padded(values: np.ndarray, lengths: np.ndarray, fill: int) -> np.ndarray:
-    """Flat ``values`` [sum of lengths, ...] -> [B, longest, ...], ``fill`` where there is none."""
+    """Return flat ``values`` [sum of lengths, ...] as [B, longest, ...], padded with ``fill``."""
     full = np.full((len(lengths), int(lengths.max()), *values.shape[1:]), fill, values.dtype)
     full[np.arange(full.shape[1]) < lengths[:, None]] = values
     return full
