@@ -241,7 +241,7 @@ def test_one_large_document_takes_a_few_times_its_size(vocabulary, text):
     """Encoded at once, it took 60 times its size."""
     script = f"""
 from raysum.data.recipe import Recipe
-from raysum.tokenizers.sentence_piece import Vocabulary
+from raysum.tokenizers.loading import load_tokenizer
 from raysum.prepare.row_builder import prepare_example
 from raysum.runtime.processes import peak_rss_mb
 vocabulary, size = load_tokenizer({vocabulary!r}), 3 << 20
