@@ -18,7 +18,7 @@ from raysum.models.recomputing import recompute_layers
 from raysum.runs.folder import Run
 from raysum.stream.loader import batches
 from raysum.train.fit import fit
-from raysum.train.job_spec import Brief, brief_of
+from raysum.train.job_spec import JobSpec, job_spec_of
 
 STEPS, MICRO_BATCHES = 20, 4
 WET = {"dropout": 0.1, "attention_dropout": 0.1}
@@ -88,7 +88,7 @@ def low_thresholds() -> Iterator[None]:
                 setattr(module, name, value)
 
 
-def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS) -> Brief:
+def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS) -> JobSpec:
     """The job of case ``name`` on the datasets in ``folder``."""
     kind, sections = CASES[name]
     dataset = Dataset.open(folder / kind)
@@ -107,7 +107,7 @@ def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS
         adapters=sections.get("adapters", {}),
         deepspeed={"zero_optimization": {"stage": stage, "reduce_bucket_size": 2000}, "bf16": {"enabled": low}},
     )
-    return brief_of(dataset, config, Run(folder / "unused"), 0)
+    return job_spec_of(dataset, config, Run(folder / "unused"), 0)
 
 
 def write_start(folder: Path) -> None:
@@ -117,7 +117,7 @@ def write_start(folder: Path) -> None:
     fit(Config(model=model, train=settings, data=str(folder / "summarization"), out=str(folder / "start")))
 
 
-def plain_loop(brief: Brief, low: bool) -> tuple[dict[str, torch.Tensor], list[float], list[float]]:
+def plain_loop(brief: JobSpec, low: bool) -> tuple[dict[str, torch.Tensor], list[float], list[float]]:
     """The gradients of the first step, and losses and gradient norms of all, by torch alone and in one process.
 
     In bf16 the optimizer moves fp32 copies of the weights, and gradients are summed in fp32.

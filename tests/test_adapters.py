@@ -201,13 +201,13 @@ def test_frozen_parameters_have_neither_gradient_nor_state_of_the_optimizer(data
     from raysum.train.engine import build_engine
     from raysum.train.fit import _given
     from raysum.train.group import lone_group
-    from raysum.train.job_spec import brief_of
+    from raysum.train.job_spec import job_spec_of
     from raysum.train.metrics_logger import Meter
     from raysum.train.worker import step
 
     sections = {"adapters": LOW, "deepspeed": {"zero_optimization": {"stage": stage}}}
     dataset, asked = _given(config(data, tmp_path / "run", 1, donor, **sections))
-    brief = brief_of(dataset, asked, Run(tmp_path / "run"), 0)
+    brief = job_spec_of(dataset, asked, Run(tmp_path / "run"), 0)
     with lone_group():
         engine = build_engine(brief, None)
         step(engine, brief, 0, batches(brief.train, 0, 1, 0, 1), Meter(engine.device, {}))

@@ -18,7 +18,7 @@ from raysum.stream.loader import batches
 from raysum.train.checkpoints import full_weights
 from raysum.train.engine import build_engine
 from raysum.train.group import lone_group
-from raysum.train.job_spec import Brief, brief_of
+from raysum.train.job_spec import JobSpec, job_spec_of
 from raysum.train.metrics_logger import Meter
 from raysum.train.worker import step
 
@@ -33,7 +33,7 @@ def dataset(tmp_path_factory) -> Dataset:
     return Dataset.open(write_dataset(tmp_path_factory.mktemp("engine") / "data", {"train": 300}))
 
 
-def brief(dataset: Dataset, folder, **deepspeed) -> Brief:
+def brief(dataset: Dataset, folder, **deepspeed) -> JobSpec:
     """Of trainings with gradients far above 1, and an epsilon under which Adam's update grows with the gradient."""
     config = Config(
         model=SMALL | DRY,
@@ -41,16 +41,16 @@ def brief(dataset: Dataset, folder, **deepspeed) -> Brief:
         optim={"lr": RATE, "schedule": "constant", "warmup_steps": 0, "eps": 1.0},
         deepspeed=deepspeed,
     )
-    return brief_of(dataset, config, Run(folder), 0)
+    return job_spec_of(dataset, config, Run(folder), 0)
 
 
-def start_of(brief: Brief, low: bool) -> torch.nn.Module:
+def start_of(brief: JobSpec, low: bool) -> torch.nn.Module:
     torch.manual_seed(brief.config.train.seed)
     objective = systems.objective(brief.config.model, systems.build(brief.config.model), 0.1)
     return objective.bfloat16() if low else objective
 
 
-def by_hand(brief: Brief, low: bool, most: float = torch.inf) -> tuple[torch.Tensor, list[float]]:
+def by_hand(brief: JobSpec, low: bool, most: float = torch.inf) -> tuple[torch.Tensor, list[float]]:
     """How far torch's optimizer moves the weights, by fp32 sums of gradients, clipped at ``most``; and their norms."""
     objective, norms = start_of(brief, low), []
     weights = list(objective.parameters())
@@ -77,7 +77,7 @@ def by_hand(brief: Brief, low: bool, most: float = torch.inf) -> tuple[torch.Ten
     return flat(masters) - before, norms
 
 
-def by_engine(brief: Brief, low: bool) -> tuple[torch.Tensor, list[float]]:
+def by_engine(brief: JobSpec, low: bool) -> tuple[torch.Tensor, list[float]]:
     """The same by the training loop's own step."""
     before = flat(weight.detach().float() for weight in start_of(brief, low).parameters())
     with lone_group():
@@ -85,7 +85,7 @@ def by_engine(brief: Brief, low: bool) -> tuple[torch.Tensor, list[float]]:
     return flat(weights.values()) - before, norms
 
 
-def trained(brief: Brief) -> tuple[dict[str, torch.Tensor], list[float]]:
+def trained(brief: JobSpec) -> tuple[dict[str, torch.Tensor], list[float]]:
     """The weights after the steps, on rank 0, and the norms of the gradients, by a rank of a process group."""
     engine, norms = build_engine(brief, None), []
     coming = batches(brief.train, distributed.get_rank(), distributed.get_world_size(), 0, STEPS)
@@ -109,7 +109,7 @@ def test_adagrad_is_that_of_the_formula(dataset, tmp_path, stage):
     assert apart(found, expected) < 2e-5
 
 
-def penalized(dataset: Dataset, folder: Path, stage: int) -> Brief:
+def penalized(dataset: Dataset, folder: Path, stage: int) -> JobSpec:
     asked = brief(dataset, folder, zero_optimization={"stage": stage})
     optim = asked.config.optim.model_copy(update={"method": "adam_l2", "weight_decay": 20.0})
     return replace(asked, config=asked.config.model_copy(update={"optim": optim}))

@@ -148,10 +148,10 @@ def test_a_mixed_run_goes_on_with_the_same_datasets_alone(whole, data, tmp_path)
 
 
 def test_without_weights_every_row_comes_once_an_epoch(data, tmp_path):
-    from raysum.train.job_spec import brief_of
+    from raysum.train.job_spec import job_spec_of
 
     given = config(data[:2], tmp_path / "run", 1)
-    brief = brief_of(Dataset.open(data[0]), given, Run(given.out), 0)
+    brief = job_spec_of(Dataset.open(data[0]), given, Run(given.out), 0)
     np.testing.assert_array_equal(np.sort(plan_of(brief.train).epoch(0).rows), np.arange(160 + 41))
     assert brief.valid and not brief.valid.mixed
 

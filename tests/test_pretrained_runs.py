@@ -25,7 +25,7 @@ from raysum.runtime.storage import read_lines
 from raysum.stream.loader import batches
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import train
-from raysum.train.job_spec import brief_of
+from raysum.train.job_spec import job_spec_of
 
 pytest.importorskip("transformers")
 
@@ -313,7 +313,7 @@ def test_parity_of_twenty_steps(folder, data, tmp_path):
     optim = run.config.optim
     optimizer = torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps)
     schedule = get_linear_schedule_with_warmup(optimizer, optim.warmup_steps, 20)
-    brief = brief_of(Dataset.open(str(data)), run.config, run, 0)
+    brief = job_spec_of(Dataset.open(str(data)), run.config, run, 0)
     pad, losses = run.config.model.marks.pad, []
     for micro in batches(brief.train, 0, 1, 0, 20):
         batch = brief.train.kind.collate(micro.arrays)

@@ -34,7 +34,7 @@ from raysum.stream.loader import Stream, plan_of
 from raysum.stream.plan import PlanSettings
 from raysum.systems import build
 from raysum.train.fit import fit, train
-from raysum.train.job_spec import brief_of, overlong
+from raysum.train.job_spec import job_spec_of, overlong
 from raysum.train.labels import labelled
 from raysum.train.optim import engine_config, learning_rate, unfit
 
@@ -198,7 +198,7 @@ def test_a_training_of_very_many_passes_is_told(tmp_path, capsys):
 
     def told(**changes) -> tuple[str | None, int]:
         settings = config(data, tmp_path / "run", train={"micro_batches": 1} | changes)
-        brief = brief_of(Dataset.open(data), settings, Run(tmp_path), 0)
+        brief = job_spec_of(Dataset.open(data), settings, Run(tmp_path), 0)
         return overlong(brief), plan_of(brief.train).epoch(0).num_steps
 
     _, each = told()

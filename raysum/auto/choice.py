@@ -22,7 +22,7 @@ from raysum.runtime.progress import say
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches
 from raysum.tokenizers.loading import load_tokenizer
-from raysum.train.job_spec import brief_of
+from raysum.train.job_spec import job_spec_of
 
 NAME = "auto"
 
@@ -159,12 +159,12 @@ def timed_steps(
 
     configure_process(config.train.threads, neighbours=max(config.train.workers, 1))
     model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
-    brief = brief_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
-    brief = replace(brief, start=None)
+    job_spec = job_spec_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
+    job_spec = replace(job_spec, start=None)
     steps = list[TimedStep]()
     with lone_group():
-        engine = build_engine(brief, None)
-        coming, meter = batches(brief.train, 0, 1, 0, most), Meter(engine.device, {})
+        engine = build_engine(job_spec, None)
+        coming, meter = batches(job_spec.train, 0, 1, 0, most), Meter(engine.device, {})
         for number in range(most):
             if number >= _MEASURED[0] and sum(step.seconds for step in steps) > share * 60 * (
                 config.train.minutes or 0
@@ -172,7 +172,7 @@ def timed_steps(
                 break
             some = [next(coming) for _ in range(config.train.micro_batches)]
             began, of_cpu = time.monotonic(), time.process_time()
-            train_step(engine, brief, number, iter(some), meter)
+            train_step(engine, job_spec, number, iter(some), meter)
             seconds, cpu_seconds = time.monotonic() - began, time.process_time() - of_cpu
             examples = sum(len(batch.arrays["counts"]) for batch in some if batch.real)
             steps.append(TimedStep(seconds, cpu_seconds, examples))

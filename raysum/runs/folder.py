@@ -198,13 +198,13 @@ class Run:
     def validations(self, name: str = "valid_loss") -> dict[int, float]:
         """Validation loss, or another figure of that ``name``, by step: from validations.json, whose checksum shows
         damage, or from metrics.jsonl for a run of a former version. Raises UserError if that file is damaged."""
-        found = self._judgements()
+        found = self._read_validations()
         try:
             return {step: float(one[name]) for step, one in found.items() if name in one}
         except (OverflowError, TypeError, ValueError):
-            raise self._misjudged() from None
+            raise self._damaged_validations() from None
 
-    def _judgements(self) -> dict[int, dict[str, Any]]:
+    def _read_validations(self) -> dict[int, dict[str, Any]]:
         """The figures of all validations by step. Of several on one step the last one counts."""
         found: dict[int, dict[str, Any]] = {}
         try:
@@ -219,20 +219,20 @@ class Run:
             other = f", or remove it, to go by {self.metrics.name}" if self.judgements.exists() else ""
             raise UserError(f"{damage}{other}") from None
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-            raise self._misjudged() from None
+            raise self._damaged_validations() from None
 
-    def _misjudged(self) -> UserError:
+    def _damaged_validations(self) -> UserError:
         file = self.judgements if self.judgements.exists() else self.metrics
         return damaged(file, "has a validation that is no step and number")
 
     def add_validation(self, step: int, figures: Mapping[str, float]) -> None:
         """Write what the checkpoint of ``step`` is judged by: the best one is selected by it."""
-        self._write_judgements({**self._judgements(), step: dict(figures)})
+        self._write_validations({**self._read_validations(), step: dict(figures)})
 
     def rewind(self, step: int) -> None:
         """Remove what metrics.jsonl and validations.json have of steps after ``step``, which training repeats, and torn
         lines."""
-        judged = self._judgements() if self.judgements.exists() else None
+        judged = self._read_validations() if self.judgements.exists() else None
 
         def is_kept(line: dict[str, Any]) -> bool:
             at = line.get("step")
@@ -243,16 +243,18 @@ class Run:
 
         keep_lines(self.metrics, is_kept)
         if judged is not None:
-            self._write_judgements({at: figures for at, figures in judged.items() if at <= step})
+            self._write_validations({at: figures for at, figures in judged.items() if at <= step})
 
-    def _write_judgements(self, figures: Mapping[int, Mapping[str, float]]) -> None:
+    def _write_validations(self, figures: Mapping[int, Mapping[str, float]]) -> None:
         write_json(self.judgements, sealed({"steps": {str(step): figures[step] for step in sorted(figures)}}))
 
-    def worths(self, settings: TrainConfig) -> dict[int, float]:
-        """How good each validation is, by step. A training asks before its run has a config, so ``settings`` say by
-        which metric."""
-        worths = {step: settings.worth(value) for step, value in self.validations(settings.judged_by).items()}
-        return {step: -math.inf if math.isnan(value) else value for step, value in worths.items()}
+    def validation_scores(self, settings: TrainConfig) -> dict[int, float]:
+        """Return the score of each validation by step, the higher the better; NaN counts as minus infinity.
+
+        ``settings`` name the metric: a new run has no config yet.
+        """
+        scores = {step: settings.worth(value) for step, value in self.validations(settings.judged_by).items()}
+        return {step: -math.inf if math.isnan(value) else value for step, value in scores.items()}
 
     def best(self) -> Checkpoint:
         """The checkpoint that ``train.best_by`` says is best; the newest where none was validated. It may be damaged.
@@ -265,8 +267,8 @@ class Run:
         """The checkpoints, best first: by their validations, then, newest first, those without one."""
         if not (newest_first := self.checkpoints()[::-1]):
             raise UserError(f"{self.place} has no complete checkpoint yet; train it further with `raysum train`")
-        worths = self.worths(self.config.train)
-        return sorted(newest_first, key=lambda c: -worths.get(c.step, -math.inf))
+        validation_scores = self.validation_scores(self.config.train)
+        return sorted(newest_first, key=lambda c: -validation_scores.get(c.step, -math.inf))
 
     def chosen(self, which: str) -> list[Checkpoint]:
         """The one that :meth:`checkpoint` gives; of ``average:3`` the three best, best first.

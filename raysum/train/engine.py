@@ -15,29 +15,29 @@ from raysum.models.recomputing import recompute_layers
 from raysum.runs.folder import Checkpoint
 from raysum.runtime.compat import load_deepspeed
 from raysum.train import checkpoints
-from raysum.train.job_spec import Brief
+from raysum.train.job_spec import JobSpec
 from raysum.train.optim import engine_config
 
 
-def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
+def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
     """The engine around the objective around the model, with the same weights on every rank."""
     load_deepspeed()
     import deepspeed
 
     world = distributed.get_world_size()
     universal = checkpoint is not None and checkpoints.needs_conversion(checkpoint, world)
-    torch.manual_seed(brief.config.train.seed)
-    model = systems.build(brief.config.model)
-    if brief.start and checkpoint is None:
-        brief.start.apply(model)
-    new = new_ones(brief, checkpoint)
-    if brief.config.adapters.rank:
-        adapt(model, brief.config.adapters, new)
-    if brief.config.train.recompute:
+    torch.manual_seed(job_spec.config.train.seed)
+    model = systems.build(job_spec.config.model)
+    if job_spec.start and checkpoint is None:
+        job_spec.start.apply(model)
+    new = new_ones(job_spec, checkpoint)
+    if job_spec.config.adapters.rank:
+        adapt(model, job_spec.config.adapters, new)
+    if job_spec.config.train.recompute:
         recompute_layers(model)
-    objective = systems.objective(brief.config.model, model, brief.config.train.label_smoothing)
-    config = engine_config(brief.config, world, torch.cuda.is_available(), universal)
-    groups = parameter_groups(objective, brief.config.optim, new)
+    objective = systems.objective(job_spec.config.model, model, job_spec.config.train.label_smoothing)
+    config = engine_config(job_spec.config, world, torch.cuda.is_available(), universal)
+    groups = parameter_groups(objective, job_spec.config.optim, new)
     engine, *_ = deepspeed.initialize(model=objective, model_parameters=groups, config=config)
     if engine.zero_optimization_stage() == 0:  # which has no `grad_accum_dtype`
         for parameter in engine.module.parameters():
@@ -47,11 +47,11 @@ def build_engine(brief: Brief, checkpoint: Checkpoint | None) -> Any:
     return engine
 
 
-def new_ones(brief: Brief, checkpoint: Checkpoint | None) -> set[str]:
+def new_ones(job_spec: JobSpec, checkpoint: Checkpoint | None) -> set[str]:
     """The parameters that had learned nothing at the start. A run that goes on is told by its ``checkpoint``."""
     if checkpoint is not None:
         return {*checkpoint.state.get("new", [])}
-    return {*brief.start.new} if brief.start else set()
+    return {*job_spec.start.new} if job_spec.start else set()
 
 
 def parameter_groups(objective: Any, optim: OptimConfig, new: set[str]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from raysum.stream.loader import Stream, batches
 from raysum.stream.truncation import TRAINING, unread_of
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.train import checkpoints
-from raysum.train.job_spec import Brief, brief_of, overlong
+from raysum.train.job_spec import JobSpec, job_spec_of, overlong
 from raysum.train.optim import check_engine_config, check_start, unfit
 from raysum.train.progress_bar import followed
 from raysum.train.ray_trainer import train_on_ray
@@ -111,27 +111,27 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     newest = checkpoints.newest_sound(run)
     check_resumable(run, config, dataset)
     done = newest.step if newest else 0
-    brief = brief_of(dataset, config, run, done)
-    if newest and newest.state.get("mixed", []) != [*brief.fingerprints[1:]]:
+    job_spec = job_spec_of(dataset, config, run, done)
+    if newest and newest.state.get("mixed", []) != [*job_spec.fingerprints[1:]]:
         raise UserError(f"{run.place} was trained on {_mixture(newest)}; name the same in data, or choose another out=")
-    if (limit := _reached(brief, newest)) and (brief.valid is None or done in run.validations()):
+    if (limit := _reached(job_spec, newest)) and (job_spec.valid is None or done in run.validations()):
         say(f"{run.place} is trained: {done} steps are done; raise train.{limit} to go on")
         return _learned(run, config, dataset)
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it
-    if brief.start:
-        say(str(brief.start))
+    if job_spec.start:
+        say(str(job_spec.start))
         if config.adapters.rank:
             from raysum.models.adapters import trained_share  # loads torch
 
-            say(trained_share(config.model, config.adapters, brief.start.new))
+            say(trained_share(config.model, config.adapters, job_spec.start.new))
     if not newest and run.exists:
         say(f"{run.place} has no checkpoint: it begins anew, with the settings that are given now")
         run.metrics.unlink(missing_ok=True)  # of steps that are lost
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     run.rewind(done)
     if not newest:
-        for told in (unfit(config), overlong(brief), *(_unread(part, config) for part in brief.train.parts)):
+        for told in (unfit(config), overlong(job_spec), *(_unread(part, config) for part in job_spec.train.parts)):
             if told:
                 say(told)
     if newest:
@@ -142,29 +142,29 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         with followed(run, done, config.train):
             if config.train.workers:
                 push_so_far(run.path)  # rank 0 may run on a host that has nothing of the run
-                with checkpoints.token_in(run.path, brief.token):
-                    train_on_ray(brief, callbacks)
+                with checkpoints.token_in(run.path, job_spec.token):
+                    train_on_ray(job_spec, callbacks)
                 refresh(run.path)
             else:
-                _train_here(brief)
+                _train_here(job_spec)
     finally:
         checkpoints.clear(run)
     if newest := run.latest():
-        _say_why(run, config, newest.step, _reached(brief, newest))
+        _say_why(run, config, newest.step, _reached(job_spec, newest))
         _say_costs(newest)
     return _learned(run, config, dataset)
 
 
-def _reached(brief: Brief, newest: Checkpoint | None) -> str:
+def _reached(job_spec: JobSpec, newest: Checkpoint | None) -> str:
     """The key of the limit that a training has reached whose newest checkpoint is that; empty where it has not."""
-    settings = brief.config.train
+    settings = job_spec.config.train
     if newest is None:
         return ""
     if settings.minutes and newest.state.get("seconds", 0) >= 60 * settings.minutes:
         return "minutes"
     if newest.step >= settings.steps:
         return "steps"
-    return "patience" if brief.stale(brief.run.worths(settings), newest.step) else ""
+    return "patience" if job_spec.out_of_patience(job_spec.run.validation_scores(settings), newest.step) else ""
 
 
 def _say_why(run: Run, config: Config, step: int, limit: str) -> None:
@@ -252,11 +252,11 @@ def is_untrained(run: Run) -> bool:
     return not run.checkpoints() and not any(run.checkpoint_folder.glob("damaged-*"))
 
 
-def _train_here(brief: Brief) -> None:
+def _train_here(job_spec: JobSpec) -> None:
     from raysum.train.group import lone_group
     from raysum.train.metrics_logger import Reporter
     from raysum.train.worker import work
 
-    configure_process(brief.config.train.threads, neighbours=1)
-    with lone_group(), writing(brief.run.path), closing(Reporter(brief.run, first=True)) as reporter:
-        work(brief, lambda start: batches(brief.train, 0, 1, start, brief.config.train.steps), reporter)
+    configure_process(job_spec.config.train.threads, neighbours=1)
+    with lone_group(), writing(job_spec.run.path), closing(Reporter(job_spec.run, first=True)) as reporter:
+        work(job_spec, lambda start: batches(job_spec.train, 0, 1, start, job_spec.config.train.steps), reporter)

@@ -1,4 +1,4 @@
-"""What the workers of a training are told: the fitted config, and which batches of which dataset."""
+"""The job specification that every training worker receives: the config and the batches of each dataset."""
 
 import secrets
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from raysum.stream.plan import PlanSettings
 from raysum.train.mixture import mixed, shares
 
 if TYPE_CHECKING:
-    from raysum.train.validation_metric import Measure
+    from raysum.train.validation_metric import ValidationMetric
 
 _PASSES, _FEWER = 100, 10  # over the data: more are told of; what is named in their place
 
 
 @dataclass(frozen=True)
-class Brief:
-    """All that a worker needs to know, the same for every worker and every restart."""
+class JobSpec:
+    """The job specification, the same for every worker and every restart."""
 
     run: Run
     config: Config
@@ -33,43 +33,43 @@ class Brief:
     train: Stream
     valid: Stream | None  # where the dataset has such a split
     start: Start | None  # where the model does not begin with weights of its own
-    measure: "Measure | None"  # where the best checkpoint is not that of the lowest loss
+    metric: "ValidationMetric | None"  # where the best checkpoint is not that of the lowest loss
     token: str = field(default_factory=lambda: f".token-{secrets.token_hex(16)}")  # see ``checkpoints.hosts_apart``
 
-    def judges(self, done: int) -> bool:
-        """Whether the loss of the valid split is wanted after ``done`` steps."""
+    def validates_after(self, done: int) -> bool:
+        """Return whether training validates after ``done`` steps."""
         settings = self.config.train
         return self.valid is not None and (done == settings.steps or done % settings.validate_every == 0)
 
-    def stale(self, worths: Mapping[int, float], done: int) -> bool:
-        """Whether none of the last ``train.patience`` validations up to step ``done`` was better than the best before.
+    def out_of_patience(self, validation_scores: Mapping[int, float], done: int) -> bool:
+        """Return whether none of the last ``train.patience`` validations up to step ``done`` beats the best before.
 
-        ``worths`` are those of ``Run.worths``. What follows from these alone is the same after any restart.
+        ``validation_scores`` come from ``Run.validation_scores``, so the result is the same after any restart.
         """
-        return stale(self.config.train.patience, worths, done)
+        return out_of_patience(self.config.train.patience, validation_scores, done)
 
 
-def overlong(brief: Brief) -> str | None:
-    """What there is to say of a training that nothing but its steps ends, after very many passes over the data."""
-    settings = brief.config.train
+def overlong(job_spec: JobSpec) -> str | None:
+    """Return a warning if only ``train.steps`` ends the training and they are over 100 passes over the data."""
+    settings = job_spec.config.train
     if settings.minutes or settings.patience:
         return None
-    each = plan_of(brief.train).epoch(0).num_steps
+    each = plan_of(job_spec.train).epoch(0).num_steps
     if settings.steps <= _PASSES * each:
         return None
-    rows = sum(len(rows_with_targets(part)) for part in brief.train.parts)
+    rows = sum(len(rows_with_targets(part)) for part in job_spec.train.parts)
     told = f"train.steps={settings.steps} are {settings.steps / each:,.0f} passes over the {rows} rows"
-    ends = ", and train.patience=3 ends a training that gets no better" if brief.valid else ""
+    ends = ", and train.patience=3 ends a training that gets no better" if job_spec.valid else ""
     return f"{told}: train.steps={_FEWER * each} are {_FEWER}{ends}"
 
 
-def stale(patience: int | None, worths: Mapping[int, float], done: int) -> bool:
-    """As :meth:`Brief.stale` says, for a ``patience``."""
-    found = [worth for step, worth in sorted(worths.items()) if step <= done]
+def out_of_patience(patience: int | None, validation_scores: Mapping[int, float], done: int) -> bool:
+    """As :meth:`JobSpec.out_of_patience` says, for a ``patience``."""
+    found = [worth for step, worth in sorted(validation_scores.items()) if step <= done]
     return patience is not None and len(found) > patience and max(found[-patience:]) <= max(found[:-patience])
 
 
-def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
+def job_spec_of(dataset: Dataset, config: Config, run: Run, done: int) -> JobSpec:
     """For a training that goes on after ``done`` steps.
 
     Raises UserError where no row can be trained on, the rows lack what the model reads, or none is there to validate by
@@ -89,21 +89,21 @@ def brief_of(dataset: Dataset, config: Config, run: Run, done: int) -> Brief:
     has_valid = "valid" in dataset.splits and len(rows_with_targets(valid)) > 0
     if settings.patience and not has_valid:
         raise UserError(f"train.patience needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
-    measure = None
+    metric = None
     if settings.best_by != "loss":
-        _check_measure(config, dataset, has_valid)
-        from raysum.train.validation_metric import Measure  # loads torch
+        _check_metric(config, dataset, has_valid)
+        from raysum.train.validation_metric import ValidationMetric  # loads torch
 
-        measure = Measure(settings.best_by.removeprefix("-"), dataset.address, settings.validate_examples)
+        metric = ValidationMetric(settings.best_by.removeprefix("-"), dataset.address, settings.validate_examples)
     epoch, place = plan_of(train).locate(done)
-    return Brief(
+    return JobSpec(
         run,
         config,
         tuple(each.fingerprint for each in (dataset, *others)),
         train=replace(train, origin=(epoch, done - place)),
         valid=valid if has_valid else None,
         start=Start.of(settings.start, config.model, dataset.vocabulary_hash) if settings.start and not done else None,
-        measure=measure,
+        metric=metric,
     )
 
 
@@ -117,7 +117,7 @@ def _used(train: Stream, dataset: Dataset) -> int:
     return used
 
 
-def _check_measure(config: Config, dataset: Dataset, has_valid: bool) -> None:
+def _check_metric(config: Config, dataset: Dataset, has_valid: bool) -> None:
     """Raises UserError if the metric that ``train.best_by`` names cannot be measured."""
     from raysum.evaluate.scorers import scorer_of, selectable  # loads torch
 

@@ -16,7 +16,7 @@ from raysum.runtime.run_sync import refresh
 from raysum.runtime.session import ray_session
 from raysum.runtime.storage import writing
 from raysum.stream.loader import Unread, ray_batches, ray_dataset
-from raysum.train.job_spec import Brief
+from raysum.train.job_spec import JobSpec
 
 if TYPE_CHECKING:
     import ray.data
@@ -25,10 +25,10 @@ _FAILURES = 3  # restarts of lost workers, before a training that keeps failing 
 _STARTS = 2  # failed attempts to start the workers at all
 
 
-def train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
+def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
     """Raises UserError where a worker did, which another attempt would only repeat."""
-    workers, folder = brief.config.train.workers, brief.run.path / "ray"
-    with ray_session(brief.config.train.address, workers + 1, "train"):
+    workers, folder = job_spec.config.train.workers, job_spec.run.path / "ray"
+    with ray_session(job_spec.config.train.address, workers + 1, "train"):
         from ray.data import ExecutionOptions
         from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -39,25 +39,25 @@ def train_on_ray(brief: Brief, callbacks: Sequence[Any]) -> None:
         check_fits(workers, each)
         trainer = DataParallelTrainer(  # TorchTrainer would load torch into all of Ray Train's own processes
             _worker,
-            train_loop_config={"brief": brief},
+            train_loop_config={"job_spec": job_spec},
             backend_config=SharedDevices(),
             scaling_config=ScalingConfig(
                 num_workers=workers,
                 use_gpu=bool(each.gpus),
                 resources_per_worker=each.bundle,
-                placement_strategy=brief.config.train.placement.upper(),
+                placement_strategy=job_spec.config.train.placement.upper(),
             ),
-            datasets={"train": lambda: _remaining(brief)},
+            datasets={"train": lambda: _remaining(job_spec)},
             dataset_config=DataConfig(execution_options=in_order, enable_shard_locality=False),
             run_config=RunConfig(
-                name=f"{brief.run.path.name}-{secrets.token_hex(3)}",
+                name=f"{job_spec.run.path.name}-{secrets.token_hex(3)}",
                 storage_path=str(folder),
                 failure_config=FailureConfig(max_failures=_FAILURES, controller_failure_limit=_STARTS),  # type: ignore[call-arg]
                 callbacks=list(callbacks),
             ),
         )
         try:
-            with writing(brief.run.path):
+            with writing(job_spec.run.path):
                 mistake = _interruptible(trainer.fit).return_value
         except TrainingFailedError as error:
             _, found, told = str(error).partition(f"{Unread.__name__}: ")
@@ -79,28 +79,30 @@ def _worker(settings: dict[str, Any]) -> str | None:
     from raysum.train.metrics_logger import Reporter
     from raysum.train.worker import work
 
-    brief, context = settings["brief"], ray.train.get_context()
-    configure_process(brief.config.train.threads, neighbours=context.get_local_world_size())
+    job_spec, context = settings["job_spec"], ray.train.get_context()
+    configure_process(job_spec.config.train.threads, neighbours=context.get_local_world_size())
     quiet_ray()
     if context.get_local_rank() == 0:
-        clear(brief.run)  # what an attempt on this host has left
+        clear(job_spec.run)  # what an attempt on this host has left
     shard = ray.train.get_dataset_shard("train")
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
-    reporter = Reporter(brief.run, context.get_world_rank() == 0, hand_on=ray.train.report)
+    reporter = Reporter(job_spec.run, context.get_world_rank() == 0, hand_on=ray.train.report)
     try:
         with ray_group(), closing(reporter):
-            work(brief, lambda start: ray_batches(tables), reporter)
+            work(job_spec, lambda start: ray_batches(tables), reporter)
     except UserError as error:
         return str(error)
     return None
 
 
-def _remaining(brief: Brief) -> "ray.data.Dataset":
+def _remaining(job_spec: JobSpec) -> "ray.data.Dataset":
     """The batches after the newest checkpoint: evaluated by Ray Train at every start of the workers."""
     quiet_data()
-    refresh(brief.run.path)
-    newest = brief.run.latest()
-    return ray_dataset(brief.train, brief.config.train.workers, newest.step if newest else 0, brief.config.train.steps)
+    refresh(job_spec.run.path)
+    newest = job_spec.run.latest()
+    return ray_dataset(
+        job_spec.train, job_spec.config.train.workers, newest.step if newest else 0, job_spec.config.train.steps
+    )
 
 
 def _interruptible(work: Callable[[], Any]) -> Any:

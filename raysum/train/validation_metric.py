@@ -28,7 +28,7 @@ _DECODE = {
 
 
 @dataclass(frozen=True)
-class Measure:
+class ValidationMetric:
     """The metric ``name`` of the first ``examples`` of the valid split (None: all)."""
 
     name: str

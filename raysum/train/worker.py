@@ -13,42 +13,43 @@ from raysum.runtime.run_sync import push_so_far
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
 from raysum.train.engine import HookOrder, build_engine, gradient_norm
-from raysum.train.job_spec import Brief
+from raysum.train.job_spec import JobSpec
 from raysum.train.metrics_logger import Meter, Reporter
 from raysum.train.optim import precision, rates
 
 
-def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
+def work(job_spec: JobSpec, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
     """Train until ``train.steps`` are done, ``train.minutes`` or ``train.patience`` over, as a rank of a process group.
 
     ``load(step)`` gives this rank's micro-batches from step ``step`` (counted from 0) on.
     """
-    settings, run = brief.config.train, brief.run
-    apart = checkpoints.hosts_apart(run, brief.token) if settings.workers else frozenset[int]()
+    settings, run = job_spec.config.train, job_spec.run
+    apart = checkpoints.hosts_apart(run, job_spec.token) if settings.workers else frozenset[int]()
     checkpoint = checkpoints.newest(run, apart)
-    engine = build_engine(brief, checkpoint)
-    state = resume(engine, brief, checkpoint)
+    engine = build_engine(job_spec, checkpoint)
+    state = resume(engine, job_spec, checkpoint)
     order = HookOrder(engine, settings.check_hook_order)
     reporter.resume(state["step"])
-    coming, meter, judged = load(state["step"]), Meter(engine.device, state), _from_rank_0(run.worths(settings))
+    coming, meter = load(state["step"]), Meter(engine.device, state)
+    scores = _from_rank_0(run.validation_scores(settings))
 
-    def judge(step: int) -> None:
-        line = {"step": step, "valid_loss": validation_loss(engine, brief)}
-        if brief.measure:
-            line |= brief.measure.figures(run, step)
+    def validate(step: int) -> None:
+        line = {"step": step, "valid_loss": validation_loss(engine, job_spec)}
+        if job_spec.metric:
+            line |= job_spec.metric.figures(run, step)
         reporter.write(line)
-        judged[step] = settings.worth(line[settings.judged_by])
+        scores[step] = settings.worth(line[settings.judged_by])
 
-    if state["step"] and brief.judges(state["step"]) and state["step"] not in judged:
+    if state["step"] and job_spec.validates_after(state["step"]) and state["step"] not in scores:
         with meter.paused():
-            judge(state["step"])
+            validate(state["step"])
     for done in range(state["step"] + 1, settings.steps + 1):
-        if brief.stale(judged, done - 1):
+        if job_spec.out_of_patience(scores, done - 1):
             break
-        used = step(engine, brief, done - 1, coming, meter)
+        used = step(engine, job_spec, done - 1, coming, meter)
         order.check()
         last = done == settings.steps or meter.over(settings.minutes)
-        wanted = brief.judges(done) or (last and brief.valid is not None)
+        wanted = job_spec.validates_after(done) or (last and job_spec.valid is not None)
         due = last or done % settings.save_every == 0 or wanted
         if last or done % settings.log_every == 0:
             reporter.write(meter.line(done, used))
@@ -58,7 +59,7 @@ def work(brief: Brief, load: Callable[[int], Iterator[MicroBatch]], reporter: Re
                 checkpoints.save(engine, run, state | meter.state() | {"step": done}, apart)
                 meter.saved()
                 if wanted:
-                    judge(done)
+                    validate(done)
                 reporter.hand_on(reporter.latest)
                 if distributed.get_rank() == 0:
                     checkpoints.prune(run, settings.keep)
@@ -74,16 +75,16 @@ def _from_rank_0(value: Any) -> Any:
     return values[0]
 
 
-def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str, Any]:
+def resume(engine: Any, job_spec: JobSpec, checkpoint: Checkpoint | None) -> dict[str, Any]:
     """The state to go on from: that of ``checkpoint``, which is loaded, or of a new run."""
     state = {
         "step": 0,
         "workers": distributed.get_world_size(),
         "stage": engine.zero_optimization_stage(),
-        "dtype": precision(brief.config, torch.cuda.is_available()),
-        "data": brief.fingerprints[0],
-        "mixed": list(brief.fingerprints[1:]),
-        "new": brief.start.new if brief.start else [],
+        "dtype": precision(job_spec.config, torch.cuda.is_available()),
+        "data": job_spec.fingerprints[0],
+        "mixed": list(job_spec.fingerprints[1:]),
+        "new": job_spec.start.new if job_spec.start else [],
     }
     if checkpoint is None:
         return state
@@ -91,15 +92,15 @@ def resume(engine: Any, brief: Brief, checkpoint: Checkpoint | None) -> dict[str
     return checkpoint.state | {"workers": state["workers"]}
 
 
-def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], meter: Meter) -> dict[str, float]:
+def step(engine: Any, job_spec: JobSpec, number: int, coming: Iterator[MicroBatch], meter: Meter) -> dict[str, float]:
     """One update by this rank's share of the plan's step ``number`` (counted from 0); returns its learning rates.
 
     The gradient is that of the summed loss over all ranks and micro-batches, divided once by the step's target count:
     DeepSpeed divides by the accumulation and averages over ranks, so both are multiplied back in.
     """
-    settings, kind = brief.config.train, brief.train.kind
+    settings, kind = job_spec.config.train, job_spec.train.kind
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    used = rates(brief.config, number + 1)
+    used = rates(job_spec.config, number + 1)
     for group in engine.optimizer.param_groups:
         group["lr"] = used[group.get("rate", "lr")]
     for index in range(rank, settings.micro_batches, world):
@@ -118,13 +119,13 @@ def step(engine: Any, brief: Brief, number: int, coming: Iterator[MicroBatch], m
 
 
 @torch.no_grad()
-def validation_loss(engine: Any, brief: Brief) -> float:
+def validation_loss(engine: Any, job_spec: JobSpec) -> float:
     """The loss of the valid split: summed over all ranks, divided once by the number of targets."""
-    assert brief.valid, "there is a valid split"
-    kind, epoch = brief.valid.kind, plan_of(brief.valid).epoch(0)
+    assert job_spec.valid, "there is a valid split"
+    kind, epoch = job_spec.valid.kind, plan_of(job_spec.valid).epoch(0)
     total = torch.zeros((), dtype=torch.float64, device=engine.device)
     engine.eval()
-    for batch in batches(brief.valid, distributed.get_rank(), distributed.get_world_size(), 0, epoch.num_steps):
+    for batch in batches(job_spec.valid, distributed.get_rank(), distributed.get_world_size(), 0, epoch.num_steps):
         total += engine(move(kind.collate(batch.arrays), engine.device)) * batch.real
     engine.train()
     distributed.all_reduce(total)

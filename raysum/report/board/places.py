@@ -13,7 +13,7 @@ from raysum.report import training
 from raysum.report.gather import Trained, read_training
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, is_held
-from raysum.train.job_spec import stale
+from raysum.train.job_spec import out_of_patience
 from raysum.tune.page import best_so_far, titled
 from raysum.tune.record import RECORD, Searched, read_search
 
@@ -127,7 +127,9 @@ def _of_run(place: Place, run: Trained, running: bool) -> Place:
     seconds = max([run.state.get("seconds") or 0.0, *(line.seconds or 0.0 for line in run.lines)])
     out = settings.minutes and seconds >= 60 * settings.minutes
     over = not run.lines or bool(run.run.config.model.TRAINER) or step >= settings.steps or out
-    finished = run.best is not None and (over or stale(settings.patience, run.run.worths(settings), step))
+    finished = run.best is not None and (
+        over or out_of_patience(settings.patience, run.run.validation_scores(settings), step)
+    )
     return replace(
         place,
         state="running" if running else "finished" if finished else "interrupted",
