@@ -126,6 +126,7 @@ def test_four_processes_train_as_one(folder):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_several_processes_train_as_one_at_every_stage(folder):
     """Prints the table of all systems and stages."""
     cases = [(name, stage, low) for name in CASES for stage in STAGES for low in (False, True)]

@@ -157,6 +157,21 @@ def test_every_way_through_the_automaton_says_what_the_sources_say(name, mode):
         assert not invented(text, sources, mode != "numbers"), text
 
 
+def test_a_name_behind_a_sign_of_several_bytes_stays_whole():
+    """Pieces such as ’Tan begin names, and no name ends within one."""
+    lines, buffer = DOCUMENTS + ["’Tan –Tan ’Flo –Flo ’Hag –Hag ’La –La ’So –So"] * 60, io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=buffer, vocab_size=300, model_type="bpe", pad_id=-1,
+        control_symbols=list(SPECIAL_PIECES[3:]), minloglevel=2, split_by_unicode_script=False, add_dummy_prefix=False,
+    )  # fmt: skip
+    vocabulary = Vocabulary(buffer.getvalue())
+    assert any("’Ta".encode() in spelling for spelling in vocabulary.spellings())
+    drawer, sources = Drawer(vocabulary, "names", 2), [vocabulary.normalized(text) for text in DOCUMENTS]
+    for _ in range(60):
+        text = drawer.text(sources)
+        assert not told(text, sources, "names"), text
+
+
 @pytest.mark.parametrize("name", VOCABULARIES | PUBLISHED)
 def test_no_way_through_the_automaton_takes_a_number_apart(name):
     vocabulary, written = (VOCABULARIES | PUBLISHED)[name](), 0

@@ -80,7 +80,8 @@ class Unavailable:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = replaced = False
+        started: bool = False
+        replaced: bool = False
 
         async def send_or_replace(message: Message) -> None:
             nonlocal started, replaced

@@ -124,7 +124,7 @@ class Cluster:
             elif roots:
                 for spelling in self._own[roots]:
                     self._go_on(reached, spelling, 1, before)
-                self._walk(reached, context, len(before))
+                self._walk(reached, context, len(before.encode("latin-1").decode()))
         return self._starts[roots, before, context]
 
     def _go_on(self, reached: Reached, spelling: str, start: int, before: str | None = None) -> None:
