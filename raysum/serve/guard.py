@@ -126,8 +126,8 @@ class BodyLimit:
             taken += len(message.get("body", b""))
             more = message.get("more_body", False)
             if taken > self.limit:
-                message = f"the request is larger than {self.limit} bytes, the server's --max-body"
-                raise HTTPException(413, message)
+                reason = f"the request is larger than {self.limit} bytes, the server's --max-body"
+                raise HTTPException(413, reason)
             return message
 
         await self.app(scope, limited, send)
