@@ -187,7 +187,7 @@ def test_the_one_minute_extractor_reads_such_rows_and_a_bert_no_others(published
     other = prepare(labelled.parent / "train.jsonl", tmp_path / "other", kind="extraction", pieces=300).dataset.path
     with pytest.raises(UserError, match="prepare it with --vocab FOLDER"):
         fit(config(published, other, tmp_path / "b", 1))
-    with pytest.raises(UserError, match="labels sentences: give --kind extraction, too"):
+    with pytest.raises(UserError, match="labels sentences: add --kind extraction"):
         prepare(labelled.parent / "train.jsonl", tmp_path / "x", vocab=str(published))
     trained = raysum.train("extractor", data=str(labelled), out=str(tmp_path / "e"))
     assert raysum.evaluate(trained.run.path, labelled, split="valid").systems["e"]["rouge1"] > 5
