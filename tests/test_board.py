@@ -232,7 +232,7 @@ def test_the_board_lists_runs_and_searches_and_names_what_is_damaged(client, fol
     assert rows.keys() == {"folder", "deep/pht", "<i>rates", damaged}
     assert rows["deep/pht"][:1] + rows["deep/pht"][3:] == ["run", "valid loss 2.2500", "valid loss 2.2500", "5.0 s"]
     assert rows["<i>rates"][:3] == ["search", "interrupted", "1 of 4 trials, 1 failed"]
-    assert rows[damaged][1] == "damaged" and "line 1 is no JSON object" in found.texts["damaged"]
+    assert rows[damaged][1] == "damaged" and "line 1 is not a JSON object" in found.texts["damaged"]
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     links = [own["href"] for tag, own in found.tags if tag == "a"]
     codes = {link: client.get(link).status_code for link in links}
@@ -240,7 +240,7 @@ def test_the_board_lists_runs_and_searches_and_names_what_is_damaged(client, fol
     for link in links:
         told = Page(client.get(link).text)
         assert not [tag for tag, own in told.tags if tag in ("b", "i") and "onclick" in own]
-    assert "line 1 is no JSON object" in client.get(next(link for link in links if codes[link] == 422)).text
+    assert "line 1 is not a JSON object" in client.get(next(link for link in links if codes[link] == 422)).text
 
 
 @pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}, {"host": ""}])
@@ -304,7 +304,7 @@ def test_of_a_long_training_few_lines_are_held(folder, monkeypatch):
     assert len(found.lines) < 60 and found.lines[-1].step == 3999
     assert found.validations == run.validations() == {1004: 0.5}
     run.metrics.write_text(run.metrics.read_text() + "5\n")
-    with pytest.raises(UserError, match="line 4000 is no JSON object"):
+    with pytest.raises(UserError, match="line 4000 is not a JSON object"):
         read_training(run)
 
 

@@ -95,7 +95,7 @@ def test_folders_that_are_no_datasets(tmp_path):
     with pytest.raises(UserError, match="dataset format 99"):
         Dataset.open(whole)
     (whole / MANIFEST).write_text("{half")
-    with pytest.raises(UserError, match="does not read as JSON .*; put back a copy"):
+    with pytest.raises(UserError, match="does not read as JSON .*; restore a copy"):
         Dataset.open(whole)
     (whole / MANIFEST).write_text(json.dumps(manifest))
     (whole / "train-00000.parquet").unlink()

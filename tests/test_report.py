@@ -255,7 +255,7 @@ def test_runs_and_an_evaluation_alone_stand_side_by_side(tmp_path, run, data):
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("metrics.jsonl", "nonsense\n", "line 1 is no JSON object"),
+        ("metrics.jsonl", "nonsense\n", "line 1 is not a JSON object"),
         ("metrics.jsonl", '{"step": "last", "loss": 1.0}\n', "damaged at step"),
         ("metrics.jsonl", '{"step": 3, "loss": 1e400}\n', "line 1: the number 1e400 is too large"),
         ("metrics.jsonl", '{"step": ' + "9" * 400 + ', "loss": 1.0}\n', "line 1: a number of 400 digits is too large"),
@@ -296,7 +296,7 @@ def test_an_evaluation_without_its_outputs_is_told(tmp_path, run, capsys):
 def test_only_a_page_is_written_over(tmp_path, run):
     copy = Path(shutil.copytree(run.path, tmp_path / "run"))
     before = (copy / "config.yaml").read_text()
-    with pytest.raises(UserError, match="config.yaml is no page, and is not written over; choose another --out"):
+    with pytest.raises(UserError, match="config.yaml is not an HTML page .* choose another --out"):
         raysum.report(copy, out=copy / "config.yaml")
     assert (copy / "config.yaml").read_text() == before
     for _ in range(2):
