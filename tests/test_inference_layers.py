@@ -38,7 +38,7 @@ def test_a_layer_rounds_by_row():
 
 @pytest.mark.parametrize("name", [*MIXES, *SYSTEMS])
 def test_laid_out_layers_give_the_same(name, monkeypatch):
-    monkeypatch.setattr(linear, "_LEAST_LAID_OUT", 0)
+    monkeypatch.setattr(linear, "_LEAST_PACKED", 0)
     tokens, laid_out, plain = targets(3), optimize_for_inference(model(name)), model(name)
     assert not any(isinstance(module, nn.Linear) for module in laid_out.modules())
     with torch.inference_mode():
@@ -97,7 +97,7 @@ def test_beam_search_runs_in_int8():
 
 
 def test_what_int8_needs_is_said(monkeypatch):
-    with pytest.raises(UserError, match="int8 is for CPUs.*meta"):
+    with pytest.raises(UserError, match="int8 needs a CPU.*meta"):
         optimize_for_inference(model_of("L/F").to("meta"), "int8")
     monkeypatch.setattr(type(torch.backends.quantized), "engine", property(lambda self: "none"))
     with pytest.raises(UserError, match="no int8 engine"):

@@ -10,7 +10,7 @@ import time
 import pytest
 import ray
 
-from raysum.runtime.local import signals_held
+from raysum.runtime.local import delayed_signals
 from raysum.runtime.processes import interruptible
 
 
@@ -21,14 +21,14 @@ def test_an_interrupt_waits_for_the_end_and_what_starts_meanwhile_never_sees_it(
     for one in others:
         one.start()
     masks = "import re; print(re.search('SigBlk:\\t(.*)', open('/proc/self/status').read())[1])"
-    with pytest.raises(KeyboardInterrupt), signals_held():
+    with pytest.raises(KeyboardInterrupt), delayed_signals():
         os.kill(os.getpid(), signal.SIGINT)
         blocked = int(subprocess.run([sys.executable, "-c", masks], capture_output=True, check=True).stdout, 16)
         time.sleep(0.1)
         ended = True
     stopped.set()
     assert ended and blocked >> (signal.SIGINT - 1) & 1
-    with signals_held():  # and without one nothing happens
+    with delayed_signals():  # and without one nothing happens
         pass
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -39,7 +39,7 @@ def test_so_does_sigterm_whatever_handler_ray_puts_meanwhile(capsys):
 
     before, ended = signal.signal(signal.SIGTERM, terminate), False
     try:
-        with pytest.raises(KeyboardInterrupt), signals_held():
+        with pytest.raises(KeyboardInterrupt), delayed_signals():
             ray._private.utils.set_sigterm_handler(lambda *_: sys.exit(15))
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.1)

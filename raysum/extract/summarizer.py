@@ -14,8 +14,7 @@ from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attemp
 from raysum.errors import UserError
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.prepare.cluster import Cluster, read_cluster
-from raysum.prepare.passages import Passage, passages
-from raysum.prepare.row_builder import MAX_SENTENCES
+from raysum.prepare.passages import MAX_SENTENCES, Passage, passages
 from raysum.runs.folder import Run
 from raysum.sources.record import Rejected
 from raysum.text.tfidf import count_words

@@ -15,6 +15,7 @@ from raysum.text.cleaning import paragraph_spans
 from raysum.text.sentences import ends_as_sentence, quick_sentence_spans
 from raysum.text.tfidf import count_words
 
+MAX_SENTENCES = 2000  # of a cluster in a row of kind extraction
 _FENCE = re.compile(r"```|~~~")
 _MARKER = re.compile(r"(?:[-*+•–>]|\d{1,3}[.)])\s+")  # of a list's item
 _OPENING = re.compile(r"""["'“”„«‘‚(\[¿¡「『（*_]*\w""")

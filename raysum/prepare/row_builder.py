@@ -22,7 +22,7 @@ from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.corpus_stats import bigram_counts, language_counts
 from raysum.prepare.graphs import NO_EDGES, Edges, discourse_graph, similarity_graph
 from raysum.prepare.paragraphs import Paragraph, clean_paragraphs, paragraphs_of, split_paragraphs
-from raysum.prepare.passages import Passage, passages
+from raysum.prepare.passages import MAX_SENTENCES, Passage, passages
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.sources.record import Rejected
 from raysum.text.cleaning import normalize, pieces
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from raysum.tokenizers.tokenizer import Tokenizer
 
 IDS = "paragraph_ids"  # the field of clusters that come as ids
-MAX_SENTENCES = 2000  # of a cluster in a row of kind extraction
 _PRETRAINING_SENTENCES = 30  # of a row, at most (HIBERT, section 4.1)
 # More characters than the kept tokens of a paragraph can have: encoding a text takes 60 times its size in memory.
 _MIN_CHARACTERS, _CHARACTERS_PER_TOKEN = 1 << 16, 64

@@ -26,8 +26,9 @@ from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.corpus_stats import teacher_counts
+from raysum.prepare.passages import MAX_SENTENCES
 from raysum.prepare.resume import Part, end, read_note, write_note
-from raysum.prepare.row_builder import MAX_SENTENCES, prepare_rows
+from raysum.prepare.row_builder import prepare_rows
 from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.placement import share
 from raysum.runtime.processes import configure_process
