@@ -87,6 +87,7 @@ def test_scoring_is_measured_beside_the_library_and_gives_the_same():
         assert row["times_rouge_score"] > 5
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_stream_is_measured_as_it_is_trained_on(tmp_path):
     from small_datasets import write_dataset
@@ -102,6 +103,7 @@ def test_a_stream_is_measured_as_it_is_trained_on(tmp_path):
     assert 1000 < invented["tokens_per_s"] / invented["rows_per_s"] < 3400, "about 30 paragraphs of 70 tokens a row"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_prepare_has_a_row_for_each_number_of_paragraphs_and_tells_what_wikisum_would_take():
     few, every = bench("prepare", ["clusters=3", "pieces=500", "max_paragraphs=[5,1000]"]).rows

@@ -351,6 +351,7 @@ def test_the_command_serves_until_it_is_stopped(folder, how):
         command.kill()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_search_writes_its_page_while_it_runs_and_at_its_end(tmp_path, ray_session):
     data = write_factbook(tmp_path / "data", {"train": 40, "valid": 10})

@@ -15,6 +15,7 @@ def test_hierarchical_models_train_larger_batches_and_validate_faster():
     assert all(found[name]["validation_s"] < found["ft-3"]["validation_s"] for name in ("vht", "pht"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_rows_are_of_the_largest_batch_that_fits():
     small = ["model.width=128", "model.ffn=256", "model.heads=4", "model.vocabulary=2000"]

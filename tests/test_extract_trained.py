@@ -244,6 +244,7 @@ def test_on_ray_the_same_sentences_are_masked(folder, tmp_path):
     assert losses(two) == pytest.approx(losses(alone), rel=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_search_trains_runs_that_extract(folder, tmp_path, ray_session):

@@ -178,6 +178,7 @@ def test_it_takes_better_sentences_than_what_needs_no_training(run: Path, data: 
     assert all("at most" in how for how in found.how.values())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_on_papers_it_is_far_better_than_what_needs_no_training(shared: Path, tmp_path: Path):
     source = shared / "data/scisummnet"

@@ -120,6 +120,7 @@ def test_two_processes_train_as_one(folder):
     check(folder, 2, 2, [*((name, 2, False) for name in CASES), *other_stages])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_four_processes_train_as_one(folder):
     check(folder, 4, 2, [("copy gate", 2, False), ("ranker", 3, False)])

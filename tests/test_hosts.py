@@ -135,6 +135,7 @@ def test_workers_are_spread_over_hosts_that_share_the_folder(hosts, data, tmp_pa
     assert len([*(checkpoint / "engine").glob("*optim_states.pt")]) == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_on_a_store_has_the_shards_of_all_hosts_and_resumes(hosts, data):
     pytest.importorskip("moto.server")

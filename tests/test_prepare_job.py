@@ -199,6 +199,7 @@ def test_the_dataset_is_the_same_in_this_process_and_on_ray(ray_session, tmp_pat
     assert Dataset.open(tmp_path / "ray").manifest["rejected"] == {"not JSON": 28}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_prepare_leaves_no_ray_running(tmp_path, vocabulary):
     """Small work does not even load Ray; what starts it ends it, also on errors, and a session that was there stays."""

@@ -124,6 +124,7 @@ with ray_session(cpus=1):
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sessions_that_start_at_one_moment_have_dashboards_of_their_own(with_dashboard):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -1,4 +1,4 @@
-"""The README's commands, run as a user runs them: its blocks in order, on the samples, and the quickstart."""
+"""The README's commands, run as a user runs them: its blocks in order, on the samples."""
 
 import json
 import os
@@ -66,6 +66,7 @@ def test_the_blocks_run_in_order(tmp_path):
     assert len(json.loads((tmp_path / "runs" / "beta" / "best.json").read_text())["config"]) == 2
 
 
+@pytest.mark.long
 def test_the_lines_of_pretrained_models_run_in_order(tmp_path):
     """A tenth of the steps, on a narrow BART with the layers and positions of the base one, and clusters that hold more
     than it reads."""
@@ -90,21 +91,3 @@ def test_the_lines_of_pretrained_models_run_in_order(tmp_path):
         assert "tokens are read" not in one.stderr and "passes over" not in one.stderr, line
     assert next(iter(done.values())).stdout.endswith("--max-paragraphs 16 --paragraph-tokens 254\n")
     assert (tmp_path / "for-transformers" / "model.safetensors").exists()
-
-
-def test_quickstart_with_few_steps_prints_what_it_promises(tmp_path):
-    done = shell("raysum quickstart --out out --steps 4 --clusters 128 --json", tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert {"run", "seconds", "beta", "systems"} <= set(result)
-    assert result["beta"] == 0 or result["adopted"]["gain"]["low"] > 0
-    aligned = ["pht+align"] if result["beta"] else []
-    assert list(result["systems"]) == ["pht", *aligned, "swapped", "lead", "lexrank"]
-    for figures in result["systems"].values():
-        assert {"rouge1", "rouge2", "rougeL", "rougeLsum", "facts_f1", "facts_right", "facts_wrong"} <= set(figures)
-    assert result["systems"]["lead"]["rouge2"] > 8
-    assert result["summary"]["sentences"] is not None
-    assert "training pht: 100%" in done.stderr
-    again = shell("raysum quickstart --out out", tmp_path)
-    assert (again.returncode, again.stdout) == (2, "")
-    assert "out exists already" in again.stderr

@@ -58,6 +58,7 @@ def prepared(store, tmp_path) -> str:  # noqa: F811
     return f"s3://{BUCKET}/data"
 
 
+@pytest.mark.long
 def test_a_killed_training_goes_on_elsewhere_and_all_that_reads_it_finds_it(store, prepared, tmp_path):  # noqa: F811
     store.get(f"{BUCKET}/data/", str(tmp_path / "data"), recursive=True)
     config, url = tmp_path / "config.yaml", f"s3://{BUCKET}/runs/pht"
@@ -114,6 +115,7 @@ def test_workers_read_and_write_a_store(store, prepared, tmp_path):  # noqa: F81
         torch.testing.assert_close(there[name], value, rtol=1e-5, atol=1e-6, msg=name)
 
 
+@pytest.mark.long
 def test_tasks_of_ray_read_sources_by_their_urls(store, tmp_path):  # noqa: F811
     for number in range(3):
         content = lines(range(20 * number, 20 * number + 20))

@@ -374,6 +374,7 @@ def test_a_browser_shows_the_page_without_errors_or_requests(tmp_path, run, sear
     assert "ReferenceError" in said and {*requests} == {"http://127.0.0.1:9/x"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_real_search_is_told_as_it_ended(tmp_path, run, data, ray_session):
     (tmp_path / "betas.yaml").write_text("about: x\nkind: decode\nsearch: {decode.beta: {grid: [0.0, 0.8]}}\n")

@@ -102,6 +102,7 @@ def killed(folder) -> Path:
     return run.path
 
 
+@pytest.mark.long
 def test_a_killed_and_then_an_interrupted_driver_go_on_by_the_same_command_with_fewer_workers(folder, whole, killed):
     command, run = go_on(folder, killed, 1)
     before = lines(run)[-1]["step"]

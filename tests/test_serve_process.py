@@ -100,6 +100,7 @@ def test_a_port_that_is_taken_is_named(run: Path, host: str):
             raysum.serve(run, host=host, port=port)
 
 
+@pytest.mark.long
 def test_replicas_that_wait_do_not_spin(server: Server):
     for replica in server.processes("ServeReplica:raysum:model"):
         assert server.environment(replica)["OMP_WAIT_POLICY"] == "PASSIVE"

@@ -119,6 +119,7 @@ corpus.write(Path("corpus"), train=20000, valid=10, test=10)
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_search_is_stopped(folder):
     (folder / "space.yaml").write_text(SPACE)

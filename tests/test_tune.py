@@ -244,6 +244,7 @@ def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_ses
         assert bad.metrics == {} and bad.error and "no run folder" in result.render().columns[0]._cells[1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_search_goes_on_where_it_stopped(tmp_path, data, run):
     space = betas(tmp_path, [number / 20 for number in range(24)])
@@ -306,6 +307,7 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
     assert Run.resolve(tmp_path / "search").decode == best.decode
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_optimizer_search_ends(tmp_path, data, ray_session):
     sizes = [f"model.{key}={value}" for key, value in {**TINY, "encoder": "L", "decoder": "P"}.items()]
