@@ -252,6 +252,7 @@ def test_what_an_import_put_beside_published_weights_is_new(data, donor, tmp_pat
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("stage", [2, 3])

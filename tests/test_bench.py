@@ -62,6 +62,7 @@ def test_mistakes_are_one_message(name, settings, message):
         bench(name, settings)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_rows_hold_what_they_promise():
     sizes = ["threads=[1]", "batches=[2]", "length=6", "repeats=1", "presets=[pht-1]"]

@@ -204,6 +204,7 @@ def losses(run: Run) -> list[float]:
     return [line["loss"] for line in read_lines(run.metrics) if "loss" in line]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_from_text_to_a_served_run(folder, tmp_path):

@@ -145,6 +145,7 @@ def test_forks_can_be_turned_off():
     assert [one["variable"] for one in found] == ["1", None, None, None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("forks", ["1", "0"])
 def test_workers_import_what_the_driver_does_whatever_the_current_folder_holds(tmp_path, forks):
     other, script = tmp_path / "here" / "raysum", tmp_path / "scripts" / "driver.py"

@@ -84,6 +84,7 @@ def test_schedules_move_both_rates(data, donor, tmp_path, capsys):
     assert "new, with nothing loaded: encoder.1.*" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_other_numbers_of_workers_keep_the_rates_apart(data, donor, tmp_path, ray_session):
     """A checkpoint of two workers is converted for one; sums in another order move the last bits."""

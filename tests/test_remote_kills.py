@@ -88,6 +88,7 @@ def test_a_killed_training_goes_on_elsewhere_and_all_that_reads_it_finds_it(stor
     assert len(with_beta.splitlines()) == 10
 
 
+@pytest.mark.long
 def test_a_killed_reader_leaves_nothing_that_is_taken_for_whole(store, prepared, tmp_path):  # noqa: F811
     shards = sum(name.endswith(".parquet") for name in keys(store, "data"))
     killed = 0

@@ -66,6 +66,7 @@ def test_health_docs_and_mistakes(server: Server):
     assert large.status_code == 413
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
 def test_it_answers_on_the_loopback_of_ipv6(run: Path):
     with serving(run, "--host=::1") as server:
@@ -279,6 +280,7 @@ def test_a_proxy_that_takes_long_to_start_is_waited_for(run: Path):
         assert (code, err.strip()) == (0, "stopping")
 
 
+@pytest.mark.long
 def test_weights_that_do_not_fit_are_one_message_and_exit_2(run: Path, tmp_path: Path):
     import shutil
 

@@ -103,6 +103,7 @@ def caught(pid: int) -> int:
     return int(line, 16)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_preparation_is_stopped_and_leaves_nothing(folder):
     subprocess.run([sys.executable, "-c", CORPUS], cwd=folder, check=True)

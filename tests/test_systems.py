@@ -192,6 +192,7 @@ def test_without_its_package_a_run_is_refused_by_name(toy):
     assert bare.returncode == 2 and "no system 'toy'" in bare.stderr and "Traceback" not in bare.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_is_served(toy):
     from raysum.serve.client import Client

@@ -220,7 +220,7 @@ def test_a_limit_stops_all_until_the_time_that_the_server_tells(tmp_path, server
     assert time.monotonic() - began > 1.5 and server.requests == 9
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["--address=local"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("more", [[], pytest.param(["--address=local"], marks=pytest.mark.long)])
 def test_a_wait_is_told_as_it_begins(tmp_path, server, more):
     write(tmp_path / "c.jsonl", clusters(3))
     limit = {"status": 429, "message": "Rate limit reached", "headers": {"Retry-After": "1"}}

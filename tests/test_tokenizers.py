@@ -101,6 +101,7 @@ def test_ids_and_texts_are_those_of_transformers(tokenizer, theirs):
     check_ids(tokenizer, theirs, 600)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ids_and_texts_are_those_of_transformers_for_ten_thousand_texts(tokenizer, theirs):
     check_ids(tokenizer, theirs, 10_000)
