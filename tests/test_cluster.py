@@ -1,4 +1,4 @@
-"""`ray job submit` on a local head with token authentication, as cluster/README.md says."""
+"""`ray job submit` on a local head with token authentication, as docs/clusters.md says."""
 
 import os
 import shutil

@@ -14,8 +14,9 @@ from published_tokenizers import published as tokenizer
 from raysum.examples.factbook.corpus import generate
 from raysum.runs.folder import Run
 
-README = Path(__file__).parents[1] / "README.md"
-SAMPLES = Path(__file__).parents[1] / "raysum" / "examples" / "samples"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+SAMPLES = ROOT / "raysum" / "examples" / "samples"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -43,8 +44,9 @@ def supports(printed):
 
 
 def test_the_blocks_run_in_order(tmp_path):
-    blocks = re.findall(r"<!-- run: (\w+) -->\n```bash\n(.*?)```", README.read_text(), re.DOTALL)
-    assert [name for name, _ in blocks] == ["prepare", "train", "alignment", "evaluate", "summarize"]
+    pages = README.read_text() + (ROOT / "docs" / "search.md").read_text()
+    blocks = re.findall(r"<!-- run: (\w+) -->\n```bash\n(.*?)```", pages, re.DOTALL)
+    assert [name for name, _ in blocks] == ["prepare", "train", "evaluate", "summarize", "alignment"]
     printed = {}
     for name, script in blocks:
         done = shell(script, tmp_path)
@@ -81,8 +83,7 @@ def test_the_lines_of_pretrained_models_run_in_order(tmp_path):
         (place / "all.txt").write_text("\n\n".join(" ".join(texts[i:] + texts[:i]) for i in range(len(texts))) * 3)
         (place / "title.txt").write_text(raw["title"])
         (place / "summary.txt").write_text(raw["summary"])
-    section = README.read_text().partition("## Pretrained models")[2]
-    block = re.search(r"```\n(.*?)```", section, re.DOTALL)[1]
+    block = re.search(r"```\n(.*?)```", (ROOT / "docs" / "pretrained.md").read_text(), re.DOTALL)[1]
     *lines, last = block.replace("\\\n", "").replace("train.steps=100", "train.steps=10").splitlines()
     assert last == "raysum serve runs/papers"
     done = {line.split("#")[0]: shell(line, tmp_path) for line in lines}

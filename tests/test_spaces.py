@@ -33,7 +33,7 @@ def space_file(tmp_path):
 
 
 def test_the_space_that_the_page_explains_loads(space_file):
-    page = (Path(__file__).parents[1] / "tune_spaces" / "README.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "search.md").read_text()
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     space = load_space(space_file(text))
     assert len(space.points) == space.num_trials == 24 and space.then
