@@ -165,7 +165,7 @@ def test_a_message_names_the_value_that_is_wrong_and_not_the_preset():
     with pytest.raises(UserError) as error:
         load_config("pht", ["model.width=10"])
     assert str(error.value).startswith("model: width 10 is not a multiple of heads")
-    assert str(error.value).endswith("(width: on the command line; heads: preset pht, line 8)")
+    assert str(error.value).endswith("(width: on the command line; heads: preset pht, line 9)")
     with pytest.raises(UserError, match=r"got -5\) \(on the command line\)"):
         load_config("pht", ["train={steps: -5}"])
     with pytest.raises(UserError, match=r"got -5\) \(an argument\)"):
