@@ -17,6 +17,7 @@ from raysum.examples.factbook.corpus import generate
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+@pytest.mark.long
 def test_a_system_that_needs_no_training_is_served_alike(tmp_path):
     with serving(Path("lexrank"), "words=20", "--max-characters=2000") as server:
         server.wait_until_ready()

@@ -126,6 +126,7 @@ def test_a_folder_that_hosts_do_not_share_is_refused_before_the_first_step(hosts
     assert not [*(hosts[0].own / "run" / "checkpoints").iterdir()] and not (hosts[1].own / "run").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_workers_are_spread_over_hosts_that_share_the_folder(hosts, data, tmp_path):
     """Their names lead to 127.0.1.1, where no other host listens."""

@@ -536,6 +536,7 @@ def test_a_rejected_cluster_is_not_gone_through_again_for_its_citations(tmp_path
     assert ended.stderr.splitlines()[-1].startswith("teach: 100%") and " 1/1 " in ended.stderr.splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_on_ray_the_same_is_written_after_a_kill_as_in_one_process(tmp_path, server):
