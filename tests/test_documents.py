@@ -48,7 +48,7 @@ def pdf(*pages, title="Ferries"):
 def read(path, content):
     path.write_bytes(content)
     found = read_document(path)
-    return found.text, found.title, [(name, found.text[start:][:8]) for start, name in found.places]
+    return found.text, found.title, [(name, found.text[start:][:8]) for start, name in found.sections]
 
 
 def test_the_pages_of_a_pdf(tmp_path):
@@ -70,9 +70,9 @@ def test_the_pages_of_a_pdf(tmp_path):
     ("content", "told"),
     [
         (pdf([], []), "holds no text on its 2 pages, as scans do"),
-        (pdf([LONG])[:300], "does not read as PDF .*fetch it again"),
-        (b"%PDF-1.4 nothing", "does not read as PDF"),
-        (b"", "does not read as PDF"),
+        (pdf([LONG])[:300], "cannot be read as PDF .*fetch it again"),
+        (b"%PDF-1.4 nothing", "cannot be read as PDF"),
+        (b"", "cannot be read as PDF"),
     ],
 )
 def test_a_pdf_without_text_is_named(tmp_path, content, told):
@@ -132,9 +132,9 @@ def test_word_documents(tmp_path):
     document.save(str(tmp_path / "a.docx"))
     found = read_document(tmp_path / "a.docx")
     assert found.text == f"History\n\n{LONG}\n\nYear | 1893"
-    assert (found.title, found.places) == ("Arden", [(0, "History")])
+    assert (found.title, found.sections) == ("Arden", [(0, "History")])
     for content in (b"", b"PK\x03\x04 no", (tmp_path / "a.docx").read_bytes()[:1000]):
-        with pytest.raises(UserError, match=r"b\.docx does not read as a Word document"):
+        with pytest.raises(UserError, match=r"b\.docx cannot be read as a Word document"):
             read(tmp_path / "b.docx", content)
 
 
@@ -156,13 +156,13 @@ def test_e_mail(tmp_path):
     ],
 )
 def test_text_in_any_encoding(tmp_path, capsys, monkeypatch, text, encoding, named):
-    monkeypatch.setattr("raysum.sources.documents.text._SAID", set())
+    monkeypatch.setattr("raysum.sources.documents.text._reported_encodings", set())
     assert read(tmp_path / "a.txt", text.encode(encoding))[0] == text
     said = capsys.readouterr().err
     assert (f"a.txt is not UTF-8; it is read as {named}" in said) if named else said == ""
 
 
-@pytest.mark.parametrize(("content", "told"), [(b"a\0b", "holds NUL"), (b"\xff\xfea", "begins as UTF-16, but byte 2")])
+@pytest.mark.parametrize(("content", "told"), [(b"a\0b", "holds NUL"), (b"\xff\xfea", "as UTF-16, but is invalid at")])
 def test_what_is_no_text_is_named(tmp_path, content, told):
     with pytest.raises(UserError, match=told):
         read(tmp_path / "a.txt", content)
@@ -192,7 +192,7 @@ def test_a_folder_of_documents_is_a_cluster(folder):
     assert (cluster.id, cluster.title, cluster.summaries) == ("ferry", "ferry", ["A ferry."])
     (folder / "ferry" / "report.pdf").write_bytes(b"%PDF-1.4")
     (record,) = find_sources([folder])[0].records()
-    assert record.problem == "a document does not read" and "report.pdf does not read as PDF" in record.detail
+    assert record.problem == "a document is unreadable" and "report.pdf cannot be read as PDF" in record.detail
 
 
 def test_a_citation_tells_the_page_or_heading(folder, capsys, monkeypatch):
@@ -246,7 +246,7 @@ def towns(tmp_path):
 def test_a_stray_file_beside_folders_of_documents_is_left_out_and_named(towns, capsys, stray):
     (towns / stray).write_text("[1]")
     assert clusters_of(towns) == [("c1", 2), ("c2", 2), ("c3", 2)]
-    assert f"{towns}: left out: {stray}; documents are .txt" in capsys.readouterr().err
+    assert f"{towns}: skipped {stray}; documents are .txt" in capsys.readouterr().err
 
 
 def test_a_stray_file_beside_folders_of_splits_is_left_out_and_named(towns, capsys):
@@ -255,7 +255,7 @@ def test_a_stray_file_beside_folders_of_splits_is_left_out_and_named(towns, caps
         (towns / name).rename(towns / "train" / name)
     (towns / "README.txt").write_text("About the towns.")
     assert [source.split for source in find_sources([towns])] == ["train"] and len(clusters_of(towns)) == 3
-    assert f"{towns}: left out: README.txt" in capsys.readouterr().err
+    assert f"{towns}: skipped README.txt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "ndjson", "csv", "tsv.gz", "parquet", "arrow", "json"])
@@ -271,11 +271,11 @@ def test_a_repository_is_refused_with_the_folder_that_has_rows(tmp_path, suffix)
         find_sources([place])
     (place / "data" / "en").mkdir(parents=True)
     (place / "data" / "en" / f"train.{suffix}").write_text("rows")
-    with pytest.raises(UserError, match="repository holds its files of rows in .*repository/data/en: name that in pl"):
+    with pytest.raises(UserError, match="repository holds its files of rows in .*repository/data/en: give that in"):
         find_sources([place])
     if suffix != "json":
         (place / "package.json").write_text("{}")
-        with pytest.raises(UserError, match="repository holds its files of rows in .*repository/data/en: name that in"):
+        with pytest.raises(UserError, match="repository holds its files of rows in .*repository/data/en: give that in"):
             find_sources([place])
         (place / "package.json").unlink()
     (place / "data" / f"all.{suffix}").write_text("rows")
@@ -285,7 +285,7 @@ def test_a_repository_is_refused_with_the_folder_that_has_rows(tmp_path, suffix)
         (place / name).write_text("How to use it.")
         if suffix != "json":  # such a file beside documents may be a setting
             with pytest.raises(
-                UserError, match="repository holds its files of rows in [^ ]*repository/data: name that"
+                UserError, match="repository holds its files of rows in [^ ]*repository/data: give that"
             ):
                 find_sources([place])
 
@@ -302,18 +302,18 @@ def test_a_readme_is_no_document_of_a_cluster(towns, capsys):
     for file in ("README.md", "LICENSE-MIT.txt", "Readme.de.txt", "citations.txt", "license dispute.txt"):
         (towns / "c1" / file).write_text("About this town.")
     assert clusters_of(towns) == [("c1", 4), ("c2", 2), ("c3", 2)]
-    told = "left out: c1/LICENSE-MIT.txt, c1/README.md, c1/Readme.de.txt; documents are .txt"
-    assert told in (said := capsys.readouterr().err) and ", but no README and the like" in said
+    told = "skipped c1/LICENSE-MIT.txt, c1/README.md, c1/Readme.de.txt; documents are .txt"
+    assert told in (said := capsys.readouterr().err) and "except files such as README" in said
 
 
 def test_what_may_be_clusters_or_not_is_refused_with_both_named(towns):
     (towns / "metadata.csv").write_text("name,year\nc1,2001\n")
-    with pytest.raises(UserError, match=r"holds files \(metadata.csv\) and folders of documents \(c1, c2, c3\); name"):
+    with pytest.raises(UserError, match=r"both files \(metadata.csv\) and folders of documents \(c1, c2, c3\)"):
         find_sources([towns])
     (towns / "metadata.csv").unlink()
     for number in range(4):
         (towns / f"{number}.txt").write_text("A document?")
-    with pytest.raises(UserError, match=r"holds files \(0.txt, 1.txt, 2.txt, ...\) and folders of documents \(c1, c2"):
+    with pytest.raises(UserError, match=r"both files \(0.txt, 1.txt, 2.txt, ...\) and folders of documents \(c1"):
         find_sources([towns])
     (towns / "title.txt").write_text("Towns")
     assert clusters_of(towns) == [("towns", 4)]
@@ -328,9 +328,9 @@ def test_what_of_a_folder_of_documents_is_not_read_is_named(towns, capsys):
     (towns / "c3" / "gone.txt").symlink_to(towns / "gone.txt")
     assert len([*find_sources([towns])[0].records()]) == 3
     assert find_sources([towns])[0].size == 6 * len("The town c1 has a river.")
-    assert f"{towns}: left out: D.log, empty/, c2/15.jpg, c2/sub/; documents are .txt" in capsys.readouterr().err
+    assert f"{towns}: skipped D.log, empty/, c2/15.jpg, c2/sub/; documents are .txt" in capsys.readouterr().err
     assert clusters_of(towns / "c2") == [("c2", 2)]
-    assert f"{towns}/c2: left out: 15.jpg, sub/; documents" in capsys.readouterr().err
+    assert f"{towns}/c2: skipped 15.jpg, sub/; documents" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"empty holds neither files .* nor folders of documents \(.txt, .text, .md"):
         find_sources([towns / "empty"])
 
@@ -339,6 +339,6 @@ def test_all_documents_that_do_not_read_are_named_at_once(towns):
     (towns / "c2" / "a.txt").write_bytes(b"a\0b")
     (towns / "c2" / "c.pdf").write_bytes(b"%PDF-1.4")
     (_, record, _) = find_sources([towns])[0].records()
-    assert "c2/a.txt is not text" in record.detail and "c2/c.pdf does not read as PDF" in record.detail
-    with pytest.raises(UserError, match=r"a.txt is not text.*; .*c.pdf does not read as PDF"):
+    assert "c2/a.txt is not text" in record.detail and "c2/c.pdf cannot be read as PDF" in record.detail
+    with pytest.raises(UserError, match=r"a.txt is not text.*; .*c.pdf cannot be read as PDF"):
         given_clusters([str(towns / "c2" / name) for name in ("a.txt", "b.md", "c.pdf")])

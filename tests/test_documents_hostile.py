@@ -17,11 +17,10 @@ from test_documents import LONG, pdf
 
 from raysum.errors import UserError
 from raysum.sources.documents import sandbox
-from raysum.sources.documents.read import parsed, read_document
+from raysum.sources.documents.read import parse_document, read_document
 from raysum.sources.find import find_sources
-from raysum.sources.pairs import read_pairs
+from raysum.sources.published_files import read_pairs, read_torch_list
 from raysum.sources.tensor2tensor import read_wikis
-from raysum.sources.torch_lists import read_list
 
 # Reads the file that it is given, in a process of its own: prints the error, if any, and the most MiB of a child.
 READ = """
@@ -54,7 +53,7 @@ def test_hostile_documents_reject_their_cluster_and_no_other(corpus):
     found = {record.id: record for record in source.records()}
     assert len(found) == len([*corpus.iterdir()])
     for name in ("picture.docx", "span.docx", "word.docx", "bare.docx", "comment.html", "loop.pdf"):
-        assert found[name].problem == "a document does not read" and name in found[name].detail
+        assert found[name].problem == "a document is unreadable" and name in found[name].detail
     for name in ("undefined.eml", "nul.eml"):
         assert {one["text"] for one in found[name].raw["documents"]} == {"Tea.", LONG}
 
@@ -70,7 +69,7 @@ def test_a_reader_that_was_killed_is_replaced(tmp_path):
     (tmp_path / "a.md").write_text("# Tea\n\nIt is hot.")
     before = read_document(tmp_path / "a.md")
     with pytest.raises(UserError, match="span.docx"):
-        parsed(dict(hostile())["span.docx"], "span.docx", "span.docx")
+        parse_document(dict(hostile())["span.docx"], "span.docx", "span.docx")
     assert read_document(tmp_path / "a.md") == before
 
 
@@ -78,7 +77,7 @@ def test_damaged_documents_are_read_or_refused():
     read = set()
     for name, content in fuzzed(0, 80, pdf):
         try:
-            parsed(content, name, name)
+            parse_document(content, name, name)
             read.add(name.partition("-")[2])
         except UserError as error:
             assert name in str(error)
@@ -100,7 +99,7 @@ def test_five_hundred_damaged_documents():
     for name, content in fuzzed(int(os.environ.get("RAYSUM_SEED", 1)), 500, pdf):
         began = time.perf_counter()
         try:
-            parsed(content, name, name)
+            parse_document(content, name, name)
         except UserError as error:
             refused += name in str(error)
         times.append((time.perf_counter() - began, name))
@@ -138,7 +137,7 @@ def test_links_out_of_a_folder_of_pairs_or_of_fetched_pages_are_not_followed(tmp
     (shard / "wiki_content.tfrecords-00001").write_bytes(b"")
     for name in ("wiki_urls.json-00001", "references.tfrecords.gz-00001"):
         (shard / name).symlink_to(tmp_path / "secret")
-    with pytest.raises(UserError, match="has no wiki_urls.json-00001"):
+    with pytest.raises(UserError, match="needs wiki_urls.json-00001"):
         [*read_wikis(shard / "wiki_content.tfrecords-00001")]
 
 
@@ -172,14 +171,14 @@ def test_a_compressed_list_of_torch_is_refused(tmp_path):
         for name in before.namelist():
             after.writestr(name, before.read(name))
     with pytest.raises(UserError, match="a.pt is compressed"):
-        [*read_list(tmp_path / "a.pt")]
+        [*read_torch_list(tmp_path / "a.pt")]
 
 
 def test_guessing_an_encoding_takes_little_memory():
     """And a text that is longer than what is looked at keeps all its letters."""
     text = "Мама мыла раму и пол.\n" * 200_000
     tracemalloc.start()
-    assert parsed(text.encode("cp1251"), "a.txt", "a.txt").text == text
+    assert parse_document(text.encode("cp1251"), "a.txt", "a.txt").text == text
     assert tracemalloc.get_traced_memory()[1] < 120 << 20
     tracemalloc.stop()
 

@@ -326,7 +326,7 @@ def test_extraction_imports_nothing_heavy(tmp_path):
         (b" \n\n", "no sentence in the documents"),
         (b"--- !!!", "no sentence in the documents"),
         (b"\0" * 100, "not text"),
-        (b"\xff\xfea", "begins as UTF-16, but byte 2 is not"),
+        (b"\xff\xfea", "begins as UTF-16, but is invalid at byte 2"),
         (b"\n" * ((64 << 20) + 1), "longer than 64 MiB"),
     ],
 )

@@ -17,17 +17,17 @@ from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import prepare_example, prepare_rows
+from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources
-from raysum.sources.pairs import unpaired
+from raysum.sources.published_files import unpaired
 from raysum.sources.record import Rejected
-from raysum.sources.shape import Shape
 from raysum.tokenizers.loading import load_tokenizer
 
 
 def clusters(*paths, **shape):
     """What raysum makes of the rows behind ``paths``: split, id, title, documents and summaries."""
     found = []
-    for source in find_sources(paths, Shape(**shape)):
+    for source in find_sources(paths, FieldMapping(**shape)):
         for record in source.records():
             one = read_cluster(record.cluster())
             found.append((source.split, one.id, one.title, [text for _, text in one.documents], one.summaries))
@@ -121,11 +121,11 @@ def test_a_file_of_another_name_is_known_by_its_content(tmp_path, name):
 
 def test_a_format_is_insisted_on(tmp_path):
     as_tsv(tmp_path / "c.data")
-    with pytest.raises(UserError, match="format not known; raysum reads .jsonl.*--format tells"):
+    with pytest.raises(UserError, match="unknown format; raysum reads .jsonl.*name it with --format"):
         find_sources([tmp_path / "c.data"])
     assert clusters(tmp_path / "c.data", format="tsv") == OURS
-    with pytest.raises(ValueError, match="no format 'tvs'; of files there are jsonl, .*, of rows wikihow"):
-        Shape.of([], format="tvs")
+    with pytest.raises(ValueError, match="unknown format 'tvs'; .*\\(jsonl, .*\\(wikihow"):
+        FieldMapping.of([], format="tvs")
 
 
 def test_shards_are_read_in_the_order_of_their_numbers_and_folders_tell_splits(tmp_path):
@@ -172,14 +172,14 @@ def test_multi_news(tmp_path):
         ("valid", "val.src.cleaned:2", "", ["Three."], ["He.\nShe."]),
     ]
     (tmp_path / "val.tgt").write_text("– They met.\n")
-    with pytest.raises(UserError, match=r"are not pairs: val.src.cleaned goes on at line 2"):
+    with pytest.raises(UserError, match=r"the same number of lines: val.src.cleaned has a line 2"):
         clusters(tmp_path / "val.src.cleaned")
     assert not [*unpaired([tmp_path])]
     for name in ("val.tgt", "test.txt.src.fixed.txt"):
         (tmp_path / name).unlink()
-    lone = "test.txt.tgt.fixed.txt is left out: it has no file of sources beside it, as test.txt.src.fixed.txt"
+    lone = "test.txt.tgt.fixed.txt is skipped: it has no file of sources beside it (expected test.txt.src.fixed.txt)"
     assert [*unpaired([tmp_path])] == [
-        f"{tmp_path}/val.src.cleaned has no file of summaries beside it, as val.tgt.cleaned would be",
+        f"{tmp_path}/val.src.cleaned has no file of summaries beside it (expected val.tgt.cleaned)",
         f"{tmp_path}/{lone}",
     ]
 
@@ -224,9 +224,9 @@ def test_primera_and_the_other_wikisum(tmp_path):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"articles": 5, "summary": "x"}, r"no row of wcep \('int' object is not iterable"),
-        ({"document": 5, "summary": "x"}, "no row of multi-news"),
-        ({"abstract": "x", "related_work": "y", "ref_abstract": "z"}, "no row of multi-xscience"),
+        ({"articles": 5, "summary": "x"}, r"not a row of wcep \('int' object is not iterable"),
+        ({"document": 5, "summary": "x"}, "not a row of multi-news"),
+        ({"abstract": "x", "related_work": "y", "ref_abstract": "z"}, "not a row of multi-xscience"),
     ],
 )
 def test_a_row_that_only_looks_like_one_is_rejected(tmp_path, row, reason):
@@ -235,7 +235,7 @@ def test_a_row_that_only_looks_like_one_is_rejected(tmp_path, row, reason):
 
 
 def test_insisting_on_a_dataset_names_what_its_rows_lack(tmp_path):
-    with pytest.raises(Rejected, match=r"no row of wcep \(it has no articles\)"):
+    with pytest.raises(Rejected, match=r"not a row of wcep \(it has no articles\)"):
         of_rows(tmp_path, ROWS, format="wcep")
 
 
@@ -246,14 +246,14 @@ class Harmful:
 
 def test_other_objects_in_a_saved_list_are_not_loaded(tmp_path, capsys):
     torch.save([Harmful()], tmp_path / "train.pt")
-    with pytest.raises(UserError, match=r"more than lists, numbers and texts \(print\), and is not loaded"):
+    with pytest.raises(UserError, match=r"more than lists, numbers and texts \(print\); loading it could run code"):
         clusters(tmp_path / "train.pt")
     assert capsys.readouterr().out == ""
     torch.save({"a": 1}, tmp_path / "train.pt")
-    with pytest.raises(UserError, match="holds no list of clusters, but one dict"):
+    with pytest.raises(UserError, match="holds one dict and no list of clusters"):
         clusters(tmp_path / "train.pt")
     (tmp_path / "train.pt").write_bytes((tmp_path / "train.pt").read_bytes()[:200])
-    with pytest.raises(UserError, match="does not read as a saved list"):
+    with pytest.raises(UserError, match="is not a readable list saved by torch"):
         clusters(tmp_path / "train.pt")
 
 
@@ -317,10 +317,10 @@ def test_tensor2tensors_wikisum(wikis):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: data[:-1], "damaged at record 2: its bytes are not what was written"),
-        (lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:], "damaged at record 1: its bytes"),
-        (lambda data: b"\xff" + data[1:], "damaged at record 1: its length"),
-        (lambda data: data + b"abc", "damaged at record 3: its length"),
+        (lambda data: data[:-1], "damaged at record 2: the checksum of its bytes"),
+        (lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:], "damaged at record 1: the checksum of its bytes"),
+        (lambda data: b"\xff" + data[1:], "damaged at record 1: the checksum of its length"),
+        (lambda data: data + b"abc", "damaged at record 3: the checksum of its length"),
     ],
 )
 def test_a_damaged_record_is_named(wikis, damage, message):
@@ -333,7 +333,7 @@ def test_a_damaged_record_is_named(wikis, damage, message):
 def test_damaged_pages_are_named_and_not_the_articles(wikis, damage):
     pages = next(wikis.parents[1].rglob("process_20/references*"))
     pages.write_bytes(damage(pages.read_bytes()))
-    with pytest.raises(UserError, match=rf"^{pages} does not read to its end .*; fetch it again"):
+    with pytest.raises(UserError, match=rf"^{pages} cannot be read to its end .*; fetch it again"):
         list(find_sources([wikis])[0].records())
 
 
@@ -347,14 +347,14 @@ def test_pages_of_a_neighbouring_folder_are_not_taken(wikis, tmp_path, inside):
     for name in ("wiki_urls", "process_1", "process_20"):
         (tmp_path / name).rename(tmp_path / "beside" / name)
     assert [record.raw["id"] for record in find_sources([beside])[0].records()] == ["w/tea", "w/rain"]
-    with pytest.raises(UserError, match="alone/.* has no wiki_urls.json-00003-of-01000 under its folder or beside it"):
+    with pytest.raises(UserError, match="alone/.* needs wiki_urls.json-00003-of-01000 in its folder or beside it"):
         list(find_sources([alone])[0].records())
 
 
 def test_a_shard_without_its_pages_is_named(wikis):
     for file in wikis.parents[1].rglob("references*"):
         file.unlink()
-    with pytest.raises(UserError, match="has no references.tfrecords.gz-00003-of-01000 under its folder or beside it"):
+    with pytest.raises(UserError, match="needs references.tfrecords.gz-00003-of-01000 in its folder or beside it"):
         clusters(wikis)
 
 

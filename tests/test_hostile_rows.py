@@ -22,8 +22,8 @@ from raysum.errors import UserError
 from raysum.prepare import paragraphs, row_builder
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import prepare_counted
+from raysum.sources import columnar, folders, jsonl, record
 from raysum.sources import csv as csv_source
-from raysum.sources import folders, jsonl, parquet, record
 from raysum.sources.find import find_sources
 from raysum.text.cleaning import pieces
 from raysum.tokenizers.loading import load_tokenizer
@@ -35,7 +35,7 @@ GOOD = {
     "documents": ["The Elbe has 5 bridges and rises in valley 3."],
     "summary": "Bridges.",
 }
-TOO_DEEP, TWICE, TOO_LONG = "nested too deep", "a key stands twice in an object", "longer than 64 MiB"
+TOO_DEEP, TWICE, TOO_LONG = "nested too deep", "an object has the same key twice", "longer than 64 MiB"
 NO_DOCUMENT = "a document is neither a text nor an object with source and text"
 NO_UNICODE, NO_SPLIT = "a text is not valid Unicode", "split is none of train, valid, test"
 NO_JSON = "a kept field cannot be written as JSON"
@@ -168,16 +168,16 @@ def test_bad_rows_of_parquet(tmp_path, vocabulary):
         ("0-bytes.parquet:1", NO_JSON),
         ("0-bytes.parquet:3", NO_JSON),
         ("1-date.parquet:1", NO_JSON),
-        ("2-year.parquet:2", "a field does not read"),
-        ("3-text.parquet:2", "a field does not read"),
-        ("4-nested.parquet:2", "a field does not read"),
+        ("2-year.parquet:2", "a field is unreadable"),
+        ("3-text.parquet:2", "a field is unreadable"),
+        ("4-nested.parquet:2", "a field is unreadable"),
     ]
     assert found[4]["detail"].startswith("title: 'utf-8' codec can't decode") and found[4]["row"]["documents"]
 
 
 def test_rows_above_the_limit_are_passed_over(tmp_path, vocabulary, monkeypatch):
     assert record.LONGEST == 64 << 20
-    for module in (record, csv_source, folders, parquet):
+    for module in (record, csv_source, folders, columnar):
         monkeypatch.setattr(module, "LONGEST", 4000)
     text, long = GOOD["documents"][0], "x" * 9000
     names = ("a.csv", "b.jsonl.gz", "c.parquet", "d")

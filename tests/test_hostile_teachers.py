@@ -120,7 +120,7 @@ def test_a_terminal_obeys_no_message(server, capsys):
     twice = '{"documents": ["It stands."], "\x1b[2J": 1, "\x1b[2J": 2}'.replace("\x1b", "\\u001b")
     Path("d.jsonl").write_text(Path("c.jsonl").read_text() + twice)
     taught(server, "d.jsonl", out="d-taught.jsonl")
-    assert r"a key stands twice in an object (\x1b[2J)" in capsys.readouterr().err
+    assert r"an object has the same key twice (\x1b[2J)" in capsys.readouterr().err
     always(server, status=400, message="\x1b[2Jno\x9b31m \u202egnp")
     with pytest.raises(UserError, match=r"answers 400: \\x1b\[2Jno\\x9b31m \\u202egnp"):
         taught(server)

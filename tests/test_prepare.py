@@ -30,9 +30,9 @@ from raysum.prepare.job import prepare
 from raysum.prepare.paragraphs import split_spans
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
 from raysum.prepare.row_builder import Rejected, prepare_counted, prepare_example
+from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources
 from raysum.sources.record import Record
-from raysum.sources.shape import Shape
 from raysum.text import tfidf
 from raysum.text.cleaning import bigram_recall, bigrams, is_clone, normalize, on_one_line, paragraph_spans
 from raysum.text.names import Sources, unsupported
@@ -192,7 +192,7 @@ def test_folders_of_splits_hold_folders_of_clusters(tmp_path):
     records = list(sources[0].records())
     assert [record.raw["title"] for record in records] == ["a", "b"]
     (tmp_path / "train/a/2.txt").write_bytes(b"a\0b")
-    assert [record.problem for record in sources[0].records()] == ["a document does not read", ""]
+    assert [record.problem for record in sources[0].records()] == ["a document is unreadable", ""]
 
 
 @pytest.mark.parametrize(
@@ -201,12 +201,12 @@ def test_folders_of_splits_hold_folders_of_clusters(tmp_path):
         ("none.jsonl", None, "no such file or folder"),
         ("empty.jsonl", b"", "is empty"),
         ("blank.jsonl", b"\n\n", "is empty"),
-        ("file.doc", b"x", "format not known"),
-        ("cut.jsonl.gz", gzip.compress(b'{"documents": ["x"]}\n' * 999)[:-12], "does not read to its end"),
-        ("plain.jsonl.gz", b"{}", "does not read to its end"),
+        ("file.doc", b"x", "unknown format"),
+        ("cut.jsonl.gz", gzip.compress(b'{"documents": ["x"]}\n' * 999)[:-12], "cannot be read to its end"),
+        ("plain.jsonl.gz", b"{}", "cannot be read to its end"),
         ("c.csv", b"content,heading\nx,y\n", "only content, heading"),
-        ("c.parquet", b"PAR1 no", "does not read as Parquet.*; make or fetch the file again"),
-        ("c.arrow", b"ARROW1 no", "does not read as Arrow.*; make or fetch the file again"),
+        ("c.parquet", b"PAR1 no", "is not valid Parquet.*; make or fetch the file again"),
+        ("c.arrow", b"ARROW1 no", "is not valid Arrow.*; make or fetch the file again"),
     ],
 )
 def test_damaged_sources_are_errors_of_the_user(tmp_path, name, content, message):
@@ -242,7 +242,7 @@ MAPPED = {
 
 def mapped(path: Path, separator: str | None = None, **paths: str) -> list[Record]:
     config = PrepareConfig(out="x", map=paths, separator=separator)
-    return [record for source in find_sources([path], config.shape) for record in source.records()]
+    return [record for source in find_sources([path], config.mapping) for record in source.records()]
 
 
 def test_paths_find_our_fields_in_rows_of_any_format(tmp_path, recipe, vocabulary):
@@ -292,17 +292,17 @@ def test_what_a_user_says_of_the_shape_and_no_row_has_is_one_line_each(tmp_path,
     texts = [f"Number {number} is here. It stays ||||| here." for number in range(3)]
     rows = [{"documents": [text], "head": "x", "summary": "It."} for text in texts]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    idle = ["--map title=nope finds nothing", "--separator '#####' stands in no text"]
+    idle = ["--map title=nope finds nothing", "--separator '#####' does not occur"]
     settings = {"kind": "extraction", "pieces": 60}
     prepare([tmp_path / "a.jsonl"], tmp_path / "idle", map=["title=nope"], separator="#####", **settings)
     told = capsys.readouterr().err
     assert all(told.count(f"{line} in any row\n") == 1 for line in idle)
     prepare([tmp_path / "a.jsonl"], tmp_path / "good", map=["title=head"], separator="|||||", **settings)
     assert "--" not in capsys.readouterr().err.replace("--paragraph-tokens", "")
-    given_clusters([str(tmp_path / "a.jsonl")], shape=Shape.of(["title=nope"], "#####"))
+    given_clusters([str(tmp_path / "a.jsonl")], mapping=FieldMapping.of(["title=nope"], "#####"))
     assert capsys.readouterr().err.splitlines() == idle
     (tmp_path / "b.txt").write_text("One. ##### Two.")
-    given_clusters([str(tmp_path / "b.txt")], shape=Shape.of([], "#####"))
+    given_clusters([str(tmp_path / "b.txt")], mapping=FieldMapping.of([], "#####"))
     assert not capsys.readouterr().err
 
 
@@ -359,9 +359,9 @@ def test_documents_may_stand_in_several_columns(tmp_path, pairs, texts, delimite
         else:
             json.dump(REVIEWS, file)
     for given in (pairs, {pairs[0].split("=")[0]: [pair.split("=")[1] for pair in pairs]}):
-        shape = PrepareConfig(out="x", map=given).shape
-        (record,) = (record for source in find_sources([path], shape) for record in source.records())
-        assert record.raw[pairs[0].split("=")[0]] == texts and not record.problem and not shape.idle()
+        mapping = PrepareConfig(out="x", map=given).mapping
+        (record,) = (record for source in find_sources([path], mapping) for record in source.records())
+        assert record.raw[pairs[0].split("=")[0]] == texts and not record.problem and not mapping.unused_options()
 
 
 def test_paths_that_cannot_be_meant_are_named(tmp_path):
@@ -374,13 +374,13 @@ def test_paths_that_cannot_be_meant_are_named(tmp_path):
     with pytest.raises(UserError, match="maps summary twice, to gold and rev1; it takes one path"):
         section_of(PrepareConfig, {"out": "x", "map": ["summary=gold", "documents=rev2", "summary=rev1"]})
     (tmp_path / "rows.jsonl").write_text(json.dumps(REVIEWS))
-    shape = PrepareConfig(out="x", map=["documents=rev1,rev2,rev3"]).shape
+    mapping = PrepareConfig(out="x", map=["documents=rev1,rev2,rev3"]).mapping
     assert [
         len(record.raw["documents"])
-        for source in find_sources([tmp_path / "rows.jsonl"], shape)
+        for source in find_sources([tmp_path / "rows.jsonl"], mapping)
         for record in source.records()
     ] == [1]
-    assert shape.idle() == ["--map documents=rev3 finds nothing"]
+    assert mapping.unused_options() == ["--map documents=rev3 finds nothing"]
 
 
 def test_alternatives_are_not_joined_to_one_summary(tmp_path, capsys):
@@ -388,11 +388,12 @@ def test_alternatives_are_not_joined_to_one_summary(tmp_path, capsys):
     rows = [{"documents": [text], "gold": ["It stays.", "It is here."]} for text in texts]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(
-        UserError, match=r"summary is a list of texts .*--map summaries=gold takes them as ref.*summary=gold\[\]"
+        UserError,
+        match=r"summary is a list of texts .*--map summaries=gold makes each text a.*summary=gold\[\]",
     ):
         prepare([tmp_path / "a.jsonl"], tmp_path / "data", map={"summary": "gold"}, kind="extraction", pieces=60)
     prepare([tmp_path / "a.jsonl"], tmp_path / "data", map={"summary": "gold[]"}, kind="extraction", pieces=60)
-    assert "joins several texts to one summary; --map summaries=gold takes them" in capsys.readouterr().err
+    assert "joins several texts to one summary; --map summaries=gold makes each text" in capsys.readouterr().err
     record, *_ = mapped(tmp_path / "a.jsonl", documents="documents", summaries="gold")
     assert record.raw["summaries"] == rows[0]["gold"]
 

@@ -161,7 +161,7 @@ def test_bad_rows_are_set_aside_with_place_and_reason(tmp_path, vocabulary):
         prepare([only_bad], str(tmp_path / "none"), vocab=vocabulary, max_rejected=1.0)
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(gzip.compress(Path(corpus).read_bytes())[:-20])
-    with pytest.raises(UserError, match="cut.jsonl.gz does not read to its end"):
+    with pytest.raises(UserError, match="cut.jsonl.gz cannot be read to its end"):
         prepare([corpus, str(cut)], str(tmp_path / "none"), vocab=vocabulary)
     assert left_in(tmp_path) == {"corpus.jsonl", "bad.jsonl", "cut.jsonl.gz", "data", "none.rejected.jsonl"}
 

@@ -220,7 +220,7 @@ def test_what_is_wrong_in_a_source_is_told_by_its_url(store):
         find_sources([f"s3://{BUCKET}/wide.jsonl"])
     store.pipe_file(f"{BUCKET}/torn.jsonl.gz", gzip.compress(lines(range(99)))[:200])
     (torn,) = find_sources([f"s3://{BUCKET}/torn.jsonl.gz"])
-    with pytest.raises(UserError, match=f"s3://{BUCKET}/torn.jsonl.gz does not read to its end"):
+    with pytest.raises(UserError, match=f"s3://{BUCKET}/torn.jsonl.gz cannot be read to its end"):
         list(torn.records())
 
 

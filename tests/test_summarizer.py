@@ -33,7 +33,7 @@ from raysum.models.specs.scorers import PredictorSpec, RankerSpec
 from raysum.models.specs.summarizers import TdmcaSpec
 from raysum.models.systems.ranker import Titles
 from raysum.runs.folder import Run
-from raysum.sources.shape import Shape
+from raysum.sources.field_mapping import FieldMapping
 from raysum.systems import build
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
@@ -511,7 +511,7 @@ def test_a_separator_parts_texts_and_paths_are_not_for_them(tmp_path, monkeypatc
     (tmp_path / "one.txt").write_text("first text\n---\nsecond text\n---\n")
     (tmp_path / "two.txt").write_text("third text")
     files = [str(tmp_path / name) for name in ("one.txt", "two.txt")]
-    (cluster,) = given_clusters(files, shape=Shape.of([], "---"))
+    (cluster,) = given_clusters(files, mapping=FieldMapping.of([], "---"))
     assert cluster == {
         "id": tmp_path.name,
         "title": "",
@@ -524,7 +524,7 @@ def test_a_separator_parts_texts_and_paths_are_not_for_them(tmp_path, monkeypatc
     for given in (files, [str(tmp_path)], ["-"]):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"some text")))
         with pytest.raises(UserError, match=r"--map .* is plain text"):
-            given_clusters(given, shape=Shape.of(["documents=articles[].text"]))
+            given_clusters(given, mapping=FieldMapping.of(["documents=articles[].text"]))
 
 
 def test_standard_input_is_json_lines_or_one_text_in_utf_8(monkeypatch):

@@ -273,7 +273,7 @@ def summarize(
     from raysum.extract.loading import summarizer_of
     from raysum.runtime.storage import write_page
 
-    given = given_clusters(files or ["-"], settings.title, settings.shape)
+    given = given_clusters(files or ["-"], settings.title, settings.mapping)
     clusters = [one for one in given if not isinstance(one, NoSummary)]
     length = {} if settings.words is None else {"words": settings.words}
     summarizer = summarizer_of(run, settings.model_copy(update={"decode": settings.decode | length}))

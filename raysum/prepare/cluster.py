@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from raysum.sources.field_mapping import describe_keys
 from raysum.sources.record import Rejected
-from raysum.sources.shape import keys_told
 
 _MAX_REFERENCES = 64  # of a cluster: each is a column of the table of lengths
 
@@ -42,7 +42,7 @@ def read_cluster(raw: Mapping[str, Any]) -> Cluster:
     if "paragraph_ids" in raw:
         raise Rejected("rows of ids need the vocabulary that made them", "prepare them with --vocab FILE.model")
     if not documents and not paragraphs:
-        raise Rejected("no documents", "" if {"documents", "paragraphs"} & raw.keys() else keys_told(raw))
+        raise Rejected("no documents", "" if {"documents", "paragraphs"} & raw.keys() else describe_keys(raw))
     if documents and paragraphs:
         raise Rejected("both documents and paragraphs")
     kind, items = ("document", documents) if documents else ("paragraph", paragraphs)

@@ -10,14 +10,14 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from raysum.config.base import Section
 from raysum.data.recipe import OF_PARAGRAPHS, Choices, Ranker, Recipe
 from raysum.runtime.remote import is_url
+from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.record import SPLITS, Record, split_of
-from raysum.sources.shape import Shape
 from raysum.text.cleaning import Normalization
 from raysum.tokenizers.special_tokens import SPECIAL_PIECES
 
 
 class Shaped(Section):
-    """The shape of the rows of sources."""
+    """The mapping of the fields of raw rows."""
 
     map: list[str] = Field(
         [],
@@ -36,13 +36,13 @@ class Shaped(Section):
         return [f"{name}={path}" for name, field_paths in paths.items() for path in field_paths]
 
     @model_validator(mode="after")
-    def _check_shape(self) -> "Shaped":
-        self.shape  # noqa: B018 - checks it
+    def _check_mapping(self) -> "Shaped":
+        self.mapping  # noqa: B018 - checks it
         return self
 
     @property
-    def shape(self) -> Shape:
-        return Shape.of(self.map, self.separator, self.format)
+    def mapping(self) -> FieldMapping:
+        return FieldMapping.of(self.map, self.separator, self.format)
 
 
 class PrepareConfig(Choices, Shaped):

@@ -32,10 +32,10 @@ from raysum.runtime.remote_lock import leased
 from raysum.runtime.rendering import Shown
 from raysum.runtime.session import optional_session
 from raysum.runtime.storage import new_folder
+from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import RawSource, find_sources
-from raysum.sources.pairs import unpaired
+from raysum.sources.published_files import unpaired
 from raysum.sources.record import Record, Rejected
-from raysum.sources.shape import Shape
 from raysum.text.cleaning import Normalization, normalize
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary, sample_texts
@@ -92,9 +92,9 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     if vocabulary and vocabulary.pieces == BertSpec.PIECES and config.kind != "extraction":
         raise UserError(f"{config.vocab} is the vocabulary of a BERT, which labels sentences: add --kind extraction")
     paths = [sources] if isinstance(sources, str | Path) else list(sources)
-    shape = config.shape  # which records the fields that its rows have
-    raw_sources = find_sources(paths, shape)
-    _report_unused(raw_sources, shape)
+    mapping = config.mapping  # it collects the fields that the rows have
+    raw_sources = find_sources(paths, mapping)
+    _report_unused(raw_sources, mapping)
     for message in unpaired(Path(path).expanduser() for path in paths):
         say(message)
     for source in raw_sources:
@@ -140,14 +140,14 @@ def _writer(
     return DatasetWriter(folder, config.kind, recipe, vocabulary)
 
 
-def _report_unused(sources: list[RawSource], shape: Shape) -> None:
-    """Report each setting of ``shape`` that has no effect in the first rows."""
-    if shape.idle():
+def _report_unused(sources: list[RawSource], mapping: FieldMapping) -> None:
+    """Report each setting of ``mapping`` that has no effect in the first rows."""
+    if mapping.unused_options():
         sampled = sum(1 for _ in islice(chain.from_iterable(source.records() for source in sources), _SAMPLE_ROWS))
         rows = f"the {sampled} rows looked at" if sampled == _SAMPLE_ROWS else "any row"
-        for problem in shape.idle():
+        for problem in mapping.unused_options():
             say(f"{problem} in {rows}")
-        if message := shape.joined_summaries():
+        if message := mapping.joined_summaries():
             say(message)
 
 

@@ -19,7 +19,7 @@ from raysum.runtime.checksums import check_file, checksum
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, write_text
 from raysum.sources.find import RawSource
-from raysum.sources.staging import as_asked
+from raysum.sources.staging import with_urls
 
 _JOB = "job.json"  # the inputs of the dataset, written after the vocabulary
 _NOTE = ".done"
@@ -46,7 +46,7 @@ class Part:
 
 def job_of(sources: list[RawSource], config: PrepareConfig, version: str, vocabulary: str) -> dict[str, Any]:
     """Return all inputs of a dataset's rows: files with sizes and times, settings, ``version`` and ``vocabulary``."""
-    files = [(as_asked(str(file)), file.stat()) for source in sources for file in _files(source.path)]
+    files = [(with_urls(str(file)), file.stat()) for source in sources for file in _files(source.path)]
     states = json.dumps([(name, state.st_size, state.st_mtime_ns) for name, state in files])
     settings = config.model_dump(mode="json", exclude=_IDLE)
     sources_hash = hashlib.sha256(states.encode(errors="backslashreplace")).hexdigest()

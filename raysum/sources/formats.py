@@ -1,4 +1,4 @@
-"""The formats of files that hold raw clusters: which reader, by name, or by how the content begins."""
+"""The file formats of raw clusters: choose the reader by the file name, or by the first bytes."""
 
 import codecs
 import re
@@ -7,98 +7,99 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raysum.errors import UserError
-from raysum.sources.arrow import read_arrow
+from raysum.sources.columnar import read_arrow, read_parquet
 from raysum.sources.csv import read_csv, read_tsv
 from raysum.sources.documents.read import is_document
 from raysum.sources.jsonl import read_json, read_jsonl
-from raysum.sources.pairs import SOURCES, read_pairs
-from raysum.sources.parquet import read_parquet
+from raysum.sources.published_files import SOURCES, read_pairs, read_story, read_torch_list
 from raysum.sources.record import Record
 from raysum.sources.staging import head
-from raysum.sources.stories import read_story
 from raysum.sources.tensor2tensor import CONTENT, read_wikis
-from raysum.sources.torch_lists import read_list
 
-_HEAD = 4096  # bytes that are looked at
-_PACKED = 4  # bytes of text in a byte that is compressed, about
+_HEAD = 4096  # bytes compared with signatures
+_COMPRESSION = 4  # bytes of text per compressed byte, about
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format, what names its files have, and what reads one of them.
+    """A file format, its reader, and how its files are recognized.
 
-    ``told``: these names, for people. ``begins``: how its files begin, for those of other names. A ``table`` has
-    columns. What is ``plain`` is text as it lies there, where it is not gzipped. Some read files ``beside``.
+    ``extensions`` is shown to users; ``pattern`` matches file names; ``signatures`` are first bytes of files with other
+    names. ``is_table``: the rows have columns. ``is_text``: files are uncompressed text, unless gzipped.
+    ``needs_siblings``: the reader also reads other files of the folder.
     """
 
     name: str
-    told: str
-    names: str
+    extensions: str
+    pattern: str
     read: Callable[[Path], Iterator[Record]]
-    begins: tuple[bytes, ...] = ()
-    table: bool = False
-    plain: bool = True
-    beside: bool = False
+    signatures: tuple[bytes, ...] = ()
+    is_table: bool = False
+    is_text: bool = True
+    needs_siblings: bool = False
 
-    def size_of_text(self, path: Path) -> int:
-        """Bytes of text in a file, about."""
-        return path.stat().st_size * (1 if self.is_text(path) else _PACKED)
+    def text_size(self, path: Path) -> int:
+        """Return the approximate number of bytes of text in a file."""
+        return path.stat().st_size * (1 if self.is_plain_text(path) else _COMPRESSION)
 
-    def is_text(self, path: Path) -> bool:
-        """Whether the file is text as it lies there."""
-        return self.plain and path.suffix != ".gz"
+    def is_plain_text(self, path: Path) -> bool:
+        """Return whether the file at ``path`` is uncompressed text."""
+        return self.is_text and path.suffix != ".gz"
 
 
+_ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
 FORMATS = {
-    one.name: one
-    for one in (
+    form.name: form
+    for form in (
         Format("jsonl", ".jsonl, .ndjson (.gz)", r"\.(jsonl|ndjson)(\.gz)?$", read_jsonl, (b"{",)),
         Format("json", ".json (.gz)", r"\.json(\.gz)?$", read_json, (b"[",)),
-        Format("csv", ".csv (.gz)", r"\.csv(\.gz)?$", read_csv, table=True),
-        Format("tsv", ".tsv (.gz)", r"\.tsv(\.gz)?$", read_tsv, table=True),
-        Format("parquet", ".parquet", r"\.parquet$", read_parquet, (b"PAR1",), table=True, plain=False),
-        Format("arrow", ".arrow", r"\.arrow$", read_arrow, (b"ARROW1", b"\xff\xff\xff\xff"), table=True, plain=False),
-        Format("torch", ".pt", r"\.pt$", read_list, (b"PK\x03\x04",), plain=False),
+        Format("csv", ".csv (.gz)", r"\.csv(\.gz)?$", read_csv, is_table=True),
+        Format("tsv", ".tsv (.gz)", r"\.tsv(\.gz)?$", read_tsv, is_table=True),
+        Format("parquet", ".parquet", r"\.parquet$", read_parquet, (b"PAR1",), is_table=True, is_text=False),
+        Format("arrow", ".arrow", r"\.arrow$", read_arrow, _ARROW, is_table=True, is_text=False),
+        Format("torch", ".pt", r"\.pt$", read_torch_list, (b"PK\x03\x04",), is_text=False),
         Format("story", ".story", r"\.story$", read_story),
-        Format("pairs", ".src", SOURCES.pattern, read_pairs, beside=True),
-        Format("tensor2tensor", f"{CONTENT}*", rf"^{re.escape(CONTENT)}", read_wikis, plain=False, beside=True),
+        Format("pairs", ".src", SOURCES.pattern, read_pairs, needs_siblings=True),
+        Format(
+            "tensor2tensor", f"{CONTENT}*", rf"^{re.escape(CONTENT)}", read_wikis, is_text=False, needs_siblings=True
+        ),
     )
 }
-_OTHERS = {  # by suffix, what is not read and what to do
+_UNSUPPORTED = {  # descriptions and remedies by suffix
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as CSV"),
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "an archive; unpack it, and name what is in it"),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "an archive; unpack it, and give the files in it"),
 }
-TOLD = ", ".join(one.told for one in FORMATS.values())
+EXTENSIONS = ", ".join(form.extensions for form in FORMATS.values())
 
 
-def named(path: Path) -> Format | None:
-    """The format that a file of this name has."""
-    return next((one for one in FORMATS.values() if re.search(one.names, path.name)), None)
+def format_by_name(path: Path) -> Format | None:
+    """Return the format with this file name, or None."""
+    return next((form for form in FORMATS.values() if re.search(form.pattern, path.name)), None)
 
 
-def format_of(path: Path, asked: str | None = None) -> Format:
-    """The format ``asked`` for, or the one that the name tells, or else the first bytes. Raises UserError for none."""
-    found = FORMATS.get(asked or "") or named(path)
-    if found is not None:
-        return found
-    if told := _OTHERS.get(path.suffix.lower()):
-        raise UserError(f"{path} is {told}")
-    begun = beginning(path)
-    for one in FORMATS.values():
-        if one.begins and begun.startswith(one.begins):
-            return one
+def format_of(path: Path, name: str | None = None) -> Format:
+    """Return the format by ``name``, by the file name, or by the first bytes. Raises UserError if none matches."""
+    form = FORMATS.get(name or "") or format_by_name(path)
+    if form is not None:
+        return form
+    if description := _UNSUPPORTED.get(path.suffix.lower()):
+        raise UserError(f"{path} is {description}")
+    first_bytes = _first_bytes(path)
+    for form in FORMATS.values():
+        if form.signatures and first_bytes.startswith(form.signatures):
+            return form
     if is_document(path):
         raise UserError(
-            f"{path} is one document; put the documents of each cluster into a folder, and name the folder that holds "
+            f"{path} is one document; put the documents of each cluster into a folder, and give the folder that holds "
             "these folders"
         )
     raise UserError(
-        f"{path}: format not known; raysum reads {TOLD} and folders of documents. What it is under another name, "
-        f"--format tells ({', '.join(FORMATS)})"
+        f"{path} has an unknown format; raysum reads {EXTENSIONS} and folders of documents. If its format is one of "
+        f"these, name it with --format ({', '.join(FORMATS)})"
     )
 
 
-def beginning(path: Path) -> bytes:
-    """The first bytes of a file, without those of blanks and a byte-order mark before a text."""
-    found = head(path, _HEAD)
-    return found.removeprefix(codecs.BOM_UTF8).lstrip() or found
+def _first_bytes(path: Path) -> bytes:
+    """Return the first bytes of a file, without a byte-order mark and white space before a text."""
+    first_bytes = head(path, _HEAD)
+    return first_bytes.removeprefix(codecs.BOM_UTF8).lstrip() or first_bytes

@@ -1,4 +1,4 @@
-"""One raw cluster of a source, or why it could not be read."""
+"""Records: the raw clusters of a source, or the reasons why they cannot be read."""
 
 import json
 from collections import Counter
@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any, AnyStr
 
 from raysum.errors import UserError
-from raysum.sources.documents.text import repaired
+from raysum.sources.documents.text import repair_utf8
 
-LONGEST = 64 << 20  # bytes or characters of a row, at most: it takes several times as much memory to prepare it
+LONGEST = 64 << 20  # maximum bytes or characters of a row; preparing it takes several times as much memory
 TOO_LONG = f"longer than {LONGEST >> 20} MiB"
 SPLITS = ("train", "valid", "test")
 _NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
     ("valid", "val", "dev", "validation", "development"), "valid"
 )
 _LATIN = "; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > OTHER"
-_DEEPEST = 64  # levels of lists and objects in one another: far below what Python can copy and write
+_MAX_DEPTH = 64  # levels of nested lists and objects; Python can copy and write many more
 
 
 def split_of(name: Any) -> str | None:
-    """train, valid or test for one of their usual names, in any case; None for anything else."""
+    """Return train, valid or test for one of their usual names, such as "Dev"; None for any other name."""
     return _NAMES.get(str(name).strip().lower())
 
 
 class Rejected(Exception):
-    """A raw cluster that gives no row; ``reason`` is one of a few fixed texts, so that they can be counted."""
+    """A raw cluster that gives no row. ``reason`` is one of a few fixed texts, so that reasons can be counted."""
 
     def __init__(self, reason: str, detail: str = ""):
         super().__init__(f"{reason} ({detail})" if detail else reason)
@@ -36,22 +36,22 @@ class Rejected(Exception):
 
 @dataclass(frozen=True)
 class Record:
-    """One raw cluster, or (``raw`` is then the text as it stood) why it could not be read."""
+    """One raw cluster. If it cannot be read, ``problem`` and ``detail`` say why, and ``raw`` is the unparsed text."""
 
-    where: str  # file:line, file:row or the cluster's folder
+    where: str  # file:line, file:row or the folder of the cluster
     raw: Any
     problem: str = ""
     detail: str = ""
-    size: int = 0  # bytes that it takes in its file, where the reader knows
+    size: int = 0  # bytes in the file, or 0 if the reader does not count them
 
     @property
     def id(self) -> str:
-        """The row's own; else the file name and line, which are unique within a corpus of differently named files."""
+        """The id of the row, or its file name and line, which are unique if all files have different names."""
         own = self.raw.get("id") if isinstance(self.raw, dict) else None
         return str(own) if own not in (None, "") else Path(self.where).name
 
     def cluster(self) -> dict[str, Any]:
-        """The raw cluster with its ``id``. Raises Rejected where it could not be read."""
+        """Return the raw cluster with its ``id``. Raises Rejected if it cannot be read."""
         if self.problem:
             raise Rejected(self.problem, self.detail)
         if not isinstance(self.raw, dict):
@@ -59,23 +59,23 @@ class Record:
         return self.raw | {"id": self.id}
 
 
-def decoded_row(where: str, content: bytes) -> str:
+def decode_row(where: str, content: bytes) -> str:
     """Decode a row as UTF-8, with U+FFFD for a few invalid bytes. Raises UnicodeDecodeError if there are more."""
     try:
         return content.decode()
     except UnicodeDecodeError:
-        if (text := repaired(content, where)) is None:
+        if (text := repair_utf8(content, where)) is None:
             raise
         return text
 
 
-def not_utf8(where: str, text: bytes, error: UnicodeDecodeError) -> Record:
-    """Return the rejected row of a text in another encoding."""
+def non_utf8_record(where: str, text: bytes, error: UnicodeDecodeError) -> Record:
+    """Return the record of a row in another encoding than UTF-8."""
     return Record(where, text.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}{_LATIN}")
 
 
 def bounded_lines(readline: Callable[[int], AnyStr]) -> Iterator[AnyStr | None]:
-    """The lines of a file; None for one that is too long, of which no more than that is ever held."""
+    """Yield the lines of a file, and None for each line longer than LONGEST, which never fills the memory."""
     while line := readline(LONGEST + 1):
         if len(line) <= LONGEST:
             yield line
@@ -86,54 +86,55 @@ def bounded_lines(readline: Callable[[int], AnyStr]) -> Iterator[AnyStr | None]:
 
 
 def parse_json(text: str) -> Any:
-    """Raises ValueError where ``text`` is not JSON, Rejected where it is nested too deep or says a thing twice."""
+    """Return the value of ``text``. Raises ValueError if it is not JSON, Rejected if it is nested too deep or an object
+    has the same key twice."""
     with suppress(RecursionError):
         value = _DECODER.decode(text)
-        if text.count("[") + text.count("{") <= _DEEPEST:
+        if text.count("[") + text.count("{") <= _MAX_DEPTH:
             return value
         level = [value]
-        for _ in range(_DEEPEST):
-            level = [part for item in level for part in _parts(item) if isinstance(part, dict | list)]
+        for _ in range(_MAX_DEPTH):
+            level = [child for item in level for child in _children(item) if isinstance(child, dict | list)]
             if not level:
                 return value
-    raise Rejected("nested too deep", f"more than {_DEEPEST} levels")
+    raise Rejected("nested too deep", f"more than {_MAX_DEPTH} levels")
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _children(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
         ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
-        raise Rejected("a key stands twice in an object", key)
-    return found
+        raise Rejected("an object has the same key twice", key)
+    return value
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
 
 
 def check_columns(path: Path, columns: Sequence[str]) -> None:
-    """Raises UserError where a table has two columns of one name."""
+    """Raises UserError if a table has two columns of the same name."""
     if len(set(columns)) < len(columns):
         ((name, _),) = Counter(columns).most_common(1)
         raise UserError(f"{path} has the column `{name}` twice; rename or remove one")
 
 
 def table_record(where: str, row: dict[str, Any]) -> Record:
-    """The row of a table as a raw cluster."""
+    """Return the record of a table row."""
     lists = ("documents", "paragraphs", "summaries")
     try:
-        return Record(where, {key: listed_texts(value) if key in lists else value for key, value in row.items()})
+        return Record(where, {key: as_list(value) if key in lists else value for key, value in row.items()})
     except Rejected as error:
         return Record(where, row, error.reason, error.detail)
 
 
-def listed_texts(value: Any) -> Any:
-    """What is no text as it is; of a text the JSON list that it holds, or it as the one item of a list.
+def as_list(value: Any) -> Any:
+    """Return the JSON list in a text, or a list with the text as its only item; return other values unchanged.
 
-    Raises Rejected as :func:`parse_json`.
+    Raises Rejected as ``parse_json`` does.
     """
     if not isinstance(value, str):
         return value

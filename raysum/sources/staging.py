@@ -1,5 +1,6 @@
-"""Sources on a store: files of the same names and sizes stand for them here, which take no room on the disk, and each
-has its content only while it is read.
+"""Staging of sources on a store: local placeholders with the same names and sizes that take no disk space.
+
+A placeholder has content only while the file is read.
 """
 
 import atexit
@@ -31,14 +32,16 @@ from raysum.runtime.remote import (
 )
 
 _PATTERN = re.compile(r"[*?\[]")
-_present = set[Path]()  # files of this process that have their content
+_downloaded = set[Path]()  # files of this process that have content now
 
 
-def placed(url: str, beside: bool = False) -> list[Path]:
-    """What stands for the files and folders that ``url``, or a pattern, names; ``beside``: with what lies in the same
-    folder. In natural order. Raises UserError where it names nothing."""
-    if url_of(here := local(url)) is None:  # file://
-        return [here]
+def stage(url: str, with_siblings: bool = False) -> list[Path]:
+    """Return placeholders for the files and folders that match ``url``, in natural order.
+
+    ``with_siblings`` also stages the other files of the folder. Raises UserError if nothing matches.
+    """
+    if url_of(path := local(url)) is None:  # file://
+        return [path]
     if _PATTERN.search(url):
         files, pattern = store(url)
         with store_errors(url):
@@ -46,26 +49,26 @@ def placed(url: str, beside: bool = False) -> list[Path]:
         if not names:
             check_bucket(url)
             raise UserError(f"no file on the store matches {url}")
-        before = url.removesuffix(pattern)
-        return [part for name in sorted(names, key=natural) for part in placed(before + name, beside)]
-    if not (found := listed(url)):
+        bucket = url.removesuffix(pattern)
+        return [path for name in sorted(names, key=natural_key) for path in stage(bucket + name, with_siblings)]
+    if not (files_there := listed(url)):
         check_bucket(url)
         raise UserError(f"no such file or folder: {url}")
-    path = folder = stand_in(url)
-    if beside and "" in found:
-        folder, found = path.parent, listed(url.rpartition("/")[0])
-    shutil.rmtree(folder, ignore_errors=True)  # of a former look
-    for name, (size, told) in found.items():
-        _write_stand_in(folder / name, size, int(hashlib.sha256(told.encode()).hexdigest()[:14], 16))
+    path = folder = staged_path(url)
+    if with_siblings and "" in files_there:
+        folder, files_there = path.parent, listed(url.rpartition("/")[0])
+    shutil.rmtree(folder, ignore_errors=True)  # placeholders of an earlier listing
+    for name, (size, version) in files_there.items():
+        _write_placeholder(folder / name, size, int(hashlib.sha256(version.encode()).hexdigest()[:14], 16))
     return [path]
 
 
-def stand_in(url: str) -> Path:
-    """What stands in this process for the file or folder ``url``."""
-    return _root(os.getpid(), cache_folder()) / local(url).relative_to(kept())
+def staged_path(url: str) -> Path:
+    """Return the path of the placeholder of ``url`` in this process."""
+    return _staging_folder(os.getpid(), cache_folder()) / local(url).relative_to(kept())
 
 
-def _write_stand_in(path: Path, size: int, changed: int) -> None:
+def _write_placeholder(path: Path, size: int, changed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.truncate(size)
@@ -73,60 +76,58 @@ def _write_stand_in(path: Path, size: int, changed: int) -> None:
 
 
 @cache
-def _root(process: int, within: Path) -> Path:
-    """The folder of this process, removed with it. What killed ones have left is removed now."""
-    places, own = within / "sources", f"{socket.gethostname()}@"
-    places.mkdir(parents=True, exist_ok=True)
-    for left in places.glob(f"{own}*"):
-        if not psutil.pid_exists(int(left.name.removeprefix(own).partition("-")[0])):
-            shutil.rmtree(left, ignore_errors=True)
-    root = Path(tempfile.mkdtemp(prefix=f"{own}{process}-", dir=places))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
-    return root
+def _staging_folder(process: int, within: Path) -> Path:
+    """Return the folder of this process, removed at its exit. Remove the folders of killed processes."""
+    folders, prefix = within / "sources", f"{socket.gethostname()}@"
+    folders.mkdir(parents=True, exist_ok=True)
+    for folder in folders.glob(f"{prefix}*"):
+        if not psutil.pid_exists(int(folder.name.removeprefix(prefix).partition("-")[0])):
+            shutil.rmtree(folder, ignore_errors=True)
+    own = Path(tempfile.mkdtemp(prefix=f"{prefix}{process}-", dir=folders))
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return own
 
 
-def origin(path: Path) -> str:
-    """The URL that ``path`` stands for; an empty one where it stands for none."""
-    if not _is_used() or not path.is_relative_to(root := _root(os.getpid(), cache_folder())):
+def origin_url(path: Path) -> str:
+    """Return the URL of a placeholder, or "" for any other path."""
+    if not _has_staged() or not path.is_relative_to(folder := _staging_folder(os.getpid(), cache_folder())):
         return ""
-    return shown(kept() / path.relative_to(root))
+    return shown(kept() / path.relative_to(folder))
 
 
-def _is_used() -> bool:
-    """Whether this process reads anything on a store."""
-    return _root.cache_info().currsize > 0
+def _has_staged() -> bool:
+    return _staging_folder.cache_info().currsize > 0
 
 
-def as_asked(text: str) -> str:
-    """``text`` with URLs in place of what stands for them."""
-    return (
-        re.sub(rf"{re.escape(str(_root(os.getpid(), cache_folder())))}/([^/]+)/", r"\1://", text)
-        if _is_used()
-        else text
-    )
+def with_urls(text: str) -> str:
+    """Return ``text`` with URLs instead of the paths of placeholders."""
+    if not _has_staged():
+        return text
+    folder = re.escape(str(_staging_folder(os.getpid(), cache_folder())))
+    return re.sub(rf"{folder}/([^/]+)/", r"\1://", text)
 
 
 @contextmanager
-def present(path: Path) -> Iterator[None]:
-    """The file has its content in the block. Raises UserError where the store does not give it."""
-    url = "" if path in _present or path.is_dir() else origin(path)
+def downloaded(path: Path) -> Iterator[None]:
+    """Give the file its content within the block. Raises UserError if the store does not provide it."""
+    url = "" if path in _downloaded or path.is_dir() else origin_url(path)
     if not url:
         yield
         return
-    told = path.stat()
+    placeholder = path.stat()
     path.unlink()
-    _present.add(path)
+    _downloaded.add(path)
     try:
         fetch(path, url=url)
         yield
     finally:
-        _present.discard(path)
-        _write_stand_in(path, told.st_size, told.st_mtime_ns)
+        _downloaded.discard(path)
+        _write_placeholder(path, placeholder.st_size, placeholder.st_mtime_ns)
 
 
 def head(path: Path, count: int) -> bytes:
-    """The first ``count`` bytes of a file, which need not be present."""
-    if url := "" if path in _present else origin(path):
+    """Return the first ``count`` bytes of a file, without downloading the rest."""
+    if url := "" if path in _downloaded else origin_url(path):
         files, name = store(url)
         with store_errors(url):
             return files.cat_file(name, start=0, end=min(count, path.stat().st_size))
@@ -134,6 +135,6 @@ def head(path: Path, count: int) -> bytes:
         return file.read(count)
 
 
-def natural(name: str) -> list[tuple[int, str]]:
-    """What names are sorted by: part 2 before part 10."""
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Return the key of a natural sort, which has "part 2" before "part 10"."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

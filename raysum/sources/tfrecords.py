@@ -9,31 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.sources.staging import present
+from raysum.sources.staging import downloaded
 
 # Fields of messages by name: name, number, type (a scalar or a message), is repeated.
 Schema = Mapping[str, Sequence[tuple[str, int, str, bool]]]
 
-_MEND = "fetch it again"
-_LARGEST = 1 << 30  # bytes of a record: a length beyond is a damaged one
-_MASK = 0xA282EAD8  # the format's: checksums of data that hold checksums are weak
+_REMEDY = "fetch it again"
+_MAX_BYTES = 1 << 30  # of a record: a greater length is damaged
+_MASK = 0xA282EAD8  # of the format, because checksums of data with checksums are weak
 
 
 def read_examples(path: Path) -> Iterator[dict[str, list[bytes]]]:
-    """The fields of each record that hold bytes, by name. Raises UserError where a checksum differs or bytes lack."""
-    parsed = message_class(_EXAMPLE, "Example")
-    with _reading(path), present(path), gzip.open(path) if ".gz" in path.name else path.open("rb") as file:
+    """Yield the fields of bytes of each record, by name. Raises UserError if the file is damaged."""
+    example_class = message_class(_EXAMPLE, "Example")
+    with _reading(path), downloaded(path), gzip.open(path) if ".gz" in path.name else path.open("rb") as file:
         number = 0
         while head := file.read(12):
             number += 1
-            length, checksum = struct.unpack("<QI", head) if len(head) == 12 else (_LARGEST + 1, 0)
-            if length > _LARGEST or masked_crc32c(head[:8]) != checksum:
-                raise UserError(f"{path} is damaged at record {number}: its length is not what was written; {_MEND}")
+            length, checksum = struct.unpack("<QI", head) if len(head) == 12 else (_MAX_BYTES + 1, 0)
+            if length > _MAX_BYTES or masked_crc32c(head[:8]) != checksum:
+                raise UserError(f"{path} is damaged at record {number}: the checksum of its length differs; {_REMEDY}")
             body = file.read(length + 4)
             if len(body) < length + 4 or masked_crc32c(body[:-4]) != struct.unpack("<I", body[-4:])[0]:
-                raise UserError(f"{path} is damaged at record {number}: its bytes are not what was written; {_MEND}")
-            features = parsed.FromString(body[:-4]).features.feature
-            yield {one.key: list(one.value.bytes_list.value) for one in features}
+                raise UserError(f"{path} is damaged at record {number}: the checksum of its bytes differs; {_REMEDY}")
+            features = example_class.FromString(body[:-4]).features.feature
+            yield {entry.key: list(entry.value.bytes_list.value) for entry in features}
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} does not read to its end ({error}); {_MEND}") from None
+        raise UserError(f"{path} cannot be read to its end ({error}); {_REMEDY}") from None
 
 
 def masked_crc32c(data: bytes) -> int:

@@ -62,7 +62,7 @@ def teach(
     kept = path.with_name(path.name + _ANSWERS)
     check_here(Path(config.out), "--out")
     _check_place(path, kept, [local(str(name)) for name in named])
-    task, found = Task(config, Prompts.of(config), api_key(), kept), find_sources(named, config.shape)
+    task, found = Task(config, Prompts.of(config), api_key(), kept), find_sources(named, config.mapping)
     with folder_lock(path, path.with_name(f".{path.name}.lock")):
         with answers_in(kept) as answers:
             answers.note(task.prompts.sha256, task.prompts.summary)

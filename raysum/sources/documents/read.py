@@ -1,17 +1,16 @@
-"""A file as one document: its text, and what page or heading each part of it stands under."""
+"""Read a file as one document: its text, and the page or heading of each part."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.sources.documents import text
 from raysum.sources.documents.sandbox import read_limited
-from raysum.sources.documents.text import Text
+from raysum.sources.documents.text import DocumentText, decode
 from raysum.sources.record import LONGEST, TOO_LONG
-from raysum.sources.staging import as_asked, present
+from raysum.sources.staging import downloaded, with_urls
 
-_READERS = {  # what reads files of these suffixes: a module of this package
+_SUFFIXES = {  # by kind of document
     "text": (".txt", ".text"),
     "markdown": (".md", ".markdown"),
     "html": (".html", ".htm", ".xhtml"),
@@ -19,52 +18,54 @@ _READERS = {  # what reads files of these suffixes: a module of this package
     "docx": (".docx",),
     "mail": (".eml", ".mht", ".mhtml"),
 }
-SUFFIXES = tuple(suffix for suffixes in _READERS.values() for suffix in suffixes)
-_BEGIN = {b"%PDF-": "pdf", b"<!doctype html": "html", b"<html": "html"}
+SUFFIXES = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
+_SIGNATURES = {b"%pdf-": "pdf", b"<!doctype html": "html", b"<html": "html"}  # first bytes in lower case
 
 
 def is_document(path: Path) -> bool:
-    """Whether a file of this name is read as a document."""
+    """Return whether the suffix of ``path`` is one of a document."""
     return path.suffix.lower() in SUFFIXES
 
 
-def read_document(path: Path) -> Text:
-    """The text of a file, by its suffix; of other suffixes PDF and web pages are known by how they begin.
+def read_document(path: Path) -> DocumentText:
+    """Return the text of a file.
 
-    Raises UserError where it does not read, holds no text, or is too long.
+    The suffix decides its kind; with other suffixes, the first bytes identify PDF and web pages.
+    Raises UserError if the file is unreadable, holds no text, or is too long.
     """
     try:
-        with present(path), path.open("rb") as file:
-            content = file.read(LONGEST + 1)  # no more, also of a device
+        with downloaded(path), path.open("rb") as file:
+            content = file.read(LONGEST + 1)  # a limit for devices, too
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     if len(content) > LONGEST:
         raise UserError(f"{path} is {TOO_LONG}; summarize parts of it")
-    return parsed(content, path.name, str(path))
+    return parse_document(content, path.name, str(path))
 
 
-def read_documents(paths: Iterable[Path]) -> list[Text]:
-    """The text of each file. Raises UserError naming all that do not read."""
-    found, problems = list[Text](), list[str]()
+def read_documents(paths: Iterable[Path]) -> list[DocumentText]:
+    """Return the text of each file. Raises UserError with the messages of all unreadable files."""
+    documents, problems = list[DocumentText](), list[str]()
     for path in paths:
         try:
-            found.append(read_document(path))
+            documents.append(read_document(path))
         except UserError as error:
             problems.append(str(error))
     if problems:
-        raise UserError(as_asked("; ".join(problems)))
-    return found
+        raise UserError(with_urls("; ".join(problems)))
+    return documents
 
 
-def parsed(content: bytes, name: str, where: str) -> Text:
-    """The text of what is in a file called ``name``; ``where`` stands in messages. Raises UserError."""
+def parse_document(content: bytes, name: str, where: str) -> DocumentText:
+    """Return the text of the ``content`` of a file called ``name``. Raises UserError, with ``where`` in the message."""
     suffix = Path(name).suffix.lower()
-    kind = next((kind for kind, suffixes in _READERS.items() if suffix in suffixes), None)
+    kind = next((kind for kind, suffixes in _SUFFIXES.items() if suffix in suffixes), None)
     head = content[:64].lstrip().lower()
-    kind = kind or next((kind for begin, kind in _BEGIN.items() if head.startswith(begin.lower())), "text")
-    return text.read(content, where) if kind == "text" else read_limited(kind, content, where)
+    kind = kind or next((kind for signature, kind in _SIGNATURES.items() if head.startswith(signature)), "text")
+    return DocumentText(decode(content, where)) if kind == "text" else read_limited(kind, content, where)
 
 
-def as_raw(found: Text, source: str) -> dict[str, Any]:
-    """A document as it stands in a raw cluster."""
-    return {"source": source, "text": found.text} | ({"places": [*map(list, found.places)]} if found.places else {})
+def raw_document(document: DocumentText, source: str) -> dict[str, Any]:
+    """Return the entry of a document in a raw cluster."""
+    raw = {"source": source, "text": document.text}
+    return raw | ({"places": [*map(list, document.sections)]} if document.sections else {})
