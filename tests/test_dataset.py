@@ -13,9 +13,8 @@ from small_datasets import as_formerly, write_dataset
 from special_ids import TITLE_END
 
 from raysum.config.sources import SourceConfig
-from raysum.data.card import Card
-from raysum.data.checking import check
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
+from raysum.data.inspection import Card, check_dataset
 from raysum.data.recipe import Recipe
 from raysum.data.rows import references, table_of
 from raysum.data.writer import DatasetWriter
@@ -74,9 +73,9 @@ def test_shards_of_before_there_were_several_references_are_read(folder, tmp_pat
 def test_split_names_are_checked(folder):
     dataset = Dataset.open(folder)
     assert dataset.split("valid") == "valid"
-    with pytest.raises(UserError, match="no split 'test': train, valid; name one by --split, or .* --test=0.1"):
+    with pytest.raises(UserError, match="no split 'test': train, valid; choose one with --split, or .* --test=0.1"):
         dataset.split("test")
-    with pytest.raises(UserError, match="several splits: train, valid; name one by --split$"):
+    with pytest.raises(UserError, match="several splits: train, valid; choose one with --split$"):
         dataset.split(None)
 
 
@@ -175,7 +174,7 @@ def test_a_fingerprint_tells_datasets_apart_and_not_how_they_were_written(tmp_pa
 
 def test_every_byte_is_checked_and_all_damage_is_named(tmp_path):
     folder = write_dataset(tmp_path / "set", {"train": 300, "valid": 5}, shards=2)
-    sound = check(str(folder))
+    sound = check_dataset(str(folder))
     assert sound.rows == sum(map(Dataset.open(folder).rows, Dataset.open(folder).splits))
     assert sound.files == len(list(folder.iterdir())) and sound.bytes > 1000
     shutil.copytree(folder, copied := tmp_path / "copied")
@@ -185,5 +184,5 @@ def test_every_byte_is_checked_and_all_damage_is_named(tmp_path):
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
     with pytest.raises(UserError) as told:
-        check(str(copied))
+        check_dataset(str(copied))
     assert [file.name for file in damaged if file.name not in str(told.value)] == []

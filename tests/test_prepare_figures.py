@@ -5,8 +5,7 @@ import json
 import pytest
 from small_datasets import write_dataset
 
-from raysum.data.card import Card
-from raysum.data.plots import plot_lengths
+from raysum.data.inspection import Card, plot_lengths
 from raysum.data.recipe import Recipe
 from raysum.errors import UserError
 from raysum.prepare.job import prepare

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysum.data.card import Card
 from raysum.data.dataset import REJECTED, Dataset
+from raysum.data.inspection import Card
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import raysum
 from raysum.cli.app import app
 from raysum.config.loading import load_config
-from raysum.data.checking import check
 from raysum.data.dataset import RANKER, Dataset
+from raysum.data.inspection import check_dataset
 from raysum.data.writer import DatasetWriter
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
@@ -180,7 +180,7 @@ def test_a_dataset_without_its_ranker_is_refused(ranked, tmp_path):
     content[-1] ^= 1
     (copied / RANKER).write_bytes(content)
     with pytest.raises(UserError, match=f"{RANKER} is not the ranker of the dataset"):
-        check(str(copied))
+        check_dataset(str(copied))
     (copied / RANKER).unlink()
     with pytest.raises(UserError, match=f"it lacks {RANKER}"):
         Dataset.open(copied)

@@ -21,9 +21,8 @@ from small_datasets import write_dataset
 import raysum
 from raysum.cli.app import main
 from raysum.cli.clusters import given_clusters
-from raysum.data.card import Card
-from raysum.data.checking import check
 from raysum.data.dataset import MANIFEST, Dataset
+from raysum.data.inspection import Card, check_dataset
 from raysum.errors import UserError
 from raysum.prepare import job
 from raysum.runs.folder import Run
@@ -285,7 +284,7 @@ def test_prepare_reads_and_writes_a_store_and_makes_what_it_makes_here(store, tm
     store.rm_file(f"{BUCKET}/made/data/{MANIFEST}")
     with pytest.raises(UserError, match=f"{url} has files but no {MANIFEST}: it is no dataset, or is incomplete"):
         raysum.prepare(tmp_path / "train.jsonl", url, pieces=100)
-    with pytest.raises(UserError, match=rf"no dataset {url} \(what is there was not finished\)"):
+    with pytest.raises(UserError, match=rf"no dataset {url} \(its preparation was not finished\)"):
         Dataset.open(url)
 
 
@@ -320,10 +319,8 @@ def test_shards_are_fetched_when_they_are_read_and_the_same_as_here(store, datas
     assert [file.name for file in opened.path.glob("*.parquet")] == [first.name]
     ids = [[row["id"] for row in one.read("train")] for one in (opened, here)]
     assert ids[0] == ids[1] and len([*opened.path.glob("*.parquet")]) == 4
-    assert check(dataset).to_dict() | {"seconds": 0, "data": ""} == check(tmp_path / "local").to_dict() | {
-        "seconds": 0,
-        "data": "",
-    }
+    checked, checked_here = (check_dataset(str(folder)).to_dict() for folder in (dataset, tmp_path / "local"))
+    assert checked | {"seconds": 0, "data": ""} == checked_here | {"seconds": 0, "data": ""}
     assert Card.of(dataset).to_dict()["splits"] == Card.of(str(tmp_path / "local")).to_dict()["splits"]
 
 
@@ -356,12 +353,12 @@ def test_a_damaged_vocabulary_is_named_and_not_kept(store, dataset):
     name = f"{BUCKET}/data/vocabulary.model"
     good = store.cat_file(name)
     store.pipe_file(name, good[:-1] + bytes([good[-1] ^ 1]))
-    for asked in (Dataset.open, check):
+    for asked in (Dataset.open, check_dataset):
         with pytest.raises(UserError, match=f"^{dataset}/vocabulary.model is damaged"):
             asked(dataset)
     store.pipe_file(name, good)
     opened = Dataset.open(dataset)
-    assert opened.vocabulary_path.read_bytes() == good and check(dataset)
+    assert opened.vocabulary_path.read_bytes() == good and check_dataset(dataset)
     opened.vocabulary_path.write_bytes(b"what a failing disk has left")
     assert Dataset.open(opened.address).vocabulary_path.read_bytes() == good
 
@@ -370,11 +367,11 @@ def test_a_dataset_on_a_store_that_lacks_shards_is_refused_before_it_is_trained_
     Dataset.open(dataset).check_shards()
     store.rm_file(f"{BUCKET}/data/train-00002.parquet")
     store.pipe_file(f"{BUCKET}/data/train-00003.parquet", b"short")
-    named = "not as written are train-00002.parquet, train-00003.parquet"
+    named = "missing or changed are train-00002.parquet, train-00003.parquet"
     with pytest.raises(UserError, match=f"{dataset} is incomplete: {named}"):
         Dataset.open(dataset).check_shards()
     with pytest.raises(UserError, match=f"{dataset}/train-00002.parquet is missing on the store"):
-        check(dataset)
+        check_dataset(dataset)
 
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}

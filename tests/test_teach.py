@@ -15,8 +15,8 @@ from small_runs import write_run
 from teaching_server import Running, teaching
 
 import raysum
-from raysum.data.card import Card
 from raysum.data.dataset import Dataset
+from raysum.data.inspection import Card
 from raysum.errors import UserError
 from raysum.runtime.storage import parsed
 from raysum.teach.written import TeachResult

@@ -16,11 +16,11 @@ def data_show(
     plot: Annotated[str | None, typer.Option(help="Draw the lengths into this file, a PNG or SVG.")] = None,
 ) -> Any:
     """What a dataset holds: rows, lengths, languages, what was cut or rejected, the recipe, an example."""
-    from raysum.data.card import Card
+    from raysum.data.inspection import Card
 
     card = Card.of(data)
     if plot:
-        from raysum.data.plots import plot_lengths
+        from raysum.data.inspection import plot_lengths
 
         plot_lengths(data, plot)
         say(f"the lengths are drawn in {plot}")
@@ -30,6 +30,6 @@ def data_show(
 @verb(data_app, name="check")
 def data_check(data: Annotated[str, typer.Argument(help="Dataset folder.")]) -> Any:
     """Read every byte of a dataset, and compare it with what was written."""
-    from raysum.data.checking import check
+    from raysum.data.inspection import check_dataset
 
-    return check(data)
+    return check_dataset(data)

@@ -1,4 +1,4 @@
-"""A dataset: the folder that `prepare` writes and everything else reads. pyarrow and numpy only."""
+"""Datasets: the folders that `prepare` writes. This module imports only pyarrow and numpy."""
 
 import json
 import zlib
@@ -23,60 +23,60 @@ from raysum.runtime.storage import read_json
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.model"
 REJECTED = "rejected.jsonl"
-FORMAT = 2  # of the manifest and the columns; 1 had titles told by their mark alone, and facts among the columns
-ROW_GROUP = 64  # rows: what is read from a shard at once; every group of a shard but its last has so many
+FORMAT = 2  # of the manifest and the columns; format 1 has no column for title lengths, and a column `facts`
+ROW_GROUP = 64  # rows of each row group, except the last one of a shard
 
-_TOLD: dict[str, type] = {
+_TYPES: dict[str, type] = {  # of required manifest entries
     "format": int,
     "kind": str,
     "fingerprint": str,
     "recipe": dict,
     "splits": dict,
 }
-_NAMED = 3  # files in one message
-_MEND = "put back a copy, or prepare the dataset again"
+_MAX_NAMES = 3  # files in a message
+_REMEDY = "put back a copy, or prepare the dataset again"
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Shards, lengths, vocabulary and manifest of one `raysum prepare`."""
+    """The shards, lengths, vocabulary and manifest written by one `raysum prepare`."""
 
     path: Path
     manifest: dict[str, Any]
 
     @classmethod
     def open(cls, path: str | Path) -> "Dataset":
-        """Of a URL what is kept here of it: all but lengths and shards, which are fetched when they are first read.
+        """Return the dataset at ``path``. If it is a URL, lengths and shards are downloaded when they are first read.
 
-        Raises UserError where ``path`` is missing, is no dataset, or lacks files that its manifest names.
+        Raises UserError if ``path`` is missing, is not a dataset, or lacks files of its manifest.
         """
-        folder = located(path)
+        folder = local_folder(path)
         if not folder.exists():
             raise UserError(f"no dataset {path}; make one with `raysum prepare SOURCE --out {path}`")
         if not (folder / MANIFEST).is_file():
             raise UserError(f"{path} is not a dataset: it has no {MANIFEST}; make one with `raysum prepare`")
-        manifest = _checked(read_json(folder / MANIFEST), folder / MANIFEST)
-        named = [VOCABULARY, *([RANKER] if manifest["recipe"].get("ranker_sha256") else []), *_files(manifest)]
-        missing = [name for name in named if not (folder / name).is_file()] if url_of(folder) is None else []
+        manifest = _validated(read_json(folder / MANIFEST), folder / MANIFEST)
+        names = [VOCABULARY, *([RANKER] if manifest["recipe"].get("ranker_sha256") else []), *_files(manifest)]
+        missing = [name for name in names if not (folder / name).is_file()] if url_of(folder) is None else []
         if missing:
-            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:_NAMED])}; {_MEND}")
+            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:_MAX_NAMES])}; {_REMEDY}")
         dataset = cls(folder, manifest)
-        for name, told in ((VOCABULARY, dataset.vocabulary_hash), (RANKER, dataset.recipe.ranker_sha256)):
-            file, what = folder / name, {"sha256": told}
-            if told and not is_whole(fetch(file, what), what):
+        for name, digest in ((VOCABULARY, dataset.vocabulary_hash), (RANKER, dataset.recipe.ranker_sha256)):
+            file, expected = folder / name, {"sha256": digest}
+            if digest and not is_whole(fetch(file, expected), expected):
                 if url_of(file) is None:
-                    raise damaged(file, f"is not the {Path(name).stem} of the dataset", _MEND)
-                fetch(file, what, replace=True)  # the copy here is damaged
+                    raise damaged(file, f"is not the {Path(name).stem} of the dataset", _REMEDY)
+                fetch(file, expected, replace=True)  # the local copy is damaged
         return dataset
 
     @property
     def address(self) -> str:
-        """What opens this state of it on any machine: a path, or a URL."""
+        """The path or URL that opens this version of the dataset on any machine."""
         return address(self.path)
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """The path or URL for messages."""
         return shown(self.path)
 
     @property
@@ -89,7 +89,7 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the recipe and of every row's tokens, in order."""
+        """The hash of the recipe and of the tokens of all rows in order."""
         return self.manifest["fingerprint"]
 
     @property
@@ -105,15 +105,15 @@ class Dataset:
         return list(self.manifest["splits"])
 
     def split(self, name: str | None) -> str:
-        """``name`` if the dataset has it; without a name the only split. Raises UserError naming the splits."""
+        """Return ``name`` if it is a split; without a name, the only split. Otherwise raises UserError."""
         if name is None and len(self.splits) == 1:
             return self.splits[0]
         if name not in self.splits:
-            asked = "several splits" if name is None else f"no split {name!r}"
-            again = "`raysum prepare` the sources again with"
-            mend = f"{again} --split=train" if name == "train" else "name one by --split"
-            mend += f", or {again} --{name}=0.1" if name in ("valid", "test") else ""
-            raise UserError(f"{self.place} has {asked}: {', '.join(self.splits)}; {mend}")
+            problem = "several splits" if name is None else f"no split {name!r}"
+            prepare = "`raysum prepare` the sources again with"
+            remedy = f"{prepare} --split=train" if name == "train" else "choose one with --split"
+            remedy += f", or {prepare} --{name}=0.1" if name in ("valid", "test") else ""
+            raise UserError(f"{self.place} has {problem}: {', '.join(self.splits)}; {remedy}")
         return name
 
     def files(self, split: str) -> list[Path]:
@@ -123,28 +123,28 @@ class Dataset:
         return sum(shard["rows"] for shard in self._shards(split))
 
     def references(self, split: str) -> int:
-        """Rows that have a reference summary."""
+        """Return the number of rows with a reference summary."""
         return int(np.count_nonzero(self.lengths(split)[:, 2]))
 
     def lengths(self, split: str) -> np.ndarray:
-        """[rows, 3] int32 in file order: source tokens, paragraphs, target tokens (BOS and EOS counted)."""
+        """Return [rows, 3] int32 in file order: source tokens, paragraphs, target tokens (with BOS and EOS)."""
         return self._lengths(split)[:, :3]
 
     def reference_lengths(self, split: str) -> np.ndarray:
-        """[rows, R] target tokens of each reference of a row, 0 where it has fewer."""
+        """Return [rows, R] target tokens of each reference of a row, padded with 0."""
         return self._lengths(split)[:, 2:]
 
     def _lengths(self, split: str) -> np.ndarray:
         file = self.path / lengths_file(self.split(split))
         with self._reading(file):
-            check_file(self._fetched(file), self._told[file.name])
+            check_file(self._fetched(file), self._entries[file.name])
             lengths = np.load(file)
             if lengths.ndim != 2 or len(lengths) != self.rows(split) or lengths.shape[1] < 3:
                 raise ValueError(f"it is of shape {lengths.shape}")
         return lengths
 
     def row_groups(self, split: str) -> list[tuple[Path, int, int]]:
-        """File, index in it and rows of each row group, in file order."""
+        """Return the file, the index in the file and the number of rows of each row group, in file order."""
         return [
             (file, group, min(ROW_GROUP, shard["rows"] - start))
             for file, shard in zip(self.files(split), self._shards(split), strict=True)
@@ -152,68 +152,70 @@ class Dataset:
         ]
 
     def read(self, split: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Rows in file order (see raysum.data.rows), with ``columns`` alone where given, a row group at a time."""
+        """Yield the rows in file order (see raysum.data.rows), reading a row group at a time; None: all ``columns``."""
         for file in self.files(split):
             with self.shard(file) as shard:
                 for group in range(shard.num_row_groups):
                     yield from table_rows(read_group(shard, group, columns))
 
     def check_shards(self) -> None:
-        """What is soon known of all files: their sizes, and the content of those that are younger than the manifest.
+        """Verify quickly: the sizes of all files, and the content of files that are newer than the manifest.
 
-        Raises UserError naming each that is not what was written.
+        Raises UserError with the names of missing and changed files.
         """
         if url := url_of(self.path):
-            there, told = listed(url), self._told
-            sound = {name for name in there.keys() & told.keys() if told[name].get("bytes") in (None, there[name][0])}
-            if lost := sorted(told.keys() - sound):
-                raise UserError(f"{url} is incomplete: not as written are {', '.join(lost[:_NAMED])}; {_MEND}")
+            remote, entries = listed(url), self._entries
+            common = remote.keys() & entries.keys()
+            intact = {name for name in common if entries[name].get("bytes") in (None, remote[name][0])}
+            if missing := sorted(entries.keys() - intact):
+                names = ", ".join(missing[:_MAX_NAMES])
+                raise UserError(f"{url} is incomplete: missing or changed are {names}; {_REMEDY}")
             return
-        written, wrong = (self.path / MANIFEST).stat().st_mtime_ns, []
-        for file in (self.path / name for name in self._told):
-            told = dict(self._told[file.name])
+        written, problems = (self.path / MANIFEST).stat().st_mtime_ns, []
+        for name, entry in self._entries.items():
+            file, expected = self.path / name, dict(entry)
             try:
                 with self._reading(file):
                     if file.stat().st_mtime_ns <= written:
-                        told.pop("crc32", None)
-                check_file(file, told)
+                        expected.pop("crc32", None)
+                check_file(file, expected)
             except UserError as error:
-                wrong.append(str(error).partition(";")[0])
-        if wrong:
-            more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-            raise UserError(f"{', '.join(wrong[:_NAMED])}{more}; {_MEND}")
+                problems.append(str(error).partition(";")[0])
+        if problems:
+            more = f" and {len(problems) - _MAX_NAMES} more" if len(problems) > _MAX_NAMES else ""
+            raise UserError(f"{', '.join(problems[:_MAX_NAMES])}{more}; {_REMEDY}")
 
     def check(self, file: Path) -> None:
-        """Raises UserError where one of ``files`` is damaged."""
+        """Raises UserError if the shard ``file`` is damaged."""
         with self.shard(file):
             pass
 
     @contextmanager
     def shard(self, file: Path) -> Iterator[pq.ParquetFile]:
-        """One of ``files`` to read from, checked when this process opens it first.
+        """Open the shard ``file``, and verify its checksum when this process first opens it.
 
-        Raises UserError where it is damaged, also for what is found out in the block.
+        Raises UserError if it is damaged, also for errors while the block reads from it.
         """
         with self._reading(file):
-            found, told = self._fetched(file).stat(), self._told[file.name]
-            state = file, found.st_size, found.st_mtime_ns
-            _check_once(*state, tuple((name, told[name]) for name in ("bytes", "crc32") if name in told))
+            status, entry = self._fetched(file).stat(), self._entries[file.name]
+            state = file, status.st_size, status.st_mtime_ns
+            _check_once(*state, tuple((name, entry[name]) for name in ("bytes", "crc32") if name in entry))
             metadata = _metadata(*state)
-            if metadata.num_rows != told["rows"]:
-                raise ValueError(f"it has {metadata.num_rows} rows of {told['rows']}")
+            if metadata.num_rows != entry["rows"]:
+                raise ValueError(f"it has {metadata.num_rows} rows of {entry['rows']}")
             with pq.ParquetFile(file, metadata=metadata, memory_map=True) as shard:
                 yield shard
 
     def size(self, file: Path) -> int:
-        """Bytes of one of ``files``."""
-        return self._told[file.name].get("bytes") or self._fetched(file).stat().st_size
+        """Return the bytes of the shard ``file``."""
+        return self._entries[file.name].get("bytes") or self._fetched(file).stat().st_size
 
     def _fetched(self, file: Path) -> Path:
-        told = self._told[file.name]
-        return fetch(file, {name: told[name] for name in ("bytes", "crc32") if name in told})
+        entry = self._entries[file.name]
+        return fetch(file, {name: entry[name] for name in ("bytes", "crc32") if name in entry})
 
     @cached_property
-    def _told(self) -> dict[str, dict[str, Any]]:
+    def _entries(self) -> dict[str, dict[str, Any]]:
         return _files(self.manifest)
 
     @contextmanager
@@ -223,17 +225,17 @@ class Dataset:
         except UserError:
             raise
         except (OSError, ValueError, EOFError, pa.ArrowException) as error:
-            raise damaged(file, f"is damaged ({error})", _MEND) from None
+            raise damaged(file, f"is damaged ({error})", _REMEDY) from None
 
     def _shards(self, split: str) -> list[dict[str, Any]]:
         return self.manifest["splits"][self.split(split)]["shards"]
 
 
-def located(path: str | Path) -> Path:
-    """Where the dataset is on this machine. Of a URL that is the place of the state that is on the store now, or that
-    an ``address`` tells, with its manifest.
+def local_folder(path: str | Path) -> Path:
+    """Return the local folder of a dataset. A URL gets a folder for the version on the store, with its manifest.
 
-    Raises UserError where there is none on the store, or no longer in that state.
+    ``path`` may be an ``address``, which names a version. Raises UserError if the store does not have that dataset or
+    version.
     """
     folder = local(path)
     if (url := url_of(folder)) is None or (folder / MANIFEST).is_file():
@@ -241,42 +243,42 @@ def located(path: str | Path) -> Path:
     content = read(f"{url}/{MANIFEST}")
     if content is None:
         check_bucket(url)
-        unfinished = " (what is there was not finished)" if listed(url) else ""
+        unfinished = " (its preparation was not finished)" if listed(url) else ""
         raise UserError(f"no dataset {url}{unfinished}; make one with `raysum prepare SOURCE --out {url}`")
     state = version(folder.parent if is_version(folder) else folder, content)
     if is_version(folder) and state != folder:
         raise UserError(f"{url} was replaced while it was read; start again")
     if not (state / MANIFEST).is_file():
-        _checked(_parsed(content, url), Path(MANIFEST))
+        _validated(_parse(content, url), Path(MANIFEST))
         fetch(state / MANIFEST, {"bytes": len(content), "crc32": zlib.crc32(content)})
     return state
 
 
-def _parsed(content: bytes, url: str) -> Any:
+def _parse(content: bytes, url: str) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
-        raise UserError(f"{url}/{MANIFEST} does not read as JSON: {error}") from None
+        raise UserError(f"{url}/{MANIFEST} is not valid JSON ({error}); {_REMEDY}") from None
 
 
-def _checked(manifest: Any, path: Path) -> dict[str, Any]:
-    """What was read from ``path``. Raises UserError where it is no manifest, damaged, or of another version."""
+def _validated(manifest: Any, path: Path) -> dict[str, Any]:
+    """Return the manifest read from ``path``. Raises UserError if it is damaged, incomplete, or of another version."""
     version = manifest.get("format") if isinstance(manifest, dict) else None
     if version not in (None, 1, FORMAT):
-        raise UserError(f"{path} tells dataset format {version}, this raysum reads {FORMAT}; prepare it again")
+        raise UserError(f"{path} has dataset format {version}, but this raysum reads {FORMAT}; prepare it again")
     manifest = check_sealed(manifest, path)
     try:
-        wrong = [name for name, kind in _TOLD.items() if not isinstance(manifest[name], kind)]
-        wrong += [name for name, told in _files(manifest).items() if not isinstance(told.get("rows", 0), int)]
+        wrong = [name for name, kind in _TYPES.items() if not isinstance(manifest[name], kind)]
+        wrong += [name for name, entry in _files(manifest).items() if not isinstance(entry.get("rows", 0), int)]
     except (KeyError, TypeError, AttributeError) as error:
-        raise damaged(path, f"is damaged: it lacks {error}", _MEND) from None
+        raise damaged(path, f"is damaged: it lacks {error}", _REMEDY) from None
     if wrong:
-        raise damaged(path, f"is damaged: {wrong[0]} is not of its type", _MEND)
+        raise damaged(path, f"is damaged: {wrong[0]} is not of its type", _REMEDY)
     return manifest
 
 
 def _files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What the manifest tells of each file: ``bytes`` and ``crc32``, which are younger than format 2; ``rows``."""
+    """Return the manifest entry of each file: its ``rows``, and ``bytes`` and ``crc32`` except in old datasets."""
     shards = {shard["file"]: shard for split in manifest["splits"].values() for shard in split["shards"]}
     return shards | {lengths_file(name): split.get("lengths", {}) for name, split in manifest["splits"].items()}
 
@@ -286,9 +288,9 @@ def lengths_file(split: str) -> str:
 
 
 @cache
-def _check_once(file: Path, size: int, changed: int, told: tuple[tuple[str, int], ...]) -> None:
-    """As :func:`check_file`, once in this process for each content of the file, as its size and time tell."""
-    check_file(file, dict(told))
+def _check_once(file: Path, size: int, changed: int, expected: tuple[tuple[str, int], ...]) -> None:
+    """Call ``check_file`` once per process, and again only if the size or the time of the file has changed."""
+    check_file(file, dict(expected))
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""The recipe: every choice that turns a raw cluster into a dataset row, so that inference repeats it exactly."""
+"""The recipe: all choices that turn a raw cluster into a dataset row, so that inference can repeat them exactly."""
 
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ from raysum.config.base import Section
 from raysum.errors import UserError
 from raysum.text.cleaning import Normalization, Parting
 
-RANKER = "ranker.safetensors"  # a learned ranker, beside the vocabulary that it reads
+RANKER = "ranker.safetensors"  # a learned ranker, beside its vocabulary
 
 Ranker = Literal["tfidf", "lexrank", "none", "learned"]
 Graph = Literal["none", "similarity", "discourse"]
@@ -17,7 +17,7 @@ Kind = Literal["summarization", "ranking", "extraction", "pretraining"]
 
 
 class Choices(Section):
-    """The choices of the user; the others follow from the vocabulary."""
+    """The choices of the user. The vocabulary decides the others."""
 
     kind: Kind = Field(
         "summarization",
@@ -61,7 +61,7 @@ OF_PARAGRAPHS = (
 
 
 class Recipe(Choices):
-    """Stored in the manifest of a dataset and in the run trained on it."""
+    """All choices, stored in the manifest of a dataset and in each run trained on it."""
 
     model_config = ConfigDict(strict=True)
 
@@ -76,7 +76,7 @@ class Recipe(Choices):
 
 
 def read_recipe(values: Any, where: str) -> Recipe:
-    """Return ``values`` as a Recipe. Raises UserError with ``where`` and each wrong key."""
+    """Return ``values`` as a Recipe. Raises UserError with ``where`` and all wrong keys."""
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:

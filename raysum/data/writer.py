@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from raysum.data.dataset import FORMAT, MANIFEST, ROW_GROUP, VOCABULARY, Dataset, lengths_file
 from raysum.data.recipe import Recipe
-from raysum.data.rows import FORMS
+from raysum.data.rows import ROW_FORMATS
 from raysum.runtime.checksums import checksum, sealed
 from raysum.runtime.storage import write_json
 from raysum.tokenizers.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ from raysum.tokenizers.tokenizer import Tokenizer
 
 @dataclass
 class Shard:
-    """A written shard. Its ``name`` is that of its files, and orders the shards of a split."""
+    """A written shard. Its ``name`` is the name of its files, and defines the order of the shards of a split."""
 
     name: str
     split: str
@@ -32,26 +32,26 @@ class Shard:
 
 
 class DatasetWriter:
-    """Writes shards into ``folder``, which must exist, and makes them a dataset."""
+    """Write shards to ``folder``, which must exist, and then the manifest of the dataset."""
 
     def __init__(self, folder: Path, kind: str, recipe: Recipe, vocabulary: Tokenizer):
         self.folder, self.kind, self.recipe, self.vocabulary = folder, kind, recipe, vocabulary
-        place = folder / VOCABULARY
-        if not place.exists() or place.read_bytes() != vocabulary.model:  # a killed process may have left it
-            place.write_bytes(vocabulary.model)
+        file = folder / VOCABULARY
+        if not file.exists() or file.read_bytes() != vocabulary.model:  # a killed process may have left a part
+            file.write_bytes(vocabulary.model)
 
     def add(self, name: str, split: str, tables: Iterable[pa.Table]) -> Shard:
         """Write a shard and the lengths of its rows; each table but the last has a multiple of ROW_GROUP rows.
 
         Raises OSError if the disk is full. A shard without rows has no files.
         """
-        form, digest, lengths = FORMS[self.kind], hashlib.sha256(), []
+        row_format, digest, lengths = ROW_FORMATS[self.kind], hashlib.sha256(), []
         writer: pq.ParquetWriter | None = None
         for table in tables:
             writer = writer or pq.ParquetWriter(self.folder / f"{name}.shard", table.schema, compression="zstd")
             writer.write_table(table, row_group_size=ROW_GROUP)
-            lengths.append(form.lengths(table))
-            for content in filter(table.column_names.__contains__, form.content):
+            lengths.append(row_format.lengths(table))
+            for content in filter(table.column_names.__contains__, row_format.fingerprinted):
                 column = table[content].combine_chunks()
                 is_text = pa.types.is_string(column.type)
                 digest.update("\n".join(column.to_pylist()).encode() if is_text else column.values.to_numpy().tobytes())
@@ -64,12 +64,12 @@ class DatasetWriter:
         return Shard(name, split, sum(map(len, lengths)), digest.hexdigest(), written)
 
     def ids(self, shard: Shard) -> np.ndarray:
-        """[rows] the ids of a written shard."""
+        """Return the ids [rows] of a written shard."""
         column = pq.read_table(self.folder / f"{shard.name}.shard", columns=["id"])["id"]
         return column.to_numpy()
 
     def finish(self, shards: list[Shard], **entries: Any) -> Dataset:
-        """Rename the ``shards``, join the lengths of each split, and write the manifest with further ``entries``."""
+        """Rename the ``shards``, join the lengths of each split, and write the manifest with the ``entries``."""
         shards = sorted((shard for shard in shards if shard.rows), key=lambda shard: shard.name)
         recipe = self.recipe.model_dump_json(exclude_none=True)
         content = [self.kind, recipe, *(f"{shard.split} {shard.digest}" for shard in shards)]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysum.config.sources import SourceConfig
-from raysum.data.dataset import MANIFEST, Dataset, located
+from raysum.data.dataset import MANIFEST, Dataset, local_folder
 from raysum.data.rows import OTHER_TARGETS, read_group, table_rows, with_reference
 from raysum.errors import UserError
 from raysum.stream.collators.base import Arrays, Kind, digest
@@ -29,7 +29,7 @@ _FIRST_CHUNK, _CHUNK = 4, 32  # steps read together: few at first, so that train
 
 def _open(path: str) -> Dataset:
     """Return the current dataset at ``path``, the same object until its manifest changes."""
-    manifest = located(path) / MANIFEST
+    manifest = local_folder(path) / MANIFEST
     state = manifest.stat() if manifest.exists() else None
     return _opened(path, (state.st_ino, state.st_size, state.st_mtime_ns) if state else None)
 
