@@ -117,7 +117,7 @@ def test_rows_are_blocks_of_whole_sentences_between_their_marks():
     assert arrays["lengths"].tolist() == [4, 3, 5, 5] * 2 and arrays["counts"].tolist() == [3, 1] * 2
     costs, weights = blocks.costs(np.array([[11, 4, 5], [11, 4, 0]]), SourceConfig(paragraph_tokens=18))
     assert costs.tolist() == [19, 19] and weights.tolist() == [4, 0]
-    with pytest.raises(UserError, match="give source.paragraph_tokens=18, or a smaller model.window"):
+    with pytest.raises(UserError, match="set source.paragraph_tokens=18, or a smaller model.window"):
         blocks.costs(np.array([[11, 4, 5]]), SourceConfig(paragraph_tokens=19))
     preset = load_config("bert")
     assert isinstance(kind(preset.model), Blocks) and kind(preset.model).costs(np.array([[11, 4, 5]]), preset.source)

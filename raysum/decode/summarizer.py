@@ -25,7 +25,7 @@ from raysum.runs.restore import restore_generator, restore_predictor, restore_ra
 from raysum.runtime.placement import device as find_device
 from raysum.runtime.processes import keep_freed_memory
 from raysum.runtime.progress import bar, say
-from raysum.stream.truncation import DECODING, unread
+from raysum.stream.truncation import DECODING, truncation
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.tokenizer import Tokenizer
 
@@ -146,7 +146,7 @@ class Summarizer:
         """:meth:`summarize_many`, where a cluster without usable text has a :class:`NoSummary` in its place."""
         prepared = [attempted(self.prepare, cluster, number) for number, cluster in enumerate(clusters, 1)]
         rows = [row for row in prepared if not isinstance(row, NoSummary)]
-        if told := unread(rows, self.searcher.model.spec, self.settings.reading(self.searcher.source), DECODING):
+        if told := truncation(rows, self.searcher.model.spec, self.settings.reading(self.searcher.source), DECODING):
             say(told)
         found = iter(self.summarize_rows(rows, progress=progress))
         return [

@@ -31,7 +31,7 @@ from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.run_sync import added_to
 from raysum.runtime.storage import write_json, writing
-from raysum.stream.truncation import DECODING, unread_of
+from raysum.stream.truncation import DECODING, split_truncation
 from raysum.systems import extractive, paper_baseline_names
 
 _CHUNK = 128  # examples held in memory at once
@@ -100,7 +100,7 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
         learn(run, dataset)
     summarizer = Summarizer.of(run.path, config)
     reading = summarizer.settings.reading(run.config.source)
-    if partly := unread_of(dataset, split, run.config.model, reading, DECODING, config.limit):
+    if partly := split_truncation(dataset, split, run.config.model, reading, DECODING, config.limit):
         say(partly)
     name = run.name + ("+align" if summarizer.settings.beta else "")
     plain = Watched(name, summarizer, summarizer.settings)

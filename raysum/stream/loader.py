@@ -81,8 +81,8 @@ class MicroBatch:
     arrays: Arrays
 
 
-class Unread(RuntimeError):
-    """Damaged data that only one worker finds. After a UserError, the others would wait forever."""
+class DataError(RuntimeError):
+    """Damaged data that one worker has found. After a UserError, the other workers would wait forever."""
 
 
 def plan_of(stream: Stream) -> Plan:
@@ -92,27 +92,27 @@ def plan_of(stream: Stream) -> Plan:
 
 @lru_cache(maxsize=4)
 def _plan(stream: Stream, datasets: tuple[Dataset, ...]) -> Plan:
-    found = [_counted(part, dataset) for part, dataset in zip(stream.parts, datasets, strict=True)]
-    costs, weights, keep, groups = (_joined(each) for each in zip(*found, strict=True))
-    mix = Mix(tuple(len(one[3]) for one in found), stream.shares) if stream.mixed else None
+    parts = [_plan_inputs(part, dataset) for part, dataset in zip(stream.parts, datasets, strict=True)]
+    costs, weights, keep, groups = map(_concatenate, zip(*parts, strict=True))
+    mix = Mix(tuple(len(part_groups) for *_, part_groups in parts), stream.shares) if stream.mixed else None
     return Plan(costs, weights, keep, groups, stream.settings, stream.origin, mix)
 
 
-def _counted(stream: Stream, dataset: Dataset) -> tuple[np.ndarray, ...]:
+def _plan_inputs(stream: Stream, dataset: Dataset) -> tuple[np.ndarray, ...]:
     """Return costs, weights, the mask of kept rows and the row group sizes of one dataset."""
     lengths, targets = dataset.lengths(stream.split), dataset.reference_lengths(stream.split)
     costs, weights = stream.kind.costs(lengths, stream.source)
     if stream.kind.draws_references and targets.shape[1] > 1:
-        each = (np.column_stack([lengths[:, :2], target]) for target in targets.T)
-        costs, weights = (
-            np.stack(values, 1) for values in zip(*(stream.kind.costs(one, stream.source) for one in each), strict=True)
-        )
+        by_reference = [
+            stream.kind.costs(np.column_stack([lengths[:, :2], target]), stream.source) for target in targets.T
+        ]
+        costs, weights = (np.stack(values, 1) for values in zip(*by_reference, strict=True))
     keep = np.zeros(len(lengths), bool)
     keep[rows_with_targets(stream)] = True
     return costs, weights, keep, np.array([rows for _, _, rows in dataset.row_groups(stream.split)], np.int64)
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Return the concatenated arrays of rows, padded with zeros to the same number of references."""
     width = max(part.shape[1] if part.ndim > 1 else 0 for part in parts)
     if not width:
@@ -157,12 +157,12 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
     def read(block: pa.Table) -> pa.Table:
         (number,) = block["block"].to_pylist()
         first, last = chunks[number // world]
-        made: list[MicroBatch] | str
+        chunk: list[MicroBatch] | str
         try:
-            made = _read_chunk(stream, first, last, number % world, world)
-        except UserError as error:  # which Ray would replace by its own error
-            made = str(error)
-        return pa.table({"chunk": pa.array([pickle.dumps(made)], pa.large_binary())})
+            chunk = _read_chunk(stream, first, last, number % world, world)
+        except UserError as error:  # Ray would replace it by its own error
+            chunk = str(error)
+        return pa.table({"chunk": pa.array([pickle.dumps(chunk)], pa.large_binary())})
 
     # Not from_arrow: it needs a whole CPU to read its tables, while the workers may use all CPUs.
     numbers = [{"block": number} for number in range(len(chunks) * world)]
@@ -178,27 +178,27 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
 def ray_batches(tables: Iterable[pa.Table]) -> Iterator[MicroBatch]:
     """Yield the micro-batches of the one-row tables of a rank's shard of ``ray_dataset``.
 
-    Raises Unread if a task found damaged data.
+    Raises DataError if a task found damaged data.
     """
     for table in tables:
-        made = pickle.loads(table["chunk"][0].as_buffer())  # written by ``read`` above, on the same cluster
-        if isinstance(made, str):
-            raise Unread(made)
-        yield from made
+        chunk = pickle.loads(table["chunk"][0].as_buffer())  # written by ``read`` above, on the same cluster
+        if isinstance(chunk, str):
+            raise DataError(chunk)
+        yield from chunk
 
 
 def read_rows(path: str, split: str, rows: np.ndarray, columns: tuple[str, ...]) -> dict[int, Arrays]:
     """Return columns of ``rows`` (ascending row numbers of the split), with one row group in memory at a time."""
     dataset = _open(path)
     groups, ends = _layout(dataset, split)
-    found: dict[int, Arrays] = {}
-    holders = np.searchsorted(ends, rows, side="right")
-    for holder in np.unique(holders).tolist():
-        members, (file, number, size) = rows[holders == holder], groups[holder]
+    by_row: dict[int, Arrays] = {}
+    row_groups = np.searchsorted(ends, rows, side="right")
+    for group in np.unique(row_groups).tolist():
+        members, (file, number, size) = rows[row_groups == group], groups[group]
         with dataset.shard(file) as reader:
-            table = read_group(reader, number, columns, members - (ends[holder] - size))
-        found.update(zip(members.tolist(), table_rows(table), strict=True))
-    return found
+            table = read_group(reader, number, columns, members - (ends[group] - size))
+        by_row.update(zip(members.tolist(), table_rows(table), strict=True))
+    return by_row
 
 
 def _chunks(start: int, stop: int) -> list[tuple[int, int]]:
@@ -210,28 +210,29 @@ def _read_chunk(stream: Stream, start: int, stop: int, rank: int, world: int) ->
     plan, kind = plan_of(stream), stream.kind
     indices = range(rank, stream.settings.micro_batches, world)
     planned = {(step, index): plan.rows(step, index) for step in range(start, stop) for index in indices}
-    chosen = {place: rows if len(rows) else plan.rows(place[0], 0)[:1] for place, rows in planned.items()}
+    # Empty micro-batches become placeholders with the first row of their step.
+    filled = {key: rows if len(rows) else plan.rows(key[0], 0)[:1] for key, rows in planned.items()}
     columns = (*kind.columns, *(OTHER_TARGETS if plan.costs.ndim > 1 else ()))
-    found = _read_parts(stream, np.unique(np.concatenate([*chosen.values()])), columns)
-    made = []
-    for (step, index), rows in chosen.items():
+    by_row = _read_parts(stream, np.unique(np.concatenate([*filled.values()])), columns)
+    micro_batches = []
+    for (step, index), rows in filled.items():
         drawn = zip(rows.tolist(), plan.drawn(step, rows).tolist(), strict=True)
-        arrays = kind.pack([with_reference(found[row], number) for row, number in drawn], stream.source)
+        arrays = kind.pack([with_reference(by_row[row], number) for row, number in drawn], stream.source)
         real = len(planned[step, index]) > 0
-        made.append(MicroBatch(step, index, rank, plan.weight(step), real, digest(arrays), arrays))
-    return made
+        micro_batches.append(MicroBatch(step, index, rank, plan.weight(step), real, digest(arrays), arrays))
+    return micro_batches
 
 
 def _read_parts(stream: Stream, rows: np.ndarray, columns: tuple[str, ...]) -> dict[int, Arrays]:
     """Return ``read_rows`` by the row numbers of the plan."""
-    found: dict[int, Arrays] = {}
+    by_row: dict[int, Arrays] = {}
     first = 0
     for part in stream.parts:
         end = first + _open(part.path).rows(part.split)
         own = rows[(rows >= first) & (rows < end)] - first
-        found |= {first + row: values for row, values in read_rows(part.path, part.split, own, columns).items()}
+        by_row |= {first + row: values for row, values in read_rows(part.path, part.split, own, columns).items()}
         first = end
-    return found
+    return by_row
 
 
 @lru_cache(maxsize=16)

@@ -102,12 +102,12 @@ class Plan:
         self._group_starts = np.cumsum(self.groups) - self.groups
         self._first_epoch, first_step = self.origin
         self._first_steps = [first_step]  # of each computed epoch since the origin, and of the next one
-        self._held: tuple[int, Epoch] | None = None
+        self._cached: tuple[int, Epoch] | None = None
 
     def epoch(self, index: int) -> Epoch:
-        if self._held is None or self._held[0] != index:
-            self._held = (index, self._compute(index))
-        return self._held[1]
+        if self._cached is None or self._cached[0] != index:
+            self._cached = (index, self._compute(index))
+        return self._cached[1]
 
     def locate(self, step: int) -> tuple[int, int]:
         """Return the epoch of a global step, and its position in the epoch."""

@@ -20,7 +20,7 @@ from raysum.runtime.run_sync import push_so_far, refresh, sync_up
 from raysum.runtime.session import make_ready
 from raysum.runtime.storage import check_own, check_vacant, writing
 from raysum.stream.loader import Stream, batches
-from raysum.stream.truncation import TRAINING, unread_of
+from raysum.stream.truncation import TRAINING, split_truncation
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.train import checkpoints
 from raysum.train.job_spec import JobSpec, job_spec_of, overlong
@@ -177,7 +177,7 @@ def _say_why(run: Run, config: Config, step: int, limit: str) -> None:
 
 
 def _unread(part: Stream, config: Config) -> str | None:
-    return unread_of(Dataset.open(part.path), part.split, config.model, config.source, TRAINING)
+    return split_truncation(Dataset.open(part.path), part.split, config.model, config.source, TRAINING)
 
 
 def _mixture(newest: Checkpoint) -> str:

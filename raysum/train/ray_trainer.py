@@ -15,7 +15,7 @@ from raysum.runtime.processes import configure_process
 from raysum.runtime.run_sync import refresh
 from raysum.runtime.session import ray_session
 from raysum.runtime.storage import writing
-from raysum.stream.loader import Unread, ray_batches, ray_dataset
+from raysum.stream.loader import DataError, ray_batches, ray_dataset
 from raysum.train.job_spec import JobSpec
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
             with writing(job_spec.run.path):
                 mistake = _interruptible(trainer.fit).return_value
         except TrainingFailedError as error:
-            _, found, told = str(error).partition(f"{Unread.__name__}: ")
+            _, found, told = str(error).partition(f"{DataError.__name__}: ")
             if not found:
                 raise
             mistake = told.splitlines()[0]

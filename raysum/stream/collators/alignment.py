@@ -1,4 +1,4 @@
-"""Rows for the attention predictor: a trained model's paragraph embeddings and its attention to each."""
+"""Rows of the attention predictor: the paragraph embeddings of a trained model, and its attention to each."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Alignment(Kind):
-    """Cost and weight: paragraphs."""
+    """The dataset kind of the attention predictor. Cost and weight: number of paragraphs."""
 
     dataset_kinds = ("alignment",)
     columns = ("embeddings", "label")
@@ -24,7 +24,7 @@ class Alignment(Kind):
         return paragraphs, paragraphs
 
     def pack(self, rows: list[Any], source: SourceConfig) -> Arrays:
-        """``embeddings`` [P * D] fp16, ``counts`` [B] paragraphs of each example, ``label`` [P]."""
+        """Return ``embeddings`` [P * D] fp16, ``counts`` [B] paragraphs of each example, and ``label`` [P]."""
         return {
             "embeddings": np.concatenate([row["embeddings"] for row in rows], dtype=np.float16),
             "counts": np.array([len(row["label"]) for row in rows], np.int32),

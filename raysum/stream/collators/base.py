@@ -56,7 +56,7 @@ class Kind(Protocol):
 
 
 def kind_of(spec: systems.Spec, dataset: Dataset) -> Kind:
-    """Return the kind by which the model of ``spec`` reads ``dataset``. Raises UserError if it cannot."""
+    """Return the kind for the model of ``spec``. Raises UserError if that model cannot read ``dataset``."""
     kind: Kind = systems.kind(spec)
     if dataset.kind not in kind.dataset_kinds:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Rows for the paragraph ranker: title, paragraphs, and how much of the summary each holds."""
+"""Rows of the paragraph ranker: title, paragraphs, and the ROUGE-2 recall of each paragraph."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ranking(Kind):
-    """Cost: source tokens; weight: paragraphs of an example with a summary.
+    """The dataset kind of the ranker. Cost: source tokens; weight: paragraphs of an example with a summary.
 
-    What the ranker learns, the ROUGE-2 recall of paragraphs (HT, section 3.1), is counted here as rouge-score does with
-    its stemmer: that costs less than reading. ``max_tokens`` does not hold, as paragraphs are read one by one.
+    The labels are ROUGE-2 recalls (HT, section 3.1), computed here like rouge-score with its stemmer, which is faster
+    than storing and reading them. ``max_tokens`` does not apply, because each paragraph is encoded separately.
     """
 
     dataset_kinds = ("ranking", "summarization")
@@ -46,9 +46,9 @@ class Ranking(Kind):
         return cut_source(row, source.model_copy(update={"max_tokens": None}))
 
     def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
-        """``title`` flat, ``title_lengths`` [B]; ``ids`` [S], ``lengths`` [P], ``counts`` [B]; ``recall`` [P].
+        """Return flat ``title``, ``title_lengths`` [B], ``ids`` [S], ``lengths`` [P], ``counts`` [B] and ``recall`` [P].
 
-        A title that is not there, and a paragraph that is nothing but the title, is the mark behind titles alone.
+        A missing title, and a first paragraph without text after the title, are only the mark that ends titles.
         """
         mark = np.array(self.marks.title_end, np.int32)
         titles, paragraphs, counts, recall = [], [], [], []
@@ -84,8 +84,8 @@ class Ranking(Kind):
 
 
 def _recalls(texts: list[str], summary: str) -> list[float]:
-    """Of a summary in a script that rouge-score does not read: by the words that it is ranked by."""
+    """Return the recalls; in scripts that rouge-score does not support, of the words that rank paragraphs."""
     if unread([summary]) is None:
         return rouge2_recalls(texts, summary).tolist()
-    wanted = bigrams(words(summary))
-    return [bigram_recall(words(text), wanted) for text in texts]
+    summary_bigrams = bigrams(words(summary))
+    return [bigram_recall(words(text), summary_bigrams) for text in texts]

@@ -1,4 +1,4 @@
-"""Rows of sentences: labelled ones to learn extraction from, or those of documents to pre-train on."""
+"""Rows of sentences: labelled sentences for extraction, or unlabelled documents for pre-training."""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
@@ -11,7 +11,7 @@ from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.runtime.extras import needs
 from raysum.stream.collators.base import Arrays, Kind, long, room
-from raysum.stream.collators.summarization import cut_source, framed
+from raysum.stream.collators.summarization import add_marks, cut_source
 from raysum.systems import Spec
 from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens, marks_of
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sentences(Kind):
-    """Cost: tokens, with the mark that ends each sentence; weight: sentences of a row with a summary.
+    """The dataset kind of extraction. Cost: tokens with end marks; weight: sentences of a row with a summary.
 
-    Of each row the first ``source.max_paragraphs`` sentences are read, in windows of at most ``window`` of about the
-    same length. ``max_tokens`` does not hold, as sentences are read one by one.
+    The model reads the first ``source.max_paragraphs`` sentences of a row, in windows of about equal size, at most
+    ``window``. ``max_tokens`` does not apply, because each sentence is encoded separately.
     """
 
     dataset_kinds = ("extraction",)
@@ -40,38 +40,38 @@ class Sentences(Kind):
 
     @property
     def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What stands before and behind each sentence."""
+        """The marks before and after each sentence."""
         return (), (self.marks.end,)
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
-        """Where sentences are cut the cost is an upper bound."""
+        """Return costs and weights; the cost is an upper bound if sentences are cut."""
         tokens, sentences, target = lengths.astype(np.int64).T
         sentences = np.minimum(sentences, source.max_paragraphs)
         costs = np.minimum(tokens, sentences * source.paragraph_tokens) + sum(map(len, self.frame)) * sentences
         return costs, np.where(self.counts(target), sentences, 0)
 
     def counts(self, target: np.ndarray) -> np.ndarray:
-        """Whether something is learned of rows with such ``target`` tokens."""
+        """Return whether rows with ``target`` tokens have a loss."""
         return target > 0
 
     def cut(self, row: Row, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
         return cut_source(row, source.model_copy(update={"max_tokens": None}))
 
     def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
-        """``ids`` [S] and ``lengths`` [P] of sentences with their marks, ``counts`` of windows, ``labels`` [P]."""
+        """Return ``ids`` [S] and ``lengths`` [P] of sentences with marks, ``counts`` of windows, and ``labels`` [P]."""
         ids, lengths = zip(*(self.cut(row, source) for row in rows), strict=True)
         arrays = {
-            "ids": np.concatenate([framed(i, n, *self.frame) for i, n in zip(ids, lengths, strict=True)]),
+            "ids": np.concatenate([add_marks(i, n, *self.frame) for i, n in zip(ids, lengths, strict=True)]),
             "lengths": np.concatenate(lengths, dtype=np.int32) + sum(map(len, self.frame)),
-            "counts": np.concatenate([self.windows(len(each)) for each in lengths]).astype(np.int32),
+            "counts": np.concatenate([self.windows(len(sentences)) for sentences in lengths]).astype(np.int32),
         }
         if "labels" in self.columns:
-            labels = [row["labels"][: len(each)] for row, each in zip(rows, lengths, strict=True)]
+            labels = [row["labels"][: len(sentences)] for row, sentences in zip(rows, lengths, strict=True)]
             arrays["labels"] = np.concatenate(labels)
         return arrays
 
     def windows(self, count: int) -> np.ndarray:
-        """How many of a row's ``count`` sentences are read together, window by window."""
+        """Return the number of sentences in each window of a row with ``count`` sentences."""
         return np.array([len(part) for part in np.array_split(np.arange(count), -(-count // self.window))])
 
     def tokens(self, arrays: Arrays) -> tuple[int, int]:
@@ -87,9 +87,9 @@ class Sentences(Kind):
 
 @dataclass(frozen=True)
 class Blocks(Sentences):
-    """For a BERT: [CLS] before each sentence and [SEP] behind it, whole blocks of ``window`` and what is left over."""
+    """The dataset kind of a BERT: [CLS] sentence [SEP], in blocks of ``window`` sentences and a shorter last block."""
 
-    positions: int = 512  # tokens of a block, at most
+    positions: int = 512  # maximum tokens of a block
     cls: int = 101
     sep: int = 102
 
@@ -101,12 +101,12 @@ class Blocks(Sentences):
         needs("transformers", "a bert")
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
-        """Raises UserError where a block of the longest sentences is longer than the model can read."""
-        most = self.positions // self.window - 2
-        if source.paragraph_tokens > most:
+        """Raises UserError if a block of the longest sentences exceeds the positions of the model."""
+        limit = self.positions // self.window - 2
+        if source.paragraph_tokens > limit:
             raise UserError(
                 f"blocks of {self.window} sentences of {source.paragraph_tokens} tokens, [CLS] and [SEP] do not fit "
-                f"into {self.positions} positions; give source.paragraph_tokens={most}, or a smaller model.window"
+                f"into {self.positions} positions; set source.paragraph_tokens={limit}, or a smaller model.window"
             )
         return super().costs(lengths, source)
 
@@ -118,16 +118,16 @@ class Blocks(Sentences):
         return np.diff([*range(0, count, self.window), count])
 
     def padding(self, arrays: Arrays) -> int:
-        """Blocks are padded to the longest."""
+        """Return the padding of blocks to the longest."""
         ends = np.cumsum(arrays["counts"])
         return room(np.add.reduceat(arrays["lengths"], ends - arrays["counts"]))
 
 
 @dataclass(frozen=True)
 class Documents(Sentences):
-    """To pre-train on: every row counts, and none has labels.
+    """The dataset kind of pre-training: every row counts, and none has labels.
 
-    What the decoder pads of the sentences that it predicts is drawn in training, and not in ``padding``.
+    ``padding`` omits the decoder's padding, because training draws the sentences that the decoder predicts.
     """
 
     dataset_kinds = ("pretraining",)

@@ -1,4 +1,4 @@
-"""Rows for summarizing models: paragraphs with their title and edges, and the target, cut to their limits."""
+"""Rows of summarizing models: paragraphs with title and edges, and the target, truncated to the limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ _GRAPH: dict[str, type] = {"graph_row": np.int16, "graph_col": np.int16, "graph_
 
 @dataclass(frozen=True)
 class Summarization(Kind):
-    """Cost: source and target tokens; weight: predicted target tokens (all but the start).
+    """The dataset kind of summarization. Cost: source and target tokens; weight: target tokens except the start.
 
-    What a model reads: its paragraphs one by one, or ``joined`` to one sequence, with the ``marks`` that tell where
-    they begin and end (see ``cut_source``); and with ``graph`` the edges between them.
+    The model reads paragraphs separately, or ``joined`` to one sequence, with ``marks`` at their ends (see
+    ``cut_source``). With ``graph``, it also reads the edges between them.
     """
 
     draws_references = True
@@ -50,7 +50,7 @@ class Summarization(Kind):
             )
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
-        """Where paragraphs are cut the cost is an upper bound: ``lengths`` tells totals only. Weights are exact."""
+        """Return costs and weights; if paragraphs are cut, the cost is an upper bound, because ``lengths`` are totals."""
         tokens, paragraphs, target = lengths.astype(np.int64).T
         paragraphs = np.minimum(paragraphs, source.max_paragraphs)
         marks = self.marks
@@ -70,8 +70,8 @@ class Summarization(Kind):
         return cut_source(row, source, self.joined, self.marks)
 
     def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
-        """``ids`` [S], ``lengths`` [P], ``counts`` and ``titles`` [B] as in a Source; ``target`` flat and
-        ``target_lengths`` [B]. With a graph also ``edges`` [B], their number in each example, and their columns, flat.
+        """Return ``ids`` [S], ``lengths`` [P], ``counts`` and ``titles`` [B] as in a Source; flat ``target`` and
+        ``target_lengths`` [B]. With a graph also ``edges`` [B], the number of edges of each example, and flat columns.
         """
         ids, lengths = zip(*(self.cut(row, source) for row in rows), strict=True)
         targets = [cut_target(row["target_ids"], source.target_tokens) for row in rows]
@@ -92,7 +92,7 @@ class Summarization(Kind):
         return arrays
 
     def _title(self, tokens: int, first: int) -> int:
-        """How much of the first paragraph, of ``first`` tokens, a title of so many is, with what opens it."""
+        """Return the length of a title of ``tokens`` with its prefix; the first paragraph has ``first`` tokens."""
         closing = 0 if self.joined else len(self.marks.suffix)
         return min(len(self.marks.prefix) + tokens, first - closing) if tokens else 0
 
@@ -100,7 +100,7 @@ class Summarization(Kind):
         return len(arrays["ids"]), len(arrays["target"]) - len(arrays["target_lengths"])
 
     def padding(self, arrays: Arrays) -> int:
-        """Of the targets alone: paragraphs are packed."""
+        """Return the padding of the targets; paragraphs are packed."""
         return room(arrays["target_lengths"])
 
     def collate(self, arrays: Arrays) -> "Batch":
@@ -123,47 +123,48 @@ class Summarization(Kind):
 def cut_source(
     row: Row, source: SourceConfig, joined: bool = False, marks: SpecialTokens = PUBLISHED
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The part of a row that a model reads: ids [S'] and the tokens [P'] of its paragraphs, none of them empty.
+    """Return the part of a row that a model reads: ids [S'] and the lengths [P'] of its paragraphs, none of them empty.
 
-    The best paragraphs come first, so the last ones are lost. Each stands between the prefix and the suffix of
-    ``marks``, which the limits count; at least one token of one paragraph stays.
-    ``joined``: as hiersumm feeds its flat Transformer, <P> ends each paragraph but the last, and EOS what is left after
-    the cut; that is, ``paragraph_end`` and ``joined_end``, and the prefix opens it. Such a mark belongs to the
-    paragraph that it ends, and only ``max_tokens`` counts it.
+    The best paragraphs are first, so truncation removes the last ones, but never the first token. The prefix and the
+    suffix of ``marks`` enclose each paragraph and count for the limits.
+    ``joined``: as in hiersumm's flat Transformer, ``paragraph_end`` (<P>) ends each paragraph except the last,
+    ``joined_end`` (EOS) ends the truncated sequence, and the prefix begins it. These end marks belong to the preceding
+    paragraph, and count only for ``max_tokens``.
     """
     full = np.diff(row["paragraph_offsets"][: source.max_paragraphs + 1])
     around = 0 if joined else marks.around
     lengths = np.minimum(full, max(source.paragraph_tokens - around, 1))
     if not joined:
-        most = None if source.max_tokens is None else max(source.max_tokens, around + 1)
-        lengths = np.maximum(_within(lengths + around * (lengths > 0), most) - around, 0)
+        limit = None if source.max_tokens is None else max(source.max_tokens, around + 1)
+        lengths = np.maximum(_limit_sum(lengths + around * (lengths > 0), limit) - around, 0)
     position = np.arange(int(full.sum())) - np.repeat(np.cumsum(full) - full, full)
     kept, lengths = row["ids"][: len(position)][position < np.repeat(lengths, full)], lengths[lengths > 0]
     if joined:
         return _join(kept, lengths, source.max_tokens, marks)
-    return framed(kept, lengths, marks.prefix, marks.suffix), lengths + around
+    return add_marks(kept, lengths, marks.prefix, marks.suffix), lengths + around
 
 
-def framed(ids: np.ndarray, lengths: np.ndarray, before: Sequence[int], behind: Sequence[int]) -> np.ndarray:
-    """The ``ids`` of parts of ``lengths`` [P], each between two sequences of marks."""
-    if not before and not behind:
+def add_marks(ids: np.ndarray, lengths: np.ndarray, before: Sequence[int], after: Sequence[int]) -> np.ndarray:
+    """Return ``ids`` with marks before and after each of the parts of ``lengths`` [P]."""
+    if not before and not after:
         return ids
     ends = np.cumsum(lengths)
     edges = np.stack([ends - lengths, ends], 1).ravel()
-    edges = np.repeat(edges, np.tile([len(before), len(behind)], len(lengths)))
-    return np.insert(ids, edges, np.tile([*before, *behind], len(lengths)))
+    edges = np.repeat(edges, np.tile([len(before), len(after)], len(lengths)))
+    return np.insert(ids, edges, np.tile([*before, *after], len(lengths)))
 
 
 def _join(
-    ids: np.ndarray, lengths: np.ndarray, most: int | None, marks: SpecialTokens
+    ids: np.ndarray, lengths: np.ndarray, limit: int | None, marks: SpecialTokens
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Paragraphs with their marks, ``most`` tokens of them (but at least one beside those at both ends)."""
-    told = marks.prefix, marks.paragraph_end, marks.joined_end
-    opening, between, closing = (np.array(part, ids.dtype) for part in told)
-    behind = np.cumsum(lengths)[:-1]
-    marked = np.insert(ids, np.repeat(behind, len(between)), np.tile(between, len(behind)))
+    """Return joined paragraphs with their marks: at most ``limit`` tokens, but at least one between the outer marks."""
+    opening, between, closing = (
+        np.array(mark, ids.dtype) for mark in (marks.prefix, marks.paragraph_end, marks.joined_end)
+    )
+    ends = np.cumsum(lengths)[:-1]
+    marked = np.insert(ids, np.repeat(ends, len(between)), np.tile(between, len(ends)))
     lengths = lengths + len(between) * (np.arange(len(lengths)) < len(lengths) - 1)
-    lengths = _within(lengths, None if most is None else max(most - len(opening) - len(closing), 1))
+    lengths = _limit_sum(lengths, None if limit is None else max(limit - len(opening) - len(closing), 1))
     lengths = lengths[lengths > 0]
     ids = np.concatenate([opening, marked[: lengths.sum()], closing])
     lengths[0] += len(opening)
@@ -171,21 +172,20 @@ def _join(
     return ids, lengths
 
 
-def _within(lengths: np.ndarray, most: int | None) -> np.ndarray:
-    """``lengths`` of which the last are cut or 0, so that they sum to at most ``most``."""
-    return lengths if most is None else np.clip(most - (np.cumsum(lengths) - lengths), 0, lengths)
+def _limit_sum(lengths: np.ndarray, limit: int | None) -> np.ndarray:
+    """Return ``lengths`` with the last ones reduced, so that their sum is at most ``limit``."""
+    return lengths if limit is None else np.clip(limit - (np.cumsum(lengths) - lengths), 0, lengths)
 
 
 def cut_graph(row: Row, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The edges of a row between the first ``count`` of its paragraphs that are not empty: rows, columns, values, by
-    the numbers of the paragraphs in what ``cut_source`` gives."""
+    """Return the edges (rows, columns, values) between the first ``count`` paragraphs of ``cut_source``."""
     sizes = np.diff(row["paragraph_offsets"])
-    place = np.where(sizes > 0, np.cumsum(sizes > 0) - 1, count)  # beyond all that is read: an empty one
-    first, second = place[row["graph_row"]], place[row["graph_col"]]
+    index = np.where(sizes > 0, np.cumsum(sizes > 0) - 1, count)  # empty paragraphs are out of range
+    first, second = index[row["graph_row"]], index[row["graph_col"]]
     kept = (first < count) & (second < count)
     return first[kept], second[kept], row["graph_value"][kept]
 
 
 def cut_target(ids: np.ndarray, tokens: int) -> np.ndarray:
-    """At most ``tokens`` of start ... end; a target that was cut still has its end."""
+    """Return at most ``tokens`` of a target; a truncated one keeps its end mark."""
     return ids if len(ids) <= tokens else np.append(ids[: tokens - 1], ids[-1])
