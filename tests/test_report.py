@@ -20,7 +20,7 @@ from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate, results_folder
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
-from raysum.pages.charts import Line, Point, Row, Scale, heat, lines, rows
+from raysum.pages.charts import AxisScale, IntervalRow, Line, Point, heat, lines, rows
 from raysum.report.gather import gather
 from raysum.runs.folder import Run
 from raysum.runtime.storage import append_line
@@ -329,7 +329,7 @@ def test_what_is_no_such_folder_or_cannot_be_written_ends_with_code_2(tmp_path, 
     "values", [(0, 1), (0.00071, 0.00089), (3, 3), (0, 0), (-5, 12), (1e-5, 4), (900, 12e6), (0.0, 1e-9)]
 )
 def test_ticks_are_few_and_inside(values, log):
-    scale = Scale.over(values, 10, 300, log)
+    scale = AxisScale.over(values, 10, 300, log)
     ticks = scale.ticks()
     assert 2 <= len(ticks) <= 13 and sorted(set(ticks)) == ticks
     places = [scale(value) for value in (*ticks, *values)]
@@ -338,7 +338,9 @@ def test_ticks_are_few_and_inside(values, log):
 
 def test_what_is_no_number_is_not_drawn():
     points = [Point(1.0, math.nan), Point(math.inf, 1.0)]
-    assert lines("x", [Line("a", points)], "x", "y") == "" and rows("x", [Row("a", math.nan, 0.0, 1.0)], "x") == ""
+    assert (
+        lines("x", [Line("a", points)], "x", "y") == "" and rows("x", [IntervalRow("a", math.nan, 0.0, 1.0)], "x") == ""
+    )
     drawn = lines("x", [Line("a", [*points, Point(1.0, 2.0, "here")])], "x", "y")
     assert drawn.count("<circle") == 1 and "nan" not in drawn and "<title>here</title>" in drawn
     assert heat("x", ["a"], ["1.1", "1.2"], [[(0.25, "n1"), (0.5, "")]]).count("<rect") == 2

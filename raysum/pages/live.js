@@ -1,8 +1,8 @@
-// Looks for a newer page until one says that it is the last: fetched from a server, reloaded from a disk.
+// Updates the page until a version without data-every arrives: by fetch from a server, by reload from a disk.
 {
-  const late = 60; // seconds after which a page that should have been written anew is called stale
-  const all = (what) => [...document.querySelectorAll(what)];
-  const kept = () => ({
+  const late = 60; // seconds without a new version after which the page is called stale
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const viewState = () => ({
     y: scrollY, x: all(".wide").map((e) => e.scrollLeft),
     open: Object.fromEntries(all("details").map((e) => [e.querySelector("summary").textContent, e.open])),
   });
@@ -12,11 +12,11 @@
     scrollTo({ top: state.y, behavior: "instant" });
   };
   const stale = () => { document.querySelector(".stale").hidden = Date.now() / 1000 - document.body.dataset.written < late; };
-  const fetched = async () => {
+  const update = async () => {
     try {
-      const answer = await fetch(location.href);
-      if (!answer.ok) return;
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html"), state = kept();
+      const response = await fetch(location.href);
+      if (!response.ok) return;
+      const page = new DOMParser().parseFromString(await response.text(), "text/html"), state = viewState();
       for (const part of ["header", "main", "footer"]) document.querySelector(part).replaceWith(page.querySelector(part));
       for (const name of ["every", "written"]) {
         if (name in page.body.dataset) document.body.dataset[name] = page.body.dataset[name];
@@ -24,23 +24,23 @@
       }
       restore(state);
       dispatchEvent(new Event("replaced"));
-    } catch { /* the server has gone: the page says so when it is late */ }
+    } catch { /* the server has ended: the page will show that it is stale */ }
   };
-  const again = async () => {
+  const tick = async () => {
     const every = document.body.dataset.every;
     if (!every) return;
     stale();
     if (!document.hidden && getSelection().isCollapsed) {
       if (location.protocol === "file:") {
-        history.replaceState(kept(), "");
+        history.replaceState(viewState(), "");
         location.reload();
         return;
       }
-      await fetched();
+      await update();
     }
-    setTimeout(again, 1000 * every);
+    setTimeout(tick, 1000 * every);
   };
   if (history.state?.open) restore(history.state);
   stale();
-  setTimeout(again, 1000 * document.body.dataset.every);
+  setTimeout(tick, 1000 * document.body.dataset.every);
 }

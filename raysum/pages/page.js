@@ -1,8 +1,8 @@
-// Lights up what has a note in common with what is pointed at; opens what is folded for the printer.
+// Highlights the elements that share a note with the one under the pointer; opens all details for printing.
 const lights = () => {
-  for (const one of document.querySelectorAll(".example")) {
+  for (const example of document.querySelectorAll(".example")) {
     const notes = (e) => [...e.classList].filter((c) => /^n\d+$/.test(c));
-    const all = [...one.querySelectorAll(".s, mark, rect")].filter((e) => notes(e).length);
+    const all = [...example.querySelectorAll(".s, mark, rect")].filter((e) => notes(e).length);
     const light = (from) => all.forEach((e) => e.classList.toggle("on", from !== null && (e === from ||
       !(e.tagName === from.tagName && e.tagName !== "MARK") && notes(e).some((n) => from.classList.contains(n)))));
     for (const e of all) {

@@ -1,17 +1,50 @@
-"""Pieces of HTML that all sections are made of: sections, tables, notes. What comes from data is escaped here."""
+"""HTML pages and their parts: sections, tables, notes. These functions escape all data."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from html import escape
+from importlib import resources
+
+from raysum import __version__
+
+
+def document(
+    title: str, top: str, sections: Sequence[str], names: Mapping[str, str], every: float | None = None, note: str = ""
+) -> str:
+    """Return a page with its style and scripts: ``title``, HTML ``top``, ``sections``, and links to those in ``names``.
+
+    With ``every``, the page reloads after that number of seconds, and keeps open details and the scroll position. It
+    shows ``note`` if no newer version appears.
+    """
+    anchors = [key for key in names if any(f'id="{key}"' in section for section in sections)]
+    links = "".join(f'<a href="#{key}">{names[key]}</a>' for key in anchors)
+    nav = f"<nav><div>{links}</div></nav>" if links else ""
+    timing = f' data-every="{every:g}" data-written="{time.time():.0f}"' if every else ""
+    reload = f'<noscript><meta http-equiv="refresh" content="{every:.0f}"></noscript>' if every else ""
+    scripts = "".join(f"<script>{_resource(name)}</script>" for name in ("page.js", *(["live.js"] if every else [])))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="data:,">{reload}<title>raysum: {escape(title)}</title>'
+        f"<style>{_resource('page.css')}</style></head><body{timing}><header><h1>{escape(title)}</h1>{top}"
+        f'<p class="stale warning" hidden>{escape(note)}</p></header>{nav}<main>{"".join(sections)}</main>'
+        f"<footer>raysum {__version__}, {datetime.now():%Y-%m-%d %H:%M:%S}</footer>{scripts}</body></html>\n"
+    )
+
+
+def _resource(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def section(name: str, title: str, *parts: str) -> str:
-    """One with the anchor ``name``; the parts that are empty are left out."""
+    """Return a section with the anchor ``name``."""
     return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
 
 
-def missing(told: str, command: str) -> str:
-    """One line that says what is not there, and which ``command`` makes it."""
-    return f'<p class="missing">{escape(told)} <code>{escape(command)}</code></p>'
+def missing(message: str, command: str) -> str:
+    """Return a paragraph about missing content, and the ``command`` that creates it."""
+    return f'<p class="missing">{escape(message)} <code>{escape(command)}</code></p>'
 
 
 def note(text: str) -> str:
@@ -22,16 +55,16 @@ def heading(text: str) -> str:
     return f"<h3>{escape(text)}</h3>"
 
 
-def charts(*drawn: str) -> str:
-    """Figures side by side, as far as there is room."""
-    shown = [one for one in drawn if one]
-    return f'<div class="charts">{"".join(shown)}</div>' if shown else ""
+def charts(*figures: str) -> str:
+    """Return figures side by side if they fit; "" if all are empty."""
+    html = "".join(figures)
+    return f'<div class="charts">{html}</div>' if html else ""
 
 
 def table(
     head: Sequence[str], lines: Iterable[Sequence[str]], numbers: bool = False, links: Mapping[str, str] | None = None
 ) -> str:
-    """A table whose first column names its lines; the others are ``numbers``, or texts. ``links`` are of names."""
+    """Return a table. The first column has row names, with ``links``; the others have texts, or ``numbers``."""
     top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(
         f'<tr><th scope="row">{_linked(first, links or {})}</th>'
@@ -50,9 +83,9 @@ def folded(title: str, html: str, opened: bool = False) -> str:
     return f"<details{' open' if opened else ''}><summary>{escape(title)}</summary>{html}</details>"
 
 
-def tiles(told: Iterable[tuple[str, str]]) -> str:
-    """Values in large letters, each with what it is."""
-    html = (f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for value, what in told)
+def tiles(values: Iterable[tuple[str, str]]) -> str:
+    """Return values in large letters, each with its label."""
+    html = (f"<div><b>{escape(value)}</b><span>{escape(label)}</span></div>" for value, label in values)
     return f'<div class="tiles">{"".join(html)}</div>'
 
 
@@ -61,7 +94,7 @@ def code(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Such as 2 min 51 s, or 3 h 5 min."""
+    """Return a duration such as 2 min 51 s, or 3 h 5 min."""
     seconds = seconds if seconds < 59.95 else round(seconds)
     hours, minutes, rest = int(seconds // 3600), int(seconds % 3600 // 60), seconds % 60
     if hours:

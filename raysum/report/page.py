@@ -9,7 +9,7 @@ from raysum import __version__
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
 from raysum.pages import parts
-from raysum.pages.document import document
+from raysum.pages.parts import document
 from raysum.report import results, training
 from raysum.report.examples import examples
 from raysum.report.gather import Gathered

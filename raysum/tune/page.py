@@ -7,7 +7,7 @@ from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
 from raysum.pages import charts, parts
 from raysum.pages.charts import Line, Point
-from raysum.pages.document import document
+from raysum.pages.parts import document
 from raysum.tune.record import Searched, Tried
 from raysum.tune.results import SHOWN
 from raysum.tune.spaces import label, short
@@ -200,10 +200,10 @@ def _ranked(trials: Sequence[Tried], metric: str) -> str:
     return charts.rows(named, drawn, titled(metric))
 
 
-def row_of(name: str, figures: Mapping[str, float], key: str, color: int) -> charts.Row:
+def row_of(name: str, figures: Mapping[str, float], key: str, color: int) -> charts.IntervalRow:
     """The figure ``key`` with its interval, as far as that is known."""
     low, high = (figures.get(f"{key}_{end}", figures[key]) for end in ("low", "high"))
-    return charts.Row(name, figures[key], low, high, color)
+    return charts.IntervalRow(name, figures[key], low, high, color)
 
 
 def titled(metric: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from raysum.config.loading import section_of
 from raysum.errors import UserError
 from raysum.pages import parts
-from raysum.pages.document import document
+from raysum.pages.parts import document
 from raysum.report.board.config import BoardConfig
 from raysum.runtime.address import listening, url_of
 from raysum.runtime.progress import say

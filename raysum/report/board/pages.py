@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from raysum.pages import parts
-from raysum.pages.document import document
+from raysum.pages.parts import document
 from raysum.report.board import places
 from raysum.report.board.places import Place
 from raysum.report.gather import gather

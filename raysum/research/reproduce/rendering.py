@@ -5,8 +5,7 @@ from html import escape
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from raysum.pages.document import document
-from raysum.pages.parts import note, section, table
+from raysum.pages.parts import document, note, section, table
 from raysum.research.reproduce.systems import expected
 from raysum.research.reproduce.tables import PAPERS, Table
 from raysum.runtime.eta import span

@@ -46,7 +46,7 @@ class Ranking(Kind):
         return cut_source(row, source.model_copy(update={"max_tokens": None}))
 
     def pack(self, rows: list[Row], source: SourceConfig) -> Arrays:
-        """Return flat ``title``, ``title_lengths`` [B], ``ids`` [S], ``lengths`` [P], ``counts`` [B] and ``recall`` [P].
+        """Return flat ``title``, ``title_lengths`` [B], ``ids`` [S], ``lengths`` [P], ``counts`` [B], ``recall`` [P].
 
         A missing title, and a first paragraph without text after the title, are only the mark that ends titles.
         """

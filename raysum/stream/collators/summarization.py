@@ -50,7 +50,7 @@ class Summarization(Kind):
             )
 
     def costs(self, lengths: np.ndarray, source: SourceConfig) -> tuple[np.ndarray, np.ndarray]:
-        """Return costs and weights; if paragraphs are cut, the cost is an upper bound, because ``lengths`` are totals."""
+        """Return costs and weights; if paragraphs are cut, costs are upper bounds, because ``lengths`` are totals."""
         tokens, paragraphs, target = lengths.astype(np.int64).T
         paragraphs = np.minimum(paragraphs, source.max_paragraphs)
         marks = self.marks
