@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from raysum.text.cleaning import held_bigrams
+from raysum.text.cleaning import covered_bigrams
 from raysum.text.languages import LANGUAGE, language
 from raysum.text.tfidf import words
 
@@ -52,8 +52,8 @@ def bigram_counts(
     """
     reference = words(row["summary"])
     bigrams = {*zip(reference, reference[1:], strict=False)}
-    in_source = held_bigrams(bigrams, all_words) if bigrams else set()
-    in_row = held_bigrams(in_source, _row_words(row, tokens, kept_words, recipe, vocabulary)) if in_source else set()
+    in_source = covered_bigrams(bigrams, all_words) if bigrams else set()
+    in_row = covered_bigrams(in_source, _row_words(row, tokens, kept_words, recipe, vocabulary)) if in_source else set()
     return Counter(reference_bigrams=len(in_source), reference_bigrams_kept=len(in_row))
 
 

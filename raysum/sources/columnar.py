@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
-from raysum.sources.record import LONGEST, TOO_LONG, Record, check_columns, table_record
+from raysum.sources.record import LONGEST, TOO_LONG, Record, check_unique_columns, table_record
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -56,7 +56,7 @@ def _validated(batches: "Iterable[RecordBatch]") -> "Iterator[RecordBatch]":
 
 def _records(path: Path, columns: Sequence[str], batches: "Iterable[RecordBatch]") -> Iterator[Record]:
     """Yield the rows of ``batches`` of any size. Raises UserError if two ``columns`` have the same name."""
-    check_columns(path, columns)
+    check_unique_columns(path, columns)
     number = 0
     for batch in batches:
         for part in (batch.slice(start, _ROWS) for start in range(0, batch.num_rows, _ROWS)):

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from raysum.errors import UserError
-from raysum.sources.record import LONGEST, TOO_LONG, Record, bounded_lines, check_columns, decode_row, table_record
+from raysum.sources.record import (
+    LONGEST,
+    TOO_LONG,
+    Record,
+    bounded_lines,
+    check_unique_columns,
+    decode_utf8,
+    table_record,
+)
 
 _HEADER = 1 << 20  # characters of the header that decide the delimiter
 _INVALID = re.compile("[\0\udc80-\udcff]")  # NUL, and the results of surrogateescape for bytes that are not UTF-8
@@ -30,7 +38,7 @@ def read_csv(path: Path, delimiter: str = ",") -> Iterator[Record]:
         columns = rows.fieldnames or []
         if any(map(_INVALID.search, columns)):
             raise UserError(f"{path} is not UTF-8 text (its first line is invalid); save it as UTF-8")
-        check_columns(path, columns)
+        check_unique_columns(path, columns)
         while True:
             lines.quotes = 0
             try:
@@ -88,4 +96,4 @@ def _record(where: str, row: dict[str, str]) -> Record:
 
 
 def _repair(where: str, value: str) -> str:
-    return decode_row(where, value.encode(errors="surrogateescape")) if _INVALID.search(value) else value
+    return decode_utf8(where, value.encode(errors="surrogateescape")) if _INVALID.search(value) else value

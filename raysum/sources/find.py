@@ -24,10 +24,10 @@ from raysum.sources.folders import (
     cluster_folders,
     document_folders,
     is_about_folder,
-    items,
     links_out,
     read_folder,
     split_documents,
+    visible_items,
 )
 from raysum.sources.formats import EXTENSIONS, FORMATS, format_by_name, format_of
 from raysum.sources.record import Record, split_of
@@ -170,7 +170,7 @@ def _expand_folder(folder: Path, mapping: FieldMapping) -> list[RawSource]:
     if links := [item.name for item in links_out(folder, folder)]:
         names = ", ".join(links[:_MAX_NAMES])
         _say_once(with_urls(f"{folder}: skipped links out of the folder: {names}; give the files they lead to"))
-    files = [item for item in items(folder) if _has_rows(item)]
+    files = [item for item in visible_items(folder) if _has_rows(item)]
     inner = document_folders(folder)
     # A .json file beside other files of rows, or beside clusters, is metadata.
     rows = [item for item in files if item.suffix != ".json"] or (files if len(inner) < _MIN_CLUSTERS else [])
@@ -178,7 +178,7 @@ def _expand_folder(folder: Path, mapping: FieldMapping) -> list[RawSource]:
         raise ambiguous(folder, rows, inner)
     if rows and (metadata := [item.name for item in files if item not in rows]):
         _say_once(f"{folder}: skipped {', '.join(metadata)} beside other files of rows; if it has rows, give it, too")
-    folders = [item for item in items(folder) if item.is_dir()]
+    folders = [item for item in visible_items(folder) if item.is_dir()]
     splits = [item for item in folders if split_of(item.name)]
     clusters = [] if rows else cluster_folders(folder, inner)
     if rows or clusters or not splits:
@@ -186,9 +186,9 @@ def _expand_folder(folder: Path, mapping: FieldMapping) -> list[RawSource]:
         candidates = folders if len(clusters) < _MIN_CLUSTERS else [item for item in folders if item not in clusters]
         if all(item.suffix == ".json" for item in rows):
             _check_below(folder, candidates, ".json" if rows or clusters else "")
-    about = [item.name for item in items(folder) if is_about_folder(item) and not item.is_dir()]
+    about = [item.name for item in visible_items(folder) if is_about_folder(item) and not item.is_dir()]
     if any(cluster_folders(item) for item in splits) if clusters == [folder] else about and splits and not clusters:
-        _say_skipped(folder, [item.name for item in items(folder) if item not in splits])
+        _say_skipped(folder, [item.name for item in visible_items(folder) if item not in splits])
     elif clusters:
         documents, skipped = split_documents(folder, clusters)
         _say_skipped(folder, skipped)
@@ -231,7 +231,7 @@ def _check_below(folder: Path, inner: list[Path], ignored: str) -> None:
 
 def _readable_items(folder: Path) -> list[Path]:
     with suppress(PermissionError):  # such as lost+found
-        return items(folder)
+        return visible_items(folder)
     return []
 
 

@@ -27,7 +27,7 @@ def read_folder(folder: Path) -> Iterator[Record]:
     folder, such as a README, are ignored.
     """
     for cluster in cluster_folders(folder):
-        files = [file for file in items(cluster, folder) if _is_input(file) and not file.is_dir()]
+        files = [file for file in visible_items(cluster, folder) if _is_input(file) and not file.is_dir()]
         if special := next((file for file in files if not file.is_file()), None):
             detail = f"{special} is not a regular file, or was removed"
             yield Record(str(cluster), cluster.name, "a document is unreadable", detail)
@@ -74,7 +74,7 @@ def cluster_folders(folder: Path, inner: Sequence[Path] | None = None) -> list[P
     beside a single folder of them. Raises UserError if more documents than folders make this ambiguous.
     """
     inner = document_folders(folder) if inner is None else [*inner]
-    documents = [item for item in items(folder) if _is_input(item) and not item.is_dir()]
+    documents = [item for item in visible_items(folder) if _is_input(item) and not item.is_dir()]
     if any(map(_is_title_or_summary, documents)) or len(documents) > len(inner) in (0, 1):
         return [folder]
     if len(documents) > len(inner):
@@ -84,7 +84,7 @@ def cluster_folders(folder: Path, inner: Sequence[Path] | None = None) -> list[P
 
 def document_folders(folder: Path) -> list[Path]:
     """Return the folders in ``folder`` that hold documents."""
-    return [item for item in items(folder) if item.is_dir() and _holds_documents(item)]
+    return [item for item in visible_items(folder) if item.is_dir() and _holds_documents(item)]
 
 
 def _holds_documents(folder: Path) -> bool:
@@ -109,7 +109,7 @@ def split_documents(folder: Path, clusters: list[Path]) -> tuple[list[Path], lis
     own, documents, skipped = {*clusters}, list[Path](), list[str]()
     for parent in dict.fromkeys([folder, *clusters]):
         skipped += [str(link.relative_to(folder)) for link in links_out(parent, folder)] if parent != folder else []
-        for item in items(parent, folder):
+        for item in visible_items(parent, folder):
             is_folder = item.is_dir()
             if parent in own and _is_input(item) and not is_folder:
                 documents.append(item)
@@ -118,7 +118,7 @@ def split_documents(folder: Path, clusters: list[Path]) -> tuple[list[Path], lis
     return documents, skipped
 
 
-def items(folder: Path, corpus: Path | None = None) -> list[Path]:
+def visible_items(folder: Path, corpus: Path | None = None) -> list[Path]:
     """Return the visible items of ``folder`` in natural order, except links out of ``corpus`` (default ``folder``)."""
     return [item for item in _visible(folder) if not leads_out(item, corpus or folder)]
 

@@ -10,7 +10,7 @@ from raysum.errors import UserError
 from raysum.sources.columnar import read_arrow, read_parquet
 from raysum.sources.csv import read_csv, read_tsv
 from raysum.sources.documents.read import is_document
-from raysum.sources.jsonl import read_json, read_jsonl
+from raysum.sources.jsonl import read_json_clusters, read_jsonl
 from raysum.sources.published_files import SOURCES, read_pairs, read_story, read_torch_list
 from raysum.sources.record import Record
 from raysum.sources.staging import head
@@ -52,7 +52,7 @@ FORMATS = {
     form.name: form
     for form in (
         Format("jsonl", ".jsonl, .ndjson (.gz)", r"\.(jsonl|ndjson)(\.gz)?$", read_jsonl, (b"{",)),
-        Format("json", ".json (.gz)", r"\.json(\.gz)?$", read_json, (b"[",)),
+        Format("json", ".json (.gz)", r"\.json(\.gz)?$", read_json_clusters, (b"[",)),
         Format("csv", ".csv (.gz)", r"\.csv(\.gz)?$", read_csv, is_table=True),
         Format("tsv", ".tsv (.gz)", r"\.tsv(\.gz)?$", read_tsv, is_table=True),
         Format("parquet", ".parquet", r"\.parquet$", read_parquet, (b"PAR1",), is_table=True, is_text=False),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from raysum.errors import UserError
-from raysum.sources.record import TOO_LONG, Record, Rejected, bounded_lines, decode_row, non_utf8_record, parse_json
+from raysum.sources.record import TOO_LONG, Record, Rejected, bounded_lines, decode_utf8, non_utf8_record, parse_json
 
 _MAX_BYTES = 1 << 30  # of a file that is read as one value
 
@@ -18,7 +18,7 @@ def read_jsonl(path: Path) -> Iterator[Record]:
         yield from json_records(bounded_lines(lines.readline), str(path))
 
 
-def read_json(path: Path) -> Iterator[Record]:
+def read_json_clusters(path: Path) -> Iterator[Record]:
     """Yield the objects of a list, a single object, or JSON lines in a file named .json of at most 1 GiB.
 
     Raises UserError if the file is larger, or if it begins as a list and is not valid JSON.
@@ -31,7 +31,7 @@ def read_json(path: Path) -> Iterator[Record]:
         )
     content = content.removeprefix(codecs.BOM_UTF8)
     try:
-        value = parse_json(decode_row(str(path), content))
+        value = parse_json(decode_utf8(str(path), content))
     except (ValueError, Rejected) as error:  # a UnicodeDecodeError is a ValueError
         if content.lstrip().startswith(b"["):
             raise UserError(f"{path} is not a JSON list ({error}); make or fetch the file again, in UTF-8") from None
@@ -53,7 +53,7 @@ def json_records(lines: Iterable[bytes | None], name: str) -> Iterator[Record]:
 
 def _parse_line(where: str, text: bytes) -> Record:
     try:
-        return Record(where, parse_json(decode_row(where, text)))
+        return Record(where, parse_json(decode_utf8(where, text)))
     except UnicodeDecodeError as error:
         return non_utf8_record(where, text, error)
     except ValueError as error:

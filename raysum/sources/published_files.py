@@ -13,7 +13,7 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.sources.folders import leads_out
 from raysum.sources.published_datasets import multi_news
-from raysum.sources.record import LONGEST, TOO_LONG, Record, bounded_lines, decode_row, non_utf8_record
+from raysum.sources.record import LONGEST, TOO_LONG, Record, bounded_lines, decode_utf8, non_utf8_record
 from raysum.sources.staging import downloaded
 
 SOURCES = re.compile(r"(^|\.)src(\.cleaned|\..*\.txt)?$")  # names of files
@@ -27,7 +27,7 @@ def read_story(path: Path) -> Iterator[Record]:
         yield Record(str(path), path.name, TOO_LONG)
         return
     try:
-        text = decode_row(str(path), path.read_bytes().removeprefix(codecs.BOM_UTF8))
+        text = decode_utf8(str(path), path.read_bytes().removeprefix(codecs.BOM_UTF8))
     except UnicodeDecodeError as error:
         yield Record(str(path), path.name, "not UTF-8", f"byte {error.start}")
         return
@@ -95,8 +95,8 @@ def _pair(path: Path, number: int, source: bytes | None, target: bytes | None) -
     if source is None:
         return Record(where, "", TOO_LONG)
     try:
-        raw = {"document": decode_row(where, source)}
-        raw |= {} if target is None else {"summary": decode_row(where, target)}
+        raw = {"document": decode_utf8(where, source)}
+        raw |= {} if target is None else {"summary": decode_utf8(where, target)}
     except UnicodeDecodeError as error:
         return non_utf8_record(where, source, error)
     return Record(where, multi_news(raw), size=len(source))

@@ -59,7 +59,7 @@ class Record:
         return self.raw | {"id": self.id}
 
 
-def decode_row(where: str, content: bytes) -> str:
+def decode_utf8(where: str, content: bytes) -> str:
     """Decode a row as UTF-8, with U+FFFD for a few invalid bytes. Raises UnicodeDecodeError if there are more."""
     try:
         return content.decode()
@@ -115,7 +115,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
 
 
-def check_columns(path: Path, columns: Sequence[str]) -> None:
+def check_unique_columns(path: Path, columns: Sequence[str]) -> None:
     """Raises UserError if a table has two columns of the same name."""
     if len(set(columns)) < len(columns):
         ((name, _),) = Counter(columns).most_common(1)

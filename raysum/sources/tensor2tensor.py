@@ -10,7 +10,7 @@ from raysum.errors import UserError
 from raysum.sources.folders import leads_out
 from raysum.sources.record import Record
 from raysum.sources.staging import downloaded
-from raysum.sources.tfrecords import read_examples
+from raysum.sources.tfrecords import read_tfrecords
 
 CONTENT = "wiki_content.tfrecords-"
 _URLS, _PAGES = "wiki_urls.json-", "references.tfrecords.gz-"
@@ -26,11 +26,11 @@ def read_wikis(path: Path) -> Iterator[Record]:
     shard = path.name.removeprefix(CONTENT)
     urls = _references(_files(path, _URLS + shard)[0])
     pages: dict[str, str] = {}
-    for example in chain.from_iterable(map(read_examples, _files(path, _PAGES + shard))):
+    for example in chain.from_iterable(map(read_tfrecords, _files(path, _PAGES + shard))):
         url, text = (_text(example, name) for name in ("url", "content"))
         if len(text) >= len(pages.get(url, "")):
             pages[url] = text
-    for number, article in enumerate(read_examples(path), 1):
+    for number, article in enumerate(read_tfrecords(path), 1):
         url, sections = _text(article, "url"), article.get("section_texts", [])
         documents = [{"source": page, "text": pages[page]} for page in urls.get(url, []) if pages.get(page)]
         raw: dict[str, Any] = {"id": url, "title": _text(article, "title"), "documents": documents}

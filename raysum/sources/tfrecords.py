@@ -19,7 +19,7 @@ _MAX_BYTES = 1 << 30  # of a record: a greater length is damaged
 _MASK = 0xA282EAD8  # of the format, because checksums of data with checksums are weak
 
 
-def read_examples(path: Path) -> Iterator[dict[str, list[bytes]]]:
+def read_tfrecords(path: Path) -> Iterator[dict[str, list[bytes]]]:
     """Yield the fields of bytes of each record, by name. Raises UserError if the file is damaged."""
     example_class = message_class(_EXAMPLE, "Example")
     with _reading(path), downloaded(path), gzip.open(path) if ".gz" in path.name else path.open("rb") as file:

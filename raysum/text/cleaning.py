@@ -76,7 +76,7 @@ def bigram_recall(paragraph: Sequence[str], summary: Counter[tuple[str, str]]) -
     return sum(min(count, summary[pair]) for pair, count in own.items()) / total
 
 
-def held_bigrams(bigrams: set[tuple[str, str]], paragraphs: Iterable[Sequence[str]]) -> set[tuple[str, str]]:
+def covered_bigrams(bigrams: set[tuple[str, str]], paragraphs: Iterable[Sequence[str]]) -> set[tuple[str, str]]:
     """Return the ``bigrams`` that occur in any of the ``paragraphs``, which are lists of words."""
     return set().union(*(bigrams.intersection(pairwise(paragraph)) for paragraph in paragraphs))
 

@@ -31,9 +31,9 @@ def language(text: str) -> str:
 
     Languages are English, German, French, Spanish, Italian, Portuguese, Dutch, Chinese, Japanese and Korean.
     """
-    far = [sign for sign in text if sign > _LATIN_END and sign.isalpha()]
-    if 2 * len(far) > sum(map(str.isalpha, text)):
-        scripts = Counter(unicodedata.name(sign, OTHER).partition(" ")[0] for sign in far)
+    non_latin = [sign for sign in text if sign > _LATIN_END and sign.isalpha()]
+    if 2 * len(non_latin) > sum(map(str.isalpha, text)):
+        scripts = Counter(unicodedata.name(sign, OTHER).partition(" ")[0] for sign in non_latin)
         script = max(scripts, key=lambda name: (name in ("HIRAGANA", "KATAKANA"), scripts[name]))
         return _LANGUAGES.get(script, f"{script.capitalize()} script")
     found = words(text)

@@ -9,7 +9,7 @@ from email.message import EmailMessage
 from typing import TYPE_CHECKING
 
 from raysum.runtime.extras import needs
-from raysum.sources.documents.text import DocumentText, decode, join_blocks, repair_utf8
+from raysum.sources.documents.text import DocumentText, decode_text, join_blocks, repair_utf8
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -20,7 +20,7 @@ _TITLE = re.compile(r"^title:\s*(.+)$", re.MULTILINE | re.IGNORECASE)
 
 def read_markdown(content: bytes, name: str) -> DocumentText:
     """Return the text of Markdown. Raises UserError if ``content`` is not text."""
-    return render_markdown(decode(content, name).replace("\r\n", "\n"))
+    return render_markdown(decode_text(content, name).replace("\r\n", "\n"))
 
 
 def render_markdown(source: str, title: str = "") -> DocumentText:
@@ -108,6 +108,6 @@ def read_mail(content: bytes, name: str) -> DocumentText:
     try:
         text = raw.decode(body.get_content_charset() or "utf-8")
     except (ValueError, LookupError):  # the header names a wrong or unknown encoding
-        text = decode(raw, name)
+        text = decode_text(raw, name)
     lines = (line for line in text.replace("\r\n", "\n").split("\n") if not line.startswith(">"))
     return DocumentText("\n".join(lines).strip(), subject)

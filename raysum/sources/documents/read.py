@@ -6,7 +6,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.sources.documents.sandbox import read_limited
-from raysum.sources.documents.text import DocumentText, decode
+from raysum.sources.documents.text import DocumentText, decode_text
 from raysum.sources.record import LONGEST, TOO_LONG
 from raysum.sources.staging import downloaded, with_urls
 
@@ -62,7 +62,7 @@ def parse_document(content: bytes, name: str, where: str) -> DocumentText:
     kind = next((kind for kind, suffixes in _SUFFIXES.items() if suffix in suffixes), None)
     head = content[:64].lstrip().lower()
     kind = kind or next((kind for signature, kind in _SIGNATURES.items() if head.startswith(signature)), "text")
-    return DocumentText(decode(content, where)) if kind == "text" else read_limited(kind, content, where)
+    return DocumentText(decode_text(content, where)) if kind == "text" else read_limited(kind, content, where)
 
 
 def raw_document(document: DocumentText, source: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def join_blocks(blocks: Iterable[tuple[str, str]], title: str = "") -> DocumentT
     return DocumentText(_SEPARATOR.join(parts), title, sections)
 
 
-def decode(content: bytes, name: str) -> str:
+def decode_text(content: bytes, name: str) -> str:
     """Return ``content`` as text: by its byte-order mark, as UTF-8, or in the likeliest encoding, which is reported.
 
     Line ends stay, because citations count characters. Raises UserError if ``content`` is not text.
