@@ -199,14 +199,14 @@ def test_a_run_gone_on_with_is_the_same_bit_for_bit(data, donor, tmp_path, stage
 def test_frozen_parameters_have_neither_gradient_nor_state_of_the_optimizer(data, donor, tmp_path, stage):
     from raysum.stream.loader import batches
     from raysum.train.engine import build_engine
-    from raysum.train.fit import _given
+    from raysum.train.fit import _open_dataset
     from raysum.train.group import lone_group
     from raysum.train.job_spec import job_spec_of
     from raysum.train.metrics_logger import Meter
     from raysum.train.worker import step
 
     sections = {"adapters": LOW, "deepspeed": {"zero_optimization": {"stage": stage}}}
-    dataset, asked = _given(config(data, tmp_path / "run", 1, donor, **sections))
+    dataset, asked = _open_dataset(config(data, tmp_path / "run", 1, donor, **sections))
     brief = job_spec_of(dataset, asked, Run(tmp_path / "run"), 0)
     with lone_group():
         engine = build_engine(brief, None)
@@ -225,8 +225,8 @@ def test_a_start_from_an_adapted_run_takes_the_merged_weights(data, adapted, tmp
     sections = {"model": {"encoder": "LG"}, "adapters": {"rank": 1}, "optim": RATE | {"lr": 1e-12}}
     run = fit(config(data, tmp_path / "next", 1, adapted, **sections))
     told = capsys.readouterr().err
-    assert f"{len(weights(adapted))} tensors begin as those of {adapted.path}, step 4\n" in told
-    assert "parameters are trained (" in told and "new, with" not in told and "left out" not in told
+    assert f"{len(weights(adapted))} tensors are loaded from {adapted.path}, step 4\n" in told
+    assert "parameters are trained (" in told and "untrained" not in told and "unused" not in told
     assert run.latest().state["new"] == []
     for name, value in weights(run).items():
         torch.testing.assert_close(value, weights(adapted)[name], rtol=1e-5, atol=1e-7)
@@ -241,7 +241,7 @@ def test_what_an_import_put_beside_published_weights_is_new(data, donor, tmp_pat
     capsys.readouterr()
     optim = RATE | {"lr": 1e-12, "new_lr": 0.01}
     run = fit(config(data, tmp_path / "run", 2, imported, adapters=LOW | {"matrices": "ffn"}, optim=optim))
-    assert "step 0; new, with nothing loaded: encoder.1.*\n" in capsys.readouterr().err
+    assert "step 0; new and untrained: encoder.1.*\n" in capsys.readouterr().err
     assert {*run.latest().state["new"]} == {*made}
     moved = {name for name, value in weights(run).items() if not torch.equal(value, weights(donor)[name])}
     assert {*made} <= moved and {name.rpartition(".")[0] for name in moved - {*made}} == {
@@ -271,9 +271,7 @@ def test_another_number_of_workers_gives_the_same_weights_nearly(data, donor, tm
 
 
 def test_adapters_need_a_start_and_a_rank_below_that_of_a_matrix(data, donor, tmp_path):
-    with pytest.raises(
-        UserError, match="adapters.rank freezes all but what the start does not have, .* train.start=RUN"
-    ):
+    with pytest.raises(UserError, match="adapters.rank freezes all parameters except .* train.start=RUN"):
         fit(config(data, tmp_path / "run", 1, adapters=LOW))
     with pytest.raises(UserError, match="adapters.rank=64 is too large for all matrices"):
         fit(config(data, tmp_path / "run", 1, donor, adapters={"rank": 64}))

@@ -19,7 +19,7 @@ from raysum.evaluate.table import Evaluation
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.train.fit import train
-from raysum.train.optim import unfit
+from raysum.train.optim import schedule_warning
 
 SMALL = ("model.width=32", "model.ffn=32", "train.threads=1")
 
@@ -68,7 +68,7 @@ def test_auto_trains_for_the_time_given_and_names_what_is_best(data, tmp_path, c
     assert "200 clusters are few" in told and "width 32" in told and "Chosen:" in told
     config, last = Run(out).config, [*read_lines(Run(out).metrics)][-1]["step"]
     assert load_config(str(out / "config.yaml")) == config  # an ordinary one
-    assert config.model.width == 32 and config.optim.schedule == "linear" and unfit(config) is None
+    assert config.model.width == 32 and config.optim.schedule == "linear" and schedule_warning(config) is None
     seconds = [line["seconds"] for line in read_lines(Run(out).metrics) if "seconds" in line][-1]
     assert last <= config.train.steps and seconds < 60 * 0.08 + 5
     assert Run(out).best().step in Run(out).validations()
@@ -95,7 +95,7 @@ def test_more_time_gives_a_larger_model_and_what_the_user_set_stays(data, monkey
     assert short.train.steps < long.train.steps <= 100 * 200 / 8 and short.model.dropout < long.model.dropout == 0.3
     for config in (short, long):
         settings = config.train
-        assert unfit(config) is None and settings.validate_every == settings.save_every <= settings.steps
+        assert schedule_warning(config) is None and settings.validate_every == settings.save_every <= settings.steps
         assert settings.patience == (3 if config.model.dropout else None)
         assert config.source.max_paragraphs == 10 and config.source.paragraph_tokens == 40
     own = choose("train.minutes=0.05", "train.steps=7", "optim.lr=0.5", "train.workers=2", "model.dropout=0.25")

@@ -153,7 +153,7 @@ def test_a_training_begins_with_the_published_weights_and_resumes_bit_for_bit(pu
     weights = load_file(published / "model.safetensors")
     whole = fit(config(published, labelled, tmp_path / "whole", 8, "train.save_every=1"))
     said = capsys.readouterr().err
-    assert f"begin as those of {published}; new, with nothing loaded: label.*; left out are its cls.*" in said
+    assert f"are loaded from {published}; new and untrained: label.*; unused: cls.*" in said
     first = load_file(whole.checkpoint("8").weights)
     name = "bert.encoder.layer.1.output.LayerNorm"
     assert (first[f"{name}.weight"] - weights[f"{name}.gamma"]).abs().max() < 0.1

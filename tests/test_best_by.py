@@ -67,7 +67,7 @@ def test_the_best_is_that_of_the_figure_and_not_of_the_loss(data, judged):
     assert min(losses, key=losses.get) == 10 and found[4] == 100 and max(found.values()) > min(found.values())
     assert judged.best().step == judged.checkpoint().step == 4
     assert [checkpoint.step for checkpoint in judged.checkpoints()] == [4, 8, 10]  # the best is kept
-    assert [checkpoint.step for checkpoint in judged.chosen("average:2")][0] == 4
+    assert [checkpoint.step for checkpoint in judged.select_checkpoints("average:2")][0] == 4
     told = raysum.train(None, **config(data, judged.path, 10, best_by="rouge1").model_dump()).to_dict()
     assert told == {"run": str(judged.path), "step": 4, "valid_loss": losses[4], "valid_rouge1": 100.0}
     table = raysum.evaluate(judged.path, data, split="valid", checkpoint="8", decode=GREEDY)
@@ -81,7 +81,7 @@ def test_it_is_the_same_after_any_restart_and_patience_goes_by_it(data, judged, 
     lines = parts.metrics.read_text().splitlines(keepends=True)
     assert "valid_rouge1" in lines[-1]
     parts.metrics.write_text("".join(lines[:-1]))  # as if killed before its validation was written
-    parts.judgements.unlink()
+    parts.validations_file.unlink()
     parts = fit(config(data, tmp_path / "parts", 10, best_by="rouge1"))
     assert validations(parts) == validations(judged) and parts.best().step == 4
     few = {"best_by": "rouge1", "patience": 2}
@@ -130,7 +130,7 @@ def test_a_run_that_extracts_is_judged_by_the_sentences_it_takes(tmp_path):
     [
         (None, "bleu", "valid", "train.best_by=bleu is no metric; .*rouge1, rouge2"),
         (None, "rouge1", "test", "train.best_by=rouge1 needs summaries to validate by; prepare .* with --valid"),
-        ("ranker", "rouge1", "valid", "train.best_by=rouge1 is of summaries, and this ranker makes none of such rows"),
+        ("ranker", "rouge1", "valid", "train.best_by=rouge1 scores summaries, and this ranker writes none"),
     ],
 )
 def test_what_cannot_be_is_one_line(tmp_path, preset, name, split, message):

@@ -68,8 +68,8 @@ def test_help_has_the_commands_in_groups_and_the_first_steps_first(capsys, monke
         (["config", "show", "pht", "model.decoder=PQ"], "letters F, P, V"),
         (["summarize", "lead", "file", "max_lenght=3"], "did you mean 'max_length'?"),
         (["summarize", "lead", "file", "source.max_tokens=9"], "did you mean 'source_tokens'?"),
-        (["train", "published", "data=none", "out=run"], "make it one by `raysum import huggingface published --out"),
-        (["summarize", "published", "file"], "make it one by `raysum import huggingface published --out RUN`"),
+        (["train", "published", "data=none", "out=run"], "import it with `raysum import huggingface published --out"),
+        (["summarize", "published", "file"], "import it with `raysum import huggingface published --out RUN`"),
         (["config", "show", ""], "no preset or file ''"),
         (["config", "show", "pht", "deepspeed.gradient_cliping=1"], "did you mean 'gradient_clipping'?"),
         (

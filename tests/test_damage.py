@@ -121,7 +121,7 @@ def test_damaged_weights_are_replaced_by_the_next_best_and_that_is_said(copy, fi
     damage(copy / "run" / file)
     summarizer = Summarizer.load(str(copy / "run"))
     told = capsys.readouterr().err
-    assert "step-00000012/weights.safetensors" in told and "Step 8 is used in its place" in told
+    assert "step-00000012/weights.safetensors" in told and "Step 8 is used instead" in told
     expected = load_file(Run(copy / "run").checkpoint_path(8) / "weights.safetensors")
     found = summarizer.searcher.model.state_dict()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -133,8 +133,8 @@ def test_weights_whose_checksums_are_gone_are_replaced_and_that_is_said(copy, ca
     gone(copy / "run" / SEALED)
     assert Run(copy / "run").checkpoint().step == 8
     told = capsys.readouterr().err
-    assert f"step-00000012/{SEAL} is missing" in told and "Step 8 is used in its place" in told
-    way = f'put back a copy, or remove "sealed" from {copy / "run" / STATE}, to have nothing checked'
+    assert f"step-00000012/{SEAL} is missing" in told and "Step 8 is used instead" in told
+    way = f'put back a copy, or remove "sealed" from {copy / "run" / STATE} to skip the check'
     with pytest.raises(UserError, match=re.escape(way)):
         Run(copy / "run").checkpoint("12")
     edited(sealed=None)(copy / "run" / STATE)
@@ -215,7 +215,7 @@ def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy, file, d
     monkeypatch.setattr("raysum.train.fit._train_here", lambda brief: begun.append(brief.run.latest().step))
     run = go_on(copy, 16)
     told = capsys.readouterr().err
-    assert begun == [8] and "goes on from step 8" in told and "An older checkpoint is gone on from" in told
+    assert begun == [8] and "resumes from step 8" in told and "Training resumes from an older checkpoint" in told
     assert Path(file).name in told and (run.checkpoint_folder / "damaged-step-00000012").is_dir()
 
 
@@ -326,7 +326,7 @@ def test_a_shard_that_is_not_of_its_lengths_is_the_datasets_damage(copy):
     lengths = np.load(copy / "data" / LENGTHS)
     np.save(copy / "data" / LENGTHS, lengths + np.array([0, 0, 1], np.int32))
     shutil.rmtree(copy / "run")
-    with pytest.raises(UserError, match="target tokens .*its shards hold .*prepare it again"):
+    with pytest.raises(UserError, match="target tokens .*its shards contain .*prepare it again"):
         go_on(copy, 2)
 
 
@@ -339,7 +339,7 @@ def test_a_run_of_the_former_format_is_read_and_falls_back_too(copy, file, damag
     assert capsys.readouterr().err == ""
     damage(copy / "run" / file)
     Summarizer.load(str(copy / "run"))
-    assert "Step 8 is used in its place" in capsys.readouterr().err
+    assert "Step 8 is used instead" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", [truncated, emptied, flipped, bad_head])
@@ -348,7 +348,7 @@ def test_an_engine_state_of_the_former_format_is_checked_by_its_own_sums(copy, d
     monkeypatch.setattr("raysum.train.fit._train_here", lambda brief: None)
     damage(copy / "run" / MODEL_STATE)
     go_on(copy, 16)
-    assert "goes on from step 8" in capsys.readouterr().err
+    assert "resumes from step 8" in capsys.readouterr().err
 
 
 def unsealed(run: Path) -> None:

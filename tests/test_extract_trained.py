@@ -28,7 +28,7 @@ from raysum.runtime.storage import read_lines
 from raysum.systems import build
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import fit
-from raysum.train.summary_length import choose_length
+from raysum.train.validation_metric import choose_length
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "layers": 1}
 CLUSTERS = [*generate("test", 6)]

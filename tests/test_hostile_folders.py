@@ -310,7 +310,7 @@ def test_what_is_longer_than_the_positions_is_cut(folder, tmp_path, mix):
 
 
 def test_training_with_a_folder_in_place_of_a_run(folder, tmp_path, monkeypatch, capsys):
-    with pytest.raises(UserError, match="is a published model, no run; make it one by `raysum import huggingface"):
+    with pytest.raises(UserError, match="is a published model, not a run; import it with `raysum import huggingface"):
         train(str(folder), "data=none", f"out={tmp_path / 'out'}")
     monkeypatch.setattr(sys, "argv", ["raysum", "train", "x" * 100_000])  # in no more than a moment
     with pytest.raises(SystemExit) as end:

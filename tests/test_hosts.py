@@ -157,5 +157,5 @@ def test_a_run_on_a_store_has_the_shards_of_all_hosts_and_resumes(hosts, data):
     for host in hosts:  # as from other machines
         shutil.rmtree(host.own / "cache")
     done = train(first, data, "s3://runs/run", "train.workers=2", "train.steps=4", ZERO)
-    assert done.returncode == 0 and "goes on from step 2" in done.stderr, done.stderr[-2000:]
+    assert done.returncode == 0 and "resumes from step 2" in done.stderr, done.stderr[-2000:]
     assert any("step-00000004" in name for name in json.loads(first.run("-c", LIST).stdout))

@@ -219,7 +219,7 @@ def test_an_imported_run_is_not_trained_over(plain, vocabulary, tmp_path):
     dataset = Dataset.open(write_dataset(tmp_path / "data", {"train": 4}))
     run = import_checkpoint("hiersumm", str(plain), str(tmp_path / "run"), vocabulary).run
     run.create(run.config, dataset.manifest["recipe"], dataset.vocabulary_path)
-    with pytest.raises(UserError, match="holds weights alone"):
+    with pytest.raises(UserError, match="has weights but no training state"):
         check_resumable(run, run.config, dataset)
 
 

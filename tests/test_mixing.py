@@ -141,7 +141,7 @@ def test_two_workers_read_the_same_batches(whole, data, tmp_path):
 
 
 def test_a_mixed_run_goes_on_with_the_same_datasets_alone(whole, data, tmp_path):
-    with pytest.raises(UserError, match="trained on a mixture with other datasets .*name the same in data"):
+    with pytest.raises(UserError, match="trained on a mixture with other datasets .*list the same in data"):
         fit(config(data[:1], whole.path, 50).model_copy(update={"data_weights": [3.0, 2.0]}))
     with pytest.raises(UserError, match=r"other values of data_weights; keep them \(data_weights=\[3.0, 2.0\]\)"):
         fit(config(data[:2], whole.path, 50, data_weights=[2, 2]))
@@ -159,7 +159,7 @@ def test_without_weights_every_row_comes_once_an_epoch(data, tmp_path):
 def test_what_cannot_be_mixed_is_named(data, tmp_path, capsys):
     with pytest.raises(UserError, match=r"/other cannot be mixed with .*/large: they differ in vocabulary; prepare it"):
         fit(config([data[0], data[2]], tmp_path / "run", 2))
-    with pytest.raises(UserError, match="/large is named twice"):
+    with pytest.raises(UserError, match="/large is listed twice"):
         fit(config([data[0], data[0]], tmp_path / "run", 2))
     with pytest.raises(UserError, match="no dataset .*nowhere"):
         fit(config([data[0], tmp_path / "nowhere"], tmp_path / "run", 2))
@@ -176,7 +176,7 @@ def test_what_cannot_be_mixed_is_named(data, tmp_path, capsys):
 def test_the_recipe_that_holds_is_said(data, tmp_path, capsys):
     graph = write_dataset(tmp_path / "graph", {"train": 20}, graph=True)
     run = fit(config([data[0], graph], tmp_path / "run", 2))
-    assert f"{graph} was prepared with other values of graph than {data[0]}, whose recipe" in capsys.readouterr().err
+    assert f"{graph} was prepared with other values of graph than {data[0]}; the recipe of" in capsys.readouterr().err
     assert json.loads((run.path / "recipe.json").read_text())["graph"] == "none"
 
 

@@ -234,5 +234,5 @@ def test_a_model_without_a_gate_is_a_start_that_names_what_is_new(data, tmp_path
     }
     model = plain.config.model.model_dump() | {"copy_heads": 1}
     run = train("pht", data=str(data), out=str(tmp_path / "gated"), model=model, train=settings).run
-    assert "new, with nothing loaded: gate.*" in capfd.readouterr().err
+    assert "new and untrained: gate.*" in capfd.readouterr().err
     assert restore(run, "best", torch.device("cpu")).gate is not None

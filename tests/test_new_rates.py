@@ -11,7 +11,7 @@ from raysum.errors import UserError
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.train.fit import fit
-from raysum.train.optim import learning_rate, unfit
+from raysum.train.optim import learning_rate, schedule_warning
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "F"}
 STEPS = {"batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1, "log_every": 1}
@@ -81,7 +81,7 @@ def test_schedules_move_both_rates(data, donor, tmp_path, capsys):
     run = fit(config(data, tmp_path / "run", 4, donor, **NEW, optim=optim))
     assert [line["new_lr"] / line["lr"] for line in lines(run)] == pytest.approx([4] * 4)
     assert len({line["lr"] for line in lines(run)}) > 2
-    assert "new, with nothing loaded: encoder.1.*" in capsys.readouterr().err
+    assert "new and untrained: encoder.1.*" in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -98,7 +98,7 @@ def test_other_numbers_of_workers_keep_the_rates_apart(data, donor, tmp_path, ra
 
 
 def test_a_rate_of_its_own_needs_a_start(data, tmp_path):
-    with pytest.raises(UserError, match="optim.new_lr is the rate of what .* train.start=RUN, or leave it out"):
+    with pytest.raises(UserError, match="optim.new_lr is the rate of parameters .* train.start=RUN, or leave it out"):
         fit(config(data, tmp_path / "run", 1, optim={"new_lr": 0.1}))
     assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match="greater than 0"):
@@ -134,4 +134,4 @@ def test_the_schedule_of_transformers_is_its_own_step_by_step(warm, steps):
         optimizer.step()
         schedule.step()
     assert found == pytest.approx(theirs, rel=1e-12)
-    assert (unfit(Config(optim=optim, train={"steps": steps})) is None) == (steps >= warm)
+    assert (schedule_warning(Config(optim=optim, train={"steps": steps})) is None) == (steps >= warm)

@@ -14,7 +14,7 @@ from raysum.runs.folder import Run
 from raysum.runtime.progress import bar, say
 from raysum.runtime.storage import append_line, read_lines
 from raysum.sources.find import find_sources
-from raysum.train.progress_bar import followed
+from raysum.train.progress_bar import show_progress
 
 SCRIPT = """
 from raysum.runtime.progress import bar, say
@@ -45,12 +45,12 @@ def test_the_bar_of_a_training_goes_back_with_its_metrics(tmp_path, monkeypatch,
         time.sleep(0.2)
 
     write(2)
-    with followed(run, 0, TrainConfig(steps=10)):
+    with show_progress(run, 0, TrainConfig(steps=10)):
         write(4, 6, 8)
         run.rewind(4)  # as a worker does that goes on from the checkpoint of step 4
         write(5, 7)
     printed = capsys.readouterr().err
-    assert "training run: a worker was lost; training goes on from step 4" in printed
+    assert "training run: a worker was lost; training resumes from step 4" in printed
     assert re.search(r"70%.* 7/10 .*loss=7.000", printed), printed
     assert [line["step"] for line in read_lines(run.metrics)] == [2, 4, 5, 7]
 

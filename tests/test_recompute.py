@@ -68,7 +68,7 @@ def test_the_loss_and_gradients_are_the_same_bit_for_bit_with_dropout(name, low_
 
 
 def test_a_system_whose_layers_remember_is_refused():
-    with pytest.raises(UserError, match="train.recompute is not for a txl, whose layers cannot be computed twice"):
+    with pytest.raises(UserError, match="train.recompute does not work with a txl: set train.recompute=false"):
         load_config("txl", ["train.recompute=true"])
 
 

@@ -113,7 +113,7 @@ def test_a_killed_and_then_an_interrupted_driver_go_on_by_the_same_command_with_
     command.wait_until_none_lives()
     finish(folder, run.path.name, start(folder, run.path.name, "train.workers=0"))
     assert run.latest().state["workers"] == 1
-    assert "goes on from step" in Path(f"{run.path}.log").read_text()
+    assert "resumes from step" in Path(f"{run.path}.log").read_text()
     found, expected = (without_times(read_lines(each.metrics)) for each in (run, whole))
     assert found == [{name: as_with_fewer_workers(value) for name, value in line.items()} for line in expected]
 

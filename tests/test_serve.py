@@ -68,7 +68,7 @@ def test_a_wrong_redundancy_is_told_once_with_all_that_it_can_be(value):
 
 @pytest.mark.parametrize("value", ["true", 1, 0, [True]])
 def test_a_wrong_early_stopping_is_told_once(value):
-    message = "options.early_stopping: must be true, false or never; null is raysum's own rule"
+    message = "options.early_stopping: must be true, false or never; null selects raysum's own rule"
     assert error(ask(json={"documents": ["one"], "options": {"early_stopping": value}}), 422) == message
 
 
@@ -115,7 +115,7 @@ def test_every_decoding_setting_that_needs_no_more_memory_is_taken_with_the_boun
         ),
         ({"options": {"ranker": "x"}}, "options.ranker: is a setting of the server: start it with --set ranker="),
         ({"options": {"beta": -1}}, "options.beta: Input should be greater than or equal to 0"),
-        ({"options": {"citing_layers": [1, 0]}}, "options.citing_layers: layers are counted from 1, or by -1 from"),
+        ({"options": {"citing_layers": [1, 0]}}, "options.citing_layers: layers are counted from 1, or from the"),
         ({"options": {"citing_layers": 2}}, "options.citing_layers: Input should be a valid list"),
         ({"options": {"citations": "all"}}, "options.citations: Input should be 'attention', 'lexical' or 'both'"),
         ({"document": ["a"]}, "document: unknown field"),

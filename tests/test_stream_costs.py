@@ -68,7 +68,7 @@ def test_waiting_is_counted_after_the_first_batch_and_pauses_are_not_part_of_it(
     with lone_group():
         meter, coming, held = Meter(torch.device("cpu"), {}), slowly(), 0
         for number in range(5):
-            batch = meter.awaited(coming)
+            batch = meter.next_batch(coming)
             time.sleep(0.05)
             meter.add(1.0, stream.kind, batch)
             held += stream.kind.tokens(batch.arrays)[1]

@@ -100,18 +100,18 @@ def test_a_training_starts_from_the_weights_of_another_run(data, tmp_path, capsy
     model = {**MODELS["family"], "encoder": "LG", "decoder": "P"}
     fit(config(data, tmp_path / "new", model, 1, start=str(donor.path)))
     said = capsys.readouterr().err
-    assert "tensors begin as those of" in said and "new, with nothing loaded: encoder.1.*; left out" in said
-    assert "left out are its decoder.1.*, encoder.1.*" in said
+    assert "tensors are loaded from" in said and "new and untrained: encoder.1.*; left out" in said
+    assert "unused: decoder.1.*, encoder.1.*" in said
     spec = Run.open(tmp_path / "new").config.model
     start = Start.of(str(donor.path), spec, donor.recipe["vocabulary_sha256"])
-    assert {"embedding.weight", "encoder.0.block.attention.qkv.weight", "pooling.merge.weight"} <= {*start.taken}
-    assert not {*start.taken} & {*start.fresh} and {*start.taken, *start.unused} == {*given}
+    assert {"embedding.weight", "encoder.0.block.attention.qkv.weight", "pooling.merge.weight"} <= {*start.loaded}
+    assert not {*start.loaded} & {*start.missing} and {*start.loaded, *start.unused} == {*given}
     torch.manual_seed(5)
     fresh = systems.build(spec)
     before = {name: value.clone() for name, value in fresh.named_parameters()}
     start.apply(fresh)
     for name, value in fresh.named_parameters():
-        assert torch.equal(value, given[name] if name in start.taken else before[name]), name
+        assert torch.equal(value, given[name] if name in start.loaded else before[name]), name
 
 
 def test_the_same_model_goes_on_where_the_other_was(data, tmp_path):
@@ -161,7 +161,7 @@ def toy(tmp_path_factory) -> dict[str, Path]:
 def test_a_system_of_another_package_trains_resumes_and_is_aligned(toy):
     command = ["train", str(toy["config"]), f"data={toy['data']}", f"out={toy['run']}", "train.steps=9"]
     done = raysum(*command)
-    assert done.returncode == 0 and "goes on from step 6" in done.stderr, done.stderr
+    assert done.returncode == 0 and "resumes from step 6" in done.stderr, done.stderr
     found = losses(Run(toy["run"]))
     assert len(found) == 9 and found[-1] < found[0]
     short = ["train.workers=0", "train.steps=2", "model.heads=2", "model.ffn=16"]
@@ -228,7 +228,7 @@ def test_the_layers_over_words_of_a_hibert_begin_the_local_layers_of_a_family(tm
     for own, other in (("sentence.0", "encoder.0.block"), ("sentence.1", "encoder.2.block")):
         names = [name.removeprefix(own) for name in given if name.startswith(f"{own}.")]
         assert len(names) == 12 and all(torch.equal(found[other + rest], given[own + rest]) for rest in names)
-    assert not any(name.startswith(("encoder.1", "encoder.3", "decoder")) for name in start.taken)
-    assert "left out are its decoder.*, document.*" in str(start)
+    assert not any(name.startswith(("encoder.1", "encoder.3", "decoder")) for name in start.loaded)
+    assert "unused: decoder.*, document.*" in str(start)
     unlike = spec.model_copy(update={"norm": "pre"})  # another computation: the embedding alone
-    assert [*Start.of(str(donor.path), unlike, dataset.vocabulary_hash).taken] == ["embedding.weight"]
+    assert [*Start.of(str(donor.path), unlike, dataset.vocabulary_hash).loaded] == ["embedding.weight"]

@@ -34,9 +34,9 @@ from raysum.stream.loader import Stream, plan_of
 from raysum.stream.plan import PlanSettings
 from raysum.systems import build
 from raysum.train.fit import fit, train
-from raysum.train.job_spec import job_spec_of, overlong
-from raysum.train.labels import labelled
-from raysum.train.optim import engine_config, learning_rate, unfit
+from raysum.train.job_spec import epochs_warning, job_spec_of
+from raysum.train.labels import labelled_dataset
+from raysum.train.optim import engine_config, learning_rate, schedule_warning
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
 STEPS = {"batch_tokens": 200, "micro_batches": 4, "workers": 0, "threads": 1, "log_every": 1}
@@ -178,14 +178,15 @@ def test_schedules():
 
 def test_a_schedule_that_does_not_fit_the_steps_is_told(twelve_steps, data, tmp_path, capsys):
     pht = load_config("pht", ["train.steps=20"])
-    told = unfit(pht)
+    told = schedule_warning(pht)
     rate = 256**-0.5 * 20 * 16000**-1.5  # eq. 3 of Vaswani et al. at step 20
     peak = 256**-0.5 * 16000**-0.5
     assert f"{rate:.1e}" in told and "0.1 %" in told and "16000" in told
     mended = load_config("pht", ["train.steps=20", *told.rpartition("set ")[2].split()])
     assert max(learning_rate(mended.optim, 256, step, 20) for step in range(1, 21)) == pytest.approx(peak, rel=0.05)
-    assert unfit(mended) is None and unfit(load_config("pht")) is None and unfit(twelve_steps.config) is None
-    assert unfit(load_config("pht", ["optim.schedule=linear", "optim.warmup_steps=0", "train.steps=1"])) is None
+    constant = load_config("pht", ["optim.schedule=linear", "optim.warmup_steps=0", "train.steps=1"])
+    for fitting in (mended, load_config("pht"), twelve_steps.config, constant):
+        assert schedule_warning(fitting) is None
     optim = {"schedule": "linear", "warmup_steps": 30, "lr": 0.01}
     values = config(data, tmp_path / "run", train={"steps": 3}, optim=optim).model_dump(exclude_unset=True)
     train(None, **values)
@@ -199,7 +200,7 @@ def test_a_training_of_very_many_passes_is_told(tmp_path, capsys):
     def told(**changes) -> tuple[str | None, int]:
         settings = config(data, tmp_path / "run", train={"micro_batches": 1} | changes)
         brief = job_spec_of(Dataset.open(data), settings, Run(tmp_path), 0)
-        return overlong(brief), plan_of(brief.train).epoch(0).num_steps
+        return epochs_warning(brief), plan_of(brief.train).epoch(0).num_steps
 
     _, each = told()
     line = f"train.steps={101 * each} are 101 passes over the 12 rows: train.steps={10 * each} are 10, and train."
@@ -408,7 +409,7 @@ def test_a_training_ends_when_validation_gets_no_better_at_the_same_step_after_a
         parted = trained(f"to {stop}", patience=2, steps=stop)
         lines = parted.metrics.read_text().splitlines(keepends=True)
         parted.metrics.write_text("".join(lines[:-1]))
-        parted.judgements.unlink()
+        parted.validations_file.unlink()
         parted = trained(f"to {stop}", patience=2)
         assert parted.latest().step == run.latest().step and parted.validations() == run.validations()
     assert losses(trained("run", patience=None)) == losses(whole)
@@ -470,7 +471,7 @@ def test_a_run_without_a_checkpoint_takes_other_settings(twelve_steps, data, tmp
         fit(config(data, out, train={"steps": 9, "seed": 5}, optim={"lr": 1e4, "weight_decay": 1e4}))
     assert losses(Run(out)) and not Run(out).checkpoints()
     run = fit(config(data, out, train=steps))
-    assert "has no checkpoint: it begins anew" in capsys.readouterr().err
+    assert "has no checkpoint: training starts over" in capsys.readouterr().err
     assert losses(run) == losses(twelve_steps) and run.config.train.seed == 0
     weights = [load_file(one.checkpoint_path(12) / "weights.safetensors") for one in (run, twelve_steps)]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
@@ -484,7 +485,7 @@ def test_a_run_without_a_checkpoint_takes_other_settings(twelve_steps, data, tmp
         ({"data": None}, "training needs data=DATA"),
         ({"out": None}, "training needs out=RUN"),
         ({"deepspeed": {"train_batch_size": 8}}, "deepspeed.train_batch_size is set by raysum"),
-        ({"deepspeed": {"zero_optimization": {"stage": 7}}}, "DeepSpeed refuses"),
+        ({"deepspeed": {"zero_optimization": {"stage": 7}}}, "DeepSpeed rejects"),
         ({"data": "nowhere"}, "no dataset nowhere"),
     ],
 )
@@ -510,7 +511,7 @@ def test_of_a_preset_and_a_folder_of_one_name_the_preset_is_trained_and_that_is_
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="train.patience needs"):  # by which its config has been read
         train("pht", data=str(write_dataset(tmp_path / "bare", {"train": 9})), out="run", train={"patience": 1})
-    assert "pht is the preset of that name; the folder pht that is here is named ./pht" in capsys.readouterr().err
+    assert "pht is the preset of that name; write ./pht to train from the folder" in capsys.readouterr().err
     assert load_config("pht").train.start is None
 
 
@@ -590,7 +591,7 @@ def test_actors_label_as_one_process_does_and_ray_has_no_remark(twelve_steps, da
             shutil.copytree(twelve_steps.path, tmp_path / str(workers), ignore=shutil.ignore_patterns("alignment"))
         )
         options = [f"run={run.path}", f"data={data}", f"train.workers={workers}", "train.threads=1"]
-        labels, _ = labelled(load_config("alignment", [*options, "train.label_examples=150", "model.heads=2"]))
+        labels, _ = labelled_dataset(load_config("alignment", [*options, "train.label_examples=150", "model.heads=2"]))
         made.append([(row["id"], row["label"].tolist()) for row in labels.read("train")])
     assert made[0] == made[1] and len(made[0]) == 150
     assert "core_worker" not in capfd.readouterr().err

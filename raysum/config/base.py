@@ -1,4 +1,4 @@
-"""What all sections of a configuration are: strict, frozen pydantic models. No torch."""
+"""The base class of all config sections: strict, frozen pydantic models. This module does not import torch."""
 
 import re
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from raysum import systems
 
-Most = Annotated[int, Field(ge=0, le=10**6)]  # as systems.Size, or 0: none
+Most = Annotated[int, Field(ge=0, le=10**6)]  # a systems.Size, or 0 for none
 Count = Annotated[int, Field(gt=0, le=10**9)]  # of steps and examples
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -19,7 +19,7 @@ class Section(systems.Checked):
     @classmethod
     def _check_text(cls, value: Any, info: Any) -> Any:
         if value == "" != cls.model_fields[info.field_name].default:
-            raise ValueError("is empty; give a value, or leave it out")
+            raise ValueError("is empty; set a value, or leave it out")
         if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
-            raise ValueError("holds what is not text")
+            raise ValueError("contains characters that are not valid text")
         return value

@@ -1,4 +1,4 @@
-"""Configuration from presets and YAML files, changed by `key=value` overrides."""
+"""Load configs from presets and YAML files, and apply `key=value` overrides."""
 
 import json
 import os
@@ -17,108 +17,110 @@ from raysum.errors import UserError
 from raysum.runtime.storage import converted
 
 _PRESETS = Path(__file__).parents[1] / "presets"
-_OF_A_RUN = ("data", "mixed", "data_weights", "out", "run")  # what another training will be told anew
-_LARGEST = 64 << 20  # bytes of a text
-_MOST, _DEEPEST = 100_000, 30  # values in a YAML text, an alias counted each time, and how deep they are nested
+_RUN_KEYS = ("data", "mixed", "data_weights", "out", "run")  # not copied from a run to a new training
+_MAX_BYTES = 64 << 20  # of a text file
+_MAX_VALUES, _MAX_DEPTH = 100_000, 30  # values in a YAML text, with every use of an alias, and levels of nesting
 
 
 def presets() -> list[str]:
-    """Names of the presets in the package, sorted."""
+    """Return the names of the presets in the package, sorted."""
     return yaml_names(_PRESETS)
 
 
 def yaml_names(folder: Path) -> list[str]:
-    """Names of the YAML files in ``folder``, sorted."""
+    """Return the names of the YAML files in ``folder``, sorted."""
     return sorted(file.stem for file in folder.glob("*.yaml"))
 
 
 def load_config(name: str | None, overrides: Iterable[str] = (), values: dict[str, Any] | None = None) -> Config:
-    """The config of a preset or YAML file, changed by ``values`` and then by dotted ``key=value`` overrides.
+    """Return the config of a preset or YAML file, changed by ``values`` and then by dotted ``key=value`` overrides.
 
     Raises UserError that lists every problem with its file, line and the nearest valid key.
     """
-    base, places = read_values(name) if name is not None else ({}, {})
-    places |= {pair.partition("=")[0]: "an argument" for pair in pairs(values or {})}
-    return section_of(Config, merge(base, values or {}), overrides, places)
+    base, locations = read_values(name) if name is not None else ({}, {})
+    locations |= {pair.partition("=")[0]: "an argument" for pair in pairs(values or {})}
+    return section_of(Config, merge(base, values or {}), overrides, locations)
 
 
 def section_of(
     root: type[AnySection],
     values: dict[str, Any],
     overrides: Iterable[str] = (),
-    places: dict[str, str] | None = None,
+    locations: dict[str, str] | None = None,
 ) -> AnySection:
-    """``values`` changed by ``key=value`` overrides as a ``root`` section. Raises UserError as :func:`load_config`."""
-    changed, places = dict(values), places or {}
+    """Return ``values``, changed by ``key=value`` overrides, as a ``root`` section. Raises UserError for wrong ones."""
+    changed, locations = dict(values), locations or {}
     for override in overrides:
-        apply_override(changed, places, override)
-    return validate(changed, places, root)
+        apply_override(changed, locations, override)
+    return validate(changed, locations, root)
 
 
 def dump(config: Section) -> str:
-    """The fully resolved config as YAML."""
+    """Return the fully resolved config as YAML."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
 def read_values(name: str, within: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values of a preset or file, with what it extends below it, and the place of each dotted key; those of a run are
-    for a training that begins with its weights."""
+    """Return the values of a preset, file or run, and the file and line of each dotted key.
+
+    A preset or file includes the values that it extends. The values of a run are for a training that starts from it.
+    """
     config = os.path.join(name, "config.yaml")
     if name not in presets() and os.path.isfile(config):
-        values, places = parse_yaml(read_text(Path(config)), config)
-        own = {key: value for key, value in values.items() if key not in _OF_A_RUN}
-        return merge(own, {"train": {"start": os.path.abspath(name)}}), places
-    values, places = read_yaml(name, _PRESETS, "preset")
-    given = values.pop("extends", None)
-    if given is None:
-        return values, places
-    base = beside(given, name, presets()) if given and isinstance(given, str) else name
+        values, locations = parse_yaml(read_text(Path(config)), config)
+        own = {key: value for key, value in values.items() if key not in _RUN_KEYS}
+        return merge(own, {"train": {"start": os.path.abspath(name)}}), locations
+    values, locations = read_yaml(name, _PRESETS, "preset")
+    extended = values.pop("extends", None)
+    if extended is None:
+        return values, locations
+    base = beside(extended, name, presets()) if extended and isinstance(extended, str) else name
     within = (*within, name if name in presets() else os.path.abspath(name))
     if base in (name, *within):
-        raise UserError(f"{name}: extends: {given} must name a preset or a file that does not extend this one")
-    base_values, base_places = read_values(base, within)
+        raise UserError(f"{name}: extends: {extended} must name a preset or a file that does not extend this one")
+    base_values, base_locations = read_values(base, within)
     if isinstance(model := values.get("model"), dict) and "system" in model:
         base_values.pop("model", None)  # another system has other keys
-    return merge(base_values, values), base_places | places
+    return merge(base_values, values), base_locations | locations
 
 
-def beside(given: str, file: str, names: list[str]) -> str:
-    """What a YAML ``file`` calls ``given``: one of ``names``, or a file, whose path is told from the folder of it."""
-    return given if given in names else os.path.abspath(os.path.join(os.path.dirname(file), given))
+def beside(reference: str, file: str, names: list[str]) -> str:
+    """Return a ``reference`` of a YAML ``file`` if it is in ``names``, or its absolute path from the file's folder."""
+    return reference if reference in names else os.path.abspath(os.path.join(os.path.dirname(file), reference))
 
 
 def read_yaml(name: str, folder: Path, noun: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and places, as of :func:`parse_yaml`, of what is called ``name`` in ``folder``, or of that file.
+    """Return values and locations, as :func:`parse_yaml` does, of the file ``name`` or ``folder/name.yaml``.
 
-    Raises UserError with the names there are; ``noun`` says what they name.
+    Raises UserError with the names in ``folder``; ``noun`` is their kind, such as preset.
     """
     names = yaml_names(folder)
     if name in names:
         return parse_yaml(read_text(folder / f"{name}.yaml"), f"{noun} {name}")
     if os.path.isfile(name):
         return parse_yaml(read_text(Path(name)), name)
-    told = f"no {noun} or file {name!r}; {did_you_mean(name, names)}the {noun}s are {', '.join(names)}"
-    raise UserError(of_published(name) or told)
+    message = f"no {noun} or file {name!r}; {did_you_mean(name, names)}the {noun}s are {', '.join(names)}"
+    raise UserError(published_message(name) or message)
 
 
-def of_published(name: str | os.PathLike[str]) -> str | None:
-    """What to tell where a run is wanted and ``name`` is the folder of a published model."""
+def published_message(name: str | os.PathLike[str]) -> str | None:
+    """Return the message for a published model in place of a run, or None if ``name`` is not the folder of one."""
     if not os.path.isfile(os.path.join(name, "config.json")):
         return None
     command = f"`raysum import huggingface {name} --out RUN`"
-    return f"{name} is a published model, no run; make it one by {command}, and name RUN"
+    return f"{name} is a published model, not a run; import it with {command}, and name RUN"
 
 
 def read_text(path: Path) -> str:
-    """Raises UserError where a file that the user named is not there, or not in UTF-8."""
+    """Return the text of a file. Raises UserError if it cannot be read, is not UTF-8 or has over 64 MiB."""
     try:
         with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
             raise UserError(
-                f"{path} is larger than {_LARGEST >> 20} MiB, and no text that a person wrote; name another"
+                f"{path} is larger than {_MAX_BYTES >> 20} MiB, which no hand-written text is; name another"
             )
-        return content.decode("utf-8-sig")  # line ends as they are: citations count characters
+        return content.decode("utf-8-sig")  # keeps line ends: citations count characters
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}); {converted(content, path)}") from None
     except OSError as error:
@@ -126,55 +128,55 @@ def read_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, label: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """A YAML mapping and, for each dotted key, ``"label, line n"``. Raises UserError where the YAML is broken."""
+    """Return a YAML mapping, and ``"label, line n"`` for each dotted key. Raises UserError if the YAML is not valid."""
     try:
         node, values = _parse(text)
-    except Exception as error:  # PyYAML has no class of its own for a value that does not fit its tag
+    except Exception as error:  # PyYAML has no exception class for a value that does not fit its tag
         reason = "nested too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise UserError(f"{label} is not valid YAML: {reason}") from None
     if values is None:
         return {}, {}
     if not isinstance(values, dict):
         raise UserError(f"{label} must be a mapping of sections to values")
-    return values, dict(_places(node, "", label))
+    return values, dict(_locations(node, "", label))
 
 
 def _parse(text: str) -> tuple[yaml.Node | None, Any]:
-    """The root of a YAML text and its value. Raises ValueError where aliases make it endless, or a key stands twice."""
+    """Return the root node of a YAML text and its value. Raises ValueError for repeated keys and endless aliases."""
     loader = yaml.SafeLoader(text)
     root = loader.get_single_node()
-    for number, node in enumerate(_below(root)):
-        if number == _MOST:
-            raise ValueError(f"more than {_MOST:,} values, aliases counted each time")
+    for number, node in enumerate(_walk(root)):
+        if number == _MAX_VALUES:
+            raise ValueError(f"more than {_MAX_VALUES:,} values, with every use of an alias")
         names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        twice = [name for name, times in Counter(names).items() if times > 1]
-        if twice:
-            raise ValueError(f"the key {twice[0]!r} stands twice, line {node.start_mark.line + 1} and below")
+        repeated = [name for name, times in Counter(names).items() if times > 1]
+        if repeated:
+            raise ValueError(f"the key {repeated[0]!r} is repeated, line {node.start_mark.line + 1} and below")
     return root, loader.construct_document(root) if root else None
 
 
-def _below(node: yaml.Node | None, depth: int = 0) -> Iterator[yaml.Node]:
-    """``node`` and all that is in it; what an alias names comes each time."""
-    if depth > _DEEPEST:
-        raise ValueError(f"nested more than {_DEEPEST} deep")
+def _walk(node: yaml.Node | None, depth: int = 0) -> Iterator[yaml.Node]:
+    """Yield ``node`` and all nodes in it, those of an alias at every use."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"nested more than {_MAX_DEPTH} deep")
     if node is not None:
         yield node
     if isinstance(node, yaml.CollectionNode):
-        inside = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
-        for child in inside:
-            yield from _below(child, depth + 1)
+        children = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+        for child in children:
+            yield from _walk(child, depth + 1)
 
 
-def _places(node: yaml.Node | None, prefix: str, label: str) -> Iterator[tuple[str, str]]:
+def _locations(node: yaml.Node | None, prefix: str, label: str) -> Iterator[tuple[str, str]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             dotted = f"{prefix}{key.value}"
             yield dotted, f"{label}, line {key.start_mark.line + 1}"
-            yield from _places(value, f"{dotted}.", label)
+            yield from _locations(value, f"{dotted}.", label)
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """``base`` with ``changes`` over it, mapping by mapping."""
+    """Return ``base`` with ``changes`` applied, mapping by mapping."""
     merged = dict(base)
     for key, value in changes.items():
         own = merged.get(key)
@@ -182,8 +184,8 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def apply_override(values: dict[str, Any], places: dict[str, str], override: str) -> None:
-    """Change ``values`` by one ``key=value`` of the command line. Raises UserError where it is no such pair."""
+def apply_override(values: dict[str, Any], locations: dict[str, str], override: str) -> None:
+    """Change ``values`` by one ``key=value`` of the command line. Raises UserError if it is no such pair."""
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
         raise UserError(f"{override!r} is not key=value; put the key and = before the value")
@@ -191,27 +193,27 @@ def apply_override(values: dict[str, Any], places: dict[str, str], override: str
         value = _parse(text)[1] if text else ""
     except Exception:  # see parse_yaml
         value = text
-    assign(values, places, dotted, value, "on the command line")
+    assign(values, locations, dotted, value, "on the command line")
 
 
-def assign(values: dict[str, Any], places: dict[str, str], dotted: str, value: Any, place: str) -> None:
-    """Put ``value`` at a dotted key of ``values``; ``place`` says in messages where it was written."""
+def assign(values: dict[str, Any], locations: dict[str, str], dotted: str, value: Any, location: str) -> None:
+    """Set a dotted key of ``values``; messages name the ``location`` where ``value`` was written."""
     target = values
     *parents, last = dotted.split(".")
-    if len(parents) > _DEEPEST:
-        raise UserError(f"{dotted!r} {place}: no key is nested so deep")
+    if len(parents) > _MAX_DEPTH:
+        raise UserError(f"{dotted!r} {location}: no key is nested so deep")
     for parent in parents:
         target = target.setdefault(parent, {})
         if not isinstance(target, dict):
-            raise UserError(f"{dotted!r} {place}: {parent!r} is a value, not a section")
+            raise UserError(f"{dotted!r} {location}: {parent!r} is a value, not a section")
     target[last] = value
-    for replaced in [key for key in places if key.startswith(f"{dotted}.")]:
-        del places[replaced]
-    places[dotted] = place
+    for replaced in [key for key in locations if key.startswith(f"{dotted}.")]:
+        del locations[replaced]
+    locations[dotted] = location
 
 
 def pairs(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Nested ``values`` as dotted ``key=value`` overrides."""
+    """Yield nested ``values`` as dotted ``key=value`` overrides."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from pairs(value, f"{prefix}{key}.")

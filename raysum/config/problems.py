@@ -1,4 +1,4 @@
-"""Values into sections, with messages that name the place and the nearest valid key."""
+"""Validate values as config sections. Messages name the location and the nearest valid key."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -19,8 +19,8 @@ _SHOWN = 200  # characters of a wrong value
 AnySection = TypeVar("AnySection", bound=Section)
 
 
-def validate(values: dict[str, Any], places: dict[str, str] | None, root: type[AnySection]) -> AnySection:
-    """``values`` as a ``root`` section; ``places`` says where each dotted key was written, for the messages.
+def validate(values: dict[str, Any], locations: dict[str, str] | None, root: type[AnySection]) -> AnySection:
+    """Return ``values`` as a ``root`` section. ``locations`` has the file and line of each dotted key, for messages.
 
     Raises UserError with a line for each problem.
     """
@@ -29,12 +29,12 @@ def validate(values: dict[str, Any], places: dict[str, str] | None, root: type[A
         return root.model_validate(values)
     except ValidationError as error:
         spec = _spec_of(values)
-        problems = [_explain(problem, places or {}, root, spec) for problem in error.errors()]
+        problems = [_explain(problem, locations or {}, root, spec) for problem in error.errors()]
         raise UserError("\n".join(problems)) from None
 
 
 def keys(section: type[BaseModel] = Config, spec: type[systems.Spec] | None = None, prefix: str = "") -> Iterator[str]:
-    """Every valid dotted key; those of ``model`` are of ``spec``, without it of all systems."""
+    """Yield every valid dotted key; keys of ``model`` are those of ``spec`` (None: of all systems)."""
     for name, field in section.model_fields.items():
         yield prefix + name
         for part in _sections(field.annotation, spec):
@@ -42,7 +42,7 @@ def keys(section: type[BaseModel] = Config, spec: type[systems.Spec] | None = No
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:
-    """``did you mean 'nearest'? `` to put into a message; nothing where none is near."""
+    """Return ``did you mean 'nearest'? `` for a message, or an empty string if no valid word is near."""
     near = get_close_matches(word, list(valid), 1)
     return f"did you mean {near[0]!r}? " if near else ""
 
@@ -56,7 +56,7 @@ def _sections(annotation: Any, spec: type[systems.Spec] | None) -> list[type[Bas
 
 
 def _spec_of(values: dict[str, Any]) -> type[systems.Spec] | None:
-    """The specification of the system that ``values`` name in their section ``model``, as far as there is one."""
+    """Return the spec class of the system in the section ``model`` of ``values``, or None if it is unknown."""
     model = values.get("model", {})
     if isinstance(model, systems.Spec):
         return type(model)
@@ -66,10 +66,10 @@ def _spec_of(values: dict[str, Any]) -> type[systems.Spec] | None:
         return None
 
 
-def _explain(problem: Any, places: dict[str, str], root: type[Section], spec: type[systems.Spec] | None) -> str:
-    """One line for one problem that pydantic found."""
+def _explain(problem: Any, locations: dict[str, str], root: type[Section], spec: type[systems.Spec] | None) -> str:
+    """Return the message for one problem of pydantic."""
     dotted = ".".join(map(str, problem["loc"]))
-    where = f" ({place})" if (place := _place(problem, dotted, places)) else ""
+    where = f" ({location})" if (location := _location(problem, dotted, locations)) else ""
     if problem["type"] == "extra_forbidden":
         near = nearest(dotted, list(keys(root, spec)))
         return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
@@ -78,25 +78,33 @@ def _explain(problem: Any, places: dict[str, str], root: type[Section], spec: ty
         return f"--{dotted} is missing: {field.description}" if field else f"{dotted} is missing{where}"
     section = problem["type"] in ("model_type", "dict_type")
     message = "must be a section of keys and values" if section else problem["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(problem["input"], dict | BaseModel) else f" (got {repr(problem['input'])[:_SHOWN]})"
+    value = "" if isinstance(problem["input"], dict | BaseModel) else f" (got {repr(problem['input'])[:_SHOWN]})"
     subject = f"{dotted}: " if dotted else ""
-    return f"{subject}{message}{given}{where}"
+    return f"{subject}{message}{value}{where}"
 
 
-def _place(problem: Any, dotted: str, places: dict[str, str]) -> str:
-    """Where ``dotted`` was written, what it is in, or what is in it; of a section, the keys that its message names."""
+def _location(problem: Any, dotted: str, locations: dict[str, str]) -> str:
+    """Return where ``dotted``, its section or its first inner key was written.
+
+    If the problem is in a section, return where the keys in its message were written.
+    """
     if isinstance(problem["input"], dict):
-        named = {key: places.get(f"{dotted}.{key}" if dotted else key) for key in problem["input"]}
-        told = [f"{key}: {place}" for key, place in named.items() if place and re.search(rf"\b{key}\b", problem["msg"])]
-        if told:
-            return "; ".join(told)
+        inner = {key: locations.get(f"{dotted}.{key}" if dotted else key) for key in problem["input"]}
+        mentioned = [
+            f"{key}: {location}"
+            for key, location in inner.items()
+            if location and re.search(rf"\b{key}\b", problem["msg"])
+        ]
+        if mentioned:
+            return "; ".join(mentioned)
     above = accumulate(dotted.split("."), "{}.{}".format)
-    written = [places[key] for key in above if key in places]
-    return next(reversed(written), "") or next((places[key] for key in places if key.startswith(f"{dotted}.")), "")
+    written = [locations[key] for key in above if key in locations]
+    below = (locations[key] for key in locations if key.startswith(f"{dotted}."))
+    return next(reversed(written), "") or next(below, "")
 
 
 def nearest(dotted: str, valid: list[str]) -> str | None:
-    """The valid key most like ``dotted``: the same last word in another section first, then close spellings."""
+    """Return the most similar valid key: one with the same last word first, then one with a close spelling."""
     last, words = dotted.rpartition(".")[2], {key.rpartition(".")[2]: key for key in reversed(valid)}
     if last in words:
         return words[last]

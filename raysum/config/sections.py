@@ -1,4 +1,4 @@
-"""The sections of a configuration: strict, frozen pydantic models. No torch."""
+"""The config sections of a training: strict, frozen pydantic models. This module does not import torch."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -23,20 +23,20 @@ from raysum.systems import Size
 class TrainConfig(Section):
     steps: Count = Field(1000, description="optimizer steps")
     minutes: Annotated[float, Field(gt=0, le=10**6)] | None = Field(
-        None, description="wall time after which a training ends with the step it is at; `train auto` fits steps to it"
+        None, description="minutes after which training stops, even before train.steps; `train auto` fits steps to it"
     )
-    batch_tokens: Count = Field(8000, description="source + target tokens of a micro-batch, at most")
-    micro_batches: Size = Field(8, description="micro-batches of a step (A); the number of workers divides it")
+    batch_tokens: Count = Field(8000, description="maximum source + target tokens of a micro-batch")
+    micro_batches: Size = Field(8, description="micro-batches of a step (A); a multiple of the number of workers")
     label_smoothing: Share = 0.1
     seed: int = Field(0, ge=0, lt=2**32)
     workers: int = Field(1, ge=0, le=100_000, description="Ray Train workers; 0 trains in this process, without Ray")
-    threads: int | None = Field(None, gt=0, le=4096, description="CPU threads a worker; None = cores / workers")
+    threads: int | None = Field(None, gt=0, le=4096, description="CPU threads of each worker; None = cores / workers")
     placement: Literal["spread", "pack"] = Field(
-        "spread", description="workers on as many, or as few, nodes of the cluster as possible"
+        "spread", description="place workers on as many (spread) or as few (pack) nodes of the cluster as possible"
     )
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: Count = Field(500, description="steps between validations")
-    validate_examples: Count | None = Field(1000, description="examples of the valid split used; None = all")
+    validate_examples: Count | None = Field(1000, description="examples of the valid split to use; None = all")
     best_by: str = Field(
         "loss",
         description="metric that selects the best checkpoint: loss, or any metric of `raysum evaluate`, such as "
@@ -44,36 +44,36 @@ class TrainConfig(Section):
         "(-unsupported)",
     )
     patience: Count | None = Field(
-        None, description="validations in a row, none better than the best before, after which training ends"
+        None, description="training stops after this many validations in a row without a better one"
     )
-    label_examples: Count | None = Field(20000, description="alignment: train examples labelled; None = all")
+    label_examples: Count | None = Field(20000, description="alignment: train examples to label; None = all")
     save_every: Count = Field(500, description="steps between checkpoints")
     save_minutes: Annotated[float, Field(gt=0, le=10**6)] = Field(
-        15, description="minutes after which the next line of metrics has a checkpoint, however few the steps"
+        15, description="also write a checkpoint at the first line of metrics after this many minutes"
     )
-    keep: Count = Field(3, description="newest checkpoints kept, besides the best")
+    keep: Count = Field(3, description="number of newest checkpoints to keep, besides the best one")
     log_every: Count = Field(10, description="steps between lines of metrics.jsonl")
     start: str | None = Field(
-        None, description="run whose best weights a new training begins with, by name; for a bert, a published folder"
+        None, description="run that provides the initial weights, matched by name; for a bert, a published folder"
     )
     recompute: bool = Field(
-        False, description="layers keep their inputs alone and are computed again in backward: less memory, more time"
+        False, description="store only the inputs of layers and recompute them in the backward pass: saves memory"
     )
     check_hook_order: int = Field(
         1,
         ge=0,
-        description="first steps after which workers compare the order in which their gradients become ready, which "
-        "ZeRO-2 and ZeRO-3 rely on; 0 = none",
+        description="check in this many first steps that gradients become ready in the same order on all workers, as "
+        "ZeRO-2 and ZeRO-3 need; 0 = off",
     )
-    window: Count = Field(64, description="row groups whose rows are bucketed by length together")
+    window: Count = Field(64, description="number of row groups that are shuffled and bucketed by length together")
 
     @property
-    def judged_by(self) -> str:
+    def best_metric(self) -> str:
         """The metric that selects the best checkpoint, by its name in metrics.jsonl."""
         return f"valid_{self.best_by.removeprefix('-')}"
 
-    def worth(self, value: float) -> float:
-        """How good a ``value`` of that metric is, the higher the better."""
+    def validation_score(self, value: float) -> float:
+        """Return a ``value`` of that metric as a score: the higher, the better."""
         return -value if self.best_by == "loss" or self.best_by.startswith("-") else value
 
     @model_validator(mode="after")
@@ -91,41 +91,41 @@ class OptimConfig(Section):
 
     method: Literal["adam", "adam_l2", "adagrad"] = Field(
         "adam",
-        description="adam decays weights as AdamW; adam_l2 has an L2 penalty, as HIBERT: its gradient is added before "
-        "Adam scales; adagrad has no betas (HT's ranker)",
+        description="adam decays weights as AdamW does; adam_l2 adds the gradient of an L2 penalty before Adam scales "
+        "it, as HIBERT does; adagrad has no betas (HT's ranker)",
     )
-    lr: float = Field(2.0, gt=0, le=1e4, description="peak factor ('noam') or the rate itself (the other schedules)")
+    lr: float = Field(2.0, gt=0, le=1e4, description="factor of the schedule ('noam') or peak rate (other schedules)")
     new_lr: Annotated[float, Field(gt=0, le=1e4)] | None = Field(
-        None, description="lr of what has learned nothing at the start: new layers, and adapters; None = lr"
+        None, description="lr of parameters that are not trained yet at the start (new layers, adapters); None = lr"
     )
     schedule: Literal["noam", "constant", "linear", "transformers"] = Field(
         "noam",
-        description="'constant' and 'linear' warm up linearly; 'linear' then falls to 0 at train.steps; "
-        "'transformers': that library's linear schedule, whose first step, where there is a warm-up, is at rate 0",
+        description="'constant' and 'linear' warm up linearly; 'linear' then falls to 0 at train.steps; 'transformers' "
+        "is the linear schedule of that library, which starts a warm-up at rate 0",
     )
     warmup_steps: int = Field(8000, ge=0, le=10**9)
     betas: tuple[Share, Share] = (0.9, 0.998)
     eps: float = Field(1e-9, ge=1e-30, le=1)
     weight_decay: float = Field(
-        0.0, ge=0, le=1e4, description="decoupled; of adam_l2 and adagrad times the weights added to gradients"
+        0.0, ge=0, le=1e4, description="decoupled; for adam_l2 and adagrad, factor of the weights added to gradients"
     )
     decay: Literal["all", "matrices"] = Field(
-        "all", description="what decays: all parameters, or as in transformers neither biases nor norms"
+        "all", description="parameters that decay: all, or as in transformers no biases and norms"
     )
 
 
 class LoadConfig(Section):
-    """How a run is made ready to write summaries."""
+    """How a run is loaded to write summaries."""
 
     checkpoint: str = Field("best", description="best, latest, a step, or average:3 (the mean weights of the 3 best)")
     dtype: Literal["fp32", "bf16", "int8"] = Field(
-        "fp32", description="what matrices are multiplied in: fp32, bf16, or int8 (on CPUs)"
+        "fp32", description="precision of matrix products: fp32, bf16, or int8 (on CPUs)"
     )
-    decode: dict[str, Any] = Field(default_factory=dict, description="decoding settings in place of the run's")
+    decode: dict[str, Any] = Field(default_factory=dict, description="decoding settings that change those of the run")
 
 
 def _spec(value: Any) -> systems.Spec:
-    """A spec as it is; a mapping by the spec of its ``system``."""
+    """Return a spec unchanged, or a mapping as the spec class of its ``system``."""
     if isinstance(value, systems.Spec):
         return value
     if not isinstance(value, dict):
@@ -135,7 +135,7 @@ def _spec(value: Any) -> systems.Spec:
 
 
 def _schema(_: Any, handler: Any) -> dict[str, Any]:
-    """The JSON schema of a model: that of any system."""
+    """Return the JSON schema of a model: the schema of any system."""
     return {"anyOf": [handler(spec.__pydantic_core_schema__) for spec in systems.spec_classes()]}
 
 
@@ -143,19 +143,21 @@ ModelSpec = Annotated[SerializeAsAny[systems.Spec], PlainValidator(_spec), GetPy
 
 
 class Config(Section):
-    """Everything of one training, decoding or search; written to the run folder before the first step."""
+    """All settings of one training, decoding or search; written to the run folder before the first step."""
 
     model: ModelSpec = Field(default_factory=lambda: _spec({}))
     source: SourceConfig = Field(default_factory=SourceConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
     adapters: Adapters = Field(default_factory=Adapters)
-    deepspeed: dict[str, Any] = Field({}, validate_default=True, description="DeepSpeed's own; raysum sets batch sizes")
+    deepspeed: dict[str, Any] = Field(
+        {}, validate_default=True, description="DeepSpeed's config; raysum sets the batch sizes"
+    )
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
-    data: str | None = Field(None, description="dataset folder; of several, data=[A, B], all but the first are mixed")
-    mixed: list[str] = Field([], description="datasets whose train splits are mixed into that of data")
+    data: str | None = Field(None, description="dataset folder; data=[A, B] mixes B into the train split of A")
+    mixed: list[str] = Field([], description="datasets with train splits that are mixed into that of data")
     data_weights: list[Annotated[float, Field(gt=0, le=1e6)]] = Field(
-        [], description="how many rows come of data and of each that is mixed, in proportion; empty = as they have"
+        [], description="relative numbers of rows from data and from each of mixed; empty = the sizes of the datasets"
     )
     out: str | None = Field(None, description="run folder to write")
     run: str | None = Field(None, description="run folder to read (alignment, search)")
@@ -163,7 +165,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _part(cls, values: Any) -> Any:
-        """Several datasets under ``data``: the first, and those that are mixed into it."""
+        """Split a list of datasets under ``data`` into the first and those mixed into it."""
         if not isinstance(values, dict) or not isinstance(data := values.get("data"), list) or not data:
             return values
         return values | {"data": data[0], "mixed": data[1:]}
@@ -171,7 +173,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_recompute(self) -> "Config":
         if self.train.recompute and not self.model.recomputes:
-            raise ValueError(f"train.recompute is not for a {self.model.system}, whose layers cannot be computed twice")
+            raise ValueError(f"train.recompute does not work with a {self.model.system}: set train.recompute=false")
         return self
 
     @model_validator(mode="after")
@@ -179,7 +181,7 @@ class Config(Section):
         paths = [self.data, *self.mixed]
         if self.data_weights and len(self.data_weights) != len(paths):
             raise ValueError(
-                f"data_weights has {len(self.data_weights)} numbers for {len(paths)} datasets; give each one"
+                f"data_weights has {len(self.data_weights)} numbers for {len(paths)} datasets; set one for each dataset"
             )
         return self
 
@@ -189,5 +191,5 @@ class Config(Section):
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, RecursionError) as error:
-            raise ValueError(f"must be such as JSON has: {error}") from None
-        return {"gradient_clipping": 0.0, **value}  # DeepSpeed clips at 1.0 where it is told nothing
+            raise ValueError(f"must have only values that JSON has: {error}") from None
+        return {"gradient_clipping": 0.0, **value}  # DeepSpeed's default is 1.0

@@ -1,4 +1,4 @@
-"""Signatures and docstrings of functions whose settings are the fields of sections."""
+"""Signatures and docstrings of functions that accept the fields of config sections as settings."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -15,24 +15,25 @@ _WIDTH = 110  # characters of a line in a docstring
 
 
 def with_settings(*sections: type[Section], without: Collection[str] = ()) -> Callable[[_Function], _Function]:
-    """Let the function's signature and docstring show the fields of ``sections`` in place of its ``**settings``.
+    """Return a decorator that replaces ``**settings`` in signature and docstring by the fields of ``sections``.
 
-    Fields ``without``, and those that are parameters of the function, are not added.
+    Fields in ``without``, and those that are already parameters of the function, are not added.
     """
 
     def describe(function: _Function) -> _Function:
         signature = inspect.signature(function)
-        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        settings, lines, taken = dict[str, inspect.Parameter](), list[str](), {*without, *(one.name for one in own)}
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        skipped = {*without, *(parameter.name for parameter in own)}
+        settings, lines = dict[str, inspect.Parameter](), list[str]()
         for section in sections:
             hints = get_type_hints(section)
             for name, field in section.model_fields.items():
-                if name in taken or name in settings:
+                if name in skipped or name in settings:
                     continue
                 kind = dict[str, Any] if field.default_factory else hints[name]
                 parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
                 settings[name] = parameter.replace(default=_default(field))
-                lines.append(fill(f"{name}: {_told(hints[name], field)}", _WIDTH, subsequent_indent="    "))
+                lines.append(fill(f"{name}: {_description(hints[name], field)}", _WIDTH, subsequent_indent="    "))
         function.__signature__ = signature.replace(parameters=[*own, *settings.values()])  # type: ignore[attr-defined]
         function.__doc__ = "\n".join((inspect.getdoc(function) or "", "", "Settings:", "", *lines))
         return function
@@ -46,8 +47,8 @@ def _default(field: FieldInfo) -> Any:
     return {} if field.default_factory else field.default
 
 
-def _told(kind: Any, field: FieldInfo) -> str:
-    """What a field is: its description, or the keys of a section."""
+def _description(kind: Any, field: FieldInfo) -> str:
+    """Return the description of a field, or the keys of a section."""
     if field.description or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
         return field.description or "see `raysum config show`"
     return f"a dict with keys such as {', '.join([*kind.model_fields][:8])}"

@@ -1,4 +1,4 @@
-"""The section that tells how much of an example is read."""
+"""The config section that limits how much of an example a model reads."""
 
 from pydantic import Field
 
@@ -7,9 +7,11 @@ from raysum.systems import Size
 
 
 class SourceConfig(Section):
-    """How much of a prepared example a model reads: the dataset may hold more."""
+    """How much of a prepared example a model reads. The dataset may have more."""
 
-    max_paragraphs: Size = Field(30, description="best-ranked paragraphs read")
-    paragraph_tokens: Size = Field(100, description="tokens read of each paragraph")
-    max_tokens: Count | None = Field(None, description="tokens read of the whole source, None = all")
-    target_tokens: int = Field(400, gt=1, le=10**6, description="tokens of a target in training; longer ones are cut")
+    max_paragraphs: Size = Field(30, description="number of best-ranked paragraphs to read")
+    paragraph_tokens: Size = Field(100, description="tokens to read from each paragraph")
+    max_tokens: Count | None = Field(None, description="tokens to read from the whole source; None = all")
+    target_tokens: int = Field(
+        400, gt=1, le=10**6, description="maximum tokens of a target in training; the rest is cut"
+    )

@@ -109,7 +109,7 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
     if config.checkpoints > 1:
         if config.terms or config.checkpoint != "best":
             raise UserError("checkpoints averages the scores of the best ones of a run: leave out terms and checkpoint")
-        found = run.chosen(f"average:{config.checkpoints}")
+        found = run.select_checkpoints(f"average:{config.checkpoints}")
         mean, systems = name, [*_each(run, found, config, name)]
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))

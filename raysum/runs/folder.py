@@ -1,4 +1,4 @@
-"""The run folder: where the things of one training are, what is best, what is resumable."""
+"""The run folder: files of one training, its checkpoints, and which of them are best or resumable."""
 
 import math
 import os
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from raysum.config.decoding import DecodeConfig, ExtractConfig
-from raysum.config.loading import dump, merge, of_published, parse_yaml, read_text
+from raysum.config.loading import dump, merge, parse_yaml, published_message, read_text
 from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config, TrainConfig
 from raysum.data.recipe import RANKER
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _STEP = "step-"
-_CHECKPOINT = re.compile(rf"{_STEP}[0-9]{{8,15}}")  # a copy beside it, such as step-00000006.bak, is none
+_CHECKPOINT = re.compile(rf"{_STEP}[0-9]{{8,15}}")  # does not match copies such as step-00000006.bak
 _AVERAGE = re.compile("average:([1-9][0-9]{0,3})")
 
 
 def fill_checkpoint(folder: Path, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
-    """Write what every checkpoint has into its ``folder``, and checksums of all that is there."""
+    """Write weights and state into the ``folder`` of a checkpoint, then the checksums of all its files."""
     save_tensors(weights, folder / "weights.safetensors")
     write_json(folder / "state.json", {**state, "sealed": True})
     seal(folder)
@@ -44,7 +44,7 @@ def fill_checkpoint(folder: Path, weights: dict[str, "Tensor"], state: dict[str,
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One complete checkpoint: a folder is only named so once everything in it has been written."""
+    """One complete checkpoint: its folder gets this name after everything in it is written."""
 
     path: Path
 
@@ -58,21 +58,23 @@ class Checkpoint:
 
     @cached_property
     def state(self) -> dict[str, Any]:
-        """What was counted when it was written: step, tokens, seconds, workers, stage, dtype; whether it has checksums.
-        Raises UserError where that does not read."""
+        """The counts at this step: step, tokens, seconds, workers, stage, dtype; ``sealed`` if there are checksums.
+
+        Raises UserError if the file is damaged.
+        """
         return check_sealed(read_json(self.path / "state.json"), self.path / "state.json")
 
     def check(self, *parts: str) -> None:
-        """Raises UserError where one of the ``parts``, files or folders, is missing or damaged, or the checksums."""
+        """Raises UserError if one of the ``parts`` (files or folders) or the checksums are missing or damaged."""
         if not (self.path / SEAL).exists() and (self.path / "state.json").exists() and self.state.get("sealed"):
-            mend = f'put back a copy, or remove "sealed" from {self.path / "state.json"}, to have nothing checked'
-            raise damaged(self.path / SEAL, "is missing", mend)
+            fix = f'restore it from a copy, or remove "sealed" from {self.path / "state.json"} to skip the check'
+            raise damaged(self.path / SEAL, "is missing", fix)
         bring(self.path, *parts)
         check(self.path, *parts)
 
     @property
     def resumable(self) -> bool:
-        """Whether the optimizer's state is still there (kept for the newest checkpoints only)."""
+        """Whether it still has the optimizer's state (only the newest checkpoints keep it)."""
         return (self.path / "engine").is_dir()
 
 
@@ -80,15 +82,15 @@ class Run:
     """The folder of one training: config, recipe, vocabulary, metrics, checkpoints, alignment, evaluation."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path, self.place = local(path), shown(local(path))  # the place is for people
+        self.path, self.place = local(path), shown(local(path))  # the place is for messages
         self.vocabulary = self.path / "vocabulary.model"
         self.metrics, self.tensorboard = self.path / "metrics.jsonl", self.path / "tensorboard"
         self.evaluation, self.checkpoint_folder = self.path / "evaluation", self.path / "checkpoints"
-        self.judgements = self.path / "validations.json"
+        self.validations_file = self.path / "validations.json"
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
-        """An existing run. Raises UserError where ``path`` is not one, or its config does not read."""
+        """Return an existing run. Raises UserError if ``path`` is not a run folder, or is damaged."""
         run = cls(sync_down(path))
         if not run.path.exists():
             evaluated = [*extractive_names(), *paper_baseline_names()]
@@ -101,7 +103,7 @@ class Run:
             raise UserError(f"no run folder {path}; {near}train one with `raysum train PRESET data=DATA out={path}`")
         if not run.exists:
             raise UserError(
-                of_published(path)
+                published_message(path)
                 or f"{path} is not a run folder: it has no config.yaml; name one that `raysum train` made"
             )
         run.check()
@@ -109,24 +111,27 @@ class Run:
 
     @classmethod
     def resolve(cls, path: str | os.PathLike[str]) -> "Run":
-        """The run at ``path``, or the best of the search there. Raises UserError as ``open``, or if none is there."""
+        """Return the run at ``path``, or the best run of the search at ``path``.
+
+        Raises UserError as ``open``, or if the search has not ended.
+        """
         folder = sync_down(path)
         if (folder / "search.yaml").is_file():
             best = folder / "best.json"
             if not best.is_file():
-                raise UserError(f"the search {path} has not ended; go on with it by its `raysum tune` command")
+                raise UserError(f"the search {path} has not ended; repeat its `raysum tune` command to resume it")
             try:
-                found = read_json(best).get("run")
+                run = read_json(best).get("run")
             except (UserError, AttributeError):
-                found = None
-            if not isinstance(found, str):
-                raise damaged(best, "does not say which run is best", "repeat the `raysum tune` command")
-            return cls.open(found if is_url(found) else folder / found)
+                run = None
+            if not isinstance(run, str):
+                raise damaged(best, "does not name the best run", "repeat the `raysum tune` command")
+            return cls.open(run if is_url(run) else folder / run)
         return cls.open(path)
 
     @property
     def name(self) -> str:
-        """The folder's name, as UTF-8 whatever the locale, for tables and pages."""
+        """The folder name for tables and pages, as UTF-8 in every locale."""
         return os.fsencode(self.path.name).decode(errors="replace")
 
     @property
@@ -135,37 +140,37 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        # DeepSpeed was not told of clipping by former versions, and so clipped.
+        # Earlier versions did not set gradient_clipping, so DeepSpeed used its default.
         return self._read("config.yaml", Config, {"deepspeed": {"gradient_clipping": 1.0}})
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        """The manifest's prepare recipe: `summarize` and `serve` apply exactly this to raw text."""
+        """The prepare recipe of the dataset's manifest. `summarize` and `serve` apply it to raw text."""
         return check_sealed(read_json(self.path / "recipe.json"), self.path / "recipe.json")
 
     def check(self) -> None:
-        """Raises UserError where the config, the recipe or the vocabulary is not what was written, or does not read."""
+        """Raises UserError if the config, the recipe or the vocabulary is damaged."""
         if (self.path / SEAL).exists():
             try:
                 check(self.path, "config.yaml", "recipe.json")
             except UserError as damage:
                 raise UserError(f"{damage}, or remove {self.path / SEAL} if you changed it yourself") from None
         self.config  # noqa: B018 - reads and checks it now
-        told = {"sha256": self.recipe.get("vocabulary_sha256")}
-        if told["sha256"] and self.vocabulary.is_file() and not is_whole(self.vocabulary, told):
+        checksum = {"sha256": self.recipe.get("vocabulary_sha256")}
+        if checksum["sha256"] and self.vocabulary.is_file() and not is_whole(self.vocabulary, checksum):
             such = f", such as {self.config.data}/vocabulary.model" if self.config.data else ""
             raise damaged(self.vocabulary, "is not the vocabulary that the run has", f"put back a copy of it{such}")
 
     @property
     def alignment(self) -> "Run":
-        """The attention predictor's run inside this one; ``.exists`` says whether it was trained."""
+        """The run of the attention predictor, inside this one. It may not exist."""
         return Run(self.path / "alignment")
 
     def create(self, config: Config, recipe: dict[str, Any], vocabulary: Path | None) -> None:
-        """Write config, recipe, vocabulary and the ranker beside it, first. Raises UserError if it is unwritable."""
+        """Write config, recipe, vocabulary and ranker. Raises UserError if the folder is not writable."""
         try:
             self.checkpoint_folder.mkdir(parents=True, exist_ok=True)
-            (self.path / SEAL).unlink(missing_ok=True)  # it tells of what was there before
+            (self.path / SEAL).unlink(missing_ok=True)  # its checksums are of older files
             if vocabulary is not None:
                 shutil.copyfile(vocabulary, self.vocabulary)
                 if recipe.get("ranker_sha256"):
@@ -178,122 +183,128 @@ class Run:
             raise UserError(f"cannot write the run folder {self.path}: {error.strerror}; choose another out=") from None
 
     def add_weights(self, step: int, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
-        """A complete checkpoint that nothing can be trained on from: ``weights`` made elsewhere, and what is known."""
+        """Write a complete checkpoint without engine state, which cannot be resumed, such as imported ``weights``."""
         folder = self.checkpoint_path(step)
         folder.mkdir(parents=True)
         fill_checkpoint(folder, weights, {"step": step, **state})
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Complete checkpoints, oldest first."""
-        named = (item for item in self.checkpoint_folder.glob(f"{_STEP}*") if _CHECKPOINT.fullmatch(item.name))
-        return sorted(map(Checkpoint, filter(Path.is_dir, named)), key=lambda checkpoint: checkpoint.step)
+        """Return the complete checkpoints, oldest first."""
+        matching = (item for item in self.checkpoint_folder.glob(f"{_STEP}*") if _CHECKPOINT.fullmatch(item.name))
+        return sorted(map(Checkpoint, filter(Path.is_dir, matching)), key=lambda checkpoint: checkpoint.step)
 
     def checkpoint_path(self, step: int) -> Path:
         return self.checkpoint_folder / f"{_STEP}{step:08d}"
 
     def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint that training can go on from."""
+        """Return the newest complete checkpoint that training can resume from, or None."""
         return next((c for c in reversed(self.checkpoints()) if c.resumable), None)
 
     def validations(self, name: str = "valid_loss") -> dict[int, float]:
-        """Validation loss, or another figure of that ``name``, by step: from validations.json, whose checksum shows
-        damage, or from metrics.jsonl for a run of a former version. Raises UserError if that file is damaged."""
-        found = self._read_validations()
+        """Return the validation loss, or the figure ``name``, by step.
+
+        It is read from validations.json, or from metrics.jsonl for a run of an earlier version. Raises UserError if the
+        file is damaged.
+        """
+        validations = self._read_validations()
         try:
-            return {step: float(one[name]) for step, one in found.items() if name in one}
+            return {step: float(figures[name]) for step, figures in validations.items() if name in figures}
         except (OverflowError, TypeError, ValueError):
             raise self._damaged_validations() from None
 
     def _read_validations(self) -> dict[int, dict[str, Any]]:
-        """The figures of all validations by step. Of several on one step the last one counts."""
-        found: dict[int, dict[str, Any]] = {}
+        """Return the figures of all validations by step. If a step has several, the last one counts."""
+        file, validations = self.validations_file, dict[int, dict[str, Any]]()
         try:
-            if not self.judgements.exists():
-                for line in read_lines(self.metrics, b'"valid_', 0):
-                    if figures := {name: value for name, value in line.items() if name.startswith("valid_")}:
-                        found.setdefault(int(line["step"]), {}).update(figures)
-                return found
-            told = check_sealed(read_json(self.judgements), self.judgements, required=True)["steps"]
-            return {int(step): dict(figures) for step, figures in told.items()}
+            if file.exists():
+                steps = check_sealed(read_json(file), file, required=True)["steps"]
+                return {int(step): dict(figures) for step, figures in steps.items()}
+            for line in read_lines(self.metrics, b'"valid_', 0):
+                if figures := {name: value for name, value in line.items() if name.startswith("valid_")}:
+                    validations.setdefault(int(line["step"]), {}).update(figures)
+            return validations
         except UserError as damage:
-            other = f", or remove it, to go by {self.metrics.name}" if self.judgements.exists() else ""
-            raise UserError(f"{damage}{other}") from None
+            fallback = f", or remove it, so that {self.metrics.name} is used" if file.exists() else ""
+            raise UserError(f"{damage}{fallback}") from None
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             raise self._damaged_validations() from None
 
     def _damaged_validations(self) -> UserError:
-        file = self.judgements if self.judgements.exists() else self.metrics
-        return damaged(file, "has a validation that is no step and number")
+        file = self.validations_file if self.validations_file.exists() else self.metrics
+        return damaged(file, "has a validation without a valid step and value")
 
     def add_validation(self, step: int, figures: Mapping[str, float]) -> None:
-        """Write what the checkpoint of ``step`` is judged by: the best one is selected by it."""
+        """Write the validation ``figures`` of ``step``, which select the best checkpoint."""
         self._write_validations({**self._read_validations(), step: dict(figures)})
 
     def rewind(self, step: int) -> None:
-        """Remove what metrics.jsonl and validations.json have of steps after ``step``, which training repeats, and torn
-        lines."""
-        judged = self._read_validations() if self.judgements.exists() else None
+        """Remove incomplete lines and the steps after ``step``, which training repeats, from the metrics files."""
+        validations = self._read_validations() if self.validations_file.exists() else None
 
         def is_kept(line: dict[str, Any]) -> bool:
             at = line.get("step")
             if not isinstance(at, int | float):
                 return True
-            unrecorded = "valid_loss" in line and judged is not None and at not in judged  # of a killed writer
-            return at <= step and not unrecorded
+            # A killed worker may have written only the line.
+            is_unrecorded = "valid_loss" in line and validations is not None and at not in validations
+            return at <= step and not is_unrecorded
 
         keep_lines(self.metrics, is_kept)
-        if judged is not None:
-            self._write_validations({at: figures for at, figures in judged.items() if at <= step})
+        if validations is not None:
+            self._write_validations({at: figures for at, figures in validations.items() if at <= step})
 
     def _write_validations(self, figures: Mapping[int, Mapping[str, float]]) -> None:
-        write_json(self.judgements, sealed({"steps": {str(step): figures[step] for step in sorted(figures)}}))
+        write_json(self.validations_file, sealed({"steps": {str(step): figures[step] for step in sorted(figures)}}))
 
     def validation_scores(self, settings: TrainConfig) -> dict[int, float]:
         """Return the score of each validation by step, the higher the better; NaN counts as minus infinity.
 
         ``settings`` name the metric: a new run has no config yet.
         """
-        scores = {step: settings.worth(value) for step, value in self.validations(settings.judged_by).items()}
-        return {step: -math.inf if math.isnan(value) else value for step, value in scores.items()}
+        values = self.validations(settings.best_metric)
+        scores = {step: settings.validation_score(value) for step, value in values.items()}
+        return {step: -math.inf if math.isnan(score) else score for step, score in scores.items()}
 
     def best(self) -> Checkpoint:
-        """The checkpoint that ``train.best_by`` says is best; the newest where none was validated. It may be damaged.
+        """Return the best checkpoint by ``train.best_by``, or the newest if none was validated. It may be damaged.
 
         Raises UserError if the run has no complete checkpoint.
         """
         return self._ranked()[0]
 
     def _ranked(self) -> list[Checkpoint]:
-        """The checkpoints, best first: by their validations, then, newest first, those without one."""
+        """Return the checkpoints, best first; those without a validation last, newest first."""
         if not (newest_first := self.checkpoints()[::-1]):
             raise UserError(f"{self.place} has no complete checkpoint yet; train it further with `raysum train`")
         validation_scores = self.validation_scores(self.config.train)
         return sorted(newest_first, key=lambda c: -validation_scores.get(c.step, -math.inf))
 
-    def chosen(self, which: str) -> list[Checkpoint]:
-        """The one that :meth:`checkpoint` gives; of ``average:3`` the three best, best first.
+    def select_checkpoints(self, which: str) -> list[Checkpoint]:
+        """Return the checkpoints to average: the three best for ``average:3``, otherwise one (see :meth:`checkpoint`).
 
-        Raises UserError as that, and where there are not so many or one of them is damaged.
+        Raises UserError as :meth:`checkpoint`, or if there are too few checkpoints or one is damaged.
         """
-        if not (asked := _AVERAGE.fullmatch(which)):
+        if not (average := _AVERAGE.fullmatch(which)):
             return [self.checkpoint(which)]
-        found = self._ranked()[: int(asked[1])]
-        if len(found) < int(asked[1]):
-            raise UserError(f"{self.place} has {len(found)} of {asked[1]} checkpoints; train.keep says how many stay")
-        for checkpoint in found:
+        count = int(average[1])
+        best = self._ranked()[:count]
+        if len(best) < count:
+            raise UserError(f"{self.place} has {len(best)} of {count} checkpoints; train.keep sets how many are kept")
+        for checkpoint in best:
             checkpoint.check(checkpoint.weights.name)
-        return found
+        return best
 
     def checkpoint(self, which: str = "best") -> Checkpoint:
-        """``best``, ``latest`` or a step number, with sound weights: in place of the best or latest one the next.
+        """Return the checkpoint ``best``, ``latest`` or a step, with undamaged weights.
 
-        Raises UserError naming the steps there are, or what is damaged.
+        If the best or latest one is damaged, the next one takes its place. Raises UserError that lists the steps of the
+        run if there is no such checkpoint, or names the damage.
         """
-        ranked, found = self._ranked(), {str(c.step): c for c in self.checkpoints()}
-        if which not in ("best", "latest", *found):
-            there = f"best, latest, average:COUNT and the steps {', '.join(found)}"
-            raise UserError(f"{self.place} has no checkpoint {which!r}; it has {there}")
-        candidates = [found[which]] if which in found else ranked if which == "best" else [*found.values()][::-1]
+        ranked, by_step = self._ranked(), {str(c.step): c for c in self.checkpoints()}
+        if which not in ("best", "latest", *by_step):
+            available = f"best, latest, average:COUNT and the steps {', '.join(by_step)}"
+            raise UserError(f"{self.place} has no checkpoint {which!r}; it has {available}")
+        candidates = [by_step[which]] if which in by_step else ranked if which == "best" else [*by_step.values()][::-1]
         damages: list[str] = []
         for candidate in candidates:
             try:
@@ -301,29 +312,30 @@ class Run:
             except UserError as damage:
                 damages.append(str(damage))
                 continue
-            for told in damages:
-                say(f"{told}. Step {candidate.step} is used in its place")
+            for message in damages:
+                say(f"{message}. Step {candidate.step} is used instead")
             return candidate
         raise UserError(damages[0])
 
     @property
     def decode(self) -> DecodeConfig:
-        """The run's decoding settings: those of its config, changed by what a search found best (decode.yaml)."""
-        found = (self.path / "decode.yaml").is_file()
-        return self._read("decode.yaml", DecodeConfig, self.config.decode.model_dump()) if found else self.config.decode
+        """The run's decoding settings: those of its config, changed by the best ones of a search (decode.yaml)."""
+        if not (self.path / "decode.yaml").is_file():
+            return self.config.decode
+        return self._read("decode.yaml", DecodeConfig, self.config.decode.model_dump())
 
     @property
     def extract(self) -> ExtractConfig:
-        """How long the summaries of a run that extracts are: what was found best on the valid split (extract.yaml)."""
-        found = (self.path / "extract.yaml").is_file()
-        return self._read("extract.yaml", ExtractConfig, {}) if found else ExtractConfig()
+        """The summary length of an extractor, which training chose on the valid split (extract.yaml)."""
+        is_chosen = (self.path / "extract.yaml").is_file()
+        return self._read("extract.yaml", ExtractConfig, {}) if is_chosen else ExtractConfig()
 
     def _read(self, name: str, root: type[AnySection], base: dict[str, Any]) -> AnySection:
-        values, places = parse_yaml(read_text(self.path / name), str(self.path / name))
-        return validate(merge(base, values), places, root)
+        values, lines = parse_yaml(read_text(self.path / name), str(self.path / name))
+        return validate(merge(base, values), lines, root)
 
     def set_decode(self, settings: dict[str, Any]) -> None:
-        """Make ``settings`` (decode keys) the ones that evaluate, summarize and serve use."""
+        """Write the decoding ``settings`` that evaluate, summarize and serve use."""
         write_text(self.path / "decode.yaml", yaml.safe_dump(settings, sort_keys=False))
 
     def set_extract(self, settings: dict[str, Any]) -> None:
@@ -332,18 +344,18 @@ class Run:
 
 @dataclass(frozen=True)
 class RunResult(Shown):
-    """A run that was made."""
+    """The run that a training wrote."""
 
     run: Run
 
     def to_dict(self) -> dict[str, Any]:
-        """``run`` (the path), and ``step`` and ``valid_loss`` of its best checkpoint, and what that is best by."""
-        best, judged_by = self.run.best(), self.run.config.train.judged_by
-        found = {name: self.run.validations(name).get(best.step) for name in ("valid_loss", judged_by)}
-        return {"run": self.run.place, "step": best.step, **found}
+        """Return ``run`` (the path), and the ``step``, ``valid_loss`` and selecting metric of the best checkpoint."""
+        best, metric = self.run.best(), self.run.config.train.best_metric
+        figures = {name: self.run.validations(name).get(best.step) for name in ("valid_loss", metric)}
+        return {"run": self.run.place, "step": best.step, **figures}
 
     def to_pandas(self) -> "DataFrame":
-        """The lines of metrics.jsonl."""
+        """Return the lines of metrics.jsonl."""
         from pandas import DataFrame
 
         return DataFrame([*read_lines(self.run.metrics)])

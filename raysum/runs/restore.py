@@ -1,4 +1,4 @@
-"""A run's models, ready: the one place where weights are put into a model."""
+"""Load the weights of runs and published models into models. No other module does this."""
 
 import hashlib
 import re
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_PUBLISHED = "config.json"  # which every folder of published weights has, and no run
+_PUBLISHED = "config.json"  # in every folder of published weights, and in no run
 
 
 def restore(run: Run, checkpoint: str, device: "torch.device") -> Any:
-    """The model of ``run`` in evaluation mode, with the weights of a checkpoint: ``best``, ``latest``, a step, or
-    ``average:3``, the mean of those of the three best.
+    """Return the model of ``run`` in evaluation mode with the weights of a checkpoint.
 
-    Raises UserError where there is no such checkpoint, or its weights are of another model.
+    ``checkpoint`` is ``best``, ``latest``, a step, or ``average:3``, the mean weights of the three best.
+    Raises UserError if there is no such checkpoint, or its weights do not fit the model.
     """
-    first, *others = run.chosen(checkpoint)
+    first, *others = run.select_checkpoints(checkpoint)
     weights = load_tensors(first.weights)
     for number, other in enumerate(others, 2):
         for name, value in load_tensors(other.weights).items():
@@ -36,7 +36,7 @@ def restore(run: Run, checkpoint: str, device: "torch.device") -> Any:
 
 
 def restore_generator(run: Run, checkpoint: str, device: "torch.device") -> Any:
-    """:func:`restore`; raises UserError where the model of ``run`` writes no summaries, too."""
+    """Return the model as :func:`restore` does. Raises UserError also if the model of ``run`` writes no summaries."""
     spec = run.config.model
     if not spec.summarizes:
         raise UserError(f"{run.place} writes no summaries: its model is a {spec.system}; name a summarizing run")
@@ -44,20 +44,20 @@ def restore_generator(run: Run, checkpoint: str, device: "torch.device") -> Any:
 
 
 def restore_extractor(run: Run, checkpoint: str, device: "torch.device") -> Any:
-    """:func:`restore`; raises UserError where the model of ``run`` scores no sentences."""
+    """Return the model as :func:`restore` does. Raises UserError also if the model of ``run`` scores no sentences."""
     if not run.config.model.extracts:
         raise UserError(f"{run.place} extracts no sentences; name a run of such a model, trained on labelled sentences")
     return restore(run, checkpoint, device)
 
 
 def restore_predictor(run: Run, device: "torch.device") -> Any:
-    """The attention predictor of ``run``, None where none was trained."""
+    """Return the attention predictor of ``run``, or None if it was not trained."""
     trained = run.alignment.exists and run.alignment.checkpoints()
     return restore(run.alignment, "best", device) if trained else None
 
 
 def restore_ranker(path: str, vocabulary_sha256: str, device: "torch.device") -> Any:
-    """The ranker trained into ``path``. Raises UserError where that is no ranker's run, or has another vocabulary."""
+    """Return the ranker of the run ``path``. Raises UserError if it is no ranker, or has another vocabulary."""
     run = Run.open(path)
     spec = run.config.model
     if not spec.ranks:
@@ -67,34 +67,34 @@ def restore_ranker(path: str, vocabulary_sha256: str, device: "torch.device") ->
         )
     if run.recipe.get("vocabulary_sha256") != vocabulary_sha256:
         raise UserError(
-            f"the ranker {path} was trained with another vocabulary; train one on a dataset that has the same one"
+            f"the ranker {path} was trained with another vocabulary; train one on a dataset with the same vocabulary"
         )
     return restore(run, "best", device)
 
 
 def fill(model: Any, weights: Mapping[str, "Tensor"], origin: str | Path) -> Any:
-    """``model`` with all its ``weights``. Raises UserError naming ``origin`` where they are another model's."""
+    """Load all ``weights`` into ``model`` and return it. Raises UserError with ``origin`` if they do not fit."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).splitlines()[-1].split())
-        raise UserError(f"{origin} does not fit the model that its config tells: {reason}") from None
+        raise UserError(f"{origin} does not fit the model of its config: {reason}") from None
     return model
 
 
 @dataclass(frozen=True)
 class _Donor:
-    """Weights that another training may begin with."""
+    """Weights that another training can start from."""
 
     name: str
     weights: Path
     vocabulary: Path
     vocabulary_sha256: str | None
-    serving: Callable[[Iterable[str], systems.Spec], dict[str | None, str]]  # by parameters of a model: the donor's
-    untrained: Collection[str] = ()  # parameters that were put beside those of published weights
+    names_for: Callable[[Iterable[str], systems.Spec], dict[str | None, str]]  # a model's parameters: the donor's
+    untrained: Collection[str] = ()  # parameters that were added to published weights and never trained
 
 
-def _run(path: str) -> _Donor:
+def _run_donor(path: str) -> _Donor:
     run = Run.open(path)
     checkpoint, spec = run.checkpoint("best"), run.config.model
     return _Donor(
@@ -107,8 +107,8 @@ def _run(path: str) -> _Donor:
     )
 
 
-def _published(path: str) -> _Donor:
-    """Of a folder with config.json, model.safetensors and tokenizer.json; nothing is unpickled."""
+def _published_donor(path: str) -> _Donor:
+    """Return the donor in a folder with config.json, model.safetensors and tokenizer.json. Nothing is unpickled."""
     folder = Path(path).expanduser().absolute()
     for name in ("model.safetensors", "tokenizer.json"):
         if not (folder / name).is_file():
@@ -119,76 +119,76 @@ def _published(path: str) -> _Donor:
     check(folder, _PUBLISHED, "model.safetensors")
     config, vocabulary = read_json(folder / _PUBLISHED), folder / "tokenizer.json"
     if isinstance(config, dict) and config.get("is_encoder_decoder"):
-        raise UserError(f"{path} begins no training; name the run that `raysum import huggingface {path}` makes of it")
+        raise UserError(
+            f"training cannot start from {path}; import it with `raysum import huggingface {path}`, and name that run"
+        )
 
-    def serving(names: Iterable[str], spec: systems.Spec) -> dict[str | None, str]:
+    def names_for(names: Iterable[str], spec: systems.Spec) -> dict[str | None, str]:
         try:
             return spec.published(config, names)
         except UserError as reason:
             raise UserError(f"{path} {reason}") from None
 
     hashed = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
-    return _Donor(str(folder), folder / "model.safetensors", vocabulary, hashed, serving)
+    return _Donor(str(folder), folder / "model.safetensors", vocabulary, hashed, names_for)
 
 
 @dataclass(frozen=True)
 class Start:
-    """The weights that a new training begins with: what its model takes over by name and shape from those of a run, or
-    of a folder of published weights."""
+    """The weights that a new training starts from: those of a run or published model that match by name and shape."""
 
-    origin: str  # for people
+    origin: str  # for messages
     weights: Path
-    taken: dict[str, str]  # parameters of the model, and what they are called in the file
-    fresh: list[str]  # parameters of the model that the file does not have, or in another shape
-    unused: list[str]  # parameters of the file that the model does not have
-    untrained: list[str]  # parameters of the model that are in the file, and that nothing has trained yet
+    loaded: dict[str, str]  # parameters of the model, and their names in the file
+    missing: list[str]  # parameters of the model that are not in the file, or have another shape there
+    unused: list[str]  # parameters of the file that are not in the model
+    untrained: list[str]  # loaded parameters that were never trained
 
     @classmethod
     def of(cls, path: str, spec: systems.Spec, vocabulary_sha256: str) -> "Start":
-        """From the best checkpoint of the run ``path``, or the published weights there, for the model of ``spec``.
+        """Return the start from the best checkpoint of the run ``path``, or from the published weights there.
 
-        Raises UserError where that is neither, is of another vocabulary, or has no parameter in common.
+        Raises UserError if ``path`` is neither, has another vocabulary, or shares no matrix with the model of ``spec``.
         """
         is_published = (Path(path).expanduser() / _PUBLISHED).is_file()
-        donor = _published(path) if is_published else _run(path)
+        donor = _published_donor(path) if is_published else _run_donor(path)
         if donor.vocabulary_sha256 != vocabulary_sha256:
             raise UserError(
-                f"{path} was trained with another vocabulary, so its weights are of no use here; "
+                f"{path} was trained with another vocabulary, so its weights do not fit; "
                 f"prepare the data with --vocab {donor.vocabulary}"
             )
-        wanted = {name: list(value.shape) for name, value in systems.parameters(spec).items()}
+        needed = {name: list(value.shape) for name, value in systems.parameters(spec).items()}
         with open_tensors(donor.weights) as file:
-            found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-        serving = donor.serving([*found], spec)
-        taken = {name: serving[name] for name in wanted if name in serving and found[serving[name]] == wanted[name]}
-        if not any(len(wanted[name]) > 1 for name in taken):
-            raise UserError(f"no matrix of {path} has the name and shape of one of this model: train.start is useless")
-        unused = [name for name in found if name not in taken.values()]
-        fresh = [name for name in wanted if name not in taken]
-        untrained = [name for name, own in taken.items() if own in donor.untrained]
-        return cls(donor.name, donor.weights, taken, fresh, unused, untrained)
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        names = donor.names_for([*shapes], spec)
+        loaded = {name: names[name] for name in needed if name in names and shapes[names[name]] == needed[name]}
+        if not any(len(needed[name]) > 1 for name in loaded):
+            raise UserError(f"no matrix of {path} has the name and shape of one of this model; leave train.start out")
+        unused = [name for name in shapes if name not in loaded.values()]
+        missing = [name for name in needed if name not in loaded]
+        untrained = [name for name, own in loaded.items() if own in donor.untrained]
+        return cls(donor.name, donor.weights, loaded, missing, unused, untrained)
 
     @property
     def new(self) -> list[str]:
-        """The parameters of the model that have learned nothing yet."""
-        return [*self.fresh, *self.untrained]
+        """The parameters of the model that were never trained."""
+        return [*self.missing, *self.untrained]
 
     def __str__(self) -> str:
-        trained = [name for name in self.taken if name not in self.untrained]
-        parts = [f"{len(trained)} tensors begin as those of {self.origin}"]
-        parts += [f"new, with nothing loaded: {listed(self.new, trained)}"] if self.new else []
-        parts += [f"left out are its {listed(self.unused, [*self.taken.values()])}"] if self.unused else []
+        trained = [name for name in self.loaded if name not in self.untrained]
+        parts = [f"{len(trained)} tensors are loaded from {self.origin}"]
+        parts += [f"new and untrained: {listed(self.new, trained)}"] if self.new else []
+        parts += [f"unused: {listed(self.unused, [*self.loaded.values()])}"] if self.unused else []
         return "; ".join(parts)
 
     def apply(self, model: Any) -> None:
-        """Put the weights that are taken over into ``model``."""
+        """Load the matching weights into ``model``."""
         weights = load_tensors(self.weights)
-        model.load_state_dict({name: weights[own] for name, own in self.taken.items()}, strict=False)
+        model.load_state_dict({name: weights[own] for name, own in self.loaded.items()}, strict=False)
 
 
 def listed(names: Iterable[str], others: Iterable[str]) -> str:
-    """The names, as ``module.*`` where a whole module is among them and nothing of it among ``others``; those of
-    several layers together: ``encoder.1,3-5.*``."""
+    """Return ``names`` as text: ``module.*`` for modules without any of ``others``, ``encoder.1,3-5.*`` for layers."""
     inside = {prefix for name in others for prefix in accumulate(name.split("."), "{}.{}".format)}
     numbers: dict[str, list[int]] = {}
     for name in names:
@@ -197,11 +197,11 @@ def listed(names: Iterable[str], others: Iterable[str]) -> str:
         number = re.search(r"(?<=\.)\d+(?=\.)", short)
         form = f"{short[: number.start()]}#{short[number.end() :]}" if number else short
         numbers.setdefault(form, []).extend([int(number[0])] if number else [])
-    return ", ".join(form.replace("#", _ranges(found), 1) for form, found in numbers.items())
+    return ", ".join(form.replace("#", _ranges(layers), 1) for form, layers in numbers.items())
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """``1,3-5`` of 1, 3, 4, 5."""
+    """Return ``1,3-5`` for 1, 3, 4, 5."""
     runs: list[list[int]] = []
     for number in sorted({*numbers}):
         if runs and number == runs[-1][-1] + 1:

@@ -99,7 +99,7 @@ def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
             raise UserError(f"{config.run} needs reference summaries, which requests do not have")
         return config, Health(status="ok", system=extractor.name), AT_ONCE, True
     run = Run.resolve(config.run)
-    checkpoint, *others = run.chosen(config.checkpoint)
+    checkpoint, *others = run.select_checkpoints(config.checkpoint)
     step = config.checkpoint if others else str(checkpoint.step)
     exact = config.model_copy(update={"run": str(run.path), "checkpoint": step})
     health = Health(status="ok", run=run.name, step=checkpoint.step)

@@ -1,4 +1,4 @@
-"""Training: the driver, the worker's loop, checkpoints, labels. The room is its verb, too: ``raysum.train(...)``."""
+"""Training: driver, worker loop, checkpoints, labels. The module is also the function ``raysum.train(...)``."""
 
 from raysum.verbs import make_verb
 

@@ -1,4 +1,4 @@
-"""How Ray Train prepares the workers of a training: each sees the GPUs of all, as NCCL wants; the rest is theirs."""
+"""The Ray Train backend: each worker sees the GPUs of all workers, as NCCL needs, and makes its own process group."""
 
 from ray.train.backend import Backend, BackendConfig
 

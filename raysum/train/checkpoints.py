@@ -1,7 +1,7 @@
-"""Writing, restoring and pruning checkpoints: engine state for resume, one weights file for everything else.
+"""Write, restore and prune checkpoints: engine state for resuming, one weights file for everything else.
 
-All ranks write into ``checkpoints/.partial-STEP-ATTEMPT/`` on the run folder, which they share; the folder gets its
-name ``step-STEP`` when everything is there, so a reader only ever sees complete ones.
+All ranks write into ``checkpoints/.partial-STEP-ATTEMPT/`` in the shared run folder. Rank 0 renames the folder to
+``step-STEP`` when it is complete, so readers never see an incomplete checkpoint.
 """
 
 import os
@@ -32,11 +32,11 @@ _PARTIAL = ".partial-"
 _RESUMABLE = 2  # newest checkpoints that keep their engine state: one may be written while the other is read
 
 
-def hosts_apart(run: Run, token: str) -> frozenset[int]:
+def remote_ranks(run: Run, token: str) -> frozenset[int]:
     """Return the ranks that do not share the folder of ``run`` with rank 0. Every rank calls it before it writes.
 
     Only a run on a store may have such ranks: rank 0 writes for all of them, see ``save``. ``token`` is the name of a
-    file that the process which started the training has put into the folder.
+    file in the folder, written by the process that started the training.
     Raises UserError on every rank if a rank does not see that file: each host would keep the shards of its own ranks,
     and no checkpoint could be resumed.
     """
@@ -64,9 +64,9 @@ def hosts_apart(run: Run, token: str) -> frozenset[int]:
 
 @contextmanager
 def token_in(folder: Path, token: str) -> Iterator[None]:
-    """Keep the file ``token`` in ``folder`` during the block, and remove those of killed processes."""
-    for left in folder.glob(".token-*"):
-        left.unlink(missing_ok=True)
+    """Keep the file ``token`` in ``folder`` during the block, and remove tokens of killed processes."""
+    for leftover in folder.glob(".token-*"):
+        leftover.unlink(missing_ok=True)
     (folder / token).touch()
     try:
         yield
@@ -74,38 +74,38 @@ def token_in(folder: Path, token: str) -> Iterator[None]:
         (folder / token).unlink(missing_ok=True)
 
 
-def newest(run: Run, apart: frozenset[int]) -> Checkpoint | None:
-    """Return the checkpoint to resume from, that of rank 0. Every rank calls it.
+def newest(run: Run, remote: frozenset[int]) -> Checkpoint | None:
+    """Return the checkpoint to resume from, as rank 0 sees it. Every rank calls it.
 
-    Rank 0 fetches it from the store if another host started the training. Hosts ``apart`` receive its engine state.
+    Rank 0 fetches it from the store if another host started the training, and sends its engine state to the hosts of
+    the ``remote`` ranks.
     """
     from torch import distributed
 
     if distributed.get_rank() == 0 and url_of(sync_down(run.path)) and (checkpoint := run.latest()):
         checkpoint.check(_ENGINE)
     distributed.barrier()
-    if not apart:
+    if not remote:
         return run.latest()
-    found: list[Any] = [None]
+    message: list[Any] = [None]
     if distributed.get_rank() == 0 and (checkpoint := run.latest()):
-        wanted = (_ENGINE, _CONVERTED, "state.json")
-        found = [(checkpoint.step, _contents(checkpoint.path, wanted))]
-    distributed.broadcast_object_list(found, src=0)
-    if found[0] is None:
+        message = [(checkpoint.step, _contents(checkpoint.path, (_ENGINE, _CONVERTED, "state.json")))]
+    distributed.broadcast_object_list(message, src=0)
+    if message[0] is None:
         return None
-    step, files = found[0]
-    if _writes_for_host(apart):
+    step, files = message[0]
+    if _writes_for_host(remote):
         shutil.rmtree(run.checkpoint_folder, ignore_errors=True)
         _write_contents(run.checkpoint_path(step), files)
     distributed.barrier()
     return Checkpoint(run.checkpoint_path(step))
 
 
-def save(engine: Any, run: Run, state: dict[str, Any], apart: frozenset[int] = frozenset()) -> None:
+def save(engine: Any, run: Run, state: dict[str, Any], remote: frozenset[int] = frozenset()) -> None:
     """Publish the checkpoint of ``state["step"]``. Every rank calls it, and returns when all can see it.
 
-    Hosts ``apart`` send their shards to rank 0, which seals the checkpoint last. Raises UserError on every rank if the
-    state of a rank is missing.
+    The hosts of ``remote`` ranks send their shards to rank 0, which writes the checksums last. Raises UserError on
+    every rank if the state of a rank is missing.
     """
     from torch import distributed
 
@@ -116,41 +116,41 @@ def save(engine: Any, run: Run, state: dict[str, Any], apart: frozenset[int] = f
     engine.save_checkpoint(str(partial), tag=_ENGINE, save_latest=False)
     weights = full_weights(engine)
     distributed.barrier()
-    if apart:
-        _send_shards(partial, apart)
-    shards = [_shards(partial)]
+    if remote:
+        _send_shards(partial, remote)
+    shards = [_num_shards(partial)]
     distributed.broadcast_object_list(shards, src=0)
     if engine.zero_optimization_stage() and shards[0] < distributed.get_world_size():
         raise damaged(partial, f"has the state of {shards[0]} workers of {distributed.get_world_size()}")
     if distributed.get_rank() == 0:
         fill_checkpoint(partial, weights, state)
-        shutil.rmtree(final, ignore_errors=True)  # of an attempt whose engine state is gone
+        shutil.rmtree(final, ignore_errors=True)  # an earlier attempt that lost its engine state
         os.replace(partial, final)
     distributed.barrier()
 
 
-def _send_shards(partial: Path, apart: frozenset[int]) -> None:
-    """Move what hosts ``apart`` have written into ``partial`` to rank 0's host."""
+def _send_shards(partial: Path, remote: frozenset[int]) -> None:
+    """Move the files that the hosts of ``remote`` ranks wrote into ``partial`` to the host of rank 0."""
     from torch import distributed
 
-    mine = _contents(partial, (_ENGINE,)) if _writes_for_host(apart) else {}
-    found: list[Any] | None = [None] * distributed.get_world_size() if distributed.get_rank() == 0 else None
-    distributed.gather_object(mine, found, dst=0)
-    for files in found or ():
+    own_files = _contents(partial, (_ENGINE,)) if _writes_for_host(remote) else {}
+    gathered: list[Any] | None = [None] * distributed.get_world_size() if distributed.get_rank() == 0 else None
+    distributed.gather_object(own_files, gathered, dst=0)
+    for files in gathered or ():
         _write_contents(partial, files)
-    if _writes_for_host(apart):
+    if _writes_for_host(remote):
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _writes_for_host(apart: frozenset[int]) -> bool:
-    """Whether this rank, of one of the hosts ``apart``, reads and writes files for all ranks of its host."""
+def _writes_for_host(remote: frozenset[int]) -> bool:
+    """Return whether this rank is remote, and reads and writes files for all ranks of its host."""
     from torch import distributed
 
-    return distributed.get_rank() in apart and os.environ["LOCAL_RANK"] == "0"
+    return distributed.get_rank() in remote and os.environ["LOCAL_RANK"] == "0"
 
 
 def _contents(folder: Path, parts: tuple[str, ...]) -> dict[str, bytes]:
-    """The files of the ``parts`` of ``folder``, by their names in it."""
+    """Return the contents of the files of ``parts`` of ``folder`` by relative path."""
     files = (path for part in parts for path in (folder / part, *(folder / part).rglob("*")))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
 
@@ -162,7 +162,7 @@ def _write_contents(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def load(engine: Any, checkpoint: Checkpoint, world: int) -> None:
-    """Load the engine state of ``checkpoint``; one of another number of workers must have been converted."""
+    """Load the engine state of ``checkpoint``, the converted one if another number of workers wrote it."""
     is_converted = needs_conversion(checkpoint, world)
     tag = _CONVERTED if is_converted else _ENGINE
     path, _ = engine.load_checkpoint(str(checkpoint.path), tag=tag)
@@ -172,7 +172,7 @@ def load(engine: Any, checkpoint: Checkpoint, world: int) -> None:
 
 
 def _load_frozen(engine: Any, folder: Path) -> None:
-    """Parameters that are not trained, which DeepSpeed does not read from its universal form."""
+    """Load the frozen parameters, which DeepSpeed does not read from its universal form."""
     import torch
     from deepspeed.runtime.zero import GatheredParameters
 
@@ -189,91 +189,92 @@ def _load_frozen(engine: Any, folder: Path) -> None:
 
 
 def newest_sound(run: Run) -> Checkpoint | None:
-    """The newest checkpoint that training can go on from; newer ones that are damaged are set aside, and that is said.
+    """Return the newest undamaged checkpoint that training can resume from; rename and report newer, damaged ones.
 
-    Raises UserError where there are some and none is sound.
+    Raises UserError if all resumable checkpoints are damaged.
     """
-    found: list[tuple[Path, str]] = []
+    damages: list[tuple[Path, str]] = []
     for checkpoint in reversed(run.checkpoints()):
         if checkpoint.resumable:
             try:
                 _check(checkpoint)
                 break
             except UserError as damage:
-                found.append((checkpoint.path, str(damage)))
+                damages.append((checkpoint.path, str(damage)))
     else:
-        if found:
-            raise UserError(f"{found[0][1]}, or {_way_out(run)}: no older checkpoint can be gone on from")
+        if damages:
+            raise UserError(f"{damages[0][1]}, or {_way_out(run)}: training cannot resume from an older checkpoint")
         return None
-    for path, what in found:
-        aside = path.with_name(f"damaged-{path.name}")
-        shutil.rmtree(aside, ignore_errors=True)
-        os.replace(path, aside)
-        say(f"{what}. An older checkpoint is gone on from; what is left of this one is now {aside}")
+    for path, message in damages:
+        renamed = path.with_name(f"damaged-{path.name}")
+        shutil.rmtree(renamed, ignore_errors=True)
+        os.replace(path, renamed)
+        say(f"{message}. Training resumes from an older checkpoint; the damaged one is now {renamed}")
     for later in run.checkpoints():
         if later.step > checkpoint.step:
-            say(f"{later.path} has no {_ENGINE} folder: an older checkpoint is gone on from")
+            say(f"{later.path} has no {_ENGINE} folder: training resumes from an older checkpoint")
     return checkpoint
 
 
 def _way_out(run: Run) -> str:
-    """What can be done with a run that nothing can be gone on from."""
+    """Return what a user can do with a run that cannot be resumed."""
     try:
-        return f"begin anew with the weights of step {run.checkpoint().step}: train.start={run.place} and another out="
+        step = run.checkpoint().step
     except UserError:
         return "choose another out="
+    return f"start a new training from the weights of step {step}: train.start={run.place} and another out="
 
 
 def _check(checkpoint: Checkpoint) -> None:
-    """Raises UserError where something of a checkpoint is damaged that training goes on from."""
+    """Raises UserError if a file that resuming needs is damaged."""
     checkpoint.check(_ENGINE, "state.json", checkpoint.weights.name)
-    told = checkpoint.state
-    if told.get("step") != checkpoint.step or not {"workers", "stage", "data"} <= told.keys():
-        raise damaged(checkpoint.path / "state.json", "is not of this checkpoint")
-    shards = _shards(checkpoint.path)
-    if told["stage"] and shards < told["workers"]:
-        raise damaged(checkpoint.path / _ENGINE, f"has the state of {shards} workers of {told['workers']}")
+    state = checkpoint.state
+    if state.get("step") != checkpoint.step or not {"workers", "stage", "data"} <= state.keys():
+        raise damaged(checkpoint.path / "state.json", "belongs to another checkpoint")
+    shards = _num_shards(checkpoint.path)
+    if state["stage"] and shards < state["workers"]:
+        raise damaged(checkpoint.path / _ENGINE, f"has the state of {shards} workers of {state['workers']}")
 
 
-def _shards(folder: Path) -> int:
-    """How many workers' optimizer states a checkpoint has."""
+def _num_shards(folder: Path) -> int:
+    """Return the number of workers with optimizer states in a checkpoint."""
     return len([*(folder / _ENGINE).glob("*optim_states.pt")])
 
 
 def prune(run: Run, keep: int) -> None:
-    """Keep the best checkpoint, the newest ``keep`` and the newest engine states; remove all else.
+    """Keep the best checkpoint, the newest ``keep`` and the newest engine states; remove all others.
 
-    What is removed is renamed first: what a kill leaves of it has no name that counts.
+    Folders are renamed before they are removed, so that a kill leaves no incomplete checkpoint.
     """
     clear(run)
     checkpoints, best = run.checkpoints(), run.best()
     unwanted = [checkpoint.path for checkpoint in checkpoints[:-keep] if checkpoint != best]
     unwanted += [checkpoint.path / name for checkpoint in checkpoints[:-_RESUMABLE] for name in (_ENGINE, _CONVERTED)]
     for folder in filter(Path.is_dir, unwanted):
-        doomed = run.checkpoint_folder / f"{_PARTIAL}{secrets.token_hex(4)}"
-        os.replace(folder, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        renamed = run.checkpoint_folder / f"{_PARTIAL}{secrets.token_hex(4)}"
+        os.replace(folder, renamed)
+        shutil.rmtree(renamed, ignore_errors=True)
 
 
 def clear(run: Run) -> None:
-    """Remove what was not finished."""
+    """Remove incomplete checkpoints."""
     for leftover in run.checkpoint_folder.glob(f"{_PARTIAL}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def needs_conversion(checkpoint: Checkpoint, world: int) -> bool:
-    """ZeRO shards fit only the number of workers that wrote them; without ZeRO (stage 0) there are none."""
+    """Return whether ``checkpoint`` has ZeRO shards, which fit only the number of workers that wrote them."""
     return checkpoint.state["workers"] != world and checkpoint.state["stage"] > 0
 
 
 def convert(checkpoint: Checkpoint) -> None:
-    """Write the engine state of ``checkpoint`` again in DeepSpeed's universal form, which any number of workers loads.
+    """Write the engine state of ``checkpoint`` in DeepSpeed's universal form, which any number of workers can load.
 
-    Raises RuntimeError with DeepSpeed's words where its converter fails.
+    Raises RuntimeError with DeepSpeed's message if its converter fails.
     """
     target = checkpoint.path / _CONVERTED
     partial = target.with_name(_PARTIAL + target.name)
-    for former in (partial, target):  # which nothing tells to be whole
+    for former in (partial, target):  # may be incomplete
         shutil.rmtree(former, ignore_errors=True)
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     command += ["--input_folder", str(checkpoint.path / _ENGINE), "--output_folder", str(partial)]
@@ -285,9 +286,9 @@ def convert(checkpoint: Checkpoint) -> None:
 
 
 def full_weights(engine: Any) -> "dict[str, Tensor]":
-    """All parameters of the trained model in fp32 on the CPU, tied ones once, on rank 0. Every rank calls it.
+    """Return all parameters in fp32 on the CPU, tied ones once; empty on ranks above 0. Every rank calls it.
 
-    Adapters are in the matrices that they belong to.
+    Adapters are merged into the matrices that they adapt.
     """
     from deepspeed.runtime.zero import GatheredParameters
     from deepspeed.utils import safe_get_full_fp32_param
@@ -298,8 +299,8 @@ def full_weights(engine: Any) -> "dict[str, Tensor]":
     copies = full_precision_copies(engine.optimizer)
     weights = {}
     for name, parameter in engine.module.model.named_parameters():
-        shape = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 leaves an empty tensor in its place
-        with GatheredParameters([parameter], enabled=not parameter.requires_grad):  # of which ZeRO has no copy
+        shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3 the parameter itself is empty
+        with GatheredParameters([parameter], enabled=not parameter.requires_grad):  # ZeRO has no copy of frozen ones
             full = safe_get_full_fp32_param(parameter) if parameter.requires_grad else None
             full = copies.get(id(parameter), parameter) if full is None else full
             if distributed.get_rank() == 0:

@@ -1,4 +1,4 @@
-"""The DeepSpeed engine of a training, with fp32 sums of gradients, and the norm of the gradient at every stage."""
+"""The DeepSpeed engine of a training: gradients summed in fp32, and the gradient norm at every ZeRO stage."""
 
 from functools import partial
 from itertools import zip_longest
@@ -20,7 +20,7 @@ from raysum.train.optim import engine_config
 
 
 def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
-    """The engine around the objective around the model, with the same weights on every rank."""
+    """Return a DeepSpeed engine that wraps the objective and its model, with the same weights on every rank."""
     load_deepspeed()
     import deepspeed
 
@@ -30,7 +30,7 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
     model = systems.build(job_spec.config.model)
     if job_spec.start and checkpoint is None:
         job_spec.start.apply(model)
-    new = new_ones(job_spec, checkpoint)
+    new = untrained_parameters(job_spec, checkpoint)
     if job_spec.config.adapters.rank:
         adapt(model, job_spec.config.adapters, new)
     if job_spec.config.train.recompute:
@@ -39,25 +39,25 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
     config = engine_config(job_spec.config, world, torch.cuda.is_available(), universal)
     groups = parameter_groups(objective, job_spec.config.optim, new)
     engine, *_ = deepspeed.initialize(model=objective, model_parameters=groups, config=config)
-    if engine.zero_optimization_stage() == 0:  # which has no `grad_accum_dtype`
+    if engine.zero_optimization_stage() == 0:  # stage 0 ignores `grad_accum_dtype`
         for parameter in engine.module.parameters():
             parameter.grad_dtype = torch.float32
         for state in engine.basic_optimizer.state.values():
-            state["step"].zero_()  # in bf16 DeepSpeed has counted an empty step: a bias correction too late
+            state["step"].zero_()  # in bf16 DeepSpeed counts an empty first step, which shifts Adam's bias correction
     return engine
 
 
-def new_ones(job_spec: JobSpec, checkpoint: Checkpoint | None) -> set[str]:
-    """The parameters that had learned nothing at the start. A run that goes on is told by its ``checkpoint``."""
+def untrained_parameters(job_spec: JobSpec, checkpoint: Checkpoint | None) -> set[str]:
+    """Return the parameters that were untrained at the start; a resumed run has them in its ``checkpoint``."""
     if checkpoint is not None:
         return {*checkpoint.state.get("new", [])}
     return {*job_spec.start.new} if job_spec.start else set()
 
 
 def parameter_groups(objective: Any, optim: OptimConfig, new: set[str]) -> list[dict[str, Any]]:
-    """What is trained, apart by learning rate (``lr`` or ``new_lr``, see ``optim.rates``) and by whether it decays.
+    """Return the trained parameters grouped by learning rate (``lr`` or ``new_lr``) and by whether they decay.
 
-    Their order, and that of the parameters in each, is the same after any restart.
+    The order of groups and of their parameters is the same after every restart.
     """
     groups: dict[tuple[str, bool], dict[str, Any]] = {}
     for name, parameter in objective.named_parameters():
@@ -72,9 +72,9 @@ def parameter_groups(objective: Any, optim: OptimConfig, new: set[str]) -> list[
 
 
 def gradient_norm(engine: Any) -> Tensor | None:
-    """The norm of the summed gradient before an update by a plain optimizer, else None.
+    """Return the norm of the summed gradient before an update by a plain optimizer, otherwise None.
 
-    DeepSpeed's own optimizers (of ZeRO and of low precision) have it after the update.
+    DeepSpeed's own optimizers (for ZeRO and for low precision) have the norm after the update.
     """
     if engine.optimizer is not engine.basic_optimizer or not engine.is_gradient_accumulation_boundary():
         return None
@@ -82,10 +82,10 @@ def gradient_norm(engine: Any) -> Tensor | None:
 
 
 class HookOrder:
-    """Compares, in the first ``steps`` steps, the order in which gradients become ready on each rank.
+    """Check in the first ``steps`` steps that gradients become ready in the same order on all ranks.
 
-    ZeRO-2 and ZeRO-3 put gradients into flat buckets as they become ready, and add what ranks have at the same place.
-    If an autograd graph depends on the size of a rank's batch, they add gradients of different parameters.
+    ZeRO-2 and ZeRO-3 fill flat buckets in this order and add the buckets of all ranks position by position. If the
+    autograd graph depends on the size of a rank's batch, they add gradients of different parameters.
     """
 
     def __init__(self, engine: Any, steps: int):
@@ -102,18 +102,18 @@ class HookOrder:
         self._ready.append(name)
 
     def check(self) -> None:
-        """Compare the last step. Every rank calls it after each step, and all raise the same UserError, or none."""
+        """Compare the last step. Every rank calls it after each step; all ranks raise the same UserError, or none."""
         if not self._steps:
             return
         orders: list[list[str]] = [[] for _ in range(distributed.get_world_size())]
         distributed.all_gather_object(orders, self._ready)
         for rank, order in enumerate(orders):
             pairs = zip_longest(orders[0], order, fillvalue="nothing")
-            if found := next((pair for pair in pairs if pair[0] != pair[1]), None):
+            if mismatch := next((pair for pair in pairs if pair[0] != pair[1]), None):
                 raise UserError(
-                    f"gradients become ready in different orders: rank 0 has {found[0]}, rank {rank} {found[1]}. "
+                    f"gradients become ready in different orders: rank 0 has {mismatch[0]}, rank {rank} {mismatch[1]}. "
                     "The autograd graph of this model depends on the size of a batch, and ZeRO-2 and ZeRO-3 would add "
-                    "gradients of different parameters: mend the model, or set deepspeed.zero_optimization.stage=1"
+                    "gradients of different parameters: fix the model, or set deepspeed.zero_optimization.stage=1"
                 )
         self._ready.clear()
         self._steps -= 1

@@ -1,4 +1,7 @@
-"""The driver of a training: checks, the run folder, and the workers: under Ray Train, or here, which loads torch."""
+"""The driver of a training: it checks the settings, prepares the run folder, and starts the workers.
+
+The workers run under Ray Train, or in this process if ``train.workers`` is 0.
+"""
 
 import os
 from collections.abc import Sequence
@@ -23,15 +26,15 @@ from raysum.stream.loader import Stream, batches
 from raysum.stream.truncation import TRAINING, split_truncation
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.train import checkpoints
-from raysum.train.job_spec import JobSpec, job_spec_of, overlong
-from raysum.train.optim import check_engine_config, check_start, unfit
-from raysum.train.progress_bar import followed
+from raysum.train.job_spec import JobSpec, epochs_warning, job_spec_of, out_of_patience
+from raysum.train.optim import check_engine_config, check_start, schedule_warning
+from raysum.train.progress_bar import show_progress
 from raysum.train.ray_trainer import train_on_ray
 
 _AUTO = "auto"
-_OF_MODELS = ("config.yaml", "config.json")  # in folders of runs, and of published models
-_REHEARSAL, _LONGEST_REHEARSAL = 0.03, 60  # of the seconds of the training, and seconds at most
-# May differ when a run is resumed; everything else must be as it was.
+_MODEL_FILES = ("config.yaml", "config.json")  # in folders of runs, and of published models
+_CALIBRATION_SHARE, _MAX_CALIBRATION = 0.03, 60  # share of the training's seconds, and seconds at most
+# A resumed run may change these settings; all others must stay.
 _RUNNING = {
     "steps",
     "minutes",
@@ -57,52 +60,49 @@ _CHANGEABLE: Any = {
 
 @with_settings(Config)
 def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
-    """Train a preset or YAML file on ``data`` into ``out``, or go on with the run that is there.
+    """Train a preset or YAML file on ``data`` into ``out``, or resume the run in ``out``.
 
-    Settings change the preset, ``overrides`` are dotted ``key=value`` pairs. A system that predicts
-    attention is trained on what ``run`` attends to, into that run. The preset ``auto`` chooses what these leave open,
-    and compares at the end: see ``raysum.auto.training.train``. Raises UserError for a wrong config, dataset or run.
+    Settings change the preset; ``overrides`` are dotted ``key=value`` pairs. A system that predicts attention learns
+    from the attention of ``run``, and is saved inside that run. The preset ``auto`` chooses all open settings, and
+    compares the result with other systems: see ``raysum.auto.training.train``.
+    Raises UserError for a wrong config, dataset or run.
 
     >>> raysum.train("pht", data="data", out="runs/pht", train={"steps": 2000}, model={"encoder": "LLG"})
     """
-    if preset in presets() and any(os.path.isfile(os.path.join(preset, one)) for one in _OF_MODELS):
-        say(f"{preset} is the preset of that name; the folder {preset} that is here is named ./{preset}")
-    if preset == _AUTO:  # above this room, as it evaluates
+    if preset in presets() and any(os.path.isfile(os.path.join(preset, name)) for name in _MODEL_FILES):
+        say(f"{preset} is the preset of that name; write ./{preset} to train from the folder {preset}")
+    if preset == _AUTO:  # in a room above this one, because it evaluates
         return resolve_name("raysum.auto.training:train")(*overrides, **values)
     config = load_config(preset, overrides, values)
-    run = _place(config)
+    if config.model.predicts_attention:
+        run = Run.open(config.run).alignment if config.run else None
+    else:
+        run = Run(config.out) if config.out else None
     if run is None:
-        return RunResult(fit(config))  # which says what is missing
+        return RunResult(fit(config))  # raises the error about the missing setting
     with folder_lock(run.path, run.path / LOCK), sync_up(run.path):
         if not run.exists and not config.model.predicts_attention:
-            check_vacant(run.path)  # what another put there is not trained over
+            check_vacant(run.path)  # never write into a folder with other files
         run = fit(config)
         if config.model.summarizes and config.data and (newest := run.latest()):
             from raysum.decode.calibration import rehearse  # loads torch
 
-            seconds = _REHEARSAL * newest.state.get("seconds", 0)
-            rehearse(run, Dataset.open(config.data), min(seconds, _LONGEST_REHEARSAL))
+            seconds = _CALIBRATION_SHARE * newest.state.get("seconds", 0)
+            rehearse(run, Dataset.open(config.data), min(seconds, _MAX_CALIBRATION))
         return RunResult(run)
 
 
-def _place(config: Config) -> Run | None:
-    """Where the run of ``config`` will be, None where it does not say. Raises UserError where it is inside no run."""
-    if config.model.predicts_attention:
-        return Run.open(config.run).alignment if config.run else None
-    return Run(config.out) if config.out else None
-
-
 def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
-    """:func:`train` with a checked config; ``callbacks`` are Ray Train ``UserCallback`` objects."""
+    """Train a checked config as :func:`train` does; ``callbacks`` are Ray Train ``UserCallback`` objects."""
     if config.model.TRAINER:
         return resolve_name(config.model.TRAINER)(config)
     if config.model.predicts_attention:
-        from raysum.train.labels import labelled
+        from raysum.train.labels import labelled_dataset
 
-        dataset, config = labelled(config)
+        dataset, config = labelled_dataset(config)
     else:
-        dataset, config = _given(config)
-    assert config.out is not None, "there is a place for the run"
+        dataset, config = _open_dataset(config)
+    assert config.out is not None, "the config has a run folder"
     if config.train.workers:
         make_ready("train", config.train.address)
     run = Run(config.out)
@@ -113,10 +113,12 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     done = newest.step if newest else 0
     job_spec = job_spec_of(dataset, config, run, done)
     if newest and newest.state.get("mixed", []) != [*job_spec.fingerprints[1:]]:
-        raise UserError(f"{run.place} was trained on {_mixture(newest)}; name the same in data, or choose another out=")
-    if (limit := _reached(job_spec, newest)) and (job_spec.valid is None or done in run.validations()):
-        say(f"{run.place} is trained: {done} steps are done; raise train.{limit} to go on")
-        return _learned(run, config, dataset)
+        others = ", ".join(fingerprint[:8] for fingerprint in newest.state.get("mixed", []))
+        mixture = f"a mixture with other datasets (fingerprints {others})" if others else "one dataset alone"
+        raise UserError(f"{run.place} was trained on {mixture}; list the same in data, or choose another out=")
+    if (limit := _reached_limit(job_spec, newest)) and (job_spec.valid is None or done in run.validations()):
+        say(f"{run.place} is trained: {done} steps are done; raise train.{limit} to continue")
+        return _finish(run, config, dataset)
     if newest:
         check_own(newest.path)  # DeepSpeed unpickles it
     if job_spec.start:
@@ -126,22 +128,23 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
 
             say(trained_share(config.model, config.adapters, job_spec.start.new))
     if not newest and run.exists:
-        say(f"{run.place} has no checkpoint: it begins anew, with the settings that are given now")
-        run.metrics.unlink(missing_ok=True)  # of steps that are lost
+        say(f"{run.place} has no checkpoint: training starts over with the current settings")
+        run.metrics.unlink(missing_ok=True)  # of the lost steps
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     run.rewind(done)
-    if not newest:
-        for told in (unfit(config), overlong(job_spec), *(_unread(part, config) for part in job_spec.train.parts)):
-            if told:
-                say(told)
     if newest:
-        say(f"{run.place} goes on from step {done}")
+        say(f"{run.place} resumes from step {done}")
         if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):
             checkpoints.convert(newest)
+    else:
+        truncations = (_truncation_warning(part, config) for part in job_spec.train.parts)
+        for warning in (schedule_warning(config), epochs_warning(job_spec), *truncations):
+            if warning:
+                say(warning)
     try:
-        with followed(run, done, config.train):
+        with show_progress(run, done, config.train):
             if config.train.workers:
-                push_so_far(run.path)  # rank 0 may run on a host that has nothing of the run
+                push_so_far(run.path)  # rank 0 may run on a host without the run folder
                 with checkpoints.token_in(run.path, job_spec.token):
                     train_on_ray(job_spec, callbacks)
                 refresh(run.path)
@@ -150,13 +153,13 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     finally:
         checkpoints.clear(run)
     if newest := run.latest():
-        _say_why(run, config, newest.step, _reached(job_spec, newest))
+        _say_why(run, config, newest.step, _reached_limit(job_spec, newest))
         _say_costs(newest)
-    return _learned(run, config, dataset)
+    return _finish(run, config, dataset)
 
 
-def _reached(job_spec: JobSpec, newest: Checkpoint | None) -> str:
-    """The key of the limit that a training has reached whose newest checkpoint is that; empty where it has not."""
+def _reached_limit(job_spec: JobSpec, newest: Checkpoint | None) -> str:
+    """Return the key of the limit that a training has reached with its newest checkpoint, or an empty string."""
     settings = job_spec.config.train
     if newest is None:
         return ""
@@ -164,32 +167,27 @@ def _reached(job_spec: JobSpec, newest: Checkpoint | None) -> str:
         return "minutes"
     if newest.step >= settings.steps:
         return "steps"
-    return "patience" if job_spec.out_of_patience(job_spec.run.validation_scores(settings), newest.step) else ""
+    scores = job_spec.run.validation_scores(settings)
+    return "patience" if out_of_patience(settings.patience, scores, newest.step) else ""
 
 
 def _say_why(run: Run, config: Config, step: int, limit: str) -> None:
-    """A line where a training ended before its last step."""
+    """Report why a training ended before its last step."""
     if limit == "patience":
-        told = "1 validation" if config.train.patience == 1 else f"{config.train.patience} validations"
-        say(f"Training ends after step {step}: {told} were no better than that of step {run.best().step}")
+        validations = "1 validation" if config.train.patience == 1 else f"{config.train.patience} validations"
+        say(f"Training ends after step {step}: {validations} were no better than that of step {run.best().step}")
     elif limit == "minutes" and step < config.train.steps:
         say(f"Training ends after step {step} of {config.train.steps}: train.minutes={config.train.minutes:g} are over")
 
 
-def _unread(part: Stream, config: Config) -> str | None:
+def _truncation_warning(part: Stream, config: Config) -> str | None:
     return split_truncation(Dataset.open(part.path), part.split, config.model, config.source, TRAINING)
 
 
-def _mixture(newest: Checkpoint) -> str:
-    others = newest.state.get("mixed", [])
-    told = ", ".join(fingerprint[:8] for fingerprint in others)
-    return f"a mixture with other datasets (fingerprints {told})" if others else "one dataset alone"
-
-
 def _say_costs(newest: Checkpoint) -> None:
-    """A line about what of a training did not serve it; of runs of former versions nothing is known."""
+    """Report the time spent waiting for data and the share of padding."""
     state = newest.state
-    if state.get("stepped"):
+    if state.get("stepped"):  # runs of earlier versions lack it
         waited = state["waited"] / state["stepped"]
         computed = state["padding"] + state["source_tokens"] + state["target_tokens"]
         say(
@@ -198,19 +196,19 @@ def _say_costs(newest: Checkpoint) -> None:
         )
 
 
-def _learned(run: Run, config: Config, dataset: Dataset) -> Run:
-    """``run``, trained, with what is usual for it written beside."""
+def _finish(run: Run, config: Config, dataset: Dataset) -> Run:
+    """Write the reference ranges and the summary length of a trained ``run``, and return it."""
     if config.model.summarizes:
         learn(run, dataset)
     if config.model.extracts and dataset.kind == "extraction":
-        from raysum.train.summary_length import choose_length
+        from raysum.train.validation_metric import choose_length
 
         choose_length(run, dataset)
     return run
 
 
-def _given(config: Config) -> tuple[Dataset, Config]:
-    """The dataset that the config names, and the config with its vocabulary's size, whatever the preset says."""
+def _open_dataset(config: Config) -> tuple[Dataset, Config]:
+    """Return the dataset of the config, and the config with the vocabulary size of the dataset."""
     if not config.data or not config.out:
         missing = "out=RUN" if config.data else "data=DATA"
         raise UserError(f"training needs {missing}; write for example `raysum train pht data=DATA out=RUN`")
@@ -221,8 +219,7 @@ def _given(config: Config) -> tuple[Dataset, Config]:
 
 
 def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
-    """Raises UserError where ``run`` was trained with another vocabulary, dataset or config; what has no checkpoint was
-    not."""
+    """Raises UserError if ``run`` was trained with another vocabulary, dataset or config. Untrained runs pass."""
     if not run.exists or is_untrained(run):
         return
     run.check()
@@ -233,22 +230,23 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
     before, now = (list(pairs(each.model_dump(exclude=_CHANGEABLE))) for each in (run.config, config))
     changed = dict.fromkeys(pair.partition("=")[0] for pair in (*before, *now) if (pair in before) != (pair in now))
     if changed:
-        had = " ".join(pair for pair in before if pair not in now)
+        old_values = " ".join(pair for pair in before if pair not in now)
         raise UserError(
-            f"{run.place} was trained with other values of {', '.join(changed)}; keep them ({had}), or choose "
+            f"{run.place} was trained with other values of {', '.join(changed)}; keep them ({old_values}), or choose "
             "another out="
         )
     newest = run.latest()
     if newest is None and run.checkpoints():
         raise UserError(
-            f"{run.place} holds weights alone; begin a new training with them: train.start={run.place} and another out="
+            f"{run.place} has weights but no training state; start a new training from them: train.start={run.place} "
+            "and another out="
         )
     if newest and newest.state["data"] != dataset.fingerprint:
         raise UserError(f"{run.place} was trained on another dataset than {dataset.place}; choose another out=")
 
 
 def is_untrained(run: Run) -> bool:
-    """Whether a run folder has no checkpoint, and never had one that is damaged."""
+    """Return whether a run folder has no checkpoint, not even a damaged one."""
     return not run.checkpoints() and not any(run.checkpoint_folder.glob("damaged-*"))
 
 

@@ -1,4 +1,4 @@
-"""The process group of a training: of one process alone, or of the workers of Ray Train."""
+"""The process group of a training: one process alone, or all workers of Ray Train."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ from raysum.runtime.processes import environment
 
 @contextmanager
 def lone_group() -> Iterator[None]:
-    """A group of this process, for the length of the block."""
+    """Create a process group of this process alone for the duration of the block."""
     names = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     with environment(names):
         distributed.init_process_group(_backend(), store=distributed.HashStore(), rank=0, world_size=1)
@@ -27,10 +27,10 @@ def lone_group() -> Iterator[None]:
 
 @contextmanager
 def ray_group() -> Iterator[None]:
-    """The group of the workers of Ray Train, for the length of the block. Each of them calls it.
+    """Create the process group of all Ray Train workers for the duration of the block. Every worker calls it.
 
-    Ray's own TorchConfig makes it before the workers' function runs, and loads torch into what directs them.
-    Where the block fails, the group is not left: others may be gone, and leaving waits for them.
+    Ray's own TorchConfig would create it earlier, but also load torch into the controller process.
+    If the block fails, the worker does not leave the group: leaving waits for the others, which may be gone.
     """
     import ray
     import ray.train
@@ -40,18 +40,18 @@ def ray_group() -> Iterator[None]:
     rank, world, local = context.get_world_rank(), context.get_world_size(), context.get_local_rank()
     if torch.cuda.is_available():
         torch.cuda.set_device(local)
-        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a lost peer ends a worker in place of a wait
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a lost peer ends a worker, which would wait
     own = host = ray.util.get_node_ip_address()
     store = None
-    if rank == 0:
+    if rank == 0:  # the store's own socket would listen on all addresses
         listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        at = {"port": listener.getsockname()[1], "master_listen_fd": listener.detach()}  # its own would hear everybody
-        store = distributed.TCPStore(host, world_size=world, is_master=True, wait_for_workers=False, **at)
+        socket_of = {"port": listener.getsockname()[1], "master_listen_fd": listener.detach()}
+        store = distributed.TCPStore(host, world_size=world, is_master=True, wait_for_workers=False, **socket_of)
     host, port = broadcast_from_rank_zero((host, store.port) if store else None)
     store = store or distributed.TCPStore(host, port, world, is_master=False)
     names = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": world, "NODE_RANK": context.get_node_rank()}
     names |= {"LOCAL_WORLD_SIZE": context.get_local_world_size(), "MASTER_ADDR": host, "MASTER_PORT": port}
-    # Gloo takes the address that this host's name resolves to, which may be 127.0.1.1.
+    # Gloo uses the address that the host name resolves to, which may be 127.0.1.1.
     if interface := interface_of(own):
         names |= {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in os.environ}
     with environment({name: str(value) for name, value in names.items()}):
@@ -61,9 +61,9 @@ def ray_group() -> Iterator[None]:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface of this machine that has ``address``."""
-    found = psutil.net_if_addrs().items()
-    return next((name for name, own in found if any(one.address == address for one in own)), None)
+    """Return the name of the network interface with this ``address``, or None."""
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, own in interfaces if any(entry.address == address for entry in own)), None)
 
 
 def _backend() -> str:

@@ -15,12 +15,11 @@ from raysum.runtime.progress import say
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import Stream, plan_of, rows_with_targets
 from raysum.stream.plan import PlanSettings
-from raysum.train.mixture import mixed, shares
 
 if TYPE_CHECKING:
     from raysum.train.validation_metric import ValidationMetric
 
-_PASSES, _FEWER = 100, 10  # over the data: more are told of; what is named in their place
+_MANY_EPOCHS, _SUGGESTED_EPOCHS = 100, 10  # more epochs raise a warning, which suggests the second number
 
 
 @dataclass(frozen=True)
@@ -29,63 +28,62 @@ class JobSpec:
 
     run: Run
     config: Config
-    fingerprints: tuple[str, ...]  # of the datasets, the one that others are mixed into first
+    fingerprints: tuple[str, ...]  # of ``data`` first, then of the datasets mixed into it
     train: Stream
-    valid: Stream | None  # where the dataset has such a split
-    start: Start | None  # where the model does not begin with weights of its own
-    metric: "ValidationMetric | None"  # where the best checkpoint is not that of the lowest loss
-    token: str = field(default_factory=lambda: f".token-{secrets.token_hex(16)}")  # see ``checkpoints.hosts_apart``
+    valid: Stream | None  # None if the dataset has no valid split with summaries
+    start: Start | None  # the weights to start from; None initializes the model randomly
+    metric: "ValidationMetric | None"  # selects the best checkpoint; None selects by the lowest loss
+    token: str = field(default_factory=lambda: f".token-{secrets.token_hex(16)}")  # see ``checkpoints.remote_ranks``
 
     def validates_after(self, done: int) -> bool:
         """Return whether training validates after ``done`` steps."""
         settings = self.config.train
         return self.valid is not None and (done == settings.steps or done % settings.validate_every == 0)
 
-    def out_of_patience(self, validation_scores: Mapping[int, float], done: int) -> bool:
-        """Return whether none of the last ``train.patience`` validations up to step ``done`` beats the best before.
 
-        ``validation_scores`` come from ``Run.validation_scores``, so the result is the same after any restart.
-        """
-        return out_of_patience(self.config.train.patience, validation_scores, done)
+def out_of_patience(patience: int | None, validation_scores: Mapping[int, float], done: int) -> bool:
+    """Return whether none of the last ``patience`` validations up to step ``done`` beats the best one before them.
+
+    ``validation_scores`` come from ``Run.validation_scores``, so the result is the same after any restart.
+    """
+    scores = [score for step, score in sorted(validation_scores.items()) if step <= done]
+    return patience is not None and len(scores) > patience and max(scores[-patience:]) <= max(scores[:-patience])
 
 
-def overlong(job_spec: JobSpec) -> str | None:
-    """Return a warning if only ``train.steps`` ends the training and they are over 100 passes over the data."""
+def epochs_warning(job_spec: JobSpec) -> str | None:
+    """Return a warning if only ``train.steps`` ends the training and they are more than 100 epochs."""
     settings = job_spec.config.train
     if settings.minutes or settings.patience:
         return None
-    each = plan_of(job_spec.train).epoch(0).num_steps
-    if settings.steps <= _PASSES * each:
+    epoch = plan_of(job_spec.train).epoch(0).num_steps
+    if settings.steps <= _MANY_EPOCHS * epoch:
         return None
     rows = sum(len(rows_with_targets(part)) for part in job_spec.train.parts)
-    told = f"train.steps={settings.steps} are {settings.steps / each:,.0f} passes over the {rows} rows"
-    ends = ", and train.patience=3 ends a training that gets no better" if job_spec.valid else ""
-    return f"{told}: train.steps={_FEWER * each} are {_FEWER}{ends}"
-
-
-def out_of_patience(patience: int | None, validation_scores: Mapping[int, float], done: int) -> bool:
-    """As :meth:`JobSpec.out_of_patience` says, for a ``patience``."""
-    found = [worth for step, worth in sorted(validation_scores.items()) if step <= done]
-    return patience is not None and len(found) > patience and max(found[-patience:]) <= max(found[:-patience])
+    ends = ", and train.patience=3 ends a training that no longer improves" if job_spec.valid else ""
+    return (
+        f"train.steps={settings.steps} are {settings.steps / epoch:,.0f} passes over the {rows} rows: "
+        f"train.steps={_SUGGESTED_EPOCHS * epoch} are {_SUGGESTED_EPOCHS}{ends}"
+    )
 
 
 def job_spec_of(dataset: Dataset, config: Config, run: Run, done: int) -> JobSpec:
-    """For a training that goes on after ``done`` steps.
+    """Return the specification of a training that starts, or resumes, after ``done`` steps.
 
-    Raises UserError where no row can be trained on, the rows lack what the model reads, or none is there to validate by
-    although the config has patience.
+    Raises UserError if no row can be trained on, the rows lack a column that the model reads, or the config validates
+    and the dataset has no row for it.
     """
     settings, kind = config.train, kind_of(config.model, dataset)
     batching = PlanSettings(settings.batch_tokens, settings.micro_batches, settings.window, settings.seed)
-    others = mixed(config, dataset)
+    others = _open_mixed(config, dataset)
     for other in others:
         kind.check(other)
     train = Stream(dataset.address, dataset.split("train"), config.source, batching, kind)
     valid = replace(train, split="valid", examples=settings.validate_examples)
     train = replace(train, mixed=tuple(other.address for other in others))
-    rows = [_used(part, each) for part, each in zip(train.parts, (dataset, *others), strict=True)]
+    rows = [_count_rows(part, each) for part, each in zip(train.parts, (dataset, *others), strict=True)]
     if others:
-        train = replace(train, shares=shares(config.data_weights, rows))
+        weights = config.data_weights or rows
+        train = replace(train, shares=tuple(weight / sum(weights) for weight in weights))
     has_valid = "valid" in dataset.splits and len(rows_with_targets(valid)) > 0
     if settings.patience and not has_valid:
         raise UserError(f"train.patience needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
@@ -95,20 +93,50 @@ def job_spec_of(dataset: Dataset, config: Config, run: Run, done: int) -> JobSpe
         from raysum.train.validation_metric import ValidationMetric  # loads torch
 
         metric = ValidationMetric(settings.best_by.removeprefix("-"), dataset.address, settings.validate_examples)
-    epoch, place = plan_of(train).locate(done)
+    epoch, position = plan_of(train).locate(done)
     return JobSpec(
         run,
         config,
         tuple(each.fingerprint for each in (dataset, *others)),
-        train=replace(train, origin=(epoch, done - place)),
+        train=replace(train, origin=(epoch, done - position)),
         valid=valid if has_valid else None,
         start=Start.of(settings.start, config.model, dataset.vocabulary_hash) if settings.start and not done else None,
         metric=metric,
     )
 
 
-def _used(train: Stream, dataset: Dataset) -> int:
-    """Rows that are trained on. Raises UserError where there is none."""
+def _open_mixed(config: Config, dataset: Dataset) -> list[Dataset]:
+    """Return the datasets that ``config`` mixes into ``dataset``.
+
+    Raises UserError if one is damaged or does not fit the same model.
+    """
+    others = [Dataset.open(path) for path in config.mixed]
+    for number, other in enumerate(others):
+        if other.path in [earlier.path for earlier in (dataset, *others[:number])]:
+            raise UserError(f"{other.place} is listed twice; set data_weights to read its rows more often")
+        required = {
+            "kind": (dataset.kind, other.kind),
+            "vocabulary": (dataset.vocabulary_hash, other.vocabulary_hash),
+            "normalization of text": (dataset.recipe.normalize, other.recipe.normalize),
+        }
+        if differences := [name for name, (own, its) in required.items() if own != its]:
+            raise UserError(
+                f"{other.place} cannot be mixed with {dataset.place}: they differ in {' and '.join(differences)}; "
+                f"prepare it again with --kind {dataset.kind} --vocab {dataset.vocabulary_path}"
+            )
+        other.split("train")
+        other.check_shards()
+        recipe = dataset.recipe.model_dump().items()
+        if changed := [name for name, value in recipe if value != getattr(other.recipe, name)]:
+            say(
+                f"{other.place} was prepared with other values of {', '.join(changed)} than {dataset.place}; the "
+                f"recipe of {dataset.place} applies to new texts"
+            )
+    return others
+
+
+def _count_rows(train: Stream, dataset: Dataset) -> int:
+    """Return the number of rows that are trained on. Raises UserError if there is none."""
     rows, used = dataset.rows(train.split), len(rows_with_targets(train))
     if not used:
         raise UserError(f"no row of {dataset.place}, split train, has a summary; prepare a dataset with summaries")
@@ -118,20 +146,20 @@ def _used(train: Stream, dataset: Dataset) -> int:
 
 
 def _check_metric(config: Config, dataset: Dataset, has_valid: bool) -> None:
-    """Raises UserError if the metric that ``train.best_by`` names cannot be measured."""
+    """Raises UserError if the metric of ``train.best_by`` cannot be measured."""
     from raysum.evaluate.scorers import scorer_of, selectable  # loads torch
 
     metric = config.train.best_by.removeprefix("-")
-    wanted, spec, scorer = f"train.best_by={config.train.best_by}", config.model, scorer_of(metric)
+    setting, spec, scorer = f"train.best_by={config.train.best_by}", config.model, scorer_of(metric)
     if scorer is None:
         raise UserError(
-            f"{wanted} is no metric; {did_you_mean(metric, selectable())}use loss or {', '.join(selectable())}"
+            f"{setting} is no metric; {did_you_mean(metric, selectable())}use loss or {', '.join(selectable())}"
         )
     if not spec.summarizes and not (spec.extracts and dataset.kind == "extraction"):
-        raise UserError(f"{wanted} is of summaries, and this {spec.system} makes none of such rows: leave it out")
+        raise UserError(f"{setting} scores summaries, and this {spec.system} writes none: leave it out")
     if not has_valid:
-        raise UserError(f"{wanted} needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
+        raise UserError(f"{setting} needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
     if spec.extracts and not metric.startswith("rouge"):
-        raise UserError(f"{wanted} does not apply to a {spec.system}, which takes sentences; use a ROUGE metric")
+        raise UserError(f"{setting} does not apply to a {spec.system}, which extracts sentences; use a ROUGE metric")
     if problem := scorer.problem(dataset):
-        raise UserError(f"{wanted} cannot be measured: {problem}; use a ROUGE metric")
+        raise UserError(f"{setting} cannot be measured: {problem}; use a ROUGE metric")

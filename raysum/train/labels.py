@@ -1,7 +1,7 @@
-"""What the attention predictor learns: a trained model's paragraph embeddings, and the attention it pays to each.
+"""Labels for the attention predictor: a trained model's paragraph embeddings and its attention to each paragraph.
 
-The dataset of kind ``alignment`` has the rows ``id``, ``embeddings`` (Generator.paragraphs, flat [M * D] in fp16) and
-``label`` (eta of eq. 15, [M], summing to 1).
+The dataset of kind ``alignment`` has the columns ``id``, ``embeddings`` (Generator.paragraphs, flat [M * D] in fp16)
+and ``label`` (eta of eq. 15, [M], summing to 1).
 """
 
 from collections.abc import Iterator
@@ -37,10 +37,10 @@ from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.special_tokens import marks_of
 
 
-def labelled(config: Config) -> tuple[Dataset, Config]:
-    """What the predictor of ``config`` learns from, made of ``config.data`` by the best checkpoint of ``config.run``;
-    and the config with that run's width and the place inside it.
+def labelled_dataset(config: Config) -> tuple[Dataset, Config]:
+    """Return the labels of ``config.data`` by the best checkpoint of ``config.run``, and the predictor's config.
 
+    That config has the width of the run, and a folder inside it as ``out``.
     Raises UserError for a wrong config, run or dataset, and for a model without attention to paragraphs.
     """
     if config.run is None or config.data is None:
@@ -54,7 +54,7 @@ def labelled(config: Config) -> tuple[Dataset, Config]:
     run, dataset = Run.open(config.run), Dataset.open(config.data)
     trained = run.config.model
     if not trained.attends_to_paragraphs:
-        raise UserError(f"{run.place} is no summarizing model, so there is no attention to predict")
+        raise UserError(f"{run.place} does not attend to paragraphs; name a run of a summarizing model that does")
     if dataset.vocabulary_hash != run.recipe.get("vocabulary_sha256"):
         raise UserError(
             f"{config.data} has another vocabulary than {run.path}; prepare it with --vocab {run.vocabulary}"
@@ -63,13 +63,13 @@ def labelled(config: Config) -> tuple[Dataset, Config]:
         raise UserError(
             f"out={config.out} cannot be: the attention predictor goes into {run.alignment.path}; leave it out"
         )
-    inside = {"model": config.model.model_dump() | {"width": trained.width}, "out": str(run.alignment.path)}
-    fitted = validate(config.model_dump() | inside, None, Config)
-    return write_labels(run, dataset, fitted), fitted
+    changes = {"model": config.model.model_dump() | {"width": trained.width}, "out": str(run.alignment.path)}
+    predictor = validate(config.model_dump() | changes, None, Config)
+    return write_labels(run, dataset, predictor), predictor
 
 
 class Labeler:
-    """A checkpoint of a run in evaluation mode, as an actor or in this process."""
+    """A checkpoint of a run in evaluation mode that labels rows, as an actor or in this process."""
 
     def __init__(self, run: Run, checkpoint: str, stream: Stream, threads: int | None, neighbours: int):
         configure_process(threads, neighbours)
@@ -77,7 +77,7 @@ class Labeler:
         self.model = restore(run, checkpoint, self.device)
 
     def label(self, block: pa.Table) -> pa.Table:
-        """A table of labels for the ascending numbers in the column ``row``, of rows of the stream."""
+        """Return a table of labels for the rows of the stream with the ascending numbers in the column ``row``."""
         stream, kind = self.stream, self.stream.kind
         examples = [*read_rows(stream.path, stream.split, block["row"].to_numpy(), ("id", *kind.columns)).values()]
         costs = np.array([len(example["ids"]) + len(example["target_ids"]) for example in examples])
@@ -85,31 +85,31 @@ class Labeler:
         for part in np.split(np.arange(len(examples)), np.cumsum(cut(costs, stream.settings.batch_tokens))[:-1]):
             batch = kind.collate(kind.pack([examples[i] for i in part.tolist()], stream.source))
             phi, eta = attention_labels(self.model, move(batch, self.device))
-            for counted, embeddings, label in zip(batch.source.counts.tolist(), phi.cpu(), eta.cpu(), strict=True):
-                flat = embeddings[:counted].flatten().half().numpy()
-                labels.append({"embeddings": flat, "label": label[:counted].numpy()})
-        named = [{"id": example["id"], **label} for example, label in zip(examples, labels, strict=True)]
-        return table_of(named, "alignment")
+            for count, embeddings, label in zip(batch.source.counts.tolist(), phi.cpu(), eta.cpu(), strict=True):
+                flat = embeddings[:count].flatten().half().numpy()
+                labels.append({"embeddings": flat, "label": label[:count].numpy()})
+        rows = [{"id": example["id"], **label} for example, label in zip(examples, labels, strict=True)]
+        return table_of(rows, "alignment")
 
 
 @torch.no_grad()
 def attention_labels(model: Generator, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Phi [B, M, D] and eta [B, M] in fp32 of a teacher-forced model in evaluation mode.
+    """Return phi [B, M, D] and eta [B, M] in fp32 of a teacher-forced model in evaluation mode.
 
-    Eta (PHT eq. 15): attention to each paragraph, summed over the predicted tokens, as a share. That of a token sums to
-    one over paragraphs, as in the search's ``History``: decoder-only models attend to the target, too.
+    Eta (PHT eq. 15) is the attention to each paragraph, summed over the predicted tokens, as a share. The attention of
+    each token is first divided by its sum over paragraphs: decoder-only models also attend to the target.
     """
     memory = model.encode(batch.source)
     _, attention = model.decode(batch.target[:, :-1], memory, attention=True)
-    assert attention is not None, "it was asked for"
+    assert attention is not None, "the call requests attention"
     predicted = (batch.target[:, 1:] != marks_of(model.spec).pad)[..., None]
     return model.paragraphs(memory).float(), shares((shares(attention) * predicted).sum(1))
 
 
 def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
-    """The alignment dataset of ``run`` for the train and valid splits of ``dataset``; written once, then opened.
+    """Return the alignment dataset of ``run`` for the train and valid splits of ``dataset``; write it the first time.
 
-    Raises UserError where it was written for another dataset, or for another checkpoint than the best one.
+    Raises UserError if it was written for another dataset, or for another checkpoint than the best one.
     """
     folder, best = run.alignment.path / "labels", run.checkpoint("best")
     origin = {"checkpoint": best.step, "data": dataset.fingerprint}
@@ -118,43 +118,43 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
         if labels.manifest.get("origin") != origin:
             raise UserError(
                 f"{run.alignment.path} was made for another checkpoint than {best.step}, which is the best one now, "
-                "or for another dataset; remove that folder to train it anew"
+                "or for another dataset; remove that folder to train it again"
             )
         return labels
-    trained, most = run.config, {"train": config.train.label_examples, "valid": config.train.validate_examples}
+    trained, limits = run.config, {"train": config.train.label_examples, "valid": config.train.validate_examples}
     batching = PlanSettings(trained.train.batch_tokens, trained.train.micro_batches)
     stream = Stream(dataset.address, "train", trained.source, batching, kind_of(trained.model, dataset))
-    streams = [replace(stream, split=split, examples=most[split]) for split in most if split in dataset.splits]
-    for split in (each.split for each in streams):  # what actors find damaged is no message
+    streams = [replace(stream, split=split, examples=limits[split]) for split in limits if split in dataset.splits]
+    for split in (each.split for each in streams):  # checked here, because actors do not raise readable messages
         for file in dataset.files(split):
             dataset.check(file)
     address, workers = config.train.address, config.train.workers
     session = ray_session(address, workers + 1, "train") if workers else nullcontext()
     with new_folder(folder) as unfinished, session:
-        recipe = dataset.recipe.model_copy(update={"ranker_sha256": None})  # what it ranked is ranked
+        recipe = dataset.recipe.model_copy(update={"ranker_sha256": None})  # its rows are already ranked
         writer = DatasetWriter(unfinished, "alignment", recipe, load_tokenizer(dataset.vocabulary_path))
         step, settings = str(best.step), config.train
-        shards = [writer.add(one.split, one.split, _labelled(run, step, one, settings)) for one in streams]
+        shards = [writer.add(each.split, each.split, _label_tables(run, step, each, settings)) for each in streams]
         writer.finish(shards, origin=origin)
     return Dataset.open(folder)
 
 
-def _labelled(run: Run, checkpoint: str, stream: Stream, settings: TrainConfig) -> Iterator[pa.Table]:
-    """The labels of a stream, a row group at a time: by this process without workers, else by actors."""
+def _label_tables(run: Run, checkpoint: str, stream: Stream, settings: TrainConfig) -> Iterator[pa.Table]:
+    """Yield the labels of a stream by row groups, computed by actors, or in this process if there are no workers."""
     rows, workers = rows_with_targets(stream), settings.workers
     blocks = [pa.table({"row": rows[start : start + ROW_GROUP]}) for start in range(0, len(rows), ROW_GROUP)]
-    shown = partial(bar, total=len(blocks), label=f"labelling {stream.split}", unit="chunk")
+    with_bar = partial(bar, total=len(blocks), label=f"labelling {stream.split}", unit="chunk")
     if not blocks:
         return
     if not workers:
-        yield from shown(map(Labeler(run, checkpoint, stream, settings.threads, 1).label, blocks))
+        yield from with_bar(map(Labeler(run, checkpoint, stream, settings.threads, 1).label, blocks))
         return
     import ray
     from ray.util import ActorPool
 
     each = share("labeller", workers)
-    place = {"num_cpus": each.cpus, "num_gpus": each.gpus, "max_restarts": -1, "max_task_retries": -1}
-    actor: Any = ray.remote(Labeler).options(**place)
-    given = (run, checkpoint, stream, settings.threads, workers)
-    pool = ActorPool([actor.remote(*given) for _ in range(min(workers, len(blocks)))])
-    yield from shown(pool.map(lambda labeler, block: labeler.label.remote(block), blocks))
+    options = {"num_cpus": each.cpus, "num_gpus": each.gpus, "max_restarts": -1, "max_task_retries": -1}
+    actor: Any = ray.remote(Labeler).options(**options)
+    arguments = (run, checkpoint, stream, settings.threads, workers)
+    pool = ActorPool([actor.remote(*arguments) for _ in range(min(workers, len(blocks)))])
+    yield from with_bar(pool.map(lambda labeler, block: labeler.label.remote(block), blocks))

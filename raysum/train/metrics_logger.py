@@ -1,4 +1,4 @@
-"""Metrics of a training: reduced over the workers, written to the run folder."""
+"""Metrics of a training: summed over the workers and written to the run folder."""
 
 import math
 import time
@@ -26,18 +26,18 @@ _TOTALS = ("source_tokens", "target_tokens", "padding", *_SECONDS)
 
 
 class Meter:
-    """Sums of the work of all workers: since the last line, and since the run began. Both go on from the ``state`` of a
-    checkpoint, so that a line after it spans the same steps as in a training that was never interrupted.
+    """Sums over all workers, since the last line and since the run began.
 
-    ``padding`` counts computed positions without a token, ``waited`` the seconds that workers waited for data in steps
-    (on a GPU at most so many, as it may still be at work), ``stepped`` the seconds of steps, as many as workers.
+    Both continue from the ``state`` of a checkpoint, so the lines are those of an uninterrupted training. ``padding``
+    counts computed positions without a token. ``waited`` are the worker seconds spent waiting for data in steps (an
+    upper bound on a GPU, which may still compute), ``stepped`` the worker seconds of all steps.
     """
 
     def __init__(self, device: torch.device, state: dict[str, Any]):
         self.device, self.totals = device, {name: state.get(name, 0) for name in _TOTALS}
         self.seconds, self.begun = state.get("seconds", 0.0), time.monotonic()
         self._mine: dict[str, Any] = dict.fromkeys(_SUMS, 0.0)
-        line = state.get(_LINE, {})  # checkpoints of former versions have none
+        line = state.get(_LINE, {})  # checkpoints of earlier versions have none
         self._since_line = {name: line.get(name, 0.0) for name in _SUMS}
         self._planned = line.get("planned", 0)  # loss denominators of the steps since the last line
         self._norm: float | torch.Tensor | None = None  # of the last step's gradient
@@ -45,8 +45,8 @@ class Meter:
         self._line_time = self.begun - line.get("seconds", 0.0)
         self._first = True
 
-    def awaited(self, coming: Iterator[MicroBatch]) -> MicroBatch:
-        """The next of ``coming``. Waiting for the first one is the start of the stream, and no part of a step."""
+    def next_batch(self, coming: Iterator[MicroBatch]) -> MicroBatch:
+        """Return the next batch. The wait for the first one is the start of the stream, and does not count."""
         began = time.monotonic()
         batch = next(coming)
         if self._first:
@@ -57,7 +57,7 @@ class Meter:
         return batch
 
     def add(self, loss: float | torch.Tensor, kind: Kind, batch: MicroBatch) -> None:
-        """Count one micro-batch of this worker; a stand-in is computed for nothing."""
+        """Count one micro-batch of this worker; a placeholder batch counts as padding."""
         tokens, padding = kind.tokens(batch.arrays), kind.padding(batch.arrays)
         if not batch.real:
             self._mine["padding"] += sum(tokens) + padding
@@ -70,19 +70,19 @@ class Meter:
         self._norm = grad_norm
 
     def line(self, step: int, rates: dict[str, float]) -> dict[str, Any]:
-        """The metrics line of the steps since the last one. Every worker calls it.
+        """Return the metrics line of the steps since the last one. Every worker calls it.
 
-        Raises UserError where the loss is no number any more.
+        Raises UserError if the loss is not finite, or the number of target tokens differs from the plan.
         """
         state = self.state()
         sums, now = self._since_line, time.monotonic()
-        found = sums["target_tokens"]
-        if found != self._planned:
+        targets = sums["target_tokens"]
+        if targets != self._planned:
             raise UserError(
-                f"the lengths of the dataset tell {self._planned} target tokens up to step {step}, its shards hold "
-                f"{found:.0f}: a file of it was changed; put back a copy, or prepare it again"
+                f"the dataset plans {self._planned} target tokens up to step {step}, but its shards contain "
+                f"{targets:.0f}: a file was changed; restore it from a copy, or prepare the dataset again"
             )
-        loss = sums["loss"] / found
+        loss = sums["loss"] / targets
         if not math.isfinite(loss):
             raise UserError(
                 f"the loss is {loss} at step {step}; lower optim.lr, or set deepspeed.gradient_clipping=1.0"
@@ -99,14 +99,14 @@ class Meter:
             "peak_rss_mb": peak_rss_mb(),
             "batch_hash": int(sums["digest"]),
         }
-        if self._norm is not None:  # ZeRO can be told not to count it
+        if self._norm is not None:  # ZeRO can be set to skip it
             line["grad_norm"] = float(self._norm)
         self._since_line, self._planned, self._line_time = dict.fromkeys(_SUMS, 0.0), 0, now
         return line
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The length of the block does not count in ``tokens_per_s`` and shares of time."""
+        """Leave the duration of the block out of ``tokens_per_s`` and of the shares of time."""
         began = time.monotonic()
         yield
         self._leave_out(time.monotonic() - began)
@@ -114,26 +114,26 @@ class Meter:
     def _leave_out(self, seconds: float) -> None:
         self._line_time, self._counted = self._line_time + seconds, self._counted + seconds
 
-    def over(self, minutes: float | None) -> bool:
-        """Whether the run has taken so many minutes. Every worker calls it, and all are told the same."""
+    def is_over(self, minutes: float | None) -> bool:
+        """Return whether the run has taken ``minutes``. Every worker calls it and gets the same result."""
         if minutes is None:
             return False
-        return self._agreed(self.seconds + time.monotonic() - self.begun >= 60 * minutes)
+        return self._on_any_rank(self.seconds + time.monotonic() - self.begun >= 60 * minutes)
 
-    def unsaved(self, minutes: float) -> bool:
-        """Whether :meth:`saved` was called so many minutes ago, or never. Every worker calls it, as :meth:`over`."""
-        return self._agreed(time.monotonic() - self._saved >= 60 * minutes)
+    def is_save_due(self, minutes: float) -> bool:
+        """Return whether the last :meth:`saved` is ``minutes`` ago. Every worker calls it and gets the same result."""
+        return self._on_any_rank(time.monotonic() - self._saved >= 60 * minutes)
 
     def saved(self) -> None:
         self._saved = time.monotonic()
 
-    def _agreed(self, late: bool) -> bool:
-        found = torch.tensor(float(late), device=self.device)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX)
-        return bool(found)
+    def _on_any_rank(self, condition: bool) -> bool:
+        ranks = torch.tensor(float(condition), device=self.device)
+        distributed.all_reduce(ranks, distributed.ReduceOp.MAX)
+        return bool(ranks)
 
     def state(self) -> dict[str, Any]:
-        """What was counted since the run began, and since the last line. Every worker calls it."""
+        """Return the counts since the run began and since the last line. Every worker calls it."""
         sums = torch.tensor([self._mine[name] for name in _SUMS], dtype=torch.float64, device=self.device)
         distributed.all_reduce(sums)
         for name, value in zip(_SUMS, sums.tolist(), strict=True):
@@ -150,19 +150,19 @@ class Meter:
 
 
 class Reporter:
-    """Writes lines to metrics.jsonl and TensorBoard (first worker only), and keeps the ``latest`` of every metric.
+    """Write lines to metrics.jsonl and TensorBoard (first worker only), and keep the ``latest`` value of every metric.
 
-    All workers ``hand_on`` these, at checkpoints alone: for half a second they wait until Ray Train looks at them.
+    All workers ``report`` the latest values to Ray Train, only at checkpoints: each report waits half a second.
     """
 
-    def __init__(self, run: Run, first: bool, hand_on: Callable[[dict[str, Any]], None] = lambda line: None):
-        self.run, self.first, self.hand_on = run, first, hand_on
+    def __init__(self, run: Run, first: bool, report: Callable[[dict[str, Any]], None] = lambda line: None):
+        self.run, self.first, self.report = run, first, report
         self.latest: dict[str, Any] = {}
         self._board: EventsWriter | None = None
         self._done = 0
 
     def resume(self, step: int) -> None:
-        """Go on after ``step``: lines of later steps are removed, as these steps are done again."""
+        """Remove the lines of the steps after ``step``, which are repeated."""
         self._done = step
         if self.first:
             self.run.rewind(step)
@@ -179,12 +179,12 @@ class Reporter:
                 self._board.flush()
 
     def _draw(self, step: int, **event: Any) -> None:
-        """To TensorBoard. Its writers with a thread wait without end once that thread has found the disk full."""
+        """Write to TensorBoard without a writer thread: such a thread blocks forever when the disk is full."""
         if self._board is None:
             self.run.tensorboard.mkdir(parents=True, exist_ok=True)
-            suffix = f".{self._done:08d}"  # two parts of a training may begin in one second
+            suffix = f".{self._done:08d}"  # a training may restart within one second
             self._board = EventsWriter(str(self.run.tensorboard / "events"), suffix)
-            restart = SessionLog(status=SessionLog.START)  # TensorBoard drops what it has from this step on
+            restart = SessionLog(status=SessionLog.START)  # TensorBoard drops its points from this step on
             self._draw(self._done + 1, session_log=restart)
         self._board.write_event(Event(wall_time=time.time(), step=step, **event))
 

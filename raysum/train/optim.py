@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step, and the config dict that DeepSpeed is given."""
+"""The learning rate as a function of the step, and the config dict of DeepSpeed."""
 
 import re
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ _PRECISIONS = ("bf16", "fp16", "torch_autocast")
 
 
 def learning_rate(optim: OptimConfig, width: int, step: int, steps: int) -> float:
-    """The rate of update ``step``, counted from 1, of ``steps``.
+    """Return the learning rate of update ``step`` (counted from 1) of ``steps``.
 
-    ``noam`` is "Attention is all you need", eq. 3, times ``optim.lr``; ``width`` is the model's. ``transformers`` is
-    the library's get_linear_schedule_with_warmup, which counts steps from 0.
+    ``noam`` is "Attention is all you need", eq. 3, times ``optim.lr``, for a model of ``width``. ``transformers`` is
+    that library's get_linear_schedule_with_warmup, which counts steps from 0.
     """
     warm = optim.warmup_steps
     if optim.schedule == "transformers":
@@ -35,25 +35,27 @@ def learning_rate(optim: OptimConfig, width: int, step: int, steps: int) -> floa
 
 
 def rates(config: Config, step: int) -> dict[str, float]:
-    """``lr`` of update ``step``, and ``new_lr`` where what is new is given a rate of its own."""
+    """Return ``lr`` of update ``step``, and ``new_lr`` if new parameters have their own rate."""
     optim = config.optim
     rate = learning_rate(optim, config.model.width, step, config.train.steps)
     return {"lr": rate} if optim.new_lr is None else {"lr": rate, "new_lr": rate * optim.new_lr / optim.lr}
 
 
 def check_start(config: Config) -> None:
-    """Raises UserError where the config tells what is new from what a start has, and names none."""
-    told = {
-        "optim.new_lr is the rate of what": config.optim.new_lr is not None,
-        "adapters.rank freezes all but what": config.adapters.rank > 0,
+    """Raises UserError if a setting distinguishes new from loaded parameters, and no weights are loaded."""
+    effects = {
+        "optim.new_lr is the rate of parameters that": config.optim.new_lr is not None,
+        "adapters.rank freezes all parameters except those that": config.adapters.rank > 0,
     }
-    for what, is_set in told.items():
+    for effect, is_set in effects.items():
         if is_set and not config.train.start:
-            raise UserError(f"{what} the start does not have, and there is none: give train.start=RUN, or leave it out")
+            raise UserError(
+                f"{effect} train.start does not have, but train.start is not set: set train.start=RUN, or leave it out"
+            )
 
 
-def unfit(config: Config) -> str | None:
-    """What there is to say of a schedule whose rate is still rising when the training ends; None of any other."""
+def schedule_warning(config: Config) -> str | None:
+    """Return a warning if the learning rate is still rising when the training ends."""
     optim, steps = config.optim, config.train.steps
     if steps >= optim.warmup_steps:
         return None
@@ -63,13 +65,13 @@ def unfit(config: Config) -> str | None:
     # A shorter warm-up alone would raise the peak of noam.
     other = f"optim.schedule=linear optim.lr={peak:.1e} " if optim.schedule == "noam" else ""
     return (
-        f"optim.warmup_steps={optim.warmup_steps} is not over after train.steps={steps}: the largest rate will "
-        f"be {reached:.1e}, {100 * reached / peak:.1f} % of the schedule's; set {other}optim.warmup_steps={steps // 10}"
+        f"optim.warmup_steps={optim.warmup_steps} does not end within train.steps={steps}: the largest rate will be "
+        f"{reached:.1e}, {100 * reached / peak:.1f} % of the schedule's; set {other}optim.warmup_steps={steps // 10}"
     )
 
 
 def check_engine_config(config: Config) -> None:
-    """Raises UserError where the config's ``deepspeed`` block has keys that raysum sets, or that DeepSpeed refuses."""
+    """Raises UserError if the ``deepspeed`` block has keys that raysum sets, or that DeepSpeed rejects."""
     ours = [key for key in _OURS if key in config.deepspeed]
     if ours:
         raise UserError(
@@ -80,22 +82,22 @@ def check_engine_config(config: Config) -> None:
         section = zero.get(part) if isinstance(zero, dict) else None
         if isinstance(section, dict) and section.get("device") == "nvme":
             raise UserError(
-                f"deepspeed.zero_optimization.{part}.device=nvme would compile an I/O library on every machine, which "
-                "raysum does not do: set it to cpu"
+                f"deepspeed.zero_optimization.{part}.device=nvme is not supported, because it compiles an I/O library "
+                "on every machine: set it to cpu"
             )
     if any(config.deepspeed == load_config(name).deepspeed for name in presets()):
-        return  # known to be right, and DeepSpeed takes seconds to load
+        return  # valid, and DeepSpeed takes seconds to load
     quiet_training()
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    block = _Watched(config.deepspeed, train_batch_size=1)
-    block.read = {}  # DeepSpeed copies the block, and they share it
+    block = _RecordingDict(config.deepspeed, train_batch_size=1)
+    block.read = {}  # DeepSpeed's copies of the block share it
     try:
         DeepSpeedConfig(block)
         clipping = block.get("gradient_clipping", 0.0)
         if not isinstance(clipping, int | float) or not 0 <= clipping <= 1e9:
             raise ValueError(f"must be a number from 0 to 1e9, not {clipping!r}")
-    except Exception as error:  # DeepSpeed has no class of its own for a wrong config
+    except Exception as error:  # DeepSpeed has no exception class for a wrong config
         last = next((key for key in reversed(block.read) if key in config.deepspeed), "")
         if isinstance(error, ValidationError):
             raise UserError("\n".join(_explain(f"deepspeed.{last}", error))) from None
@@ -103,15 +105,15 @@ def check_engine_config(config: Config) -> None:
         value = config.deepspeed.get(last)
         if isinstance(error, TypeError | AttributeError) and not isinstance(value, dict):
             reason = f"must be a section of keys and values, not {value!r}"
-        raise UserError(f"DeepSpeed refuses deepspeed.{last}: {reason}") from None
+        raise UserError(f"DeepSpeed rejects deepspeed.{last}: {reason}") from None
     for key in sorted(config.deepspeed.keys() - block.read.keys()):
         raise UserError(
-            f"unknown key 'deepspeed.{key}'; {did_you_mean(key, sorted(block.read))}DeepSpeed has none such"
+            f"unknown key 'deepspeed.{key}'; {did_you_mean(key, sorted(block.read))}DeepSpeed has no such key"
         )
 
 
 def _explain(section: str, error: ValidationError) -> Iterator[str]:
-    """A line for each problem of a ``section`` of DeepSpeed's, with its key and what it may be."""
+    """Yield a line for each problem of a ``section`` of DeepSpeed, with the key and the allowed values."""
     from deepspeed.runtime.config_utils import DeepSpeedConfigModel
 
     models = {model.__name__: model for model in DeepSpeedConfigModel.__subclasses__()}
@@ -119,16 +121,16 @@ def _explain(section: str, error: ValidationError) -> Iterator[str]:
         key = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
             near = did_you_mean(key, keys(models[error.title]) if error.title in models else ())
-            yield f"unknown key '{section}.{key}'; {near}DeepSpeed has none such"
-        else:
-            told = re.sub(r", (.+) or \1$", r" or \1", problem["msg"].removeprefix("Value error, "))  # a name twice
-            yield f"DeepSpeed refuses {section}.{key}: {told} (got {problem['input']!r:.200})".replace(".:", ":")
+            yield f"unknown key '{section}.{key}'; {near}DeepSpeed has no such key"
+        else:  # DeepSpeed's message repeats the last allowed value
+            message = re.sub(r", (.+) or \1$", r" or \1", problem["msg"].removeprefix("Value error, "))
+            yield f"DeepSpeed rejects {section}.{key}: {message} (got {problem['input']!r:.200})".replace(".:", ":")
 
 
-class _Watched(dict[str, Any]):
-    """A dict that remembers which keys were asked for: DeepSpeed says nothing of those that it does not know."""
+class _RecordingDict(dict[str, Any]):
+    """A dict that records the keys that are read: DeepSpeed ignores unknown keys without a message."""
 
-    read: dict[str, None]  # in order, by when each was asked for last
+    read: dict[str, None]  # keys, the one read last at the end
 
     def _note(self, key: Any) -> None:
         self.read.pop(key, None)
@@ -151,11 +153,11 @@ class _Watched(dict[str, Any]):
 
 
 def engine_config(config: Config, world: int, cuda: bool, universal: bool = False) -> dict[str, Any]:
-    """DeepSpeed's config: raysum's own keys under the user's ``deepspeed`` block.
+    """Return DeepSpeed's config: the keys that raysum sets, changed by the user's ``deepspeed`` block.
 
-    Torch's AdamW, Adam or Adagrad, so that nothing is compiled; no scheduler, as the rate is set before each step. On
-    CUDA bf16 is the default precision, on CPU fp32; gradients are summed in fp32 over micro-batches and workers.
-    ``universal``: a checkpoint in DeepSpeed's universal form will be loaded.
+    The optimizer is torch's AdamW, Adam or Adagrad, so nothing is compiled. DeepSpeed has no scheduler: the worker sets
+    the rate before each step. The default precision is bf16 on CUDA and fp32 on CPU; gradients are summed in fp32.
+    ``universal`` is true if a checkpoint in DeepSpeed's universal form will be loaded.
     """
     params = config.optim.model_dump(include={"lr", "betas", "eps", "weight_decay"}) | {"torch_adam": True}
     optimizer = {"type": "AdamW", "params": params}
@@ -176,13 +178,13 @@ def engine_config(config: Config, world: int, cuda: bool, universal: bool = Fals
     }
     if cuda and not any(key in config.deepspeed for key in _PRECISIONS):
         ours["bf16"] = {"enabled": True}
-    if config.deepspeed.get("zero_optimization", {}).get("stage", 0):  # without ZeRO, engine.build_engine sees to it
+    if config.deepspeed.get("zero_optimization", {}).get("stage", 0):  # engine.build_engine handles stage 0
         ours["data_types"] = {"grad_accum_dtype": "fp32"}
     return merge(ours, config.deepspeed)
 
 
 def precision(config: Config, cuda: bool) -> str:
-    """``fp32``, ``bf16``, ``fp16`` or ``autocast``: what :func:`engine_config` trains in."""
+    """Return the precision of :func:`engine_config`: ``fp32``, ``bf16``, ``fp16`` or ``autocast``."""
     engine = engine_config(config, 1, cuda)
     chosen = [key for key in _PRECISIONS if engine.get(key, {}).get("enabled")]
     return chosen[0].removeprefix("torch_") if chosen else "fp32"

@@ -1,4 +1,4 @@
-"""The progress bar of a training, which follows metrics.jsonl, wherever its writer runs."""
+"""The progress bar of a training. It reads metrics.jsonl, so the workers may run on any host."""
 
 import os
 import threading
@@ -16,9 +16,11 @@ _POLL = 0.3  # seconds between looks at metrics.jsonl
 
 
 @contextmanager
-def followed(run: Run, start: int, settings: TrainConfig) -> Iterator[None]:
-    """The bar, on stderr, for the length of the block: of a training from step ``start`` to the last one, or
-    to the one that its minutes will allow, as far as is known."""
+def show_progress(run: Run, start: int, settings: TrainConfig) -> Iterator[None]:
+    """Show a bar on stderr during the block, from step ``start`` to the last step.
+
+    If ``train.minutes`` ends the training earlier, the last step is estimated from the speed so far.
+    """
     done = threading.Event()
     follower = threading.Thread(target=_follow, args=(run, start, settings, done), daemon=True)
     follower.start()
@@ -31,7 +33,7 @@ def followed(run: Run, start: int, settings: TrainConfig) -> Iterator[None]:
 
 def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) -> None:
     label, shown, last = f"training {run.path.name}", dict[str, str](), False
-    # Appending makes the file where there is none, and begins at its end.
+    # Mode "a" creates a missing file and starts at the end of an existing one.
     with ExitStack() as files, bar(total=settings.steps, label=label, unit="step") as progress:
         metrics = files.enter_context(run.metrics.open("ab+"))
         progress.initial = progress.n = start
@@ -41,14 +43,15 @@ def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) 
                 metrics, newest = files.enter_context(run.metrics.open("ab+")), run.latest()
                 metrics.seek(0)
                 progress.n = newest.step if newest else 0
-                say(f"{label}: a worker was lost; training goes on from step {progress.n}")
+                say(f"{label}: a worker was lost; training resumes from step {progress.n}")
             for line in parsed(metrics):
                 step = line["step"]
                 if "valid_loss" in line:
                     shown["valid"] = f"{line['valid_loss']:.3f}"
-                    if settings.judged_by in line.keys() - shown.keys() - {"valid_loss"}:
-                        say(f"{label}: a validation takes {line['valid_seconds']:.0f} s by {settings.judged_by}")
-                    shown |= {settings.judged_by: f"{line[settings.judged_by]:.2f}"} if "valid_seconds" in line else {}
+                    metric = settings.best_metric
+                    if metric in line.keys() - shown.keys() - {"valid_loss"}:
+                        say(f"{label}: each validation by {metric} takes {line['valid_seconds']:.0f} s")
+                    shown |= {metric: f"{line[metric]:.2f}"} if "valid_seconds" in line else {}
                 else:
                     shown |= {"loss": f"{line['loss']:.3f}", "tokens/s": f"{line['tokens_per_s']:,.0f}"}
                     if "new_lr" in line:
@@ -61,5 +64,5 @@ def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) 
 
 
 def _is_replaced(file: IO[bytes], path: Path) -> bool:
-    """Whether ``path`` is another file by now than the one that was opened there."""
+    """Return whether ``path`` is now another file than the open ``file``."""
     return path.exists() and not os.path.samestat(os.fstat(file.fileno()), path.stat())

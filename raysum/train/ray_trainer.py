@@ -1,4 +1,4 @@
-"""The workers of a training under Ray Train. What Ray Train's own processes load of it brings no torch along."""
+"""The workers of a training under Ray Train. Imports of torch are local, so Ray Train's controller does not load it."""
 
 import secrets
 import shutil
@@ -21,12 +21,12 @@ from raysum.train.job_spec import JobSpec
 if TYPE_CHECKING:
     import ray.data
 
-_FAILURES = 3  # restarts of lost workers, before a training that keeps failing is given up
-_STARTS = 2  # failed attempts to start the workers at all
+_FAILURES = 3  # restarts after lost workers
+_STARTS = 2  # failed attempts to start the workers
 
 
 def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
-    """Raises UserError where a worker did, which another attempt would only repeat."""
+    """Run the training on Ray Train workers. Raises UserError if a worker does, without another attempt."""
     workers, folder = job_spec.config.train.workers, job_spec.run.path / "ray"
     with ray_session(job_spec.config.train.address, workers + 1, "train"):
         from ray.data import ExecutionOptions
@@ -37,7 +37,7 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
 
         each, in_order = share("worker", workers), ExecutionOptions(preserve_order=True)
         check_fits(workers, each)
-        trainer = DataParallelTrainer(  # TorchTrainer would load torch into all of Ray Train's own processes
+        trainer = DataParallelTrainer(  # TorchTrainer would load torch into all processes of Ray Train
             _worker,
             train_loop_config={"job_spec": job_spec},
             backend_config=SharedDevices(),
@@ -58,20 +58,20 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
         )
         try:
             with writing(job_spec.run.path):
-                mistake = _interruptible(trainer.fit).return_value
+                message = _interruptible(trainer.fit).return_value
         except TrainingFailedError as error:
-            _, found, told = str(error).partition(f"{DataError.__name__}: ")
-            if not found:
+            _, has_data_error, details = str(error).partition(f"{DataError.__name__}: ")
+            if not has_data_error:
                 raise
-            mistake = told.splitlines()[0]
+            message = details.splitlines()[0]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    if mistake:
-        raise UserError(mistake)
+    if message:
+        raise UserError(message)
 
 
 def _worker(settings: dict[str, Any]) -> str | None:
-    """One worker; returns the message of a UserError."""
+    """Run one worker; return the message of a UserError."""
     import ray.train
 
     from raysum.train.checkpoints import clear
@@ -83,10 +83,10 @@ def _worker(settings: dict[str, Any]) -> str | None:
     configure_process(job_spec.config.train.threads, neighbours=context.get_local_world_size())
     quiet_ray()
     if context.get_local_rank() == 0:
-        clear(job_spec.run)  # what an attempt on this host has left
+        clear(job_spec.run)  # of an earlier attempt on this host
     shard = ray.train.get_dataset_shard("train")
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
-    reporter = Reporter(job_spec.run, context.get_world_rank() == 0, hand_on=ray.train.report)
+    reporter = Reporter(job_spec.run, context.get_world_rank() == 0, report=ray.train.report)
     try:
         with ray_group(), closing(reporter):
             work(job_spec, lambda start: ray_batches(tables), reporter)
@@ -96,7 +96,7 @@ def _worker(settings: dict[str, Any]) -> str | None:
 
 
 def _remaining(job_spec: JobSpec) -> "ray.data.Dataset":
-    """The batches after the newest checkpoint: evaluated by Ray Train at every start of the workers."""
+    """Return the batches after the newest checkpoint. Ray Train calls it at every start of the workers."""
     quiet_data()
     refresh(job_spec.run.path)
     newest = job_spec.run.latest()
@@ -106,9 +106,9 @@ def _remaining(job_spec: JobSpec) -> "ray.data.Dataset":
 
 
 def _interruptible(work: Callable[[], Any]) -> Any:
-    """What ``work`` returns, done in another thread, so that Ctrl-C ends the training at once.
+    """Return the result of ``work``, run in another thread, so that Ctrl-C ends the training at once.
 
-    In the main thread Ray Train would take Ctrl-C over, and wait for its workers for up to a minute.
+    In the main thread Ray Train would handle Ctrl-C itself, and wait up to a minute for its workers.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()

@@ -1,10 +1,11 @@
-"""Score the summaries of a checkpoint on the valid split by the metric that ``train.best_by`` names."""
+"""Scores of a run on the valid split: the metric of ``train.best_by``, and the best summary length of an extractor."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
+import numpy as np
 import torch
 from torch import distributed
 
@@ -18,13 +19,16 @@ from raysum.metrics import rouge
 from raysum.metrics.statistics import pairs_of
 from raysum.prepare.ranking import best_first
 from raysum.runs.folder import Run
-from raysum.train.summary_length import best_length, taken
+from raysum.runtime.progress import say
 
-# Greedily, without what is trained after the model: a beam of five takes some five times as long.
+# Greedy, without models that are trained later: a beam of five takes about five times as long.
 _DECODE = {
     **{"num_beams": 1, "n_best": 1, "citations": "attention"},
     **{"beta": 0.0, "extractive": 0.0, "ranker": None, "keep_paragraphs": None},
 }
+_SPLIT, _MAX_ROWS, _MAX_SENTENCES = "valid", 300, 30  # rows scored, lengths tried
+_PATIENCE = 2  # the search ends after this many lengths in a row that are no better
+_MEASURED = ("rouge1", "rouge2", "rougeL")
 
 
 @dataclass(frozen=True)
@@ -36,16 +40,18 @@ class ValidationMetric:
     examples: int | None
 
     def figures(self, run: Run, step: int) -> dict[str, float]:
-        """The figure of the checkpoint of ``step``, and the seconds that it took. Every rank calls it, and gets the
-        same: each decodes its share of the examples."""
-        began = time.monotonic()
-        rows = (row for row in Dataset.open(self.data).read("valid") if row["summary"].strip())
-        mine = [*islice(islice(rows, self.examples), distributed.get_rank(), None, distributed.get_world_size())]
-        measured = self._taken if run.config.model.extracts else self._written
-        value = measured(mine, run, step)
-        return {run.config.train.judged_by: value, "valid_seconds": round(time.monotonic() - began, 3)}
+        """Return the metric of the checkpoint of ``step`` and the seconds that it took.
 
-    def _written(self, rows: Sequence[Row], run: Run, step: int) -> float:
+        Every rank calls it, scores its share of the examples, and gets the same result.
+        """
+        began = time.monotonic()
+        rows = (row for row in Dataset.open(self.data).read(_SPLIT) if row["summary"].strip())
+        share = [*islice(islice(rows, self.examples), distributed.get_rank(), None, distributed.get_world_size())]
+        measure = self._extractive if run.config.model.extracts else self._abstractive
+        value = measure(share, run, step)
+        return {run.config.train.best_metric: value, "valid_seconds": round(time.monotonic() - began, 3)}
+
+    def _abstractive(self, rows: Sequence[Row], run: Run, step: int) -> float:
         summaries = Summarizer.of(run.path, LoadConfig(checkpoint=str(step), decode=_DECODE)).summarize_rows(rows)
         scorer, figure = scorer_of(self.name), FIGURES[self.name]
         pairs = pairs_of(self.name, figure, score(rows, summaries, [scorer] if rows and scorer else []))
@@ -54,11 +60,11 @@ class ValidationMetric:
             return above
         return (100 if figure.below else 1) * above / max(below, 1)
 
-    def _taken(self, rows: Sequence[Row], run: Run, step: int) -> float:
-        """As many sentences of each cluster as are worth most: the number is chosen anew when the training ends."""
+    def _extractive(self, rows: Sequence[Row], run: Run, step: int) -> float:
+        """Return the metric at the best number of sentences; :func:`choose_length` repeats the search at the end."""
         scorer = SentenceScorer(run, LoadConfig(checkpoint=str(step)))
         orders = [best_first(scorer.scores(row)) for row in rows]
-        return best_length(lambda count: self._rouge(taken(rows, orders, count), rows))[1]
+        return best_length(lambda count: self._rouge(first_sentences(rows, orders, count), rows))[1]
 
     def _rouge(self, texts: Sequence[str], rows: Sequence[Row]) -> float:
         scores = rouge.score(texts, [references(row) for row in rows])[self.name]
@@ -71,3 +77,40 @@ def _sums(*values: float) -> list[float]:
     sums = torch.tensor(values, dtype=torch.float64, device="cuda" if torch.cuda.is_available() else "cpu")
     distributed.all_reduce(sums)
     return sums.tolist()
+
+
+def choose_length(run: Run, dataset: Dataset) -> None:
+    """Write into ``run`` the number of sentences with the highest mean F1 of ROUGE-1, 2 and L on the valid split."""
+    all_rows = dataset.read(_SPLIT) if _SPLIT in dataset.splits else iter(())
+    rows = [*islice((row for row in all_rows if row["summary"].strip()), _MAX_ROWS)]
+    if not rows:
+        say(f"{run.place}: summaries have 100 words, because no valid split shows a better length")
+        return
+    scorer = SentenceScorer(run, LoadConfig())
+    orders = [best_first(scorer.scores(row)) for row in rows]
+    targets = [references(row) for row in rows]
+    if warning := rouge.unread(chain.from_iterable(targets)):
+        say(f"{run.place}: {warning}")
+    best, value = best_length(
+        lambda count: float(rouge.score(first_sentences(rows, orders, count), targets)[[*_MEASURED]].mean(axis=None))
+    )
+    run.set_extract({"sentences": best})
+    say(f"{run.place} extracts {best} sentences: mean ROUGE F1 {value:.2f} on {len(rows)} clusters of {_SPLIT}")
+
+
+def best_length(value: Callable[[int], float]) -> tuple[int, float]:
+    """Return the number of sentences with the highest ``value``, and that value, which rises and then falls."""
+    values: list[float] = []
+    for count in range(1, _MAX_SENTENCES + 1):
+        values.append(value(count))
+        if len(values) - np.argmax(values) > _PATIENCE:
+            break
+    return int(np.argmax(values)) + 1, max(values)
+
+
+def first_sentences(rows: Sequence[Row], orders: Sequence[np.ndarray], count: int) -> list[str]:
+    """Return the first ``count`` sentences of each row by its order, joined in document order."""
+    return [
+        "\n".join(" ".join(row["text"][index].split()) for index in sorted(order[:count]))
+        for row, order in zip(rows, orders, strict=True)
+    ]

@@ -13,19 +13,19 @@ from raysum.runtime.run_sync import push_so_far
 from raysum.stream.loader import MicroBatch, batches, plan_of
 from raysum.train import checkpoints
 from raysum.train.engine import HookOrder, build_engine, gradient_norm
-from raysum.train.job_spec import JobSpec
+from raysum.train.job_spec import JobSpec, out_of_patience
 from raysum.train.metrics_logger import Meter, Reporter
 from raysum.train.optim import precision, rates
 
 
 def work(job_spec: JobSpec, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
-    """Train until ``train.steps`` are done, ``train.minutes`` or ``train.patience`` over, as a rank of a process group.
+    """Train as one rank of a process group until ``train.steps``, ``train.minutes`` or ``train.patience`` is reached.
 
-    ``load(step)`` gives this rank's micro-batches from step ``step`` (counted from 0) on.
+    ``load(step)`` yields this rank's micro-batches from step ``step`` (counted from 0) on.
     """
     settings, run = job_spec.config.train, job_spec.run
-    apart = checkpoints.hosts_apart(run, job_spec.token) if settings.workers else frozenset[int]()
-    checkpoint = checkpoints.newest(run, apart)
+    remote = checkpoints.remote_ranks(run, job_spec.token) if settings.workers else frozenset[int]()
+    checkpoint = checkpoints.newest(run, remote)
     engine = build_engine(job_spec, checkpoint)
     state = resume(engine, job_spec, checkpoint)
     order = HookOrder(engine, settings.check_hook_order)
@@ -38,29 +38,29 @@ def work(job_spec: JobSpec, load: Callable[[int], Iterator[MicroBatch]], reporte
         if job_spec.metric:
             line |= job_spec.metric.figures(run, step)
         reporter.write(line)
-        scores[step] = settings.worth(line[settings.judged_by])
+        scores[step] = settings.validation_score(line[settings.best_metric])
 
     if state["step"] and job_spec.validates_after(state["step"]) and state["step"] not in scores:
         with meter.paused():
             validate(state["step"])
     for done in range(state["step"] + 1, settings.steps + 1):
-        if job_spec.out_of_patience(scores, done - 1):
+        if out_of_patience(settings.patience, scores, done - 1):
             break
         used = step(engine, job_spec, done - 1, coming, meter)
         order.check()
-        last = done == settings.steps or meter.over(settings.minutes)
-        wanted = job_spec.validates_after(done) or (last and job_spec.valid is not None)
-        due = last or done % settings.save_every == 0 or wanted
+        last = done == settings.steps or meter.is_over(settings.minutes)
+        validates = job_spec.validates_after(done) or (last and job_spec.valid is not None)
+        saves = last or done % settings.save_every == 0 or validates
         if last or done % settings.log_every == 0:
             reporter.write(meter.line(done, used))
-            due = due or meter.unsaved(settings.save_minutes)
-        if due:
+            saves = saves or meter.is_save_due(settings.save_minutes)
+        if saves:
             with meter.paused():
-                checkpoints.save(engine, run, state | meter.state() | {"step": done}, apart)
+                checkpoints.save(engine, run, state | meter.state() | {"step": done}, remote)
                 meter.saved()
-                if wanted:
+                if validates:
                     validate(done)
-                reporter.hand_on(reporter.latest)
+                reporter.report(reporter.latest)
                 if distributed.get_rank() == 0:
                     checkpoints.prune(run, settings.keep)
                     push_so_far(run.path)
@@ -69,14 +69,14 @@ def work(job_spec: JobSpec, load: Callable[[int], Iterator[MicroBatch]], reporte
 
 
 def _from_rank_0(value: Any) -> Any:
-    """Rank 0's ``value``, on every rank: what decides on a validation must be the same for all."""
+    """Return rank 0's ``value`` on every rank: all ranks must take the same decisions."""
     values = [value]
     distributed.broadcast_object_list(values, src=0)
     return values[0]
 
 
 def resume(engine: Any, job_spec: JobSpec, checkpoint: Checkpoint | None) -> dict[str, Any]:
-    """The state to go on from: that of ``checkpoint``, which is loaded, or of a new run."""
+    """Load ``checkpoint`` and return its state, or return the state of a new run."""
     state = {
         "step": 0,
         "workers": distributed.get_world_size(),
@@ -93,10 +93,10 @@ def resume(engine: Any, job_spec: JobSpec, checkpoint: Checkpoint | None) -> dic
 
 
 def step(engine: Any, job_spec: JobSpec, number: int, coming: Iterator[MicroBatch], meter: Meter) -> dict[str, float]:
-    """One update by this rank's share of the plan's step ``number`` (counted from 0); returns its learning rates.
+    """Train on this rank's share of the plan's step ``number`` (counted from 0); return the learning rates.
 
-    The gradient is that of the summed loss over all ranks and micro-batches, divided once by the step's target count:
-    DeepSpeed divides by the accumulation and averages over ranks, so both are multiplied back in.
+    The loss is summed over all ranks and micro-batches and divided once by the number of targets of the step. DeepSpeed
+    divides by the micro-batches of a rank and averages over ranks; the factor ``micro_batches`` undoes both.
     """
     settings, kind = job_spec.config.train, job_spec.train.kind
     rank, world = distributed.get_rank(), distributed.get_world_size()
@@ -104,10 +104,10 @@ def step(engine: Any, job_spec: JobSpec, number: int, coming: Iterator[MicroBatc
     for group in engine.optimizer.param_groups:
         group["lr"] = used[group.get("rate", "lr")]
     for index in range(rank, settings.micro_batches, world):
-        batch = meter.awaited(coming)
-        place = (batch.step, batch.index, batch.rank)
-        assert place == (number, index, rank), f"the stream is at {place}, training at {(number, index, rank)}"
-        seed = np.random.SeedSequence([settings.seed, number, index])  # dropout is the same on whichever rank
+        batch = meter.next_batch(coming)
+        position = (batch.step, batch.index, batch.rank)
+        assert position == (number, index, rank), f"the stream is at {position}, training at {(number, index, rank)}"
+        seed = np.random.SeedSequence([settings.seed, number, index])  # dropout does not depend on the rank
         torch.manual_seed(int(seed.generate_state(1, np.uint64)[0] >> 1))
         loss = engine(move(kind.collate(batch.arrays), engine.device))
         engine.backward(loss * (batch.real * settings.micro_batches / batch.weight))
@@ -120,8 +120,8 @@ def step(engine: Any, job_spec: JobSpec, number: int, coming: Iterator[MicroBatc
 
 @torch.no_grad()
 def validation_loss(engine: Any, job_spec: JobSpec) -> float:
-    """The loss of the valid split: summed over all ranks, divided once by the number of targets."""
-    assert job_spec.valid, "there is a valid split"
+    """Return the loss of the valid split: summed over all ranks, divided once by the number of targets."""
+    assert job_spec.valid, "the dataset has a valid split"
     kind, epoch = job_spec.valid.kind, plan_of(job_spec.valid).epoch(0)
     total = torch.zeros((), dtype=torch.float64, device=engine.device)
     engine.eval()

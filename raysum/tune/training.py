@@ -127,7 +127,7 @@ def copy(donor: Run, step: int, run: Run) -> None:
     shutil.rmtree(run.path, ignore_errors=True)
     arrived = run.checkpoint_folder / ".partial-inherited"
     shutil.copytree(chosen.path, arrived)
-    for file in (donor.metrics, donor.judgements):
+    for file in (donor.metrics, donor.validations_file):
         if file.exists():
             shutil.copyfile(file, run.path / file.name)
     run.rewind(chosen.step)
