@@ -54,7 +54,7 @@ def test_unknown_key_names_the_nearest_key_its_section_and_the_line(tmp_path):
         ("model.system=[]", "choose one of family"),
         ("train=5", "must be a section"),
         ("train.start=", "is empty"),
-        ("data=\ud800", "not text"),
+        ("data=\ud800", "not valid text"),
         ("train.steps=" + "[" * 3000, "valid integer"),
         ("optim.lr=" + "9" * 5000, "finite number"),
         ("a." * 3000 + "b=1", "nested so deep"),
@@ -100,7 +100,7 @@ def test_broken_files(tmp_path):
         "data: " + "[" * 2000: "nested",
         "data: " + "[" * 40 + "]" * 40: "nested more than 30 deep",
         "data: 2020-13-45": "month",
-        "train: {steps: 1}\nmodel: {width: 8}\ntrain: {seed: 2}": "'train' stands twice",
+        "train: {steps: 1}\nmodel: {width: 8}\ntrain: {seed: 2}": "'train' is repeated",
     }
     for text, words in texts.items():
         broken.write_text(text)

@@ -100,7 +100,7 @@ def test_a_training_starts_from_the_weights_of_another_run(data, tmp_path, capsy
     model = {**MODELS["family"], "encoder": "LG", "decoder": "P"}
     fit(config(data, tmp_path / "new", model, 1, start=str(donor.path)))
     said = capsys.readouterr().err
-    assert "tensors are loaded from" in said and "new and untrained: encoder.1.*; left out" in said
+    assert "tensors are loaded from" in said and "new and untrained: encoder.1.*; unused" in said
     assert "unused: decoder.1.*, encoder.1.*" in said
     spec = Run.open(tmp_path / "new").config.model
     start = Start.of(str(donor.path), spec, donor.recipe["vocabulary_sha256"])
