@@ -10,8 +10,8 @@ from rich.console import Console
 
 import raysum
 from raysum.auto import choice
-from raysum.auto.choice import SIZES, Size, chosen
-from raysum.auto.comparison import AutoResult, summary_words
+from raysum.auto.choice import SIZES, Size, choose_config
+from raysum.auto.training import AutoResult, summary_words
 from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
@@ -88,7 +88,7 @@ def test_more_time_gives_a_larger_model_and_what_the_user_set_stays(data, monkey
     monkeypatch.setattr(choice, "SIZES", small)
 
     def choose(*overrides: str):
-        return chosen(data, (f"data={data.path}", "out=x", "train.threads=1", *overrides), {})
+        return choose_config(data, (f"data={data.path}", "out=x", "train.threads=1", *overrides), {})
 
     short, long = choose("train.minutes=0.05"), choose("train.minutes=1000")
     assert short.model.width == 16 and long.model.width == 48 and short.optim.lr > long.optim.lr
@@ -118,6 +118,6 @@ def test_a_training_ends_after_its_minutes_and_goes_on_with_more(data, tmp_path,
     done = run.latest()
     assert 0 < done.step < 100_000 and done.step in run.validations() and 1.2 <= done.state["seconds"] < 10
     train("quickstart", *SMALL, **values, train=settings | {"minutes": 0.02, "micro_batches": 1})
-    assert "raise train.minutes to go on" in capsys.readouterr().err and run.latest().step == done.step
+    assert "raise train.minutes to continue" in capsys.readouterr().err and run.latest().step == done.step
     train("quickstart", *SMALL, **values, train=settings | {"minutes": 1, "micro_batches": 1, "steps": done.step + 1})
     assert run.latest().step == done.step + 1

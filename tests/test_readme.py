@@ -54,7 +54,7 @@ def test_the_blocks_run_in_order(tmp_path):
         printed[name] = done.stdout
         if name == "train":
             assert "44 clusters are few" in done.stderr
-    named = re.search(r"(\w+) is the one to serve: .*\n  raysum serve (.+)$", printed["train"], re.MULTILINE)
+    named = re.search(r"(\w+) is the best choice: .*\n  raysum serve (.+)$", printed["train"], re.MULTILINE)
     assert named and f"{named[2]}`" in README.read_text()  # what the README says that it says
     assert f"summarize {named[1]} " in dict(blocks)["train"]
     assert supports(printed["train"]) == [100] * 8 and cited(printed["train"]) >= 16

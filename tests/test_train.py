@@ -403,7 +403,7 @@ def test_a_training_ends_when_validation_gets_no_better_at_the_same_step_after_a
     assert f"Training ends after step {run.latest().step}: 2 validations were no better" in capsys.readouterr().err
     before = run.metrics.read_text()
     trained("run", patience=2)
-    assert "raise train.patience to go on" in capsys.readouterr().err and run.metrics.read_text() == before
+    assert "raise train.patience to continue" in capsys.readouterr().err and run.metrics.read_text() == before
 
     for stop in (steps[expected] - 1, steps[expected]):  # the second as if killed before its validation was written
         parted = trained(f"to {stop}", patience=2, steps=stop)

@@ -1,1 +1,1 @@
-"""`raysum train auto`: a training that fits a dataset, a machine and a time, and whether it was worth it."""
+"""`raysum train auto`: choose settings for a dataset, a machine and a time limit, train, and compare the result."""

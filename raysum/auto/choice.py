@@ -1,8 +1,7 @@
-"""What a training is like that fits a dataset, a machine and a time.
+"""Choose the config of a training for a dataset, a machine and a time limit.
 
-What is chosen is written like any other config. The numbers are ours: at width 128 the quickstart copies names that it
-has never seen after some 15,000 examples in steps of 22; the rest goes on from there by the usual rules (a rate that
-falls with the width, dropout where examples are seen again and again).
+The numbers are measured: at width 128 the quickstart copies unseen names after about 15,000 examples in steps of 22.
+Larger sizes follow the usual rules: a lower rate for a larger width, dropout if examples repeat.
 """
 
 import statistics
@@ -31,7 +30,7 @@ NAME = "auto"
 class Size:
     model: dict[str, Any]
     lr: float
-    visits: int  # examples that must be seen in the time, each time counted, for this size to be worth it
+    visits: int  # examples, counted at every repetition, that must be seen in the time to choose this size
 
 
 SIZES = (
@@ -41,49 +40,48 @@ SIZES = (
         {"encoder": "LLL", "decoder": "PPP", "width": 512, "ffn": 2048, "heads": 8, "pooling_heads": 8}, 5e-4, 300_000
     ),
 )
-_EXAMPLES, _FEW_EXAMPLES, _STEPS = 22, 8, 400  # examples of a step; fewer where there would be less than so many steps
-_MICRO_TOKENS = 8000  # of a micro-batch, at most: memory
-_TRAINING = 0.8  # of the time; the rest is for validation, checkpoints, and steps slower than those measured
-_VALIDATIONS, _VALIDATING = 10, 0.03  # how many; examples of each, as a share of those trained on
+_EXAMPLES, _FEW_EXAMPLES, _STEPS = 22, 8, 400  # examples of a step; fewer if there would be fewer than this many steps
+_MICRO_TOKENS = 8000  # of a micro-batch, at most, to limit memory
+_TRAINING = 0.8  # share of the time; the rest is for validation, checkpoints and steps slower than the measured ones
+_VALIDATIONS, _VALIDATING = 10, 0.03  # number of validations; examples of each, as a share of those trained on
 _EPOCHS = 100  # at most
-_PATIENCE = 3  # validations without a better one, where examples are seen so often that dropout is due
-_DROPOUT = ((2, 0.0), (10, 0.1), (_EPOCHS, 0.3))  # up to so many epochs
-# Steps that are measured, the first of which does not count: so many at least and at most, and within this share of
-# the time, so that a moment in which the machine is busy with something else does not tell.
+_PATIENCE = 3  # validations without a better one, if examples repeat so often that dropout is used
+_DROPOUT = ((2, 0.0), (10, 0.1), (_EPOCHS, 0.3))  # rate by the maximum number of epochs
+# Measured steps (fewest, most), without the first one, within this share of the time. One step is not enough, because
+# the machine may be busy with other work for a moment.
 _MEASURED, _MEASURING = (3, 20), 0.02
 _FEW = 5000  # clusters
 
 
-def chosen(dataset: Dataset, overrides: tuple[str, ...], values: dict[str, Any]) -> Config:
-    """The config for the time that is given: the largest size that sees enough examples. What the user set stays.
+def choose_config(dataset: Dataset, overrides: tuple[str, ...], values: dict[str, Any]) -> Config:
+    """Return the config of the largest size that sees enough examples in the time. Settings of the user stay.
 
-    Raises UserError where that is no config, or no row of the dataset can be trained on.
+    Raises UserError if a setting is wrong, or no row of the dataset can be trained on.
     """
-    found, told = None, (0, 0.0)
+    best, best_visits, best_seconds = None, 0, 0.0
     for size in SIZES:
-        if found is not None and told[0] < size.visits:
-            break  # a larger one is slower still
-        draft = _drafted(dataset, size, overrides, values)
-        per_example = _seconds_of_an_example(dataset, draft)
-        config = _timed(dataset, draft, per_example, overrides, values)
+        if best is not None and best_visits < size.visits:
+            break  # larger sizes are slower
+        draft = _draft(dataset, size, overrides, values)
+        per_example = _seconds_per_example(dataset, draft)
+        config = _with_steps(dataset, draft, per_example, overrides, values)
         visits = int(60 * (config.train.minutes or 0) * _TRAINING / per_example)
-        if found is not None and (visits < size.visits or config.model == found.model):
+        if best is not None and (visits < size.visits or config.model == best.model):
             break
-        found, told = config, (visits, per_example)
-    assert found is not None
-    visits, per_example = told
+        best, best_visits, best_seconds = config, visits, per_example
+    assert best is not None
     rows = dataset.references("train")
     say(
-        f"Chosen: {found.model.encoder}/{found.model.decoder} of width {found.model.width}, {found.train.steps} steps; "  # type: ignore[attr-defined]
-        f"this machine trains on {1 / per_example:.1f} examples a second, so each of {rows} is seen "
-        f"{min(visits / rows, _EPOCHS):.1f} times in {found.train.minutes:g} min"
+        f"Chosen: {best.model.encoder}/{best.model.decoder} of width {best.model.width}, {best.train.steps} steps; "  # type: ignore[attr-defined]
+        f"this machine trains on {1 / best_seconds:.1f} examples a second, so each of {rows} is seen "
+        f"{min(best_visits / rows, _EPOCHS):.1f} times in {best.train.minutes:g} min"
     )
-    say(_expectation(rows, visits))
-    return found
+    say(_expectation(rows, best_visits))
+    return best
 
 
-def _drafted(dataset: Dataset, size: Size, overrides: tuple[str, ...], values: dict[str, Any]) -> Config:
-    """All but steps: how much is read and written; the batches are small ones, to measure with."""
+def _draft(dataset: Dataset, size: Size, overrides: tuple[str, ...], values: dict[str, Any]) -> Config:
+    """Return a config without the number of steps, and with small batches, to measure the speed with."""
     targets = dataset.lengths("train")[:, 2]
     targets = targets[targets > 0] if targets.any() else np.array([2])
     recipe = dataset.recipe
@@ -100,7 +98,7 @@ def _drafted(dataset: Dataset, size: Size, overrides: tuple[str, ...], values: d
 def _batched(
     dataset: Dataset, draft: dict[str, Any], examples: int, overrides: tuple[str, ...], values: dict[str, Any]
 ) -> Config:
-    """The config of ``draft`` with about ``examples`` in a step."""
+    """Return the config of ``draft`` with about ``examples`` in a step."""
     config = load_config(NAME, overrides, merge(draft, values))
     tokens, workers = examples * _cost(dataset, config), max(config.train.workers, 1)
     parts = ceil(ceil(tokens / _MICRO_TOKENS) / workers) * workers
@@ -109,15 +107,15 @@ def _batched(
 
 
 def _cost(dataset: Dataset, config: Config) -> float:
-    """Tokens of an example, on average."""
+    """Return the average number of tokens of an example."""
     costs, weights = kind_of(config.model, dataset).costs(dataset.lengths("train"), config.source)
     return float(costs[weights > 0].mean()) if weights.any() else 1.0
 
 
-def _timed(
+def _with_steps(
     dataset: Dataset, draft: Config, per_example: float, overrides: tuple[str, ...], values: dict[str, Any]
 ) -> Config:
-    """``draft`` with the steps that the time allows, and what depends on them."""
+    """Return ``draft`` with as many steps as fit in the time, and with the settings that depend on them."""
     seconds, rows = 60 * (draft.train.minutes or 0) * _TRAINING, dataset.references("train")
     visits = min(seconds / per_example, _EPOCHS * rows)
     examples = _EXAMPLES if visits >= _EXAMPLES * _STEPS else max(_FEW_EXAMPLES, int(visits / _STEPS))
@@ -126,15 +124,14 @@ def _timed(
     dropout = next(rate for epochs, rate in _DROPOUT if visits <= epochs * rows)
     values_of = draft.model_dump(include={"source": True, "decode": {"max_length"}, "optim": {"lr"}})
     sizes = {name: getattr(draft.model, name) for name in SIZES[0].model}
-    steady = {"steps": steps, "validate_every": every, "save_every": every, "log_every": max(1, min(10, steps // 20))}
-    steady["validate_examples"] = max(16, int(_VALIDATING * visits))
-    patience = {"patience": _PATIENCE if dropout else None}
-    choice = {"model": sizes | {"dropout": dropout}, "train": steady | patience, "optim": {"warmup_steps": steps // 10}}
+    train = {"steps": steps, "validate_every": every, "save_every": every, "log_every": max(1, min(10, steps // 20))}
+    train |= {"validate_examples": max(16, int(_VALIDATING * visits)), "patience": _PATIENCE if dropout else None}
+    choice = {"model": sizes | {"dropout": dropout}, "train": train, "optim": {"warmup_steps": steps // 10}}
     return _batched(dataset, merge(values_of, choice), examples, overrides, values)
 
 
-def _seconds_of_an_example(dataset: Dataset, config: Config) -> float:
-    """By a few steps of the training itself, by one process; as many workers as the config has share the work."""
+def _seconds_per_example(dataset: Dataset, config: Config) -> float:
+    """Measure a few training steps in this process, and divide the time by the number of workers."""
     per_example = [step.seconds / step.examples for step in timed_steps(dataset, config)]
     return statistics.median(per_example[1:]) / max(config.train.workers, 1)
 
@@ -148,9 +145,9 @@ class TimedStep(NamedTuple):
 def timed_steps(
     dataset: Dataset, config: Config, share: float = _MEASURING, most: int = _MEASURED[1]
 ) -> list[TimedStep]:
-    """The first steps of a training, by this process; its weights are thrown away.
+    """Train at least 3 steps in this process, and up to ``most`` within a ``share`` of the config's minutes.
 
-    A few are taken in any case, then as many as fit in the ``share`` of the config's minutes, ``most`` at the most.
+    The weights are discarded.
     """
     from raysum.train.engine import build_engine
     from raysum.train.group import lone_group
@@ -170,26 +167,26 @@ def timed_steps(
                 config.train.minutes or 0
             ):
                 break
-            some = [next(coming) for _ in range(config.train.micro_batches)]
-            began, of_cpu = time.monotonic(), time.process_time()
-            train_step(engine, job_spec, number, iter(some), meter)
-            seconds, cpu_seconds = time.monotonic() - began, time.process_time() - of_cpu
-            examples = sum(len(batch.arrays["counts"]) for batch in some if batch.real)
+            step_batches = [next(coming) for _ in range(config.train.micro_batches)]
+            began, began_cpu = time.monotonic(), time.process_time()
+            train_step(engine, job_spec, number, iter(step_batches), meter)
+            seconds, cpu_seconds = time.monotonic() - began, time.process_time() - began_cpu
+            examples = sum(len(batch.arrays["counts"]) for batch in step_batches if batch.real)
             steps.append(TimedStep(seconds, cpu_seconds, examples))
     return steps
 
 
 def _expectation(rows: int, visits: int) -> str:
-    """What a generator trained from nothing will be like."""
+    """Return what the user can expect from a model that is trained from scratch."""
     if rows < _FEW:
         return (
-            f"{rows} clusters are few: a generator that learns from them alone strings words of the sources together, "
-            "right or wrong. Expect one that takes whole sentences to be the one to serve; some thousands of clusters "
-            "more, or train.start=RUN of a larger training, would change that"
+            f"{rows} clusters are few: a generator that learns only from them combines words of the sources, right or "
+            "wrong. An extractor will probably be the better choice, unless you add some thousands of clusters or set "
+            "train.start=RUN to a run that was trained on more"
         )
     if visits < 15_000:
-        return f"{visits} examples in this time are few: names are copied after some 15,000; give it more minutes"
+        return f"{visits} examples in this time are few: names are copied after about 15,000; set more train.minutes"
     return (
-        f"{rows} clusters are enough to learn from, but what it writes stays to be checked: of the facts that the "
-        "quickstart's model states after 16,000 clusters 6 % are wrong"
+        f"{rows} clusters are enough to learn from, but check the summaries: after 16,000 clusters, 6 % of the facts "
+        "in the quickstart's summaries are wrong"
     )

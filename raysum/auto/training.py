@@ -1,39 +1,153 @@
-"""`raysum train auto`: choose, train, compare."""
+"""`raysum train auto`: choose the settings, train, and compare the run with systems that extract sentences."""
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any
 
-from raysum.auto.choice import NAME, chosen
-from raysum.auto.comparison import AutoResult, compared
+import numpy as np
+
+from raysum.auto.choice import NAME, choose_config
 from raysum.config.loading import load_config, merge
+from raysum.config.sections import LoadConfig
 from raysum.data.dataset import Dataset
+from raysum.decode.domain_shift import learn
+from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
-from raysum.runs.folder import Run
+from raysum.evaluate.config import EvaluateConfig
+from raysum.evaluate.evaluation import compare_systems, results_folder
+from raysum.evaluate.examples import read_examples, usual_words
+from raysum.evaluate.scorers import FIGURES, HEADLINES
+from raysum.evaluate.systems import Extracted, System, Watched
+from raysum.evaluate.table import Evaluation
+from raysum.extract.learning import FEWEST
+from raysum.extract.summarizer import extract_settings
+from raysum.extract.trained import TrainedExtractive
+from raysum.prepare.row_builder import as_sentences
+from raysum.runs.folder import Run, RunResult
 from raysum.runtime.run_sync import added_to, sync_down
+from raysum.systems import extractive, extractive_names
+from raysum.text.tfidf import count_words
 from raysum.train import fit
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+EXTRACTOR = "extractor"
+_MAX_INVENTED = 0.1  # share of summaries with a name that is in no source
+_COMPARED, _COMPARED_TOKENS = (16, 100), 6000  # examples of the valid split (fewest, most); tokens of their summaries
+_FITTING = 0.95  # share of the clusters that have a sentence within the limit of words
+
+
+@dataclass(frozen=True)
+class AutoResult(RunResult):
+    """The run and extractive systems, compared on the valid split, and the command that serves the best of them."""
+
+    evaluation: Evaluation
+    invented: float  # share of the run's summaries with something of ``kind`` that is in no source
+    words: int  # word limit of the extractive systems
+    kind: str = "name or number"
+
+    @property
+    def best(self) -> str:
+        """The system to serve: the run if it is significantly better and invents little, otherwise the best extractor.
+
+        The metric is the headline metric of a registered scorer that applies to the dataset, otherwise ROUGE-2.
+        """
+        run, *others = self.evaluation.systems
+        other = max(others, key=lambda name: self.evaluation.systems[name][self.figure])
+        is_better = self.evaluation.differences[f"{run} - {other}"][f"{self.figure}_low"] > 0
+        return run if is_better and self.invented <= _MAX_INVENTED else other
+
+    @property
+    def figure(self) -> str:
+        """The metric that the systems are compared by."""
+        systems = self.evaluation.systems.values()
+        return next((name for name in HEADLINES if all(name in figures for figures in systems)), "rouge2")
+
+    @property
+    def serve(self) -> str:
+        if self.best == self.run.name:
+            return f"raysum serve {self.run.path}"
+        target = self.run.path / EXTRACTOR if self.best == EXTRACTOR else self.best
+        return f"raysum serve {target} --set words={self.words}"
+
+    def to_dict(self) -> dict[str, Any]:
+        choice = {"invented": round(self.invented, 4), "best": self.best, "serve": self.serve}
+        return {**super().to_dict(), **self.evaluation.to_dict(), **choice}
+
+    def render(self) -> "Group":  # type: ignore[override]
+        from rich.console import Group
+        from rich.text import Text
+
+        name, figure = self.run.name, FIGURES[self.figure].label
+        lines = [f"{100 * self.invented:.0f} % of the summaries of {name} have a {self.kind} that is in no source."]
+        if self.best == name:
+            lines.append(f"{name} has a significantly higher {figure}. Serve it with")
+        else:
+            too_much = f"invents too much (above {100 * _MAX_INVENTED:.0f} %)"
+            why = too_much if self.invented > _MAX_INVENTED else f"has no significantly higher {figure}"
+            lines.append(f"{self.best} is the best choice: it invents nothing, and {name} {why}. Serve it with")
+        return Group(self.evaluation.render(), Text("\n".join(["", *lines, f"  {self.serve}"])))
 
 
 def train(*overrides: str, **values: Any) -> AutoResult:
-    """Train on ``data`` into ``out`` for ``train.minutes``, or go on with the run that is there, and compare.
+    """Train on ``data`` into ``out`` for ``train.minutes``, or resume the run in ``out``, and compare it.
 
-    What ``overrides`` and ``values`` leave open is chosen, once, as :func:`chosen` says.
-    Raises UserError for a wrong config, dataset or run, or where the dataset has no valid split to compare by.
+    A new run gets its open settings from :func:`choose_config`.
+    Raises UserError for a wrong config, dataset or run, or if the dataset has no valid split with summaries.
 
     >>> raysum.train("auto", data="data", out="runs/auto", train={"minutes": 30})
     """
-    asked = load_config(NAME, overrides, values)
-    if not asked.data or not asked.out:
+    settings = load_config(NAME, overrides, values)
+    if not settings.data or not settings.out:
         raise UserError("write `raysum train auto data=DATA out=RUN train.minutes=30`")
-    dataset = Dataset.open(asked.data)
+    dataset = Dataset.open(settings.data)
     if dataset.kind != "summarization" or "valid" not in dataset.splits or not dataset.references("valid"):
         raise UserError(
-            f"{dataset.place} has no valid split with summaries, by which systems are compared; "
-            "prepare it with --valid 0.1"
+            f"{dataset.place} has no valid split with summaries to compare systems on; prepare it with --valid 0.1"
         )
-    run = Run(sync_down(asked.out))
+    run = Run(sync_down(settings.out))
     if run.exists and not fit.is_untrained(run):
         config = load_config(None, overrides, merge(run.config.model_dump(), values))
     else:
-        config = chosen(dataset, overrides, values)
+        config = choose_config(dataset, overrides, values)
     trained = fit.train(None, **config.model_dump()).run
     with added_to(trained.path):
-        return compared(trained, dataset)
+        return _compare(trained, dataset)
+
+
+def _compare(run: Run, dataset: Dataset) -> AutoResult:
+    """Evaluate the run, as it is served, and extractive systems on the valid split."""
+    summarizer = Summarizer.load(run.path)
+    named = map(extractive, extractive_names())
+    training_free = [system for system in named if not system.needs_reference and not system.settings]
+    mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
+    limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
+    words = summary_words(dataset, limit)
+    settings = extract_settings({"words": words})
+    config = EvaluateConfig(data=dataset.address, split="valid", limit=limit)
+    own = Watched(run.name, summarizer, summarizer.settings)
+    systems: list[System] = [own, *(Extracted(each, settings) for each in (*_extractor(run, dataset), *training_free))]
+    evaluation = compare_systems(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
+    learn(run, dataset, own.seen)
+    invented = evaluation.systems[run.name]["unsupported"] / evaluation.examples
+    kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # lower-cased text shows no names
+    return AutoResult(run, evaluation, invented, words, kind)
+
+
+def _extractor(run: Run, dataset: Dataset) -> Iterator[TrainedExtractive]:
+    """Train an extractor inside ``run`` within about a minute, and yield it, unless the dataset is too small."""
+    if dataset.references("train") >= FEWEST:
+        config = load_config("extractor", (), {"data": dataset.address, "out": str(run.path / EXTRACTOR)})
+        yield TrainedExtractive(fit.fit(config), LoadConfig())
+
+
+def summary_words(dataset: Dataset, limit: int) -> int:
+    """Return the words of a usual summary, or more, so that 95 % of the valid examples have a sentence so short.
+
+    Only the first ``limit`` examples are read.
+    """
+    rows = map(as_sentences, read_examples(dataset, "valid", limit))
+    shortest = [min(map(count_words, row["text"])) for row in rows if row["text"]]
+    return max(usual_words(dataset, "valid"), ceil(np.quantile(shortest, _FITTING, method="inverted_cdf")))
