@@ -19,7 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 from special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 
-from raysum.cli.clusters import given_clusters
+from raysum.cli.clusters import read_clusters
 from raysum.config.loading import section_of
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import references, with_reference
@@ -299,10 +299,10 @@ def test_what_a_user_says_of_the_shape_and_no_row_has_is_one_line_each(tmp_path,
     assert all(told.count(f"{line} in any row\n") == 1 for line in idle)
     prepare([tmp_path / "a.jsonl"], tmp_path / "good", map=["title=head"], separator="|||||", **settings)
     assert "--" not in capsys.readouterr().err.replace("--paragraph-tokens", "")
-    given_clusters([str(tmp_path / "a.jsonl")], mapping=FieldMapping.of(["title=nope"], "#####"))
+    read_clusters([str(tmp_path / "a.jsonl")], mapping=FieldMapping.of(["title=nope"], "#####"))
     assert capsys.readouterr().err.splitlines() == idle
     (tmp_path / "b.txt").write_text("One. ##### Two.")
-    given_clusters([str(tmp_path / "b.txt")], mapping=FieldMapping.of([], "#####"))
+    read_clusters([str(tmp_path / "b.txt")], mapping=FieldMapping.of([], "#####"))
     assert not capsys.readouterr().err
 
 

@@ -124,7 +124,12 @@ def _with_steps(
     dropout = next(rate for epochs, rate in _DROPOUT if visits <= epochs * rows)
     values_of = draft.model_dump(include={"source": True, "decode": {"max_length"}, "optim": {"lr"}})
     sizes = {name: getattr(draft.model, name) for name in SIZES[0].model}
-    train = {"steps": steps, "validate_every": every, "save_every": every, "log_every": max(1, min(10, steps // 20))}
+    train: dict[str, Any] = {
+        "steps": steps,
+        "validate_every": every,
+        "save_every": every,
+        "log_every": max(1, min(10, steps // 20)),
+    }
     train |= {"validate_examples": max(16, int(_VALIDATING * visits)), "patience": _PATIENCE if dropout else None}
     choice = {"model": sizes | {"dropout": dropout}, "train": train, "optim": {"warmup_steps": steps // 10}}
     return _batched(dataset, merge(values_of, choice), examples, overrides, values)

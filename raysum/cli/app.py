@@ -1,4 +1,4 @@
-"""The command line: one short function a verb. Each parses, calls one room, and returns what is printed."""
+"""The command line: one short function for each command. It parses, calls one package, and returns the result."""
 
 import errno
 import os
@@ -13,13 +13,8 @@ import typer
 from pydantic import Field
 
 from raysum import __version__
-from raysum.cli.checkpoints import export_checkpoint, import_checkpoint
-from raysum.cli.configs import config_app
-from raysum.cli.datasets import data_app
-from raysum.cli.human import human_app
-from raysum.cli.options import Overrides, verb
-from raysum.cli.tables import list_tables
-from raysum.cli.teaching import add_teach
+from raysum.cli.groups import config_app, data_app, human_app
+from raysum.cli.options import Overrides, print_result, verb
 from raysum.config.sections import LoadConfig
 from raysum.errors import UserError, check_no_password
 from raysum.evaluate.config import EvaluateConfig
@@ -29,6 +24,7 @@ from raysum.research.reproduce.config import ReproduceConfig
 from raysum.runtime.remote import as_named
 from raysum.runtime.streams import open_streams
 from raysum.serve.config import ServeConfig
+from raysum.teach.config import TeachConfig
 
 _PANELS = {
     "Start": ("quickstart", "prepare", "train"),
@@ -46,11 +42,10 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(config_app, name="config")
 app.add_typer(human_app, name="human")
-add_teach(app)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         print(f"raysum {__version__}")
         raise typer.Exit
 
@@ -65,15 +60,17 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line: exit code 2 and one message for a mistake of the user's; SIGTERM ends it as Ctrl-C does,
-    and so does a terminal that is closed, but under nohup."""
+    """Run the command line. A user error prints one message and returns exit code 2.
+
+    SIGTERM and closing the terminal (except under nohup) end it as Ctrl-C does.
+    """
     open_streams()
     terminated: list[int] = []
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def terminate(number: int, frame: Any) -> None:
         terminated.append(number)
-        if number == signal.SIGHUP:  # what is written to a closed terminal raises an error
+        if number == signal.SIGHUP:  # writing to a closed terminal raises an error
             _silence(*terminals)
         raise KeyboardInterrupt
 
@@ -82,8 +79,9 @@ def main() -> None:
         signal.signal(signal.SIGHUP, terminate)
     try:
         try:
-            given = [arg for before, arg in pairwise(sys.argv) if before != "--teacher"]  # whose server may ask for one
-            check_no_password(" ".join(given))
+            # A teacher may need a password in its URL.
+            arguments = [argument for before, argument in pairwise(sys.argv) if before != "--teacher"]
+            check_no_password(" ".join(arguments))
             app()
         finally:
             sys.stdout.flush()
@@ -92,39 +90,41 @@ def main() -> None:
     except BrokenPipeError:
         try:
             sys.stdout.flush()
-        except BrokenPipeError:  # whoever read it has read enough, such as head
+        except BrokenPipeError:  # a reader such as head has closed the pipe
             _silence(1)
             sys.exit(1)
         raise
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            told = f"{str(error.filename)[:60]}... is too long a name for a file"
+            message = f"{str(error.filename)[:60]}... is too long a name for a file"
         elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            told = f"cannot write {error.filename or 'what the command prints'}: {error.strerror}; free space there"
-            _silence(1)  # Python would try once more at its end
+            message = (
+                f"cannot write {error.filename or 'the output of the command'}: {error.strerror}; free space there"
+            )
+            _silence(1)  # Python flushes again at exit
         else:
             raise
-        _refuse(told)
+        _refuse(message)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not re.search("allocate memory|out of memory", str(error)):
             raise
-        _refuse("not enough memory for that; ask for fewer beams, shorter texts or smaller batches")
+        _refuse("not enough memory; use fewer beams, shorter texts or smaller batches")
     except SystemExit as end:
-        if end.code == 130:  # what typer makes of Ctrl-C
+        if end.code == 130:  # typer's code for Ctrl-C
             print("raysum: stopped", file=sys.stderr)
             sys.exit(128 + terminated[0] if terminated else 130)
         raise
 
 
 def _silence(*streams: int) -> None:
-    """What this process writes to these numbers of open files is thrown away."""
-    with open(os.devnull, "wb") as nowhere:
+    """Discard what this process writes to these file descriptors."""
+    with open(os.devnull, "wb") as null:
         for stream in streams:
-            os.dup2(nowhere.fileno(), stream)
+            os.dup2(null.fileno(), stream)
 
 
-def _refuse(told: str) -> NoReturn:
-    print(f"raysum: {as_named(told)}", file=sys.stderr)
+def _refuse(message: str) -> NoReturn:
+    print(f"raysum: {as_named(message)}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -134,7 +134,7 @@ def quickstart(
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the preset's.", min=1)] = None,
     clusters: Annotated[int, typer.Option(help="Training clusters to generate.", min=64)] = 16000,
 ) -> Any:
-    """The whole way on a generated corpus: prepare, train PHT, align, search beta, evaluate, summarize."""
+    """Run all steps on a generated corpus: prepare, train PHT, align, search beta, evaluate, summarize."""
     from raysum.quickstart import quickstart as run
 
     return run(out, steps=steps, clusters=clusters)
@@ -143,11 +143,11 @@ def quickstart(
 @verb(app, PrepareConfig)
 def prepare(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE...", help="JSONL[.gz], CSV, Parquet, folders, or URLs of such.")
+        list[str], typer.Argument(metavar="SOURCE...", help="JSONL[.gz], CSV, Parquet, folders, or their URLs.")
     ],
     settings: PrepareConfig,
 ) -> Any:
-    """Raw clusters to a dataset: paragraphs, ranking, tokens, shards."""
+    """Turn raw clusters into a dataset: paragraphs, ranking, tokens, shards."""
     from raysum.prepare.job import prepare as run
 
     return run(sources, **settings.model_dump())
@@ -156,13 +156,14 @@ def prepare(
 @verb(app)
 def train(
     preset: Annotated[
-        str, typer.Argument(metavar="PRESET|FILE|RUN", help="What to train; a run's model begins with its weights.")
+        str, typer.Argument(metavar="PRESET|FILE|RUN", help="Config to train; RUN also provides the initial weights.")
     ],
     overrides: Overrides = None,
 ) -> Any:
-    """Train a preset on data=DATA into out=RUN; the same command resumes. `alignment run=RUN` trains the predictor.
+    """Train a preset on data=DATA into out=RUN; the same command resumes.
 
-    `auto train.minutes=30` chooses size, batches and steps from the data and this machine's speed, and compares."""
+    `alignment run=RUN` trains the attention predictor. `auto train.minutes=30` chooses size, batches and steps from the
+    data and this machine's speed, and compares the result with other systems."""
     from raysum.train.fit import train as run
 
     return run(preset, *(overrides or []))
@@ -187,7 +188,7 @@ def evaluate(
     ],
     settings: EvaluateConfig,
 ) -> Any:
-    """Decode a split and score it beside Lead and LexRank; of a ranker and its data: what its best paragraphs hold."""
+    """Decode a split and score it with Lead and LexRank. For a ranker: measure the content of its best paragraphs."""
     from raysum.evaluate.evaluation import evaluate as run
 
     return run(target, **settings.model_dump())
@@ -199,10 +200,10 @@ def compare(
         list[str], typer.Argument(metavar="RUN|EVALUATION...", help="Runs, or folders that `raysum evaluate` wrote.")
     ],
     metrics: Annotated[
-        list[str] | None, typer.Option(help="A figure to compare, such as novel2; may be given several times.")
+        list[str] | None, typer.Option(help="Metric to compare, such as novel2; can be repeated.")
     ] = None,
 ) -> Any:
-    """Differences between evaluated systems, with paired bootstrap intervals and p-values. No model is loaded."""
+    """Compare evaluated systems with paired bootstrap intervals and p-values. No model is loaded."""
     from raysum.evaluate.comparison import compare as run
 
     return run(*evaluations, metrics=metrics)
@@ -210,10 +211,10 @@ def compare(
 
 @verb(app)
 def report(
-    paths: Annotated[list[str], typer.Argument(metavar="RUN|SEARCH|EVALUATION...", help="Folders to tell of.")],
+    paths: Annotated[list[str], typer.Argument(metavar="RUN|SEARCH|EVALUATION...", help="Folders to report on.")],
     out: Annotated[str, typer.Option(help="HTML file to write.")],
 ) -> Any:
-    """One page of runs, searches and evaluations: curves, tables, examples. It opens without a network."""
+    """Write a page about runs, searches and evaluations: curves, tables, examples. It opens offline."""
     from raysum.report.writing import report as run
 
     return run(paths, out)
@@ -221,36 +222,46 @@ def report(
 
 @verb(app, BoardConfig)
 def board(
-    folder: Annotated[str, typer.Argument(help="Where the runs and searches are.")],
+    folder: Annotated[str, typer.Argument(help="Folder with the runs and searches.")],
     settings: BoardConfig,
 ) -> None:
-    """Show all runs and searches in a folder in the browser, and follow those that go on, until stopped."""
+    """Show all runs and searches of a folder in the browser, and update the running ones, until stopped."""
     from raysum.report.board.app import board as show
 
     show(**settings.model_dump())
 
 
+def _list_tables(is_set: bool) -> None:
+    """Print the papers' tables and end, before other arguments are checked."""
+    if is_set:
+        from raysum.research.reproduce.rendering import Listed
+        from raysum.research.reproduce.tables import ALL, chosen
+
+        print_result(Listed(chosen(ALL)), "--json" in sys.argv)
+        raise typer.Exit
+
+
 @verb(app, ReproduceConfig)
 def reproduce(
-    tables: Annotated[str, typer.Argument(metavar="TABLE[,TABLE...]|all", help="Tables, as --list names them.")],
+    tables: Annotated[str, typer.Argument(metavar="TABLE[,TABLE...]|all", help="Tables, named as in --list.")],
     *,
     tell: Annotated[
-        bool, typer.Option("--list", callback=list_tables, is_eager=True, help="The tables, and how long each takes.")
+        bool, typer.Option("--list", callback=_list_tables, is_eager=True, help="List the tables and their run times.")
     ] = False,
     settings: ReproduceConfig,
 ) -> Any:
-    """The tables of the four papers on data=RAW, each row by a system that is trained here, into out=FOLDER."""
+    """Reproduce the tables of the four papers on data=RAW into out=FOLDER; each row trains its system."""
     from raysum.research.reproduce.job import reproduce as run
 
     return run(tables, **settings.model_dump())
 
 
 class _SummarizeConfig(LoadConfig, Shaped):
-    title: str = Field("", description="title, where the files are texts of one cluster")
+    title: str = Field("", description="title of the cluster, if the files are its texts")
     words: int | None = Field(
-        None, description="words of a summary by what extracts: lexrank, lead, mmr, oracle, or such a run"
+        None, description="maximum words of a summary by an extractor: lexrank, lead, mmr, oracle, or such a run"
     )
-    html: str | None = Field(None, description="file to write besides: a page of the summaries and their sources")
+    html: str | None = Field(None, description="also write a page with the summaries and their sources to this file")
 
 
 @verb(app, _SummarizeConfig)
@@ -265,56 +276,105 @@ def summarize(
 ) -> Any:
     """Summarize raw clusters from files, without a server and without Ray.
 
-    A cluster that cannot be summarized has its error in the place of its summary, and the exit status is then 2.
+    A cluster that cannot be summarized gets an error in place of its summary, and the exit code is 2.
     """
-    from raysum.cli.clusters import given_clusters
+    from raysum.cli.clusters import read_clusters
     from raysum.decode.page import page
     from raysum.decode.summary import NoSummary, Summaries
     from raysum.extract.loading import summarizer_of
     from raysum.runtime.storage import write_page
 
-    given = given_clusters(files or ["-"], settings.title, settings.mapping)
-    clusters = [one for one in given if not isinstance(one, NoSummary)]
+    rows = read_clusters(files or ["-"], settings.title, settings.mapping)
+    clusters = [row for row in rows if not isinstance(row, NoSummary)]
     length = {} if settings.words is None else {"words": settings.words}
     summarizer = summarizer_of(run, settings.model_copy(update={"decode": settings.decode | length}))
-    found = summarizer.summarize_each(clusters, progress=len(clusters) > 1)
-    made = [(one, raw) for one, raw in zip(found, clusters, strict=True) if not isinstance(one, NoSummary)]
-    if settings.html and made:
-        write_page(Path(settings.html), page(*map(list, zip(*made, strict=True))), "--html")
-    left = iter(found)
-    whole = [one if isinstance(one, NoSummary) else next(left) for one in given]
-    if len(whole) == 1 and isinstance(whole[0], NoSummary):
-        raise UserError(whole[0].error)
-    return Summaries(whole)
+    summaries = summarizer.summarize_each(clusters, progress=len(clusters) > 1)
+    pairs = [
+        (summary, raw) for summary, raw in zip(summaries, clusters, strict=True) if not isinstance(summary, NoSummary)
+    ]
+    if settings.html and pairs:
+        write_page(Path(settings.html), page(*map(list, zip(*pairs, strict=True))), "--html")
+    remaining = iter(summaries)
+    results = [row if isinstance(row, NoSummary) else next(remaining) for row in rows]
+    if len(results) == 1 and isinstance(results[0], NoSummary):
+        raise UserError(results[0].error)
+    return Summaries(results)
 
 
 @verb(app, ServeConfig)
 def serve(
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN|SEARCH|SYSTEM", help="A run, a search: its best, or lexrank, lead, mmr."),
+        typer.Argument(metavar="RUN|SEARCH|SYSTEM", help="A run, the best run of a search, or lexrank, lead, mmr."),
     ],
     settings: ServeConfig,
 ) -> None:
-    """Host the best checkpoint over HTTP until stopped."""
+    """Serve the best checkpoint over HTTP until stopped."""
     from raysum.serve.app import serve as host
 
     host(**settings.model_dump())
 
 
-verb(app, name="import")(import_checkpoint)
-verb(app, name="export")(export_checkpoint)
+@verb(app, TeachConfig)
+def teach(
+    clusters: Annotated[list[str], typer.Argument(metavar="CLUSTERS...", help="The same as for `raysum prepare`.")],
+    settings: TeachConfig,
+) -> Any:
+    """Let a language model write missing summaries of clusters: JSON lines for `raysum prepare`.
+
+    The same command resumes after a kill. The exit code is 3 if the budget is spent before the end, and 2 if too many
+    answers are rejected."""
+    from raysum.teach.job import teach as run
+
+    return run(clusters, **settings.model_dump())
+
+
+@verb(app, name="import")
+def import_checkpoint(
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help="hiersumm (PyTorch), wiki_sum (TensorFlow), huggingface (pretrained)."),
+    ],
+    file: Annotated[str, typer.Argument(help="model_step_N.pt[.gz], the prefix ckpt-N, or a folder of huggingface.")],
+    out: Annotated[str, typer.Option(help="Run folder to write.")],
+    overrides: Overrides = None,
+    vocab: Annotated[str | None, typer.Option(help="The SentencePiece model that it was trained with.")] = None,
+    heads: Annotated[int | None, typer.Option(help="wiki_sum: attention heads; 4 as published.", min=1)] = None,
+    dropout: Annotated[float | None, typer.Option(help="wiki_sum: dropout rate; 0.3 as published.")] = None,
+    language: Annotated[
+        str | None, typer.Option(help="huggingface: language of the texts as an mBART code, such as de_DE.")
+    ] = None,
+) -> Any:
+    """Turn a published checkpoint into a run for summarize, evaluate and serve.
+
+    KEY=VALUE are for huggingface: model.encoder=LGLGLG model.decoder=PPPPPP chooses the layer mix."""
+    from raysum.importing.checkpoint import import_checkpoint as run
+
+    return run(kind, file, out, vocab, heads=heads, dropout=dropout, language=language, overrides=overrides or ())
+
+
+@verb(app, name="export")
+def export_checkpoint(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="huggingface.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="An imported run, or one that was trained from it.")],
+    out: Annotated[str, typer.Option(help="Folder to write, which transformers loads.")],
+    checkpoint: Annotated[str, typer.Option(help="best, latest, or a step.")] = "best",
+) -> Any:
+    """Turn a run with the layers of a pretrained model into a folder that transformers loads."""
+    from raysum.importing.checkpoint import export_checkpoint as write
+
+    return write(kind, run, out, checkpoint)
 
 
 @verb(app)
 def bench(
     name: Annotated[str, typer.Argument(help="train, decode, stream, rouge or start.")],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as presets=[ht,pht] threads=2.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings such as presets=[ht,pht] threads=2.")
     ] = None,
-    against: Annotated[str | None, typer.Option(metavar="A,B", help="Other tools to measure beside ours.")] = None,
+    against: Annotated[str | None, typer.Option(metavar="A,B", help="Other tools to measure for comparison.")] = None,
 ) -> Any:
-    """Measure speed and memory beside what this machine can do at most."""
+    """Measure speed and memory, and compare them with the limits of this machine."""
     from raysum.bench.registry import bench as run
 
     return run(name, [*(settings or []), *([f"against=[{against}]"] if against else [])])
@@ -322,11 +382,11 @@ def bench(
 
 def _group_commands() -> None:
     """Order the commands as `raysum --help` shows them, in panels."""
-    places = {name: (number, panel) for number, (panel, names) in enumerate(_PANELS.items()) for name in names}
+    panels = {name: (number, panel) for number, (panel, names) in enumerate(_PANELS.items()) for name in names}
     commands: list[Any] = [*app.registered_commands, *app.registered_groups]
     for command in commands:
-        command.rich_help_panel = places[command.name][1]
-    app.registered_commands.sort(key=lambda command: places[str(command.name)][0])
+        command.rich_help_panel = panels[command.name][1]
+    app.registered_commands.sort(key=lambda command: panels[str(command.name)][0])
 
 
 _group_commands()

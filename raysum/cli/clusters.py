@@ -1,4 +1,4 @@
-"""What the command line is asked to summarize: data files of clusters, texts that form one cluster, standard input."""
+"""Input of `raysum summarize`: data files with clusters, texts that form one cluster, or standard input."""
 
 import codecs
 import sys
@@ -20,30 +20,30 @@ from raysum.sources.jsonl import json_records
 from raysum.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.sources.staging import stage
 
-Given = dict[str, Any] | NoSummary
+Cluster = dict[str, Any] | NoSummary
 
 
-def given_clusters(files: Sequence[str], title: str = "", mapping: FieldMapping = FieldMapping()) -> list[Given]:  # noqa: B008
-    """Raw clusters: those of data files and folders, in order; ``-`` is standard input, JSON lines or one text.
+def read_clusters(files: Sequence[str], title: str = "", mapping: FieldMapping = FieldMapping()) -> list[Cluster]:  # noqa: B008
+    """Return the raw clusters of data files and folders, in order; ``-`` is standard input, JSON lines or one text.
 
-    A row that does not read as a cluster has a NoSummary in its place. All other files are documents (text, Markdown,
-    web pages, PDF, Word, e-mail) of one cluster about ``title``, by default that of a single one; it comes last.
-    ``mapping`` maps the fields of rows, and its separator splits texts, too.
-    Raises UserError where a file does not read, or a title is given without texts, or paths with them.
+    A row that is not a valid cluster becomes a NoSummary. All other files (text, Markdown, web pages, PDF, Word,
+    e-mail) are the documents of one last cluster about ``title``, by default the title of its only document. ``mapping``
+    describes the rows; its separator also splits texts.
+    Raises UserError if a file cannot be read, a title comes without texts, or paths come with texts.
     """
-    clusters: list[Given] = []
-    named_texts: list[tuple[str, DocumentText | None]] = []  # None: that of a file of that name
+    clusters: list[Cluster] = []
+    named_texts: list[tuple[str, DocumentText | None]] = []  # None: read the file of that name
     for file in chain.from_iterable(map(str, stage(file, True)) if is_url(file) else [file] for file in files):
         if file == "-":
-            given = sys.stdin.buffer.read(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
-            if given.lstrip().startswith(b"{"):
-                given += sys.stdin.buffer.read()
-                records = json_records(given.split(b"\n"), "standard input")
-                clusters += [_cluster(one) for record in records for one in mapping.apply(record)]
+            content = sys.stdin.buffer.read(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
+            if content.lstrip().startswith(b"{"):
+                content += sys.stdin.buffer.read()
+                records = json_records(content.split(b"\n"), "standard input")
+                clusters += [_cluster(part) for record in records for part in mapping.apply(record)]
             else:
-                if len(given) > LONGEST:
+                if len(content) > LONGEST:
                     raise UserError(f"standard input is {TOO_LONG}; summarize parts of it")
-                named_texts.append(("standard input", parse_document(given, "", "standard input")))
+                named_texts.append(("standard input", parse_document(content, "", "standard input")))
         elif format_by_name(Path(file)) or mapping.format or sample_path(Path(file)).is_dir():
             clusters += [_cluster(record) for source in find_sources([file], mapping) for record in source.records()]
         else:
@@ -53,8 +53,8 @@ def given_clusters(files: Sequence[str], title: str = "", mapping: FieldMapping 
         texts = [(file, text or next(read)) for file, text in named_texts]
         names = [Path(file).name for file, _ in texts]
         own = [name if names.count(name) == 1 else file for name, (file, _) in zip(names, texts, strict=True)]
-        found = zip(own, (text for _, text in texts), strict=True)
-        documents = [document for name, text in found for document in _documents(name, text, mapping)]
+        named_documents = zip(own, (text for _, text in texts), strict=True)
+        documents = [document for name, text in named_documents for document in _documents(name, text, mapping)]
         title = title or (texts[0][1].title if len(texts) == 1 else "")
         clusters.append(
             {"id": title or _name([Path(file) for file, _ in texts]), "title": title, "documents": documents}
@@ -67,7 +67,7 @@ def given_clusters(files: Sequence[str], title: str = "", mapping: FieldMapping 
 
 
 def _name(files: list[Path]) -> str:
-    """Of one file its own, of several that of the folder that they are all in, if there is one."""
+    """Return the name of a single file, or of the folder that contains all files, or the first name and a count."""
     first, *others = files
     if not others:
         return first.name
@@ -80,7 +80,7 @@ def _documents(name: str, text: DocumentText, mapping: FieldMapping) -> list[dic
     return mapping.split_document(raw_document(text, name))
 
 
-def _cluster(record: Record) -> Given:
+def _cluster(record: Record) -> Cluster:
     try:
         return record.cluster()
     except Rejected as reason:

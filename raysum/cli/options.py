@@ -1,6 +1,6 @@
-"""Commands whose options are the fields of a config section: names, defaults and help stand there alone.
+"""Make command-line options from the fields of config sections, with their names, defaults and descriptions.
 
-Each setting may also be given as ``key=value``, and decoding settings by ``--set key=value``.
+Each setting also works as ``key=value``, and decoding settings as ``--set key=value``.
 """
 
 import inspect
@@ -22,16 +22,16 @@ from raysum.config.loading import section_of
 from raysum.config.problems import nearest
 from raysum.errors import UserError
 
-_Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object in the last line of stdout.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as train.steps=2000.")
 ]
-_Pairs = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, as the options below.")]
+_Pairs = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, like the options below.")]
 _Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decoding setting, such as beta=0.4.")
 ]
 
-_WIDE = 100_000  # characters of a line of a pipe or file, which has no width
+_WIDE = 100_000  # characters of a line in a pipe or file, which has no width limit
 _PAIR = re.compile(r"[A-Za-z_][\w.]*=")
 _DECODE = {*DecodeConfig.model_fields, *DECODE_ALIASES, *ExtractConfig.model_fields}
 
@@ -39,10 +39,10 @@ _DECODE = {*DecodeConfig.model_fields, *DECODE_ALIASES, *ExtractConfig.model_fie
 def verb(
     app: typer.Typer, section: type[Section] | None = None, name: str | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as a command of ``app``, by its own name or ``name``; what it returns is printed.
+    """Register a function as a command of ``app``, with its own name or ``name``, and print its result.
 
-    With a ``section``, its last parameter, ``settings``, becomes an option for each field that it has no argument for,
-    and ``key=value`` arguments, which may stand among the items of a list argument.
+    With a ``section``, the last parameter ``settings`` becomes an option for each field without an argument, and
+    ``key=value`` arguments, which may also be items of a list argument.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,30 +52,30 @@ def verb(
         if section is not None:
             known = section.model_fields
             fields = {key: field for key, field in known.items() if key not in own}
-            more: dict[str, Any] = {} if items else {"pairs": _Pairs}
-            more |= {key: _option(key, field) for key, field in fields.items() if key != "decode"}
-            more |= {"set_": _Set} if "decode" in fields else {}
-            parameters += [inspect.Parameter(key, keyword, default=None, annotation=kind) for key, kind in more.items()]
+            options: dict[str, Any] = {} if items else {"pairs": _Pairs}
+            options |= {key: _option(key, field) for key, field in fields.items() if key != "decode"}
+            options |= {"set_": _Set} if "decode" in fields else {}
+            parameters += [inspect.Parameter(key, keyword, default=None, annotation=options[key]) for key in options]
         parameters.append(inspect.Parameter("as_json", keyword, default=False, annotation=_Json))
 
-        def command(*, as_json: bool, **given: Any) -> None:
+        def command(*, as_json: bool, **values: Any) -> None:
             if section is not None:
-                _check_arguments(parameters, given)
-                pairs = given.get("pairs") or []
+                _check_arguments(parameters, values)
+                pairs = values.get("pairs") or []
                 if items is not None:
-                    pairs = [item for item in given[items] or [] if _is_pair(item)]
-                    given[items] = [item for item in given[items] or [] if not _is_pair(item)]
+                    pairs = [item for item in values[items] or [] if _is_pair(item)]
+                    values[items] = [item for item in values[items] or [] if not _is_pair(item)]
                 if "decode" in known:
                     _check_keys(pairs, {*known, *_DECODE})
-                for pair in given.get("set_") or []:
+                for pair in values.get("set_") or []:
                     if "=" not in pair:
                         raise UserError(f"--set {pair} is not KEY=VALUE; write for example --set words=44")
                     pairs.append(f"decode.{pair.removeprefix('decode.')}")
                 decoding = _DECODE.difference(known) if "decode" in known else ()
                 pairs = [f"decode.{pair}" if re.split("[.=]", pair)[0] in decoding else pair for pair in pairs]
-                told = {key: given[key] for key in known if given.get(key) not in (None, [])}
-                given = {key: given[key] for key in own} | {"settings": section_of(section, told, pairs)}
-            result = function(**given)
+                settings = {key: values[key] for key in known if values.get(key) not in (None, [])}
+                values = {key: values[key] for key in own} | {"settings": section_of(section, settings, pairs)}
+            result = function(**values)
             print_result(result, as_json)
             if code := getattr(result, "exit_code", 0):
                 raise typer.Exit(code)
@@ -90,38 +90,38 @@ def verb(
     return register
 
 
-def _check_arguments(parameters: list[inspect.Parameter], given: dict[str, Any]) -> None:
-    """Raises UserError where a setting stands in the place of an argument."""
-    for one in parameters:
-        told = next(iter(getattr(one.annotation, "__metadata__", ())), None)
-        value = given.get(one.name)
-        if isinstance(told, ArgumentInfo) and isinstance(value, str) and _is_pair(value):
-            name = told.metavar or one.name.upper()
-            raise UserError(f"{name} is missing: {value} is a setting, and comes after it ({told.help or name})")
+def _check_arguments(parameters: list[inspect.Parameter], values: dict[str, Any]) -> None:
+    """Raises UserError if a setting takes the position of an argument."""
+    for parameter in parameters:
+        argument = next(iter(getattr(parameter.annotation, "__metadata__", ())), None)
+        value = values.get(parameter.name)
+        if isinstance(argument, ArgumentInfo) and isinstance(value, str) and _is_pair(value):
+            name = argument.metavar or parameter.name.upper()
+            raise UserError(f"{name} is missing: {value} is a setting, and comes after it ({argument.help or name})")
 
 
 def _check_keys(pairs: list[str], known: set[str]) -> None:
-    """Raises UserError with the nearest key where one is none of the ``known``, under some of which are others."""
+    """Raises UserError with the nearest ``known`` key if the first word of a key is unknown."""
     for key in (pair.partition("=")[0] for pair in pairs):
         if key.partition(".")[0] not in known and (near := nearest(key, sorted(known))):
             raise UserError(f"unknown key {key!r} (on the command line); did you mean {near!r}?")
 
 
 def print_result(result: Any, as_json: bool) -> None:
-    """Results on stdout, each as one line of JSON or all for people; they have ``to_dict()`` and ``render()``.
+    """Print a result on stdout: ``render()``, or with ``as_json`` a line of JSON for each ``to_dict()``.
 
-    Raises UserError where the result tells of a ``problem``.
+    Raises UserError if the result has a ``problem``.
     """
-    for one in result if isinstance(result, list) and as_json else [result]:
-        if one is None or one == []:
+    for item in result if isinstance(result, list) and as_json else [result]:
+        if item is None or item == []:
             continue
         if as_json:
-            print(json.dumps(one.to_dict(), ensure_ascii=not sys.stdout.encoding.lower().startswith("utf")))
+            print(json.dumps(item.to_dict(), ensure_ascii=not sys.stdout.encoding.lower().startswith("utf")))
         else:
             from rich.console import Console
 
-            wide = None if sys.stdout.isatty() else _WIDE
-            Console(soft_wrap=True, width=wide).print(one.render(), markup=False, highlight=False)
+            width = None if sys.stdout.isatty() else _WIDE
+            Console(soft_wrap=True, width=width).print(item.render(), markup=False, highlight=False)
     if problem := getattr(result, "problem", None):
         raise UserError(problem)
 
@@ -131,10 +131,10 @@ def _is_pair(item: str) -> bool:
 
 
 def _option(name: str, field: FieldInfo) -> Any:
-    """An option that is None, or an empty list, where it is not given."""
+    """Return the annotation of an option that is None, or an empty list, if it is not set."""
     kinds = get_args(field.annotation) if isinstance(field.annotation, UnionType) else (field.annotation,)
     kind: Any = next((kind for kind in kinds if kind in (bool, int, float, list[str])), str)
-    # the backslash: rich would take the bracket for a style
+    # The backslash keeps rich from reading the bracket as a style.
     default = "" if field.is_required() or not field.default else f" \\[default: {field.default}]"
     flag = f"--{name.replace('_', '-')}"
     option = typer.Option(flag, help=f"{field.description or ''}{default}", show_default=False)
