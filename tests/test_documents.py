@@ -8,7 +8,7 @@ import docx
 import pytest
 
 from raysum.cli.app import main
-from raysum.cli.clusters import read_clusters
+from raysum.cli.clusters import input_clusters
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.sources.documents.read import read_document
@@ -197,7 +197,7 @@ def test_a_folder_of_documents_is_a_cluster(folder):
 
 def test_a_citation_tells_the_page_or_heading(folder, capsys, monkeypatch):
     files = [str(path) for path in sorted((folder / "ferry").glob("[nr]*"))]
-    assert [one["title"] for one in read_clusters(files[-1:])] == ["Ferries"]
+    assert [one["title"] for one in input_clusters(files[-1:])] == ["Ferries"]
     monkeypatch.setattr(sys, "argv", ["raysum", "summarize", "lead", *files, "--title", "Ferry", "--words", "60"])
     with pytest.raises(SystemExit, match="0"):
         main()
@@ -217,7 +217,7 @@ def test_files_of_one_name_are_told_apart_and_several_are_called_by_their_folder
         Path(name).write_text("The ferry runs twice a day.")
 
     def given(*files: str) -> tuple[str, list[str]]:
-        (cluster,) = read_clusters(files)
+        (cluster,) = input_clusters(files)
         return cluster["id"], [one["source"] for one in cluster["documents"]]
 
     assert given("a/notes.txt") == ("notes.txt", ["notes.txt"])
@@ -341,4 +341,4 @@ def test_all_documents_that_do_not_read_are_named_at_once(towns):
     (_, record, _) = find_sources([towns])[0].records()
     assert "c2/a.txt is not text" in record.detail and "c2/c.pdf cannot be read as PDF" in record.detail
     with pytest.raises(UserError, match=r"a.txt is not text.*; .*c.pdf cannot be read as PDF"):
-        read_clusters([str(towns / "c2" / name) for name in ("a.txt", "b.md", "c.pdf")])
+        input_clusters([str(towns / "c2" / name) for name in ("a.txt", "b.md", "c.pdf")])

@@ -20,7 +20,7 @@ from small_datasets import write_dataset
 
 import raysum
 from raysum.cli.app import main
-from raysum.cli.clusters import read_clusters
+from raysum.cli.clusters import input_clusters
 from raysum.data.dataset import MANIFEST, Dataset
 from raysum.data.inspection import Card, check_dataset
 from raysum.errors import UserError
@@ -157,7 +157,7 @@ def test_no_message_holds_the_user_of_a_url(text, shown):
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/own.jsonl?token=x", "https://127.0.0.1:9/own.jsonl"])
 def test_a_web_address_is_refused_with_the_way_out(url, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "cache"))
-    for asked in (lambda: find_sources([url]), lambda: read_clusters([url]), lambda: Dataset.open(url)):
+    for asked in (lambda: find_sources([url]), lambda: input_clusters([url]), lambda: Dataset.open(url)):
         with pytest.raises(UserError, match=r"https?:// is not supported; download the file \(curl -LO URL\)"):
             asked()
     monkeypatch.setattr(job, "write_shards", None)  # before any work
@@ -171,7 +171,7 @@ def test_a_file_url_is_a_path_of_this_machine(tmp_path):
     (source,) = find_sources([f"file://{tmp_path}/own.jsonl"])
     assert source.name == f"{tmp_path}/own.jsonl" and [one.id for one in source.records()] == ["c0", "c1", "c2"]
     urls = [f"file://{tmp_path}/{name}" for name in ("own.jsonl", "note.txt")]
-    assert [one["id"] for one in read_clusters(urls)] == ["c0", "c1", "c2", "note.txt"]
+    assert [one["id"] for one in input_clusters(urls)] == ["c0", "c1", "c2", "note.txt"]
     with pytest.raises(UserError, match=f"no such file or folder: {tmp_path}/none.jsonl"):
         find_sources([f"file://{tmp_path}/none.jsonl"])
 

@@ -17,7 +17,7 @@ from special_ids import EOS, SENTENCE_END, TITLE_END
 
 from raysum import systems
 from raysum.cli.app import main
-from raysum.cli.clusters import read_clusters
+from raysum.cli.clusters import input_clusters
 from raysum.config.decoding import DecodeConfig
 from raysum.config.sections import Config
 from raysum.data.recipe import Recipe
@@ -499,7 +499,7 @@ def test_clusters_from_files_and_standard_input(tmp_path, monkeypatch):
     (tmp_path / "one.txt").write_text("first text")
     (tmp_path / "two").write_text("second text")
     data, one, two = (str(tmp_path / name) for name in ("data.jsonl", "one.txt", "two"))
-    found = read_clusters([data, one, two], "Subject")
+    found = input_clusters([data, one, two], "Subject")
     assert [cluster["id"] for cluster in found] == ["x", "data.jsonl:2", "Subject"]
     assert found[2]["documents"] == [
         {"source": "one.txt", "text": "first text"},
@@ -511,7 +511,7 @@ def test_a_separator_parts_texts_and_paths_are_not_for_them(tmp_path, monkeypatc
     (tmp_path / "one.txt").write_text("first text\n---\nsecond text\n---\n")
     (tmp_path / "two.txt").write_text("third text")
     files = [str(tmp_path / name) for name in ("one.txt", "two.txt")]
-    (cluster,) = read_clusters(files, mapping=FieldMapping.of([], "---"))
+    (cluster,) = input_clusters(files, mapping=FieldMapping.of([], "---"))
     assert cluster == {
         "id": tmp_path.name,
         "title": "",
@@ -524,13 +524,13 @@ def test_a_separator_parts_texts_and_paths_are_not_for_them(tmp_path, monkeypatc
     for given in (files, [str(tmp_path)], ["-"]):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"some text")))
         with pytest.raises(UserError, match=r"--map .* is plain text"):
-            read_clusters(given, mapping=FieldMapping.of(["documents=articles[].text"]))
+            input_clusters(given, mapping=FieldMapping.of(["documents=articles[].text"]))
 
 
 def test_standard_input_is_json_lines_or_one_text_in_utf_8(monkeypatch):
     def given(content: bytes, title: str = "") -> list:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-        return read_clusters(["-"], title)
+        return input_clusters(["-"], title)
 
     line = json.dumps({"id": "x", "title": "T", "documents": ["a\u2028b"]}, ensure_ascii=False)
     assert given(f"\n{line}\n\n".encode()) == [{"id": "x", "title": "T", "documents": ["a\u2028b"]}]
@@ -547,9 +547,9 @@ def test_standard_input_is_json_lines_or_one_text_in_utf_8(monkeypatch):
 def test_mistakes_in_what_is_given_are_named(tmp_path):
     (tmp_path / "data.jsonl").write_text('{"title": "T"}\n')
     with pytest.raises(UserError, match="--title"):
-        read_clusters([str(tmp_path / "data.jsonl")], "S")
+        input_clusters([str(tmp_path / "data.jsonl")], "S")
     with pytest.raises(UserError, match="nothere.txt"):
-        read_clusters([str(tmp_path / "nothere.txt")])
+        input_clusters([str(tmp_path / "nothere.txt")])
 
 
 @pytest.mark.parametrize("system", ["plain", "lexrank"])

@@ -278,13 +278,13 @@ def summarize(
 
     A cluster that cannot be summarized gets an error in place of its summary, and the exit code is 2.
     """
-    from raysum.cli.clusters import read_clusters
+    from raysum.cli.clusters import input_clusters
     from raysum.decode.page import page
     from raysum.decode.summary import NoSummary, Summaries
     from raysum.extract.loading import summarizer_of
     from raysum.runtime.storage import write_page
 
-    rows = read_clusters(files or ["-"], settings.title, settings.mapping)
+    rows = input_clusters(files or ["-"], settings.title, settings.mapping)
     clusters = [row for row in rows if not isinstance(row, NoSummary)]
     length = {} if settings.words is None else {"words": settings.words}
     summarizer = summarizer_of(run, settings.model_copy(update={"decode": settings.decode | length}))

@@ -23,7 +23,7 @@ from raysum.sources.staging import stage
 Cluster = dict[str, Any] | NoSummary
 
 
-def read_clusters(files: Sequence[str], title: str = "", mapping: FieldMapping = FieldMapping()) -> list[Cluster]:  # noqa: B008
+def input_clusters(files: Sequence[str], title: str = "", mapping: FieldMapping = FieldMapping()) -> list[Cluster]:  # noqa: B008
     """Return the raw clusters of data files and folders, in order; ``-`` is standard input, JSON lines or one text.
 
     A row that is not a valid cluster becomes a NoSummary. All other files (text, Markdown, web pages, PDF, Word,
