@@ -25,7 +25,7 @@ from raysum.runtime.rendering import Shown
 from raysum.runtime.session import make_ready, ray_session
 from raysum.runtime.storage import check_vacant
 from raysum.train.fit import train
-from raysum.tune.adoption import Adoption
+from raysum.tune.results import Adoption
 from raysum.tune.search import tune
 from raysum.tune.spaces import BETA
 

@@ -25,9 +25,8 @@ from raysum.report.gather import read_training
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, folder_lock, is_held
 from raysum.runtime.storage import append_line
-from raysum.tune.live import paged
-from raysum.tune.page import page
-from raysum.tune.record import RECORD, Record, read_search
+from raysum.tune.page import live_page, search_page
+from raysum.tune.record import RECORD, RecordWriter, read_search
 from raysum.tune.search import tune
 
 HOSTILE = '<script>alert("1")</script>&<b onclick=x>'
@@ -76,7 +75,7 @@ def search(tmp_path) -> Path:
 
 
 def test_the_page_tells_of_trials_in_every_state(search):
-    found = Page(page(read_search(search, running=True)))
+    found = Page(search_page(read_search(search, running=True)))
     rows = {cells[0]: cells for cells in found.cells["search"]}
     head = ["trial", "valid loss", "step", "parameters", "training s", "state", "time"]
     assert rows["trial"] == ["trial", "reason"] and found.cells["search"][0] == head
@@ -85,9 +84,9 @@ def test_the_page_tells_of_trials_in_every_state(search):
     (failed,) = (cells for cells in found.cells["search"] if cells[-1].startswith("ValueError"))
     assert failed[1] == f"ValueError: {HOSTILE}"
     assert "1 of 4trials have ended" in found.texts[""] and "1failed" in found.texts[""]
-    assert "1 of them have yet to begin" in found.texts["search"]
+    assert "1 of them have not started yet" in found.texts["search"]
     assert len(found.marks) == 6 and min(found.marks) > 0
-    for title in ("Best so far", "Validation", "What was tried and what it gave"):
+    for title in ("Best so far", "Validation", "Settings and results of the trials"):
         assert title in found.texts["search"]
     assert [tag for tag, own in found.tags if tag == "script" and "onclick" not in own] == ["script", "script"]
     body = next(own for tag, own in found.tags if tag == "body")
@@ -95,10 +94,10 @@ def test_the_page_tells_of_trials_in_every_state(search):
 
 
 def test_a_page_of_what_has_ended_is_not_renewed_and_asks_for_nothing(search):
-    text = page(read_search(search, running=False))
+    text = search_page(read_search(search, running=False))
     found = Page(text)
     rows = {cells[0]: cells for cells in found.cells["search"]}
-    assert rows["dropout=0.1"][-2] == "stopped" and "`raysum tune` command goes on" in found.texts["search"]
+    assert rows["dropout=0.1"][-2] == "stopped" and "repeat its `raysum tune` command" in found.texts["search"]
     assert "data-every" not in text and "refresh" not in text and "http://" not in text and "https://" not in text
     assert [own for tag, own in found.tags if {"src", "href"} & own.keys()] == [{"rel": "icon", "href": "data:,"}]
 
@@ -163,7 +162,7 @@ def test_a_damaged_record_is_named(tmp_path):
 
 
 def test_what_a_full_disk_did_not_take_is_written_with_the_next_line(tmp_path):
-    record = Record()
+    record = RecordWriter()
     record.add(tmp_path / "later", trial="a")  # there is no such folder yet
     (tmp_path / "later").mkdir()
     record.add(tmp_path / "later", trial="b")
@@ -172,13 +171,13 @@ def test_what_a_full_disk_did_not_take_is_written_with_the_next_line(tmp_path):
 
 def test_a_page_that_cannot_be_written_is_told_once_and_stops_nothing(search, capsys):
     (search / "index.html").mkdir()
-    with paged(search):
+    with live_page(search):
         time.sleep(0.1)
     assert capsys.readouterr().err.count("cannot be written") == 1
 
 
 def test_a_search_that_fails_leaves_a_page_that_says_it_stopped(search):
-    with pytest.raises(KeyboardInterrupt), paged(search) as file:
+    with pytest.raises(KeyboardInterrupt), live_page(search) as file:
         while not file.exists():
             time.sleep(0.01)
         assert "data-every" in file.read_text()
@@ -381,7 +380,7 @@ def test_a_search_writes_its_page_while_it_runs_and_at_its_end(tmp_path, ray_ses
         one.name: one.metrics.get("rouge2") for one in result.trials
     }
     assert [one.state for one in searched.trials] == ["ended", "ended", "failed", "failed"]
-    Record().add(file.parent, begun=4)  # it goes on, and ends at once: nothing is lost
+    RecordWriter().add(file.parent, begun=4)  # it goes on, and ends at once: nothing is lost
     assert [one.state for one in read_search(file.parent).trials] == ["ended", "ended", "failed", "failed"]
 
 
@@ -404,7 +403,7 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs chromium-headl
 @pytest.mark.slow
 @needs_browser
 def test_a_browser_shows_the_pages_without_errors_or_requests(tmp_path, search, folder):
-    made = {"search": page(read_search(search, running=True)), "board": Pages(folder).overview()}
+    made = {"search": search_page(read_search(search, running=True)), "board": Pages(folder).overview()}
     with folder_lock(folder / "deep" / "pht", folder / "deep" / "pht" / LOCK):
         made["running"] = Pages(folder).overview()
     for name, text in made.items():
@@ -426,7 +425,7 @@ def test_a_page_that_is_loaded_again_keeps_its_place(tmp_path):
     for number in range(80):  # so many that some are folded
         lines += [began(0.0, f"{number}", number / 100), reported(9.0, f"{number}", 40, 3.0 + number)]
     search = write_search(tmp_path / "search", *lines)
-    text = page(read_search(search, running=True))
+    text = search_page(read_search(search, running=True))
     (tmp_path / "page.html").write_text(
         text.replace("<script>", f"{AGAIN}<script>", 1).replace('every="5"', 'every="0.2"')
     )

@@ -173,7 +173,7 @@ def test_what_cannot_be_is_one_message(folder, tmp_path):
         raysum.load(str(folder / "run")).summarize_many([{"id": "x", "documents": ["— * —"]}])
     with pytest.raises(UserError, match="swapped and checkpoints are of runs that write"):
         raysum.evaluate(folder / "run", folder / "labelled", split="valid", terms=True)
-    with pytest.raises(UserError, match="no decoding of it to search"):
+    with pytest.raises(UserError, match="its decoding cannot be searched"):
         raysum.tune("beta", f"data={folder / 'labelled'}", f"run={folder / 'run'}", f"out={tmp_path / 'search'}")
     (folder / "run" / "extract.yaml").write_text("sentences: none\n")
     with pytest.raises(UserError, match="sentences: .*extract.yaml, line 1"):

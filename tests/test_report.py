@@ -152,7 +152,7 @@ def test_mixes_stand_by_quality_over_parameters_and_time(tmp_path):
     ]
     assert page.marks[1:] == [3] * 5  # validations, over parameters, over time, by quality, by what was tried
     assert page.marks[0] == 4  # a dot a trial, and the best so far
-    assert "It has not ended" in page.texts["search"]
+    assert "The search has not ended" in page.texts["search"]
     for title in ("valid loss by parameters", "valid loss by seconds of training", "Trials by valid loss"):
         assert title in page.texts["search"]
 

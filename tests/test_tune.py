@@ -21,9 +21,8 @@ from raysum.metrics.statistics import Interval
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.systems import count_parameters
-from raysum.tune.adoption import Adoption, adoption
 from raysum.tune.plots import plot
-from raysum.tune.results import SearchResult, Trial, ranked
+from raysum.tune.results import Adoption, SearchResult, Trial, decide_adoption, ranked
 from raysum.tune.search import _check, _claim, tune
 from raysum.tune.spaces import Job, load_space
 
@@ -77,7 +76,7 @@ def test_a_beta_is_adopted_where_its_gain_is_more_than_noise(tmp_path, data, run
     job = _check(load_space(betas(tmp_path, [0.0, 0.4, 0.8], more), given))
     wanted = GAINS[gains]
     trials = [scored(job, tried, "final", [20.0 + gain for gain in wanted]), scored(job, over, "step", [20.0] * 20)]
-    found = adoption(job, trials, run.decode)
+    found = decide_adoption(job, trials, run.decode)
     assert found.gain.value == pytest.approx(sum(wanted) / 20) and found.over == over
     kept = {"decode.num_beams": 2}
     if gains == "clear":
@@ -100,7 +99,7 @@ def scored(job: Job, beta: float, when: str, rouge2: list[float]) -> Trial:
 
 def test_the_beta_that_a_run_has_is_not_compared_with_itself(tmp_path, data, run):
     job = _check(load_space("beta", [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}"]))
-    found = adoption(job, [trial(0.0, 9.0)], run.decode)
+    found = decide_adoption(job, [trial(0.0, 9.0)], run.decode)
     assert (found.settings, found.gain, str(found)) == (trial(0.0, 9.0).config, None, "")
 
 

@@ -18,7 +18,7 @@ from raysum.runtime.progress import say
 from raysum.runtime.run_sync import sync_down
 from raysum.runtime.storage import read_json, read_lines
 from raysum.systems import count_parameters
-from raysum.tune.record import Figures, Number, Searched, is_finite, read_search
+from raysum.tune.record import Figures, Number, SearchRecord, is_finite, read_search
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _WHOLE = 4 << 20  # bytes of metrics.jsonl that are read whole: some 20,000 lines
@@ -133,7 +133,7 @@ class Gathered:
     """All that a report tells."""
 
     runs: list[Trained]
-    searches: list[Searched]
+    searches: list[SearchRecord]
     evaluations: list[Evaluated]  # those of the runs, and those that were named
 
 
@@ -143,7 +143,7 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Gathered:
     Raises UserError where one is none of these, or something in it does not read.
     """
     runs: dict[Path, Trained] = {}
-    searches: dict[Path, Searched] = {}
+    searches: dict[Path, SearchRecord] = {}
     evaluations: dict[Path, Evaluated] = {}
     for given in paths:
         path = sync_down(given)

@@ -10,8 +10,8 @@ from raysum.evaluate.table import cell
 from raysum.pages import charts, parts
 from raysum.pages.charts import Point
 from raysum.report.gather import Evaluated, Trained
-from raysum.tune.page import row_of, search_part, titled
-from raysum.tune.record import Searched
+from raysum.tune.page import interval_row, metric_title, search_section
+from raysum.tune.record import SearchRecord
 
 _DRAWN = (*HEADLINES, "rouge1", "rouge2", "rougeL", "support", "attention_similarity")
 _OTHER = charts.COLORS - 1
@@ -69,13 +69,13 @@ def _intervals(one: Evaluated, name: str) -> str:
     """A figure of all systems, the first in a colour of its own."""
     known = [(system, figures) for system, figures in one.table.systems.items() if name in figures]
     first = next(iter(one.table.systems))
-    rows = [row_of(system, figures, name, 0 if system == first else _OTHER) for system, figures in known]
-    return charts.rows(f"{titled(name)}, 95 % intervals", rows, titled(name))
+    rows = [interval_row(system, figures, name, 0 if system == first else _OTHER) for system, figures in known]
+    return charts.rows(f"{metric_title(name)}, 95 % intervals", rows, metric_title(name))
 
 
 def _differences(one: Evaluated, name: str) -> str:
-    rows = [row_of(pair, by, name, 1) for pair, by in one.table.differences.items() if name in by]
-    return charts.rows(f"Differences in {titled(name)}, paired", rows, "points")
+    rows = [interval_row(pair, by, name, 1) for pair, by in one.table.differences.items() if name in by]
+    return charts.rows(f"Differences in {metric_title(name)}, paired", rows, "points")
 
 
 def lengths(found: Sequence[Evaluated]) -> str:
@@ -105,10 +105,10 @@ def _lengths(one: Evaluated) -> str:
     return f'<div class="charts">{figure}<div>{counted}</div></div>'
 
 
-def searches(found: Sequence[Searched], runs: Sequence[Trained]) -> str:
+def searches(found: Sequence[SearchRecord], runs: Sequence[Trained]) -> str:
     """The trials of each search, drawn and as tables."""
     if not found:
         run = str(runs[0].run.path) if runs else "RUN"
         told = parts.missing("No search here; this makes one:", f"raysum tune beta run={run} data=DATA out=SEARCH")
         return parts.section("search", "Searches", told)
-    return parts.section("search", "Searches", *map(search_part, found))
+    return parts.section("search", "Searches", *map(search_section, found))

@@ -1,4 +1,4 @@
-"""Searches: spaces, trials, results. The room is its verb, too: ``raysum.tune(...)``."""
+"""Searches: spaces, trials, results. The module is also the function ``raysum.tune(...)``."""
 
 from raysum.verbs import make_verb
 

@@ -1,4 +1,4 @@
-"""What a trial of a decode space does: actors decode the split and score it; none loads more than it uses."""
+"""Trials of decode spaces: one actor decodes the split, another scores it, and each loads only its own libraries."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,49 +17,49 @@ from raysum.tune.spaces import BETA, WHEN, Job
 if TYPE_CHECKING:
     import pandas as pd
 
-SCORES = "scores.parquet"  # of each example, in the folder of a trial
-_FIRST, _CHUNK = 16, 64  # examples before the first report, and between others: something is seen soon
+SCORES = "scores.parquet"  # scores of each example, in the folder of a trial
+_FIRST, _CHUNK = 16, 64  # examples before the first report, and between later ones
 
 
 def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
-    """Reports the means of what :func:`_scored` scores."""
+    """Decode and score the split, and report the mean scores so far to Tune."""
     from ray import tune
 
-    for found in _scored(job, tune.get_context().get_trial_name(), values, decoder):
-        tune.report(found)
+    for means in _mean_scores(job, tune.get_context().get_trial_name(), values, decoder):
+        tune.report(means)
 
 
 def trial_scores(job: Job, name: str, values: dict[str, Any]) -> "pd.DataFrame":
-    """The scores of each example that the trial ``name`` has saved; decoded and scored now where there are none."""
+    """Return the scores of each example in the trial ``name``. If it saved none, decode and score the split now."""
     import pandas as pd
 
     file = job.folder(name) / SCORES
     if not file.is_file():
-        for _ in _scored(job, name, values, None):
+        for _ in _mean_scores(job, name, values, None):
             pass
     return pd.read_parquet(file)
 
 
-def _scored(job: Job, name: str, values: dict[str, Any], decoder: Any) -> Iterator[dict[str, Any]]:
-    """Scores the split chunk by chunk, in an actor that the dashboard shows under the trial's name."""
-    tried = values if decoder else {}
-    own = {"num_cpus": 0, "num_gpus": share("decoder", job.at_once).gpus}
-    decoder = decoder or ray.remote(Decoder).options(**own).remote(job, values)
+def _mean_scores(job: Job, name: str, values: dict[str, Any], decoder: Any) -> Iterator[dict[str, Any]]:
+    """Yield the mean scores so far, chunk by chunk. The dashboard shows the scoring actor under the trial's name."""
+    searched = values if decoder else {}
+    options = {"num_cpus": 0, "num_gpus": share("decoder", job.concurrency).gpus}
+    decoder = decoder or ray.remote(Decoder).options(**options).remote(job, values)
     scorer: Any = ray.remote(TrialScorer).options(name=name, num_cpus=1).remote(job, name)
     bounds = sorted({0, min(_FIRST, job.length), *range(_CHUNK, job.length, _CHUNK), job.length})
     for start, stop in pairwise(bounds):
-        yield ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, tried)))
+        yield ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, searched)))
 
 
 class Decoder:
-    """The actor that decodes the split: for one trial, or for all that differ in ``betas`` and where they act only."""
+    """The actor that decodes the split for one trial, or for all trials that differ only in beta and alignment_when."""
 
     def __init__(self, job: Job, values: dict[str, Any], betas: Sequence[float] | None = None):
         import torch
 
         from raysum.decode.summarizer import Summarizer
 
-        torch.set_num_threads(job.threads * (job.at_once if betas else 1))
+        torch.set_num_threads(job.threads * (job.concurrency if betas else 1))
         assert job.run, "a decode space has a run"
         self.settings = job.space.resolve(values, base=job.run.decode).decode
         self.summarizer = Summarizer.load(job.run.path, **self.settings.model_dump())
@@ -67,17 +67,17 @@ class Decoder:
         self.rows = scored_rows(job)
         self.done: dict[tuple[int, str], list[list[Summary]]] = {}
 
-    def decode(self, start: int, stop: int, tried: dict[str, Any]) -> list[Summary]:
-        """What the rows ``start`` to ``stop`` give with the values ``tried`` of BETA and WHEN, where they are tried."""
-        when = tried.get(WHEN, self.settings.alignment_when)
+    def decode(self, start: int, stop: int, searched: dict[str, Any]) -> list[Summary]:
+        """Return the summaries of the rows ``start`` to ``stop`` with the values of BETA and WHEN in ``searched``."""
+        when = searched.get(WHEN, self.settings.alignment_when)
         if (start, when) not in self.done:
             settings = self.settings.model_copy(update={"alignment_when": when})
             self.done[start, when] = self.summarizer.summarize_betas(self.rows[start:stop], settings, self.betas)
-        return self.done[start, when][self.betas.index(tried.get(BETA, self.betas[0]))]
+        return self.done[start, when][self.betas.index(searched.get(BETA, self.betas[0]))]
 
 
 class TrialScorer:
-    """The actor of one decode trial, named like the trial: it scores what the decoder gives."""
+    """The actor that scores the summaries of one decode trial; it has the name of the trial."""
 
     def __init__(self, job: Job, name: str):
         self.rows = scored_rows(job)
@@ -85,7 +85,7 @@ class TrialScorer:
         self.parts: list[pd.DataFrame] = []
 
     def score(self, start: int, stop: int, summaries: list[Summary]) -> dict[str, Any]:
-        """The means so far. After the last rows, the scores of each example are saved."""
+        """Return the mean scores so far. After the last rows, save the scores of each example."""
         import pandas as pd
 
         from raysum.evaluate.scorers import means, score, scorers_of
@@ -95,27 +95,27 @@ class TrialScorer:
         if len(scores) == len(self.rows):
             self.folder.mkdir(parents=True, exist_ok=True)
             scores.to_parquet(self.folder / SCORES, index=False)
-        return means(scores, {self.metric})  # with more intervals TensorBoard would show three curves for each
+        return means(scores, {self.metric})  # TensorBoard shows three curves for each metric with an interval
 
 
 def scored_rows(job: Job) -> list[Row]:
-    """The rows that a decode search scores."""
+    """Return the rows that a decode search scores."""
     return list(read_examples(Dataset.open(job.data), job.space.config.split, job.length))
 
 
 @contextmanager
 def shared_decoder(job: Job) -> Iterator[Any]:
-    """One decoder for all trials of a grid of betas and where they act, None for other spaces. It ends with the search.
+    """Start one decoder for all trials of a grid over BETA and WHEN, or None for other spaces; end it with the block.
 
-    Tune keeps a handle of it for as long as the driver lives, so that Ray would not end it.
+    Without the kill Ray would not end it, because Tune keeps a handle until the driver ends.
     """
     search = job.space.config.search
     if BETA not in search or not search.keys() <= {BETA, WHEN} or search[BETA].grid is None:
         yield None
         return
     betas = search[BETA].listed
-    place = {"num_cpus": 1, "num_gpus": share("decoder", 1).gpus, "max_restarts": 1, "max_task_retries": 1}
-    decoder: Any = ray.remote(Decoder).options(**place).remote(job, {BETA: betas[0]}, betas)
+    options = {"num_cpus": 1, "num_gpus": share("decoder", 1).gpus, "max_restarts": 1, "max_task_retries": 1}
+    decoder: Any = ray.remote(Decoder).options(**options).remote(job, {BETA: betas[0]}, betas)
     try:
         yield decoder
     finally:

@@ -1,4 +1,4 @@
-"""Figures of a search."""
+"""The PNG of a search, drawn with matplotlib."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,15 +12,14 @@ if TYPE_CHECKING:
 
 _BEST, _OTHER = "C3", "C0"
 _COSTS = {"parameters": "parameters", "train_seconds": "seconds of training"}
-_NAMED = 5  # the best so many dots have their names beside them; the table has all
+_NAMED = 5  # this many best dots have a label
 
 
 def plot(space: SpaceConfig, trials: list[Trial], file: Path) -> None:
-    """A PNG. Trained models: the metric over their parameters, and over their seconds. Decoding: the metric with its
-    95 % interval over the value searched, if that is one number (with a line for each value of a second key of a grid),
-    else trial by trial.
+    """Draw ``trials`` (best first, without failed ones) into a PNG. The best one is red.
 
-    ``trials`` come best first, without failed ones; the best is red.
+    Train spaces: the metric over parameters and over seconds. Decode spaces: the metric with its 95 % interval over the
+    first searched key if it is a number, with a line for each value of a second key of a grid, otherwise by trial.
     """
     from matplotlib.figure import Figure
 
@@ -43,8 +42,8 @@ def _intervals(space: SpaceConfig, trials: list[Trial], figure: "Figure") -> Non
     colors = dict(zip(sorted({*others}), (_OTHER, "C1", "C2", *["C4"] * len(trials)), strict=False))
     for line, (trial, metric, value) in enumerate(zip(trials, metrics, values, strict=True)):
         low, high = (trial.metrics.get(f"{space.metric}_{end}", metric) for end in ("low", "high"))
-        interval, place = [low, metric, high], [value if over_number else line] * 3
-        x, y = (place, interval) if over_number else (interval, place)
+        interval, position = [low, metric, high], [value if over_number else line] * 3
+        x, y = (position, interval) if over_number else (interval, position)
         color = colors[others[line]] if over_number else _OTHER
         axes.plot(x, y, color=color if line else _BEST, marker="o", markevery=[1], zorder=2 if line else 3)
     if over_number:
@@ -68,9 +67,9 @@ def _costs(space: SpaceConfig, trials: list[Trial], figure: "Figure") -> None:
     for axes, (cost, label) in zip(panels, _COSTS.items(), strict=True):
         axes.scatter([trial.metrics[cost] for trial in trials], quality, c=colors, s=22)
         for trial in trials[:_NAMED]:
-            place = trial.metrics[cost], trial.metrics[space.metric]
-            name = "/".join(map(short, trial.config.values()))  # LLG/PPP: the title says what was searched
-            axes.annotate(name, place, xytext=(4, 3), textcoords="offset points", fontsize=8, color="0.3")
+            point = trial.metrics[cost], trial.metrics[space.metric]
+            name = "/".join(map(short, trial.config.values()))  # such as LLG/PPP
+            axes.annotate(name, point, xytext=(4, 3), textcoords="offset points", fontsize=8, color="0.3")
         axes.margins(x=0.12, y=0.1)
         axes.set(xlabel=label)
     panels[0].xaxis.set_major_formatter(EngFormatter(sep=""))

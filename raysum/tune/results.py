@@ -1,17 +1,17 @@
-"""What a search found: its trials, the best of them, a table."""
+"""Results of a search: its trials, the best one, the settings that the run adopts, a table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from raysum.config.decoding import DecodeConfig
 from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.evaluate.table import cell
-from raysum.metrics.statistics import Figure
+from raysum.metrics.statistics import Figure, Interval, difference_of
 from raysum.runs.folder import Run
 from raysum.runtime.rendering import Shown
-from raysum.tune.adoption import Adoption
 from raysum.tune.schema import SpaceConfig
-from raysum.tune.spaces import label
+from raysum.tune.spaces import BETA, WHEN, Job, label
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raysum.runtime.grid import Grid
 
 
-# The figures of a trial that tables show.
+# The metrics of a trial that tables show.
 SHOWN = {name: FIGURES[name] for name in (*HEADLINES, "rouge1", "rouge2", "rougeL", "attention_similarity")} | {
     "valid_loss": Figure("valid loss", 4),
     "step": Figure("step", 0),
@@ -31,7 +31,7 @@ SHOWN = {name: FIGURES[name] for name in (*HEADLINES, "rouge1", "rouge2", "rouge
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial: the dotted keys it tried, its metrics, and what went wrong, if anything did."""
+    """One trial: the values of the searched keys, its metrics, and its error if it failed."""
 
     name: str
     config: dict[str, Any]
@@ -44,30 +44,81 @@ AnyTrial = TypeVar("AnyTrial", bound=Trial)
 
 
 @dataclass(frozen=True)
+class Adoption:
+    """The new values of the searched keys in a run, and the ``gain`` of the best trial's beta over the beta ``over``.
+
+    ``gain`` is None if the beta does not change. All other settings of the two are equal.
+    """
+
+    settings: dict[str, Any]
+    gain: Interval | None = None
+    over: float = 0.0
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the paired bootstrap interval of the gain includes values at or below 0."""
+        return self.gain is not None and not self.gain.low > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        gain = self.gain and {**self.gain._asdict(), "over": self.over}
+        return {"settings": self.settings, "gain": gain}
+
+    def __str__(self) -> str:
+        """Return the gain and the decision; empty if there is no gain."""
+        if self.gain is None:
+            return ""
+        gain = "gain {:+.2f} [{:+.2f}, {:+.2f}] over beta {:g}".format(*self.gain, self.over)
+        ends = f"within noise, the run keeps beta {self.settings[BETA]:g}" if self.is_noise else "adopted by the run"
+        return f"{gain}: {ends}"
+
+
+def decide_adoption(job: Job, trials: Sequence[Trial], present: DecodeConfig) -> Adoption:
+    """Return the settings that a run with the decoding settings ``present`` adopts from ``trials`` (best first).
+
+    A beta above 0 must be significantly better than beta 0, and beta 0 better than the run's present beta. If no trial
+    has scored the settings to compare with, they are decoded now.
+    """
+    from raysum.tune.decoding import trial_scores  # loads Ray
+
+    best = trials[0]
+    own = {key: getattr(present, key.removeprefix("decode.")) for key in (BETA, WHEN) if key in best.config}
+    over = 0.0 if best.config.get(BETA) else present.beta
+    if BETA not in best.config or best.config[BETA] == over:
+        return Adoption(best.config)
+    metric, control = job.space.config.metric, best.config | own | {BETA: over}
+    same = (trial.name for trial in trials if trial.config == control and not trial.error)
+    name = next(same, f"{best.name},beta={over:g}")
+    scores = [trial_scores(job, *each) for each in ((best.name, best.config), (name, control))]
+    difference = difference_of(metric, FIGURES[metric], *scores)
+    gain = Interval(*(difference[metric + end] for end in ("", "_low", "_high")))
+    adoption = Adoption(best.config, gain, over)
+    return Adoption(best.config | own, gain, over) if adoption.is_noise else adoption
+
+
+@dataclass(frozen=True)
 class SearchResult(Shown):
-    """All trials of a search, best first, failed ones last; ``run`` is what `serve` hosts."""
+    """All trials of a search, best first, failed ones last; `serve` hosts ``run``."""
 
     space: SpaceConfig
     trials: list[Trial]
     run: Run
     seconds: float
-    then: "SearchResult | None" = None  # the search of the best run's decoding, where the space goes on with one
-    adopted: Adoption | None = None  # what the run of a decode space took over
+    then: "SearchResult | None" = None  # the search of the best run's decoding, if the space has ``then``
+    adopted: Adoption | None = None  # the settings that the run of a decode space adopted
 
     @property
     def best(self) -> Trial:
         return self.trials[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """``best`` (config, metrics, run), ``trials``, ``seconds``; of a decode space what the run ``adopted`` (its
-        settings from now on, and the gain of beta); and the same of the search that followed."""
+        """Return ``best`` (config, metrics, run), ``trials``, ``seconds``, and ``adopted`` and ``then`` if any."""
         best = {"config": self.best.config, "metrics": self.best.metrics, "run": str(self.run.path)}
-        found = {"best": best, "trials": [asdict(trial) for trial in self.trials], "seconds": round(self.seconds, 1)}
-        found |= {"adopted": self.adopted.to_dict()} if self.adopted else {}
-        return found | ({"then": self.then.to_dict()} if self.then else {})
+        values = {"best": best, "trials": [asdict(trial) for trial in self.trials], "seconds": round(self.seconds, 1)}
+        values |= {"adopted": self.adopted.to_dict()} if self.adopted else {}
+        return values | ({"then": self.then.to_dict()} if self.then else {})
 
     def to_pandas(self) -> "DataFrame":
-        """A line a trial, best first: its name, the keys it tried, its metrics, its seconds, its error."""
+        """Return a row for each trial, best first: name, searched keys, metrics, seconds, error."""
         import pandas as pd
 
         lines = [
@@ -84,36 +135,36 @@ class SearchResult(Shown):
     def _trials(self) -> "Grid":
         from raysum.runtime.grid import Grid
 
-        metric, shown = self.space.metric, {name: one for name, one in SHOWN.items() if name in self.best.metrics}
-        found = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
-        best = self.best.name + f", though all have the same {metric}" * (len(found) == 1 < len(self.trials))
-        sure = ", ± half of the 95 % interval" * any(f"{metric}_low" in trial.metrics for trial in self.trials)
-        told = f"; {self.adopted}" if str(self.adopted or "") else f", now used by {self.run.path}"
+        metric, shown = self.space.metric, {name: fig for name, fig in SHOWN.items() if name in self.best.metrics}
+        values = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
+        best = self.best.name + f", though all have the same {metric}" * (len(values) == 1 < len(self.trials))
+        interval = ", ± half of the 95 % interval" * any(f"{metric}_low" in trial.metrics for trial in self.trials)
+        adoption = f"; {self.adopted}" if str(self.adopted or "") else f", now used by {self.run.path}"
         table = Grid(
-            title=f"{self.space.about}: trials by {metric}{sure}",
-            caption=f"best: {best}{told} ({self.seconds:.0f} s)",
+            title=f"{self.space.about}: trials by {metric}{interval}",
+            caption=f"best: {best}{adoption} ({self.seconds:.0f} s)",
         )
         table.add_column("trial")
         for heading in (*(figure.label for figure in shown.values()), "seconds"):
             table.add_column(heading, justify="right", no_wrap=True)
         for trial in self.trials:
-            named = f"{trial.name}: {label(trial.config)}" if self.space.scheduler == "pbt" else trial.name
-            cells = [cell(trial.metrics, name, figure, interval=name == metric) for name, figure in shown.items()]
-            table.add_row(f"{named} failed: {trial.error}" if trial.error else named, *cells, f"{trial.seconds:.0f}")
+            name = f"{trial.name}: {label(trial.config)}" if self.space.scheduler == "pbt" else trial.name
+            cells = [cell(trial.metrics, key, figure, interval=key == metric) for key, figure in shown.items()]
+            table.add_row(f"{name} failed: {trial.error}" if trial.error else name, *cells, f"{trial.seconds:.0f}")
         return table
 
 
 def ranked(space: SpaceConfig, trials: Iterable[AnyTrial]) -> list[AnyTrial]:
-    """Best metric first; of equal ones the smaller values (so the smaller beta); failed ones last.
+    """Return the trials with the best metric first and failed ones last; ties prefer smaller values, such as beta.
 
-    Trials that a scheduler stopped on some of the examples come after those that were scored on more.
+    Trials that a scheduler stopped early come after those that were scored on more examples.
     """
     sign = 1 if space.mode == "min" else -1
 
-    def place(trial: Trial) -> tuple[bool, float, float, list[tuple[float, str]]]:
+    def rank(trial: Trial) -> tuple[bool, float, float, list[tuple[float, str]]]:
         values = trial.config.values()
         order = [(value, "") if isinstance(value, int | float) else (0.0, str(value)) for value in values]
         examples, metric = trial.metrics.get("examples", 0), trial.metrics.get(space.metric, 0.0)
         return trial.error is not None, -examples, sign * metric, order
 
-    return sorted(trials, key=place)
+    return sorted(trials, key=rank)

@@ -1,4 +1,4 @@
-"""What the YAML of a search space may say: which keys are tried with which values, how, and by which metric."""
+"""The YAML format of a search space: searched keys and values, searcher, scheduler, budget and metric."""
 
 import math
 import random
@@ -10,18 +10,18 @@ from pydantic import Field, model_validator
 
 from raysum.config.base import Section
 
-POINTS = 100_000  # that a space may have, at most: each is resolved and checked before the first trial
+POINTS = 100_000  # maximum points of a space: each is resolved and checked before the first trial
 METRICS = {"decode": ("rouge1", "rouge2", "rougeL", "rougeLsum"), "train": ("valid_loss",)}
 
 # Keys that cannot be searched, and why.
 _FIXED = {
     **dict.fromkeys(("data", "mixed", "out", "run"), "is the same for all trials of a search"),
-    **dict.fromkeys(("train.address", "train.workers", "train.threads"), "says where trials run, not what they find"),
-    "train.validate_examples": "decides what trials are compared by",
-    **dict.fromkeys(("model.vocabulary", "model.marks"), "is that of the dataset"),
+    **dict.fromkeys(("train.address", "train.workers", "train.threads"), "sets where trials run, not their results"),
+    "train.validate_examples": "sets the examples that trials are compared on",
+    **dict.fromkeys(("model.vocabulary", "model.marks"), "comes from the dataset"),
 }
 
-# What may change while the weights and the state of the optimizer stay: the rest is in them.
+# Keys that can change while weights and optimizer state stay.
 _PERTURBED = {
     "optim.lr", "optim.new_lr", "optim.warmup_steps", "train.label_smoothing",
     "model.dropout", "model.attention_dropout", "model.ffn_dropout",
@@ -29,19 +29,19 @@ _PERTURBED = {
 
 
 class Mixes(Section):
-    """All strings of ``letters`` with these numbers of layers: of LG with 2 and 3 layers that is 4 + 8 = 12."""
+    """All strings of ``letters`` with these numbers of layers. LG with 2 and 3 layers has 4 + 8 = 12 mixes."""
 
-    letters: str = Field(min_length=1, description="one letter a kind of layer")
+    letters: str = Field(min_length=1, description="one letter for each kind of layer")
     layers: list[int] = Field(min_length=1, max_length=1000, description="numbers of layers")
 
     @model_validator(mode="after")
     def _check(self) -> "Mixes":
         if len(set(self.letters)) < len(self.letters):
-            raise ValueError(f"letters {self.letters!r} names one twice")
+            raise ValueError(f"letters {self.letters!r} repeats a letter")
         if min(self.layers) < 1 or len(set(self.layers)) < len(self.layers):
             raise ValueError(f"layers {self.layers} must be different numbers of at least 1")
         if max(self.layers) > 1000 or sum(len(self.letters) ** number for number in self.layers) > POINTS:
-            raise ValueError(f"layers {self.layers} of {self.letters!r} make more than {POINTS:,} mixes; name fewer")
+            raise ValueError(f"layers {self.layers} of {self.letters!r} have more than {POINTS:,} mixes; list fewer")
         return self
 
     @property
@@ -50,19 +50,21 @@ class Mixes(Section):
 
 
 class Values(Section):
-    """What one key is tried with: exactly one of the five."""
+    """The values of one searched key: exactly one of the five fields is set."""
 
-    grid: list[Any] | None = Field(None, min_length=1, description="each value once, with each of the other keys")
-    mixes: Mixes | None = Field(None, description="strings of layer letters: each once in a grid, else drawn")
-    choice: list[Any] | None = Field(None, min_length=1, description="one of these, drawn for each trial")
-    uniform: tuple[float, float] | None = Field(None, description="a number between the two")
-    loguniform: tuple[float, float] | None = Field(None, description="the same, even on a logarithmic scale")
+    grid: list[Any] | None = Field(None, min_length=1, description="each value once with each value of the other keys")
+    mixes: Mixes | None = Field(None, description="strings of layer letters: all in a grid, otherwise random ones")
+    choice: list[Any] | None = Field(None, min_length=1, description="one of these values, drawn for each trial")
+    uniform: tuple[float, float] | None = Field(None, description="a number between the two bounds")
+    loguniform: tuple[float, float] | None = Field(
+        None, description="a number between the two bounds, uniform on a logarithmic scale"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "Values":
-        given = [name for name in Values.model_fields if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"needs exactly one of {', '.join(Values.model_fields)}; it has {given or 'none'}")
+        names = [name for name in Values.model_fields if getattr(self, name) is not None]
+        if len(names) != 1:
+            raise ValueError(f"needs exactly one of {', '.join(Values.model_fields)}; it has {names or 'none'}")
         if self.uniform and not self.uniform[0] < self.uniform[1]:
             raise ValueError("uniform needs a lower and a greater bound")
         if self.loguniform and not 0 < self.loguniform[0] < self.loguniform[1]:
@@ -71,7 +73,7 @@ class Values(Section):
 
     @property
     def listed(self) -> list[Any]:
-        """All values, where they can be counted; none of a range."""
+        """All values, or an empty list for a range."""
         return list(self.mixes.strings if self.mixes else self.grid or self.choice or ())
 
     @property
@@ -80,7 +82,7 @@ class Values(Section):
 
     @property
     def ends(self) -> list[Any]:
-        """Values that show whether all are valid: a range's bounds and a fraction, mixes of one letter, else all."""
+        """Values to validate a space with: the bounds of a range and a value inside, mixes of one letter, or all."""
         if self.mixes:
             return [letter * number for number in self.mixes.layers for letter in self.mixes.letters]
         if self.bounds:
@@ -95,53 +97,56 @@ class Values(Section):
 
 
 class Budget(Section):
-    """What a trained model may cost."""
+    """Limits of a trained model."""
 
-    parameters: float | None = Field(None, gt=0, description="models with more of them are not tried")
+    parameters: float | None = Field(None, gt=0, description="maximum number of parameters of a model")
     seconds: float | None = Field(
-        None, gt=0, description="of training, validations included; a trial ends at the first validation after them"
+        None, gt=0, description="maximum training time with validations; a trial ends at the first validation after it"
     )
 
 
 class SpaceConfig(Section):
     """A search space. Keys of ``config`` and ``search`` are dotted config keys (``decode.beta``)."""
 
-    about: str = Field(description="one line: what is searched")
-    kind: Literal["decode", "train"] = Field(description="decode: settings of one trained run; train: a run a trial")
+    about: str = Field(description="description of the search in one line")
+    kind: Literal["decode", "train"] = Field(
+        description="decode: search settings of one trained run; train: each trial trains a run"
+    )
     search: dict[str, Values] = Field(min_length=1)
     metric: Literal["rouge1", "rouge2", "rougeL", "rougeLsum", "valid_loss"] = "rouge2"
     searcher: Literal["grid", "random", "optuna"] = "grid"
     scheduler: Literal["fifo", "asha", "pbt"] = Field(
         "fifo",
-        description="asha stops trials that fall behind; pbt lets them go on from the weights of those ahead, "
-        "at each validation, with settings near theirs (trials train side by side)",
+        description="asha stops the worst trials early; pbt replaces them at each validation by copies of the best "
+        "ones with similar settings (trials train side by side)",
     )
-    trials: int | None = Field(None, gt=0, le=POINTS, description="how many are drawn (random, optuna)")
-    seed: int = Field(0, ge=0, lt=2**32, description="of the draws")
+    trials: int | None = Field(None, gt=0, le=POINTS, description="number of random draws (random, optuna)")
+    seed: int = Field(0, ge=0, lt=2**32, description="seed of the random draws")
     preset: str | None = Field(None, description="train: preset or file that the trials change")
     config: dict[str, Any] = Field(default_factory=dict, description="keys that all trials share")
-    budget: Budget = Field(default_factory=Budget, description="train: what a model may cost")
-    then: str | None = Field(None, description="train: decode space that is searched with the best run")
+    budget: Budget = Field(default_factory=Budget, description="train: limits of a trained model")
+    then: str | None = Field(None, description="train: decode space to search next with the best run")
     alignment: dict[str, Any] = Field(
-        default_factory=dict, description="then: keys that the training of the attention predictor changes"
+        default_factory=dict, description="then: config keys for the training of the attention predictor"
     )
-    split: str = Field("valid", description="decode, then: split that is scored")
+    split: str = Field("valid", description="decode, then: split to score")
     examples: int | None = Field(
-        None, gt=0, le=10**9, description="decode, then: examples scored, the first so many; None = all"
+        None, gt=0, le=10**9, description="decode, then: score only this many first examples; None = all"
     )
 
     @model_validator(mode="after")
     def _check(self) -> "SpaceConfig":
         if self.metric not in METRICS[self.kind]:
-            raise ValueError(f"metric {self.metric!r} is none of a {self.kind} space: {', '.join(METRICS[self.kind])}")
+            metrics = ", ".join(METRICS[self.kind])
+            raise ValueError(f"metric {self.metric!r} does not fit a {self.kind} space; use {metrics}")
         if (self.kind == "train") != (self.preset is not None):
-            raise ValueError("a train space needs a preset, a decode space has none: its run is given by run=")
+            raise ValueError("a train space needs a preset; a decode space has none, because it needs run=")
         kinds = {name for values in self.search.values() for name in values.model_fields_set}
         if self.searcher == "grid" and (kinds - {"grid", "mixes"} or self.trials):
-            raise ValueError("searcher grid takes keys with a grid or mixes only, and no number of trials")
+            raise ValueError("searcher grid accepts only keys with a grid or mixes, and no number of trials")
         if self.searcher != "grid" and ("grid" in kinds or not self.trials):
             raise ValueError(
-                f"searcher {self.searcher} takes choice, uniform, loguniform or mixes, and a number of trials"
+                f"searcher {self.searcher} needs choice, uniform, loguniform or mixes, and a number of trials"
             )
         if prod(len(values.listed or values.ends) for values in self.search.values()) > POINTS:
             raise ValueError(f"search has more than {POINTS:,} combinations of values; list fewer")
@@ -149,7 +154,7 @@ class SpaceConfig(Section):
         if self.kind == "decode" and self.model_fields_set & {"budget", "then", "alignment"}:
             raise ValueError("budget, then and alignment belong to spaces that train")
         if self.alignment and not self.then:
-            raise ValueError("alignment is of no use without then")
+            raise ValueError("alignment has no effect without then; leave it out")
         if self.scheduler == "pbt":
             self._check_population()
         return self
@@ -159,9 +164,7 @@ class SpaceConfig(Section):
             if key in _FIXED:
                 raise ValueError(f"{key} cannot be searched: it {_FIXED[key]}")
             if self.kind == "train" and key.startswith("decode."):
-                raise ValueError(
-                    f"{key} does not change the {self.metric} of a train space; search it in a decode space"
-                )
+                raise ValueError(f"{key} does not affect the {self.metric} of a train space; use a decode space")
         if self.kind == "decode":
             wrong = [key for key in (*self.search, *self.config) if not key.startswith("decode.")]
             if wrong:
@@ -173,7 +176,7 @@ class SpaceConfig(Section):
         wrong = [key for key in self.search if key not in _PERTURBED]
         if wrong:
             raise ValueError(
-                f"scheduler pbt lets trials go on from the weights of others, which leaves {wrong[0]} no meaning; "
+                f"scheduler pbt cannot search {wrong[0]}, because trials copy the weights of others; "
                 f"it can search {', '.join(sorted(_PERTURBED))}"
             )
 

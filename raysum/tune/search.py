@@ -1,4 +1,4 @@
-"""Searching a space with Ray Tune: the driver. The best trial becomes what `serve` and `summarize` find."""
+"""The driver of a search with Ray Tune. `serve` and `summarize` use the best trial."""
 
 import os
 import time
@@ -24,28 +24,28 @@ from raysum.runtime.run_sync import added_to, sync_up
 from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tokenizers.loading import load_tokenizer
-from raysum.tune.adoption import Adoption, adoption
-from raysum.tune.live import paged
+from raysum.tune.page import live_page
 from raysum.tune.plots import plot
-from raysum.tune.record import Record
-from raysum.tune.results import SearchResult, Trial, ranked
+from raysum.tune.record import RecordWriter
+from raysum.tune.results import Adoption, SearchResult, Trial, decide_adoption, ranked
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import Job, Space, load_space
 
-_CLAIM = "search.yaml"  # says which search a folder belongs to
-_FORMAT = 2  # of that file and of what Tune keeps beside it
+_CLAIM = "search.yaml"  # identifies the search of a folder
+_FORMAT = 2  # version of that file and of Tune's files
 
 
 @with_settings(SpaceConfig, Config, without=("about", "kind", "search"))
 def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
-    """Search the space ``name`` (of the package, or a file) on ``data`` into ``out``.
+    """Search the space ``name`` (a name or a file) on ``data`` into ``out``.
 
     Settings and ``key=value`` ``overrides`` are keys of the space, config keys for all trials, and ``run`` for a
-    decode space. The same search on the same folder goes on where it stopped, and tries failed trials
-    again. The best settings become the run's (RUN/decode.yaml), or the best run the search's (SEARCH/best.json); of
-    equal ones the smaller values. A beta becomes the run's only if it gains over beta 0 beyond noise. A space with
-    ``then`` goes on with that run's attention predictor and decoding.
-    Raises UserError for a wrong space, key, run or dataset, and where every trial failed.
+    decode space. The same call resumes a search, and repeats failed trials.
+
+    A decode space writes the best settings into the run (RUN/decode.yaml), a train space the best run into
+    SEARCH/best.json; ties prefer smaller values. The run adopts a beta only if it is significantly better than beta 0.
+    A space with ``then`` also trains the attention predictor of the best run and searches its decoding.
+    Raises UserError for a wrong space, key, run or dataset, or if every trial failed.
 
     >>> raysum.tune("beta", run="runs/pht", data="data", out="runs/beta", examples=50).to_pandas()
     """
@@ -57,25 +57,27 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
 
 
 def _search(job: Job, started: float) -> SearchResult:
-    """:func:`tune` for a checked job in a folder of its own, begun at the time ``started``."""
+    """Run a checked search that began at the time ``started``."""
     space, settings = job.space, job.space.first.train
     purpose = "decode" if job.run else "search"
     make_ready(purpose, settings.address)
     _claim(job)
     if (space.config.trials or 0) > space.num_trials:
-        told = f"trials={space.config.trials} are more than the space {space.name} has points"
-        say(f"{told}: each of {space.num_trials} is tried once")
-    Record().add(job.out, begun=space.num_trials)
-    with paged(job.out) as page, ray_session(settings.address, job.at_once * (settings.workers + 2), purpose):
+        say(
+            f"trials={space.config.trials} is more than the {space.num_trials} points of the space {space.name}: each "
+            "point is tried once"
+        )
+    RecordWriter().add(job.out, begun=space.num_trials)
+    with live_page(job.out) as page, ray_session(settings.address, job.concurrency * (settings.workers + 2), purpose):
         if is_joined(settings.address):
-            job = replace(job, at_once=_at_once(space, Capacity.of_cluster()))
+            job = replace(job, concurrency=_concurrency(space, Capacity.of_cluster()))
         say(f"Trials: {page}; TensorBoard: tensorboard --logdir {job.out}")
         say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token)")
-        from raysum.tune.tuner import run_trials  # after the session has set what Ray reads when it is imported
+        from raysum.tune.tuner import run_trials  # the session sets variables that Ray Tune reads at import
 
-        # What follows belongs to one best run: once it has begun, no failed trial is tried again that might be better.
-        again = not (space.then and (job.out / space.then.name / _CLAIM).is_file())
-        trials = ranked(space.config, run_trials(job, again))
+        # The search after this one belongs to the best run. Once it exists, a repeated trial must not become the best.
+        repeats_failed = not (space.then and (job.out / space.then.name / _CLAIM).is_file())
+        trials = ranked(space.config, run_trials(job, repeats_failed))
         best = trials[0]
         if best.error:
             raise UserError(
@@ -83,14 +85,14 @@ def _search(job: Job, started: float) -> SearchResult:
             )
         plot(space.config, [trial for trial in trials if not trial.error], job.out / "search.png")
         run = job.run or Run.open(job.folder(best.name))
-        then = _follow(job, run, space.then) if space.then else None
-        adopted = adoption(job, trials, run.decode) if job.run else None
-        _adopt(job, best, run, adopted)
+        then = _search_then(job, run, space.then) if space.then else None
+        adopted = decide_adoption(job, trials, run.decode) if job.run else None
+        _write_best(job, best, run, adopted)
     return SearchResult(space.config, trials, run, time.monotonic() - started, then, adopted)
 
 
 def _check(space: Space) -> Job:
-    """All that can be wrong before the first trial."""
+    """Return the job of a space. Raises UserError for everything that can be checked before the first trial."""
     config, run = space.first, None
     if not config.data or not config.out:
         raise UserError(f"a search needs a dataset and a folder: `raysum tune {space.name} data=DATA out=SEARCH`")
@@ -102,12 +104,12 @@ def _check(space: Space) -> Job:
     else:
         space = _check_training(space, dataset)
         length = max(space.resolve(sample).train.steps for sample in space.samples())
-    at_once = _at_once(space, Capacity.of_machine())
-    return Job(space, dataset.address, out, run, length, at_once, threads=max(1, cores() // at_once))
+    concurrency = _concurrency(space, Capacity.of_machine())
+    return Job(space, dataset.address, out, run, length, concurrency, threads=max(1, cores() // concurrency))
 
 
-def _at_once(space: Space, capacity: Capacity) -> int:
-    """How many trials run side by side: all of a population, one decoding a CPU, or as many trainings as fit."""
+def _concurrency(space: Space, capacity: Capacity) -> int:
+    """Return the number of concurrent trials: a whole population, one decoding a CPU, or all trainings that fit."""
     if space.config.scheduler == "pbt":
         return space.num_trials
     decodes = space.config.kind == "decode"
@@ -116,18 +118,18 @@ def _at_once(space: Space, capacity: Capacity) -> int:
 
 
 def _check_training(space: Space, dataset: Dataset) -> Space:
-    """The train space for models of the dataset's vocabulary, once it is known that something of it can be trained."""
+    """Return the train space with the vocabulary size of the dataset. Raises UserError if no trial can be trained."""
     config = space.first
     if config.run:
         raise UserError(f"the space {space.name} trains a run for each trial; leave run= out")
     if not config.model.summarizes and (space.then or not config.model.extracts):
-        raise UserError(f"model.system={config.model.system} writes no summaries; a search trains models that do")
+        raise UserError(f"model.system={config.model.system} writes no summaries; search a system that does")
     if space.config.scheduler == "pbt" and config.optim.schedule not in ("noam", "constant"):
         raise UserError(
-            f"scheduler pbt trains in parts, and optim.schedule={config.optim.schedule} needs the whole; use noam or "
-            "constant"
+            f"scheduler pbt trains in parts, but optim.schedule={config.optim.schedule} needs the total number of "
+            "steps; use noam or constant"
         )
-    dataset.split("valid")  # trials are compared by it
+    dataset.split("valid")  # its loss compares the trials
     if space.then:
         next(read_examples(dataset, space.then.config.split))
     pieces = len(load_tokenizer(dataset.vocabulary_path))
@@ -137,19 +139,19 @@ def _check_training(space: Space, dataset: Dataset) -> Space:
 
 
 def _check_run(space: Space, dataset: Dataset) -> Run:
-    """The run of a decode space, once it is known that it reads this dataset and has what the settings need."""
+    """Return the run of a decode space. Raises UserError if it does not fit the dataset or lacks a predictor."""
     config = space.first
     if not config.run:
         raise UserError(f"the space {space.name} searches the decoding of a trained run; name it with run=RUN")
     run = Run.open(config.run)
     run.best()
     if not run.config.model.summarizes:
-        raise UserError(f"{config.run} writes no summaries, so there is no decoding of it to search")
+        raise UserError(f"{config.run} writes no summaries, so its decoding cannot be searched; name another run")
     check_readable(run, dataset)
     next(read_examples(dataset, space.config.split))
-    tried = [space.resolve(sample, run.decode).decode for sample in space.samples()]
-    predicting = any(settings.beta or settings.keep_paragraphs for settings in tried)
-    if predicting and not (run.alignment.exists and run.alignment.checkpoints()):
+    samples = [space.resolve(sample, run.decode).decode for sample in space.samples()]
+    needs_predictor = any(settings.beta or settings.keep_paragraphs for settings in samples)
+    if needs_predictor and not (run.alignment.exists and run.alignment.checkpoints()):
         raise UserError(
             f"{config.run} has no attention predictor, which the space {space.name} needs; "
             f"train it with `raysum train alignment run={config.run} data={config.data}`"
@@ -158,54 +160,54 @@ def _check_run(space: Space, dataset: Dataset) -> Run:
 
 
 def _claim(job: Job) -> None:
-    """Write what is searched into the folder, or find the same search there."""
+    """Write the search into an empty folder. Raises UserError if the folder has other files or another search."""
     space, out, file = job.space, job.out, job.out / _CLAIM
     values = {"space": space.config.model_dump(mode="json"), "config": space.first.model_dump(mode="json")}
-    wanted = {"format": _FORMAT, "name": space.name, **values}
+    search = {"format": _FORMAT, "name": space.name, **values}
     if file.is_file():
-        found, _ = parse_yaml(read_text(file), str(file))
-        if found.get("format") != _FORMAT:
+        existing, _ = parse_yaml(read_text(file), str(file))
+        if existing.get("format") != _FORMAT:
             raise UserError(
-                f"{out} was searched by another version of raysum, whose trials cannot go on; choose another out= "
-                "(serve, evaluate and summarize still take it where it has ended)"
+                f"{out} was searched by another version of raysum and cannot be resumed; choose another out= "
+                "(serve, evaluate and summarize accept it if it has ended)"
             )
-        if _identity(found) != _identity(wanted):
-            raise UserError(f"{out} holds another search (see {file}); repeat its command, or choose another out=")
+        if _identity(existing) != _identity(search):
+            raise UserError(f"{out} contains another search (see {file}); repeat its command, or choose another out=")
         check_own(out / "tune")  # Tune unpickles it
         return
     if any(item.name != LOCK for item in out.iterdir()):
         raise UserError(f"{out} is not empty and no search; choose another out=")
     try:
-        write_text(file, yaml.safe_dump(wanted, sort_keys=False))
+        write_text(file, yaml.safe_dump(search, sort_keys=False))
     except OSError as error:
         raise UserError(f"cannot write the search folder {out}: {error.strerror}; choose another out=") from None
 
 
 def _identity(search: dict[str, Any]) -> dict[str, Any]:
-    """What makes two searches the same: all but where and on how many threads they run."""
+    """Return the settings that two equal searches share: all except the address and the threads."""
     return merge(search, {"config": {"train": dict.fromkeys(("address", "threads"))}})
 
 
-def _follow(job: Job, run: Run, then: Space) -> SearchResult:
-    """Train the attention predictor of the best ``run``, then search its decoding: each goes on where it was."""
+def _search_then(job: Job, run: Run, then: Space) -> SearchResult:
+    """Train the attention predictor of the best ``run``, then search its decoding. Both can be resumed."""
     from raysum.train.fit import fit
 
-    given, out = {"data": job.data, "run": str(run.path)}, str(job.out / then.name)
+    paths, out = {"data": job.data, "run": str(run.path)}, str(job.out / then.name)
     say(f"the best run is {run.path}; its attention predictor is trained next")
-    fit(job.space.predictor.model_copy(update=given))
+    fit(job.space.predictor.model_copy(update=paths))
     say(f"{then.name} is searched next, into {out}")
-    return tune(str(job.space.config.then), *job.space.passed_on, **given, out=out)
+    return tune(str(job.space.config.then), *job.space.then_overrides, **paths, out=out)
 
 
-def _adopt(job: Job, best: Trial, run: Run, adopted: Adoption | None) -> None:
-    """Make what was found what `serve` and `summarize` use: ``adopted`` settings the run's, or its run the search's."""
-    told: dict[str, Any] = {"config": best.config, "metrics": best.metrics}
+def _write_best(job: Job, best: Trial, run: Run, adopted: Adoption | None) -> None:
+    """Write best.json for `serve` and `summarize`, and the ``adopted`` settings into the run."""
+    content: dict[str, Any] = {"config": best.config, "metrics": best.metrics}
     if adopted:
-        found = job.space.resolve(adopted.settings, base=run.decode).decode.model_dump(mode="json")
+        values = job.space.resolve(adopted.settings, base=run.decode).decode.model_dump(mode="json")
         searched = {key.rpartition(".")[2] for key in adopted.settings}
         trained_with, before = (each.model_dump(mode="json") for each in (run.config.decode, run.decode))
-        kept = {key: value for key, value in before.items() if value != trained_with[key]}
-        run.set_decode(kept | {key: found[key] for key in found if key in searched})
-        told["adopted"] = adopted.to_dict()
+        earlier = {key: value for key, value in before.items() if value != trained_with[key]}
+        run.set_decode(earlier | {key: values[key] for key in values if key in searched})
+        content["adopted"] = adopted.to_dict()
     path = run.place if job.run else os.path.relpath(run.path, job.out)
-    write_json(job.out / "best.json", {**told, "run": path})
+    write_json(job.out / "best.json", {**content, "run": path})

@@ -1,4 +1,4 @@
-"""Search spaces, found and resolved: the config of each trial, and what all trials of a search share."""
+"""Load search spaces, and resolve the config of each trial."""
 
 import random
 import re
@@ -20,17 +20,17 @@ from raysum.runs.folder import Run
 from raysum.systems import count_parameters
 from raysum.tune.schema import SpaceConfig
 
-BETA, WHEN = "decode.beta", "decode.alignment_when"  # the weight of attention alignment, and where it acts
-_DRAWS = 1000  # that may exceed the budget one after the other
+BETA, WHEN = "decode.beta", "decode.alignment_when"  # the weight of attention alignment, and when it is added
+_DRAWS = 1000  # draws in a row that may exceed the budget
 
 
 @dataclass(frozen=True)
 class Space:
-    """A space as one search uses it: with the overrides of the command line, and where each key was written."""
+    """A search space with the overrides of the command line, and the location of each key for messages."""
 
     name: str
     config: SpaceConfig
-    places: dict[str, str]
+    locations: dict[str, str]
     overrides: tuple[str, ...] = ()
 
     @cached_property
@@ -38,85 +38,90 @@ class Space:
         return loading.read_values(self.config.preset) if self.config.preset else ({}, {})
 
     def resolve(self, values: dict[str, Any], base: DecodeConfig | None = None) -> Config:
-        """The whole config of the trial that tries ``values`` (dotted keys), over the preset or the decode ``base``.
+        """Return the config of a trial with ``values`` (dotted keys), based on the preset or the decode ``base``.
 
-        Raises UserError that names every wrong key and value and its line.
+        Raises UserError with every wrong key and value and its line.
         """
-        resolved, places = deepcopy(self._preset)
+        resolved, locations = deepcopy(self._preset)
         if base is not None:
             resolved["decode"] = base.model_dump()
         for key, value in self.config.config.items():
-            loading.assign(resolved, places, key, value, self.places.get(f"config.{key}", f"space {self.name}"))
+            loading.assign(resolved, locations, key, value, self._location(f"config.{key}"))
         for override in self.overrides:
-            loading.apply_override(resolved, places, override)
+            loading.apply_override(resolved, locations, override)
         for key, value in values.items():
-            loading.assign(resolved, places, key, value, self.places.get(f"search.{key}", f"space {self.name}"))
-        return validate(resolved, places, Config)
+            loading.assign(resolved, locations, key, value, self._location(f"search.{key}"))
+        return validate(resolved, locations, Config)
+
+    def _location(self, key: str) -> str:
+        return self.locations.get(key, f"space {self.name}")
 
     @cached_property
     def first(self) -> Config:
-        """The config of one trial: what all have in common can be read from it."""
+        """The config of one trial, for the settings that all trials share."""
         return self.resolve(next(self.samples()))
 
     @property
     def predictor(self) -> Config:
-        """What the attention predictor of the best run is trained with."""
+        """The config of the attention predictor of the best run."""
         return loading.load_config("alignment", loading.pairs(self.config.alignment))
 
     @property
-    def passed_on(self) -> list[str]:
-        """Overrides of the search that follows: what this one says of decoding."""
-        said = self.config.model_dump(include={"split", "examples"}, exclude_unset=True)
-        return [*loading.pairs(said), *(override for override in self.overrides if override.startswith("decode."))]
+    def then_overrides(self) -> list[str]:
+        """The settings of this search that also apply to the decode search after it."""
+        settings = self.config.model_dump(include={"split", "examples"}, exclude_unset=True)
+        return [*loading.pairs(settings), *(pair for pair in self.overrides if pair.startswith("decode."))]
 
     @cached_property
     def then(self) -> "Space | None":
-        """The decode space that the best run is searched with. Raises UserError where it is none, or unknown."""
+        """The decode space to search with the best run. Raises UserError if it is unknown, or no decode space."""
         if not self.config.then:
             return None
-        space = load_space(self.config.then, self.passed_on)
+        space = load_space(self.config.then, self.then_overrides)
         if space.config.kind != "decode":
-            raise UserError(f"{self.name} goes on with {space.name}, which must be a decode space, such as beta")
+            raise UserError(f"{self.name}: then: {space.name} must be a decode space, such as beta")
         return space
 
     def samples(self) -> Iterator[dict[str, Any]]:
-        """Every point of a grid, whatever the budget; every choice and end of other spaces."""
+        """Yield every point of a grid, or every combination of choices and ends, also those above the budget."""
         grid = self.config.searcher == "grid"
         return self._combined(values.listed if grid else values.ends for values in self.config.search.values())
 
-    def _combined(self, tried: Iterable[list[Any]]) -> Iterator[dict[str, Any]]:
-        for point in product(*tried):
+    def _combined(self, values: Iterable[list[Any]]) -> Iterator[dict[str, Any]]:
+        for point in product(*values):
             yield dict(zip(self.config.search, point, strict=True))
 
     def fits(self, values: dict[str, Any]) -> bool:
-        """Whether the model of the trial that tries ``values`` is within the budget."""
-        most = self.config.budget.parameters
-        return most is None or count_parameters(self.resolve(values).model) <= most
+        """Return whether the model of the trial with these ``values`` is within the budget."""
+        limit = self.config.budget.parameters
+        return limit is None or count_parameters(self.resolve(values).model) <= limit
 
     @cached_property
     def points(self) -> list[dict[str, Any]]:
-        """The trials of a grid or a random search, in order; where points can be counted, none of a random one comes
-        twice. Raises UserError where none fits the budget."""
+        """The trials of a grid or random search, in order, without repetition if no range is searched.
+
+        Raises UserError if none fits the budget.
+        """
         self.check_budget()
         if self.config.searcher == "grid":
             return [point for point in self.samples() if self.fits(point)]
-        rng, searched = random.Random(self.config.seed), self.config.search
-        if not any(values.bounds for values in searched.values()):
-            points = self._combined(values.listed for values in searched.values())
-            different = [*{repr(point): point for point in points}.values()]
-            rng.shuffle(different)
-            return [*islice(filter(self.fits, different), self.config.trials)]
-        draws = ({key: values.draw(rng) for key, values in searched.items()} for _ in count())
+        rng, search = random.Random(self.config.seed), self.config.search
+        if not any(values.bounds for values in search.values()):
+            points = self._combined(values.listed for values in search.values())
+            unique = [*{repr(point): point for point in points}.values()]
+            rng.shuffle(unique)
+            return [*islice(filter(self.fits, unique), self.config.trials)]
+        draws = ({key: values.draw(rng) for key, values in search.items()} for _ in count())
         return [self.first_fit(draws) for _ in range(self.config.trials or 0)]
 
     def first_fit(self, draws: Iterator[Any]) -> dict[str, Any]:
-        """The next of ``draws`` that is within the budget. Raises UserError where none of many is."""
+        """Return the next draw within the budget. Raises UserError if 1000 draws in a row exceed it."""
         for point in filter(self.fits, islice(draws, _DRAWS)):
             return point
-        raise UserError(f"of {_DRAWS} draws of the space {self.name} none fits its budget.parameters; raise it")
+        raise UserError(f"none of {_DRAWS} draws of the space {self.name} fits its budget.parameters; raise it")
 
     def check_budget(self) -> None:
-        """Raises UserError where no trial fits the budget."""
+        """Raises UserError if no trial fits the budget."""
         if not any(map(self.fits, self.samples())):
             least, point = min((count_parameters(self.resolve(point).model), label(point)) for point in self.samples())
             raise UserError(
@@ -126,7 +131,7 @@ class Space:
 
     @property
     def drawn_by_tune(self) -> bool:
-        """Whether the trials are not known before the search."""
+        """Whether Ray Tune draws the trials during the search."""
         return self.config.searcher == "optuna" or self.config.scheduler == "pbt"
 
     @property
@@ -136,55 +141,55 @@ class Space:
 
 @dataclass(frozen=True)
 class Job:
-    """Paths are absolute: Tune runs each trial in a folder of its own."""
+    """A search with absolute paths, because Tune runs each trial in its own folder."""
 
     space: Space
     data: str  # as Dataset.address
-    out: Path  # the search folder; a trial's own files go to out/trials/NAME
-    run: Run | None  # whose decoding is searched; None where trials train their own
-    length: int  # examples scored, or steps trained, in a whole trial
-    at_once: int  # trials that run side by side
+    out: Path  # the search folder; files of a trial are in out/trials/NAME
+    run: Run | None  # the run of a decode space; None if each trial trains its own
+    length: int  # scored examples, or training steps, of a whole trial
+    concurrency: int  # trials that run side by side
     threads: int  # of each of them
 
     def name(self, trial: Any) -> str:
-        """What Tune's ``trial``, its actor and its folder are called: ``beta=0.8``."""
+        """Return the name of Tune's ``trial``, its actor and its folder, such as ``beta=0.8``."""
         if self.space.config.scheduler == "pbt":  # settings change
             return trial.trial_id
-        named = label(trial.config)
-        return named if self.space.config.searcher == "grid" else f"{named},{trial.trial_id}"  # draws may repeat
+        name = label(trial.config)
+        return name if self.space.config.searcher == "grid" else f"{name},{trial.trial_id}"  # draws may repeat
 
     def folder(self, name: str) -> Path:
         return self.out / "trials" / name
 
 
 def spaces() -> list[str]:
-    """Names of the spaces that come with raysum, sorted."""
+    """Return the names of raysum's own spaces, sorted."""
     return loading.yaml_names(_folder())
 
 
 def load_space(name: str, overrides: Iterable[str] = ()) -> Space:
-    """A space by name or file. Overrides of config keys (``train.steps=500``) hold for all of its trials, others
-    (``examples=50``) change the space itself.
+    """Return a space by name or file.
 
+    Overrides of config keys (``train.steps=500``) apply to all trials, others (``examples=50``) change the space.
     Raises UserError for an unknown space, key or value; each point of a grid is resolved and checked here.
     """
-    values, places = loading.read_yaml(name, _folder(), "search space")
+    values, locations = loading.read_yaml(name, _folder(), "search space")
     for key, known in (("preset", loading.presets()), ("then", spaces())):
         if isinstance(values.get(key), str):
             values[key] = loading.beside(values[key], name, known)
-    of_trials = []
+    trial_overrides = []
     for override in overrides:
         if override.partition("=")[0].partition(".")[0] in Config.model_fields:
-            of_trials.append(override)
+            trial_overrides.append(override)
         else:
-            loading.apply_override(values, places, override)
-    config: SpaceConfig = validate(values, places, SpaceConfig)
+            loading.apply_override(values, locations, override)
+    config: SpaceConfig = validate(values, locations, SpaceConfig)
     if config.preset and config.preset not in loading.presets():
         config = config.model_copy(update={"preset": str(Path(config.preset).absolute())})  # trials run elsewhere
-    searched = [override for override in of_trials if override.partition("=")[0] in config.search]
+    searched = [override for override in trial_overrides if override.partition("=")[0] in config.search]
     if searched:
-        raise UserError(f"{searched[0]!r}: this key is what the space {name} searches; leave it out")
-    space = Space(Path(name).stem, config, places, tuple(of_trials))
+        raise UserError(f"{searched[0]!r}: the space {name} searches this key; leave it out")
+    space = Space(Path(name).stem, config, locations, tuple(trial_overrides))
     for sample in space.samples():
         space.resolve(sample)
     if space.then:
@@ -193,7 +198,7 @@ def load_space(name: str, overrides: Iterable[str] = ()) -> Space:
 
 
 def _folder() -> Path:
-    """Where the spaces are: `raysum.spaces` when installed, else `tune_spaces` beside the package in a checkout."""
+    """Return the folder of the spaces: `raysum.spaces` if installed, otherwise `tune_spaces` in the checkout."""
     try:
         return Path(import_module("raysum.spaces").__path__[0])
     except ModuleNotFoundError:
@@ -201,10 +206,10 @@ def _folder() -> Path:
 
 
 def label(values: dict[str, Any]) -> str:
-    """``beta=0.8``: what a trial, its actor and its folder are called. Keys by their last word, numbers short."""
+    """Return the name of a trial, such as ``beta=0.8``: the last words of the keys, and short numbers."""
     return ",".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
 
 
 def short(value: Any) -> str:
-    """A value in the name of a folder: without spaces, brackets or slashes."""
+    """Return a value for a folder name, without spaces, brackets or slashes."""
     return f"{value:.4g}" if isinstance(value, float) else re.sub(r"[^\w.+-]+", "-", str(value)).strip("-")

@@ -1,7 +1,7 @@
-"""What a trial of a train space does: it trains one run. Runs in Ray workers.
+"""Trials of train spaces: each trains one run, in Ray workers.
 
-In population-based training (Jaderberg et al. 2017) trials that fall behind go on from the weights of those ahead.
-Tune's checkpoints hold no weights, only where they are: the run of a trial and a step.
+In population-based training (Jaderberg et al. 2017) the worst trials copy the weights of the best ones. Tune's
+checkpoints contain only the run and step of the weights.
 """
 
 import shutil
@@ -25,7 +25,7 @@ _POINTER = "run.json"
 
 
 def train_trial(values: dict[str, Any], job: Job) -> None:
-    """Trains one run by Ray Train, in a worker group of its own; its validations are what the trial reports."""
+    """Train one run with Ray Train in its own worker group, and report its validations to Tune."""
     from raysum.train.fit import fit
 
     run = Run(job.folder(tune.get_context().get_trial_name()))
@@ -40,18 +40,18 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
             _report_part(run)
         return
     fit(config, callbacks=[ReportValidations(run)])
-    tune.report(so_far(run))  # once more, for a run that had ended before the search was stopped
+    tune.report(best_so_far(run))  # again, for a run that had ended before the search was stopped
 
 
 def _parts(run: Run, steps: int, every: int) -> list[int]:
-    """Steps at which the parts end that ``run`` has still to be trained: nothing of it runs while Tune decides."""
+    """Return the last steps of the remaining parts of a training. No training runs while Tune decides."""
     newest = run.latest()
     done = newest.step // every * every if newest else 0
     return [min(end, steps) for end in range(done + every, steps + every, every)] or [steps]
 
 
 class ReportValidations(TuneReportCallback):
-    """Reports the lowest validation loss so far, in the process that controls the workers."""
+    """Report the lowest validation loss so far, in the process that controls the workers."""
 
     def __init__(self, run: Run):
         super().__init__()
@@ -59,11 +59,11 @@ class ReportValidations(TuneReportCallback):
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
         if "valid_loss" in metrics[0]:
-            super().after_report(run_context, [so_far(self.run)], checkpoint)
+            super().after_report(run_context, [best_so_far(self.run)], checkpoint)
 
 
-def so_far(run: Run) -> dict[str, Any]:
-    """The loss of the best checkpoint, and what the run cost: steps, seconds with validations, parameters."""
+def best_so_far(run: Run) -> dict[str, Any]:
+    """Return the loss of the best checkpoint, and the costs: steps, seconds with validations, parameters."""
     losses = run.validations()
     return {
         "valid_loss": losses[run.best().step],
@@ -74,10 +74,10 @@ def so_far(run: Run) -> dict[str, Any]:
 
 
 def population(job: Job) -> PopulationBasedTraining:
-    """At each validation the worst quarter of the trials takes over weights and settings of one of the best quarter.
+    """Return the scheduler: at each validation the worst quarter copies weights and settings of the best quarter.
 
-    Of the settings each is then drawn anew (one time in four), or moved: a number by a factor of 0.8 or 1.2, a choice
-    to the next.
+    Each copied setting is then drawn again (with probability 1/4) or changed: a number by a factor of 0.8 or 1.2, a
+    choice to its neighbour.
     """
     search = job.space.config.search
     return PopulationBasedTraining(
@@ -85,57 +85,54 @@ def population(job: Job) -> PopulationBasedTraining:
         perturbation_interval=job.space.first.train.validate_every,
         hyperparam_mutations={key: values.listed or domain(values) for key, values in search.items()},
         custom_explore_fn=partial(_within, search),
-        synch=True,  # a trial waits for all to be validated at its step: fair, and it repeats
+        synch=True,  # trials wait for each other at each validation, so the search is fair and reproducible
     )
 
 
 def _within(search: dict[str, Values], config: dict[str, Any]) -> dict[str, Any]:
-    """``config`` with numbers that left their range put back on its bounds."""
+    """Return ``config`` with numbers clipped to their ranges."""
     ranges = {key: values.bounds for key, values in search.items() if values.bounds}
     return config | {key: min(max(config[key], low), high) for key, (low, high) in ranges.items()}
 
 
 def _report_part(run: Run) -> None:
-    """Report a part that has ended; what Tune gets as its checkpoint tells where the newest one of ``run`` is."""
+    """Report the end of a part, with the location of the newest checkpoint of ``run`` as Tune's checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         write_json(Path(folder) / _POINTER, {"run": str(run.path), "step": run.checkpoints()[-1].step})
-        tune.report(so_far(run), checkpoint=tune.Checkpoint(folder))
+        tune.report(best_so_far(run), checkpoint=tune.Checkpoint(folder))
 
 
 def inherit(run: Run) -> None:
-    """Make ``run`` a copy of the run that Tune says to go on from, up to that step, if it is another one.
+    """Replace ``run`` by a copy of the run and step in Tune's checkpoint, if that is another run.
 
-    Its config is that of its next part, whose settings may be new.
+    The old config is removed, because Tune may have changed the settings.
     """
     (run.path / "config.yaml").unlink(missing_ok=True)
-    given = tune.get_checkpoint()
-    if given is None:
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
         return
-    with given.as_directory() as folder:
-        found = read_json(Path(folder) / _POINTER)
-    if Path(found["run"]) != run.path:
-        copy(Run(found["run"]), found["step"], run)
+    with checkpoint.as_directory() as folder:
+        pointer = read_json(Path(folder) / _POINTER)
+    if Path(pointer["run"]) != run.path:
+        copy(Run(pointer["run"]), pointer["step"], run)
 
 
 def copy(donor: Run, step: int, run: Run) -> None:
-    """Let ``run`` hold the ``donor``'s checkpoint of ``step``, and its metrics so far, instead of its own.
-
-    Where that checkpoint is gone, the newest counts.
-    """
-    held = {checkpoint.step: checkpoint for checkpoint in donor.checkpoints() if checkpoint.resumable}
-    chosen = held.get(step) or held[max(held)]
+    """Replace ``run`` by the ``donor``'s checkpoint of ``step`` (or its newest one if that is gone) and its metrics."""
+    by_step = {checkpoint.step: checkpoint for checkpoint in donor.checkpoints() if checkpoint.resumable}
+    checkpoint = by_step.get(step) or by_step[max(by_step)]
     shutil.rmtree(run.path, ignore_errors=True)
-    arrived = run.checkpoint_folder / ".partial-inherited"
-    shutil.copytree(chosen.path, arrived)
+    partial = run.checkpoint_folder / ".partial-inherited"
+    shutil.copytree(checkpoint.path, partial)
     for file in (donor.metrics, donor.validations_file):
         if file.exists():
             shutil.copyfile(file, run.path / file.name)
-    run.rewind(chosen.step)
-    arrived.replace(run.checkpoint_path(chosen.step))
+    run.rewind(checkpoint.step)
+    partial.replace(run.checkpoint_path(checkpoint.step))
 
 
 def domain(values: Values) -> Domain:
-    """What Ray Tune draws a key of a search from."""
+    """Return the distribution that Ray Tune draws a searched key from."""
     if values.loguniform:
         return tune.loguniform(*values.loguniform)
     return tune.uniform(*values.uniform) if values.uniform else tune.choice(values.listed)

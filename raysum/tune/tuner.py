@@ -1,4 +1,4 @@
-"""Running the trials of a search by Ray Tune: what is new, unfinished or failed in its folder."""
+"""Run the trials of a search with Ray Tune: new, unfinished and failed ones."""
 
 import pickle
 import shutil
@@ -20,36 +20,36 @@ from raysum.runtime.log_filters import muted
 from raysum.runtime.placement import share
 from raysum.runtime.progress import bar, say
 from raysum.tune.decoding import decode_trial, shared_decoder
-from raysum.tune.record import Record, figures
+from raysum.tune.record import RecordWriter, recorded_metrics
 from raysum.tune.results import Trial
 from raysum.tune.spaces import Job, Space, label
 from raysum.tune.training import domain, population, train_trial
 
 
-def run_trials(job: Job, again: bool) -> list[Trial]:
-    """Run the trials that have not ended yet, failed ones ``again``; what all trials of the search gave.
+def run_trials(job: Job, repeats_failed: bool) -> list[Trial]:
+    """Run the trials that have not ended, with ``repeats_failed`` also failed ones; return all trials of the search.
 
-    Raises UserError where the folder holds a search that does not read.
+    Raises UserError if the state of an earlier search in the folder is damaged.
     """
     with muted("ray.tune"):
-        begun = find_state(job.out / "tune")
+        is_begun = find_state(job.out / "tune")
         with shared_decoder(job) as decoder:
             try:
-                grid = _tuner(job, decoder, begun, again).fit()
+                grid = _tuner(job, decoder, is_begun, repeats_failed).fit()
             except (EOFError, pickle.UnpicklingError):  # of an error.pkl
                 raise UserError(
-                    f"cannot write {job.out}: what a failed trial wrote there is torn; free space there"
+                    f"cannot write {job.out}: the error file of a failed trial is incomplete; free space there"
                 ) from None
-    for leftover in job.out.glob("trials/*/ray"):  # Ray Train's own files, of trials that were stopped
+    for leftover in job.out.glob("trials/*/ray"):  # Ray Train's files of stopped trials
         shutil.rmtree(leftover, ignore_errors=True)
     return [_trial(job, grid[number]) for number in range(len(grid))]
 
 
 def find_state(folder: Path) -> bool:
-    """Whether ``folder`` holds a state of a search: without one, or from a damaged one, Tune would try one trial only.
+    """Return whether ``folder`` has an undamaged state of a search; rename newer, damaged states.
 
-    Each time that the search goes on Tune writes states of a new name. Newer ones than the first that reads are set
-    aside. Raises UserError where none reads.
+    Without a state, or with a damaged one, Tune would run only one trial. Tune writes states with a new name whenever a
+    search is resumed. Raises UserError if all states are damaged.
     """
     damages: list[str] = []
     newer: list[Path] = []
@@ -58,21 +58,21 @@ def find_state(folder: Path) -> bool:
         if not (damage := _damage(state, [folder / "tuner.pkl", *parts])):
             for part in newer:
                 part.rename(part.with_name(f"damaged-{part.name}"))
-            for told in damages:
-                say(f"{told}. An older state is gone on from: trials that ended since are run again")
+            for message in damages:
+                say(f"{message}. The search resumes from an older state: trials that ended since then run again")
             return True
         newer += parts
         damages.append(damage)
     if damages:
         raise UserError(
-            f"{damages[0]}, so that the search cannot go on; remove {folder} and repeat the command: it begins again, "
-            f"a grid with what its trials have in {folder.parent}/trials, where all stays"
+            f"{damages[0]}, so the search cannot be resumed; remove {folder} and repeat the command: the search starts "
+            f"over, but a grid reuses the trials in {folder.parent}/trials"
         )
     return False
 
 
 def _damage(state: Path, files: list[Path]) -> str | None:
-    """What is wrong with a ``state`` that Tune wrote in ``files``."""
+    """Return what is wrong with a ``state`` of Tune that consists of ``files``, or None."""
     if not any(file.name.startswith(("searcher-state", "basic-variant-state")) for file in files):
         return f"{state} is incomplete: the state of the searcher is missing"
     for file in files:
@@ -83,18 +83,19 @@ def _damage(state: Path, files: list[Path]) -> str | None:
     return None
 
 
-def _tuner(job: Job, decoder: Any, begun: bool, again: bool) -> tune.Tuner:
-    """A new search, or the one that has ``begun`` in the folder, with its unfinished trials to be run again."""
+def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune.Tuner:
+    """Return the tuner of a new search, or of the search in the folder, which runs its unfinished trials again."""
     space = job.space.config
     folder = job.out / "tune"
     decode = space.kind == "decode"
-    # A trial holds almost no CPU itself (0 is refused): its actor does, or its worker group, which Tune does not count.
-    actors = [{"CPU": 1.0} if decoder else share("decoder", job.at_once).bundle] if decode else []
+    # A trial itself needs almost no CPU (0 is not allowed): its actor or its worker group has the CPUs. Tune does not
+    # count the worker group.
+    actors = [{"CPU": 1.0} if decoder else share("decoder", job.concurrency).bundle] if decode else []
     resources = tune.PlacementGroupFactory([{"CPU": 0.01}, *actors])
-    trial, given = (decode_trial, {"decoder": decoder}) if decode else (train_trial, {})
-    trainable = tune.with_resources(tune.with_parameters(trial, job=job, **given), resources)
-    if begun:
-        return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=again)
+    trial, parameters = (decode_trial, {"decoder": decoder}) if decode else (train_trial, {})
+    trainable = tune.with_resources(tune.with_parameters(trial, job=job, **parameters), resources)
+    if is_begun:
+        return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=repeats_failed)
     return tune.Tuner(
         trainable,
         param_space={key: domain(values) for key, values in space.search.items()} if job.space.drawn_by_tune else {},
@@ -102,11 +103,11 @@ def _tuner(job: Job, decoder: Any, begun: bool, again: bool) -> tune.Tuner:
             metric=space.metric,
             mode=space.mode,
             search_alg=_searcher(job),
-            max_concurrent_trials=job.at_once,
+            max_concurrent_trials=job.concurrency,
             scheduler=_scheduler(job),
             num_samples=job.space.num_trials,
-            # Importing Tune costs each process 2 seconds. But a trial that is stopped while its workers train cannot
-            # leave its process, and the next trial there would fail.
+            # Reuse saves the import of Tune (2 seconds a process). But a trial that is stopped while its workers train
+            # keeps its process busy, so the next trial there would fail.
             reuse_actors=decode or space.scheduler == "pbt",
             trial_name_creator=job.name,
             trial_dirname_creator=job.name,
@@ -123,7 +124,7 @@ def _tuner(job: Job, decoder: Any, begun: bool, again: bool) -> tune.Tuner:
 
 def _searcher(job: Job) -> SearchAlgorithm | Searcher:
     space = job.space.config
-    if space.scheduler == "pbt":  # takes no other, and needs all trials at once
+    if space.scheduler == "pbt":  # accepts only this searcher, and needs all trials at once
         return BasicVariantGenerator(random_state=space.seed)
     if space.searcher == "optuna":
         return Drawn(job.space, metric=space.metric, mode=space.mode, seed=space.seed)
@@ -131,7 +132,7 @@ def _searcher(job: Job) -> SearchAlgorithm | Searcher:
 
 
 def _scheduler(job: Job) -> TrialScheduler:
-    """ASHA looks first after an eighth of a trial; a third of the trials goes on, and so again at three times that."""
+    """Return the scheduler. ASHA keeps the best third of the trials after 1/8 of a trial, and again after 3/8."""
     space = job.space.config
     if space.scheduler == "fifo":
         return FIFOScheduler()
@@ -140,35 +141,35 @@ def _scheduler(job: Job) -> TrialScheduler:
     unit, length = "step" if space.kind == "train" else "examples", job.length
     if space.budget.seconds:
         unit, length = "train_seconds", int(space.budget.seconds)
-    # Above the whole length, so that no trial is ended at its last report, before it has cleaned up.
+    # One more than the whole length, so that no trial is stopped at its last report, before its cleanup.
     return ASHAScheduler(time_attr=unit, max_t=length + 1, grace_period=max(1, length // 8), reduction_factor=3)
 
 
 def _ends(job: Job) -> dict[str, float] | None:
-    """Metrics at which a trial ends that would go on."""
+    """Return the values of metrics that end a trial."""
     space = job.space.config
-    last = job.length if space.scheduler == "pbt" else None  # then the scheduler sees none with nothing left to train
+    last = job.length if space.scheduler == "pbt" else None  # so that pbt never perturbs a trial at its last step
     ends = {"train_seconds": space.budget.seconds, "step": last}
-    return {name: most for name, most in ends.items() if most} or None
+    return {name: limit for name, limit in ends.items() if limit} or None
 
 
 def _trial(job: Job, result: Result) -> Trial:
-    """Tune's ``result`` in our words. Where a trial is tried again, Tune adds something to the name of its folder."""
-    config, found = result.config or {}, result.metrics or {}
+    """Return Tune's ``result`` as a Trial. Tune adds a suffix to the folder name of a repeated trial."""
+    config, values = result.config or {}, result.metrics or {}
     name = label(config) if job.space.config.searcher == "grid" else Path(result.path).name
     if result.error:
         return Trial(name, config, {}, 0.0, str(result.error).strip().splitlines()[-1])
-    own = found.keys() - AUTO_RESULT_KEYS
-    metrics = {key: value for key, value in found.items() if key in own and type(value) in (int, float)}
-    return Trial(name, config, metrics, found["time_total_s"])
+    own = values.keys() - AUTO_RESULT_KEYS
+    metrics = {key: value for key, value in values.items() if key in own and type(value) in (int, float)}
+    return Trial(name, config, metrics, values["time_total_s"])
 
 
 class Listed(Searcher):
-    """The ``points`` of a grid or a random search, one after the other."""
+    """A searcher that suggests the ``points`` of a grid or a random search in order."""
 
     def __init__(self, points: list[dict[str, Any]]):
         super().__init__()
-        self.points, self.given = points, 0
+        self.points, self.given = points, 0  # the number of points given to trials
 
     def suggest(self, trial_id: str) -> Any:
         if self.given >= len(self.points):
@@ -177,22 +178,22 @@ class Listed(Searcher):
         return self.points[self.given - 1]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The list does not depend on results."""
+        """Do nothing: the list does not depend on results."""
 
     def save(self, checkpoint_path: str) -> None:
-        Path(checkpoint_path).write_bytes(pickle.dumps(self.given))  # Tune names it .pkl, and takes the newest such
+        Path(checkpoint_path).write_bytes(pickle.dumps(self.given))  # Tune restores from its newest .pkl file
 
     def restore(self, checkpoint_path: str) -> None:
         self.given = pickle.loads(Path(checkpoint_path).read_bytes())
 
 
 class Drawn(OptunaSearch):
-    """Optuna's draws; those that do not ``fit`` the budget are told to it as failed, and drawn again."""
+    """Optuna's searcher, which reports draws above the budget to Optuna as failed and draws again."""
 
     def __init__(self, space: Space, **settings: Any):
         super().__init__(**settings)
         self.space = space
-        self.draws: dict[str, str] = {}  # by trial: the name of the draw that it tries
+        self.draws: dict[str, str] = {}  # the name of the current draw by trial
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
         return self.space.first_fit(self._drawn(trial_id))
@@ -211,37 +212,39 @@ class Drawn(OptunaSearch):
 
 
 class TrialProgress(tune.Callback):
-    """Shows each trial as it ends, and each of its results as the gauge ``raysum_trial_METRIC{trial="beta=0.8"}``;
-    keeps the record of the search, from which its page is made."""
+    """Show each ended trial and a progress bar, export results as metrics, and write the record of the search.
+
+    Each result is the gauge ``raysum_trial_METRIC{trial="beta=0.8"}``. The page of the search reads the record.
+    """
 
     def __init__(self, metric: str, total: int):
         self.metric, self.total = metric, total
 
     def setup(self, *args: Any, **info: Any) -> None:
-        description = f"{self.metric} of each trial of the search, as far as it has come"
+        description = f"{self.metric} of each trial of the search so far"
         self.gauge = Gauge(f"raysum_trial_{self.metric}", description, tag_keys=("trial",))
         self.bar = bar(total=self.total, label="search", unit="trial")
-        self.record = Record()
+        self.record = RecordWriter()
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        self._tell(trial, config=trial.config)
+        self._write(trial, config=trial.config)
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
         if self.metric in result:
             self.gauge.set(result[self.metric], tags={"trial": str(trial)})
-            self._tell(trial, config=trial.config, metrics=figures(result), seconds=result["time_total_s"])
+            self._write(trial, config=trial.config, metrics=recorded_metrics(result), seconds=result["time_total_s"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        self._tell(trial, state="ended")
+        self._write(trial, state="ended")
         say(f"{trial}: {self.metric} {trial.last_result.get(self.metric, float('nan')):.4g}")
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         lines = Path(trial.error_file).read_text(errors="replace").strip().splitlines() if trial.error_file else []
-        self._tell(trial, state="failed", error=lines[-1] if lines else None)
-        say(f"{trial} failed; the others go on")
+        self._write(trial, state="failed", error=lines[-1] if lines else None)
+        say(f"{trial} failed; the search continues")
 
-    def _tell(self, trial: Any, **told: Any) -> None:
-        self.record.add(Path(trial.storage.storage_fs_path), trial=str(trial), **told)
+    def _write(self, trial: Any, **values: Any) -> None:
+        self.record.add(Path(trial.storage.storage_fs_path), trial=str(trial), **values)
 
     def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
         ended = sum(trial.is_finished() for trial in trials)
@@ -252,5 +255,5 @@ class TrialProgress(tune.Callback):
         self.bar.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune writes its callbacks to disk: without the bar and the gauge."""
+        """Return the state that Tune writes to disk, without the bar and the gauge."""
         return {"metric": self.metric, "total": self.total}

@@ -10,8 +10,7 @@ from raysum.report.board import places
 from raysum.report.board.places import Place
 from raysum.report.gather import gather
 from raysum.report.page import page as report_page
-from raysum.tune.page import EVERY
-from raysum.tune.page import page as search_page
+from raysum.tune.page import REFRESH_SECONDS, search_page
 from raysum.tune.record import read_search
 
 _LATE = "The server does not answer any more; start `raysum board` again."
@@ -40,7 +39,7 @@ class Pages:
         sections.append(parts.section("all", "Runs and searches", _table(found), parts.note(places.BOUNDS)))
         if damaged := [[place.name, place.trouble] for place in found if place.trouble]:
             sections.append(parts.section("damaged", "Damaged", parts.table(["folder", "what is wrong"], damaged)))
-        return document(str(self.folder), parts.tiles(counted), sections, {}, EVERY, _LATE)
+        return document(str(self.folder), parts.tiles(counted), sections, {}, REFRESH_SECONDS, _LATE)
 
     def page(self, name: str) -> str | None:
         """The page of the run or search ``name``; None where the folder has none. Raises UserError as it is damaged."""
@@ -59,7 +58,7 @@ class Pages:
 def _made(place: Place, running: bool) -> str:
     if place.kind == "search":
         return search_page(read_search(place.path, running))
-    return report_page(gather([place.path]), EVERY if running else None)
+    return report_page(gather([place.path]), REFRESH_SECONDS if running else None)
 
 
 def address(place: Place) -> str:

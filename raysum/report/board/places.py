@@ -14,8 +14,8 @@ from raysum.report.gather import Trained, read_training
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, is_held
 from raysum.train.job_spec import out_of_patience
-from raysum.tune.page import best_so_far, titled
-from raysum.tune.record import RECORD, Searched, read_search
+from raysum.tune.page import best_so_far, metric_title
+from raysum.tune.record import RECORD, SearchRecord, read_search
 
 _DEEP, _FOLDERS, _PLACES = 6, 20_000, 2_000
 BOUNDS = f"Looked for {_DEEP} folders deep, {_PLACES:,} of them in {_FOLDERS:,} at most; links are not followed."
@@ -141,7 +141,7 @@ def _of_run(place: Place, run: Trained, running: bool) -> Place:
     )
 
 
-def _of_search(place: Place, search: Searched) -> Place:
+def _of_search(place: Place, search: SearchRecord) -> Place:
     metric, states = search.space.metric, [trial.state for trial in search.trials]
     failed = f", {states.count('failed')} failed" if "failed" in states else ""
     known = [trial for trial in search.trials if trial.metrics]
@@ -150,8 +150,8 @@ def _of_search(place: Place, search: Searched) -> Place:
         place,
         state="running" if search.running else "finished" if search.ended else "interrupted",
         done=f"{states.count('ended')} of {search.total} trials{failed}",
-        last=f"{titled(metric)} {last.metrics[metric]:.4g}" if last else "",
-        best=f"{titled(metric)} {known[0].metrics[metric]:.4g}" if known else "",
+        last=f"{metric_title(metric)} {last.metrics[metric]:.4g}" if last else "",
+        best=f"{metric_title(metric)} {known[0].metrics[metric]:.4g}" if known else "",
         time=parts.duration(60 * search.minutes),
         drawn=best_so_far(search) if search.running else "",
     )
