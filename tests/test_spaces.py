@@ -206,7 +206,7 @@ def test_keys_that_change_nothing_measured_are_refused(space_file):
         load_space(space_file(train + "search: {decode.beta: {grid: [0.1]}}\n"))
     population = train + "scheduler: pbt\nsearcher: random\ntrials: 4\n"
     load_space(space_file(population + "search: {optim.lr: {loguniform: [0.1, 1]}}\n"))
-    with pytest.raises(UserError, match="scheduler pbt .* cannot search model.encoder"):
+    with pytest.raises(UserError, match="scheduler pbt cannot search model.encoder"):
         load_space(space_file(population + "search: {model.encoder: {choice: [L, G]}}\n"))
 
 
