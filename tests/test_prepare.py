@@ -55,7 +55,7 @@ CLUSTER = {
 }
 
 
-def input_clusters(paths: list[Path | str]) -> list[Record]:
+def read_records(paths: list[Path | str]) -> list[Record]:
     return [record for source in find_sources(paths) for record in source.records()]
 
 
@@ -112,7 +112,7 @@ def as_folder(folder: Path) -> Path:
 
 @pytest.mark.parametrize("write", [as_jsonl, as_gzip, as_csv, as_parquet, as_folder])
 def test_every_format_gives_the_same_cluster(write, tmp_path, recipe, vocabulary):
-    (record,) = input_clusters([write(tmp_path)])
+    (record,) = read_records([write(tmp_path)])
     assert not record.problem
     assert record.raw == CLUSTER
     row = prepare_example(record.raw, recipe, vocabulary)
@@ -122,7 +122,7 @@ def test_every_format_gives_the_same_cluster(write, tmp_path, recipe, vocabulary
 def test_csv_documents_may_be_one_text_and_bad_rows_are_told(tmp_path):
     path = tmp_path / "c.csv"
     path.write_bytes(b"title,documents\na,one text\nb,[bracket] text\nc\nd,\xe4hnlich\ne,\n")
-    one, bracket, short, wrong, empty = input_clusters([path])
+    one, bracket, short, wrong, empty = read_records([path])
     assert one.raw == {"title": "a", "documents": ["one text"]} and one.where == f"{path}:2"
     assert bracket.raw["documents"] == ["[bracket] text"] and empty.raw["documents"] == []
     assert (short.problem, wrong.problem) == ("not as many fields as the header", "not UTF-8")
@@ -131,7 +131,7 @@ def test_csv_documents_may_be_one_text_and_bad_rows_are_told(tmp_path):
 def test_bad_lines_are_records_with_file_line_and_reason(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_bytes(b'{"id": 1, "documents": ["x"]}\nnot json\n\xff\xfe{}\n"text"\n')
-    good, broken, binary, text = input_clusters([path])
+    good, broken, binary, text = read_records([path])
     assert good.id == "1" and text.id == "c.jsonl:4"
     with pytest.raises(Rejected, match=r"not JSON \(.*column 1"):
         broken.cluster()
@@ -157,7 +157,7 @@ def test_the_samples_are_found_by_name_and_their_summaries_name_what_their_sourc
     monkeypatch.chdir(tmp_path)
     sources = find_sources(["samples"])
     assert {source.split: len([*source.records()]) for source in sources} == {"test": 8, "train": 44, "valid": 8}
-    for record in input_clusters(["samples"]):
+    for record in read_records(["samples"]):
         cluster = record.cluster()
         texts = [cluster["title"], *(document["text"] for document in cluster["documents"])]
         assert 3 <= len(texts) - 1 <= 5 and all(document["source"] for document in cluster["documents"])
@@ -213,7 +213,7 @@ def test_damaged_sources_are_errors_of_the_user(tmp_path, name, content, message
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
-        list(input_clusters([tmp_path / name]))
+        list(read_records([tmp_path / name]))
 
 
 def test_a_folder_without_clusters_is_an_error(tmp_path):
@@ -672,7 +672,7 @@ def test_several_references_are_kept_and_none_may_be_copied(recipe, vocabulary):
 def test_a_folder_may_hold_several_references(tmp_path):
     folder = as_folder(tmp_path)
     (folder / "lisbon" / "summary.2.txt").write_text("Red it is.\n")
-    (record,) = input_clusters([folder])
+    (record,) = read_records([folder])
     assert record.raw == CLUSTER | {"summaries": ["Red it is."]}
 
 
@@ -755,7 +755,7 @@ def test_published_shards_come_out_of_the_published_vocabulary(shared):
     folder = shared / "data/scisummnet"
     published = torch.load(folder / "ranked_format/WIKI.test.0.pt", weights_only=True)
     equal = total = 0
-    for record, example in zip(input_clusters([folder / "test.jsonl.gz"]), published, strict=False):
+    for record, example in zip(read_records([folder / "test.jsonl.gz"]), published, strict=False):
         row = prepare_example(record.raw, recipe, vocabulary)
         offsets = row["paragraph_offsets"]
         ours = [row["ids"][a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]

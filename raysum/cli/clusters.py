@@ -23,7 +23,11 @@ from raysum.sources.staging import stage
 Cluster = dict[str, Any] | NoSummary
 
 
-def input_clusters(files: Sequence[str], title: str = "", mapping: FieldMapping = FieldMapping()) -> list[Cluster]:  # noqa: B008
+def input_clusters(
+    files: Sequence[str],
+    title: str = "",
+    mapping: FieldMapping = FieldMapping(),  # noqa: B008
+) -> list[Cluster]:
     """Return the raw clusters of data files and folders, in order; ``-`` is standard input, JSON lines or one text.
 
     A row that is not a valid cluster becomes a NoSummary. All other files (text, Markdown, web pages, PDF, Word,
