@@ -6,14 +6,16 @@ hold a sentence. What it is to do otherwise is told at /control; what it has see
 
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -157,6 +159,14 @@ class Running:
     @property
     def requests(self) -> int:
         return self.seen["requests"]
+
+
+def saved(path: Path) -> list[dict[str, Any]]:
+    """The rows of the answers beside an output."""
+    with closing(sqlite3.connect(path)) as db:
+        rows = db.execute("SELECT * FROM answers")
+        names = [column[0] for column in rows.description]
+        return [dict(zip(names[1:], row[1:], strict=True)) for row in rows]  # without the id
 
 
 @contextmanager

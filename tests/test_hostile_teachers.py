@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from teaching_server import Running, teaching
+from teaching_server import Running, saved, teaching
 
 import raysum
 from raysum.errors import UserError
@@ -111,7 +111,7 @@ def test_no_part_of_a_key_is_told(server, shift):
 
 def test_a_redirection_is_not_followed_and_the_key_stays(server):
     always(server, status=307, headers={"Location": f"{server.root}/elsewhere"})
-    with pytest.raises(UserError, match="answers 307, a redirection; name the place that it leads to"):
+    with pytest.raises(UserError, match="answers 307, a redirection; give the address that it leads to"):
         taught(server)
     assert "/elsewhere" not in server.seen["paths"]
 
@@ -140,6 +140,7 @@ def damaged(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], bytes]
 @pytest.mark.parametrize(
     ("edit", "asked"),
     [
+        (lambda content: content, 0),
         (lambda content: content + b'{"k', 0),
         (lambda content: content + b'{"key": ' * 100_000, 0),
         (damaged(lambda one: {"more": 1}), 3),
@@ -149,10 +150,11 @@ def damaged(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], bytes]
         (damaged(lambda one: {"completion_tokens": True}), 3),
     ],
 )
-def test_damaged_answers_are_asked_for_again(server, edit, asked):
+def test_answers_of_an_older_version_are_taken_over_and_damaged_ones_asked_for_again(server, edit, asked):
     taught(server)
     answers = Path("t.jsonl.answers")
-    answers.write_bytes(edit(answers.read_bytes()))
+    lines = "".join(json.dumps(row) + "\n" for row in [{"prompt": "1f", "text": "{documents}"}, *saved(answers)])
+    answers.write_bytes(edit(lines.encode()))
     assert taught(server)["answers"] == asked and all(row["summary"] for row in rows())
 
 

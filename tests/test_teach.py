@@ -2,24 +2,25 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from processes import Command, free_port
 from small_runs import write_run
-from teaching_server import Running, teaching
+from teaching_server import Running, saved, teaching
 
 import raysum
 from raysum.data.dataset import Dataset
 from raysum.data.inspection import Card
 from raysum.errors import UserError
-from raysum.runtime.storage import parsed
-from raysum.teach.written import TeachResult
+from raysum.teach.output import TeachResult
 
 KEY = "sk-A1b2C3d4E5f6"
 
@@ -99,8 +100,9 @@ def test_a_dataset_of_taught_clusters_tells_who_taught(tmp_path, server):
     row = list(Dataset.open(tmp_path / "data").read("train"))[9]
     assert json.loads(row["extra"])["teacher"]["model"] == "tiny"
     assert [one["paragraphs"] for one in json.loads(row["extra"])["citations"]] == [[[0, 0]], [[1, 0]]]
-    known = (json.loads(line) for line in (tmp_path / "t.jsonl.answers").read_text().splitlines())
-    assert any(told.get("prompt", "")[:16] == prompt and "{documents}" in told["text"] for told in known)
+    with closing(sqlite3.connect(tmp_path / "t.jsonl.answers")) as db:
+        ((sha256, text),) = db.execute("SELECT * FROM prompts")
+    assert sha256[:16] == prompt and "{documents}" in text
 
 
 def test_a_student_is_compared_by_the_teachers_summaries_and_citations(tmp_path, server):
@@ -131,13 +133,13 @@ def test_killed_at_any_moment_it_goes_on_and_asks_for_no_kept_answer_again(tmp_p
         one.process.wait()
         time.sleep(0.2)
         answers = tmp_path / "t.jsonl.answers"
-        found = {told["key"] for told in parsed(answers.read_bytes().splitlines()) if "key" in told}
+        found = {row["key"] for row in saved(answers)}
         assert kept < found
         before, kept, asked = asked, found, server.requests
         assert asked - before <= now - before + 4  # what was on its way
         assert not (tmp_path / "t.jsonl").exists()
         if kill == 1:
-            answers.open("ab").write(b'{"key": "torn in the mid')
+            Path(f"{answers}-wal").write_bytes(b"torn in the mid")
     assert command(tmp_path, server, "--concurrency=4", "--cite").returncode == 0
     assert server.requests - asked == 80 - len(kept)
     rows = read(tmp_path / "t.jsonl")
@@ -239,20 +241,23 @@ def test_too_long_a_wait_is_not_begun(tmp_path, server, wait):
     server.control(rules=[{"when": f"Bridge {n}", **limit} for n in (1, 2)])
     ended = command(tmp_path, server, "--concurrency=1")
     assert ended.returncode == 2 and server.requests == 2 and "Traceback" not in ended.stderr
-    told = f"answers 429: not now, and asks to wait for {wait} s; nothing is answered for longer than --patience 600"
-    assert told in ended.stderr
+    assert f"answers 429: not now, and asks to wait for {wait} s; there would be no answer for more" in ended.stderr
+    assert "more than --give-up-after 600 s" in ended.stderr
 
 
 def test_a_server_that_never_answers_is_given_up_and_told_of_before(tmp_path, server, monkeypatch, capsys):
     monkeypatch.setattr("raysum.teach.server._QUIET", 0.2)
     server.control(delay=30)
     began = time.monotonic()
-    with pytest.raises(UserError, match=r"breaks off \(timed out\); nothing is answered for longer than --patience 2"):
-        taught(tmp_path, server, clusters(2), timeout=0.8, patience=2)
+    with pytest.raises(UserError, match=r"breaks off \(timed out\); .* more than --give-up-after 2 s"):
+        taught(tmp_path, server, clusters(2), timeout=0.8, give_up_after=2)
     assert time.monotonic() - began < 4
     told = capsys.readouterr().err
     assert "has not answered yet, after 0.2 s; a request may take 0.8 s (--timeout)" in told
-    assert told.count("breaks off (timed out); next try in 1 s; it ends after 2 s without any answer (--patience)") == 1
+    assert (
+        told.count("breaks off (timed out); next try in 1 s; it ends after 2 s without any answer (--give-up-after)")
+        == 1
+    )
 
 
 def test_a_slow_answer_is_given_up_after_the_timeout(tmp_path, server):
@@ -297,16 +302,16 @@ def test_too_many_answers_of_no_use_end_it_and_what_helps_asks_for_them_alone(tm
         told = json.loads(ended.stdout)
         assert ended.returncode == 2 and 10 <= server.requests <= 11
         assert told["rejected"] == {"the answer is cut at max_tokens": server.requests} and told["left"] >= 29
-        assert "answers are of no use, more than --max-rejected 0.5: the answer is cut at max_tokens" in ended.stderr
-        assert "A --max-tokens above 1000 asks again for what was cut" in ended.stderr
+        assert "answers are rejected, more than --max-rejected 0.5: the answer is cut at max_tokens" in ended.stderr
+        assert "A --max-tokens above 1000 asks again for cut answers" in ended.stderr
     asked = server.requests
     server.control(rules=[{"when": "Title: Bridge 3\n", "content": ""}])
     told = json.loads(command(tmp_path, server, *more, "--max-tokens=2000").stdout)
     assert told["taught"] == 39 and told["answers"] == 40 and server.requests == asked + 40
     server.control(rules=[])
     ended = command(tmp_path, server, "--max-tokens=3000")
-    assert "--again asks once more" in ended.stdout and ended.returncode == 0 and server.requests == asked + 40
-    assert json.loads(command(tmp_path, server, "--again", "--json").stdout)["answers"] == 1
+    assert "--retry-rejected asks again" in ended.stdout and ended.returncode == 0 and server.requests == asked + 40
+    assert json.loads(command(tmp_path, server, "--retry-rejected", "--json").stdout)["answers"] == 1
     rows = read(tmp_path / "t.jsonl")
     assert len(rows) == 40 and {row["teacher"]["max_tokens"] for row in rows} == {1000, 2000}
     assert not (tmp_path / "t.jsonl.rejected.jsonl").exists() and server.requests == asked + 41
@@ -335,7 +340,9 @@ def test_a_wrong_key_is_one_message_without_it(tmp_path, server, key):
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
     assert f"raysum: http://127.0.0.1:{port}/v1/chat/completions answers 401: Incorrect API key" in ended.stderr
     assert "***" in ended.stderr and "set the key in the environment variable RAYSUM_TEACHER_KEY" in ended.stderr
-    everything = ended.stdout + ended.stderr + "".join(f.read_text() for f in tmp_path.iterdir() if f.is_file())
+    everything = (
+        ended.stdout + ended.stderr + "".join(f.read_text(errors="replace") for f in tmp_path.iterdir() if f.is_file())
+    )
     for secret in (KEY, "pass-Word-9", "query-Secret-7", b64encode(b"user:pass-Word-9").decode()):
         assert secret not in everything
 
@@ -344,7 +351,7 @@ def test_a_key_is_sent(tmp_path, server, monkeypatch):
     server.control(key=KEY)
     monkeypatch.setenv("RAYSUM_TEACHER_KEY", f"{KEY}\n")
     assert taught(tmp_path, server, clusters(3)).taught == 3
-    assert not any(KEY in file.read_text() for file in tmp_path.iterdir())
+    assert not any(KEY.encode() in file.read_bytes() for file in tmp_path.iterdir())
     monkeypatch.setenv("RAYSUM_TEACHER_KEY", "käse")
     with pytest.raises(UserError, match="RAYSUM_TEACHER_KEY is no key"):
         taught(tmp_path, server, clusters(3))
@@ -355,7 +362,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path, server):
     began = time.monotonic()
     ended = command(tmp_path, f"http://user:pass-Word-9@127.0.0.1:{free_port()}/v1")
     assert ended.returncode == 2 and "/v1/chat/completions does not answer (" in ended.stderr
-    assert "start the server, or mend --teacher" in ended.stderr and time.monotonic() - began < 20
+    assert "start the server, or correct --teacher" in ended.stderr and time.monotonic() - began < 20
     assert "Traceback" not in ended.stderr and "pass-Word-9" not in ended.stderr
     assert command(tmp_path, server, "--modle", "x").returncode == 2
 
@@ -363,8 +370,8 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path, server):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"teacher": "ftp://host/v1"}, "teacher is no address of a server"),
-        ({"teacher": "http://user:pass-Word-9@[/v1"}, "teacher is no address of a server"),
+        ({"teacher": "ftp://host/v1"}, "teacher is not the URL of a server"),
+        ({"teacher": "http://user:pass-Word-9@[/v1"}, "teacher is not the URL of a server"),
         ({"out": "t.csv"}, "out must end in .jsonl"),
         ({"out": "other.jsonl"}, "other.jsonl exists already"),
         ({"out": "c.jsonl"}, "c.jsonl exists already"),
@@ -408,10 +415,10 @@ def test_a_refused_request_ends_it_and_what_was_answered_is_kept(tmp_path, serve
     server.control(
         rules=[{"when": "Title: Bridge 9\n", "status": 400, "message": "context length exceeded"}], delay=0.05
     )
-    with pytest.raises(UserError, match=r"answers 400: context length exceeded; a shorter --context"):
+    with pytest.raises(UserError, match=r"answers 400: context length exceeded; a lower --max-characters"):
         taught(tmp_path, server, clusters(20), concurrency=4)
     answered = server.seen["answered"]
-    kept = [line for line in read(tmp_path / "t.jsonl.answers") if "key" in line]
+    kept = saved(tmp_path / "t.jsonl.answers")
     assert len(kept) == len(answered) >= 9  # also those that were on their way
     assert not (tmp_path / "t.jsonl").exists()
 
@@ -440,7 +447,7 @@ def test_of_a_long_cluster_the_best_paragraphs_are_read(tmp_path, server):
     noise = [f"Nothing of note, part {n}, is said here or there at all." for n in range(50)]
     documents = ["\n\n".join([*noise[:25], "The red bridge fell."]), "\n\n".join([*noise[25:], "A red bridge stood."])]
     rows = [{"id": "long", "title": "red bridge", "documents": documents}, {"documents": ["a" * 500]}]
-    figures = taught(tmp_path, server, rows, context=200).figures
+    figures = taught(tmp_path, server, rows, max_characters=200).figures
     assert figures["truncated"] == 2
     prompts = [body["messages"][0]["content"] for body in server.seen["bodies"]]
     (read_of_it,) = [prompt for prompt in prompts if "red bridge" in prompt]
@@ -484,7 +491,10 @@ def test_an_output_of_other_clusters_is_not_written_over(tmp_path, server):
     assert "t.jsonl holds other clusters; choose another --out, or remove it (the answers stay in" in ended.stderr
     write(tmp_path / "c.jsonl", clusters(9)[2:])
     ended = command(tmp_path, server, "--json")
-    assert json.loads(ended.stdout)["answers"] == 3 and "t.jsonl holds 2 other clusters, which will go" in ended.stderr
+    assert (
+        json.loads(ended.stdout)["answers"] == 3
+        and "t.jsonl holds 2 other clusters, which will be removed" in ended.stderr
+    )
     (tmp_path / "t.jsonl").write_text("My notes.\n")
     assert "t.jsonl holds no clusters; remove it" in command(tmp_path, server).stderr
 
@@ -558,7 +568,7 @@ def test_on_ray_the_same_is_written_after_a_kill_as_in_one_process(tmp_path, ser
     _, told = again.process.communicate()
     assert again.process.returncode == 0, told
     one.wait_until_none_lives()
-    kept = [line for line in read(tmp_path / "ray.jsonl.answers") if "key" in line]
+    kept = saved(tmp_path / "ray.jsonl.answers")
     assert len(kept) == len({line["key"] for line in kept}) == 160
     assert 160 <= server.requests - before <= 160 + 4
     assert server.seen["most"] == 4

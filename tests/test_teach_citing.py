@@ -4,15 +4,17 @@ from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from threading import Thread
 
+import httpx
 import numpy as np
 import pytest
 
 from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.evaluate.scorers import Cited
 from raysum.prepare.paragraphs import Paragraph
-from raysum.teach.budget import Budget, Spent
+from raysum.runtime.compat import openai_client
+from raysum.teach.asking import Budget, Spent
 from raysum.teach.citing import citations_of, reference_places
-from raysum.teach.server import _retry_after
+from raysum.teach.server import Stopped
 
 PARAGRAPHS = [Paragraph(n // 2, n % 2, n % 2, 0, 4, "text", ["text"]) for n in range(5)]
 
@@ -73,14 +75,30 @@ def test_citations_are_scored_against_the_teachers():
     assert scores == [{"cited_correct": 1, "cited_given": 2, "cited_true": 2}, {}, {}, none]
 
 
+def retry_after(header: str) -> float | None:
+    """The seconds that the OpenAI client reads from a header before it tries again."""
+    response, waits = httpx.Response(429, headers={"Retry-After": header}), list[float | None]()
+
+    def before_retry(error: BaseException | None, seconds: float | None) -> None:
+        assert isinstance(error, httpx.HTTPStatusError)
+        waits.append(seconds)
+        raise Stopped
+
+    http = httpx.Client(transport=httpx.MockTransport(lambda request: response))
+    client = openai_client(before_retry, api_key="k", base_url="http://127.0.0.1/v1", http_client=http)
+    with pytest.raises(Stopped):
+        client.chat.completions.create(model="m", messages=[])
+    return waits[0]
+
+
 def test_a_server_tells_seconds_or_a_date():
+    assert retry_after("2.5") == 2.5
     then = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=30), usegmt=True)
-    assert 28 < _retry_after({"Retry-After": then}) <= 30
-    assert _retry_after({"Retry-After": "2.5"}) == 2.5
-    assert _retry_after({"Retry-After": "86400"}) == 86400
-    assert _retry_after({"Retry-After": "-5"}) == 0
-    for given in ("", "soon", "nan", "Mon, 99 Foo"):
-        assert _retry_after({"Retry-After": given}) is None
+    assert 28 < retry_after(then) <= 30
+    assert retry_after("86400") == 86400
+    assert retry_after("-5") == 0
+    for header in ("", "soon", "nan", "Mon, 99 Foo"):
+        assert retry_after(header) is None
 
 
 def test_a_budget_waits_for_what_may_come_back_and_ends_when_nothing_does():

@@ -54,6 +54,7 @@ def verb(
             fields = {key: field for key, field in known.items() if key not in own}
             options: dict[str, Any] = {} if items else {"pairs": _Pairs}
             options |= {key: _option(key, field) for key, field in fields.items() if key != "decode"}
+            options |= {old: _option(old, known[new], hidden=True) for old, new in section.ALIASES.items()}
             options |= {"set_": _Set} if "decode" in fields else {}
             parameters += [inspect.Parameter(key, keyword, default=None, annotation=options[key]) for key in options]
         parameters.append(inspect.Parameter("as_json", keyword, default=False, annotation=_Json))
@@ -66,14 +67,14 @@ def verb(
                     pairs = [item for item in values[items] or [] if _is_pair(item)]
                     values[items] = [item for item in values[items] or [] if not _is_pair(item)]
                 if "decode" in known:
-                    _check_keys(pairs, {*known, *_DECODE})
+                    _check_keys(pairs, {*known, *section.ALIASES, *_DECODE})
                 for pair in values.get("set_") or []:
                     if "=" not in pair:
                         raise UserError(f"--set {pair} is not KEY=VALUE; write for example --set words=44")
                     pairs.append(f"decode.{pair.removeprefix('decode.')}")
                 decoding = _DECODE.difference(known) if "decode" in known else ()
                 pairs = [f"decode.{pair}" if re.split("[.=]", pair)[0] in decoding else pair for pair in pairs]
-                settings = {key: values[key] for key in known if values.get(key) not in (None, [])}
+                settings = {key: values[key] for key in (*known, *section.ALIASES) if values.get(key) not in (None, [])}
                 values = {key: values[key] for key in own} | {"settings": section_of(section, settings, pairs)}
             result = function(**values)
             print_result(result, as_json)
@@ -130,12 +131,12 @@ def _is_pair(item: str) -> bool:
     return bool(_PAIR.match(item)) and not os.path.exists(item)
 
 
-def _option(name: str, field: FieldInfo) -> Any:
+def _option(name: str, field: FieldInfo, hidden: bool = False) -> Any:
     """Return the annotation of an option that is None, or an empty list, if it is not set."""
     kinds = get_args(field.annotation) if isinstance(field.annotation, UnionType) else (field.annotation,)
     kind: Any = next((kind for kind in kinds if kind in (bool, int, float, list[str])), str)
     # The backslash keeps rich from reading the bracket as a style.
     default = "" if field.is_required() or not field.default else f" \\[default: {field.default}]"
     flag = f"--{name.replace('_', '-')}"
-    option = typer.Option(flag, help=f"{field.description or ''}{default}", show_default=False)
+    option = typer.Option(flag, help=f"{field.description or ''}{default}", show_default=False, hidden=hidden)
     return Annotated[kind | None, option]

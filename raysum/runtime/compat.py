@@ -227,3 +227,24 @@ def boosted_trees(model: Any) -> "dict[str, np.ndarray]":
         for side in ("left", "right"):
             arrays[side][number, inside] = np.where(leaf, own[inside], nodes[side])
     return arrays | {"base": np.asarray(model._baseline_prediction, float).reshape(1)}
+
+
+def openai_client(before_retry: Callable[[BaseException | None, float | None], None], **options: Any) -> Any:
+    """Return an OpenAI client that calls ``before_retry(error, seconds)`` instead of sleeping before it tries again.
+
+    ``seconds`` comes from Retry-After, which may hold a date, or is None. The client tries again after 408, 429, 5xx
+    and failed connections, until ``before_retry`` raises an exception. By itself it would ignore waits above 120 s, and
+    its sleep could not be interrupted.
+    """
+    from openai import OpenAI
+
+    class Client(OpenAI):
+        def _should_retry(self, response: Any) -> bool:
+            return response.status_code in (408, 429) or response.status_code >= 500
+
+        def _sleep_for_retry(self, *, response: Any, **_: Any) -> None:
+            seconds = None if response is None else self._parse_retry_after_header(response.headers)
+            is_number = seconds is not None and seconds == seconds
+            before_retry(sys.exc_info()[1], max(seconds, 0.0) if is_number else None)
+
+    return Client(max_retries=sys.maxsize - 1, **options)

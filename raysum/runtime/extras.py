@@ -6,7 +6,7 @@ from types import ModuleType
 
 from raysum.errors import UserError
 
-_EXTRAS = {"transformers": "bert"}  # library -> extra; all others belong to "documents"
+_EXTRAS = {"transformers": "bert", "openai": "teach"}  # library -> extra; all others belong to "documents"
 _PACKAGES = {"docx": "python-docx"}  # library -> package, if the names differ
 _EXTRAS |= dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote")
 

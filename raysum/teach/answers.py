@@ -1,36 +1,47 @@
-"""What the teacher has answered: kept beside the output, on the disk before anything else is done with it."""
+"""The teacher's answers: an SQLite file beside the output. Each answer is on the disk before anything else uses it."""
 
-import fcntl
-import json
-import os
+import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from contextlib import closing, contextmanager
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.runtime.progress import say
 from raysum.runtime.storage import parsed
 
 CUT = "the answer is cut at max_tokens"
-_PATIENCE = 180  # seconds that a process of a killed start may live on
-_LOOK = 0.1
-_OURS = (b'{"key"', b'{"prompt"')  # how a line begins
+_HEADER = b"SQLite format 3\0"
+_APPLICATION = 0x72617973  # "rays": marks the file as ours
+_OLD_LINES = (b'{"key"', b'{"prompt"')  # starts of lines in the JSONL files of raysum 0.1
+_SCHEMA = f"""
+PRAGMA application_id = {_APPLICATION};
+CREATE TABLE prompts (sha256 TEXT PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE answers (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    text TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    prompt_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL,
+    served TEXT NOT NULL,
+    max_tokens INTEGER NOT NULL
+);
+CREATE INDEX by_key ON answers (key, id);
+"""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer: its text, or the ``reason`` for which it is of no use; and the tokens that it cost."""
+    """An answer: its text and cost, and the ``reason`` if it is rejected."""
 
     text: str
     reason: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    served: str = ""  # the model, as the server calls it
-    max_tokens: int = 0  # that it could have had
+    served: str = ""  # the model name that the server reports
+    max_tokens: int = 0  # the limit of the request
 
     @property
     def tokens(self) -> int:
@@ -38,134 +49,137 @@ class Answer:
 
 
 class Answers:
-    """The answers of one output by key, and the prompts that they are to; many threads of one process may share them.
+    """The answers of one output by key, and the prompts that they answer. The threads of one process may share it.
 
-    Only keys and places in the file are held in memory.
+    An answer never replaces an older one of the same key: all of them count as spent tokens.
     """
 
     def __init__(self, path: Path):
-        self.path, self.prompt_tokens, self.completion_tokens = path, 0, 0
-        self._places, self._prompts, self._lines = dict[str, int](), set[str](), 0
-        self._lock = threading.Lock()
-        self._out = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-        self._file = path.open("rb")
-        _take(self._out, path)
-        self._read()
-        self._known = os.fstat(self._out).st_size
-
-    def __len__(self) -> int:
-        """Also of those that another has taken the place of."""
-        return self._lines
+        self.path, self._lock = path, threading.Lock()
+        self._db = _opened(path)
+        sums = "total(prompt_tokens), total(completion_tokens)"
+        last, prompt, completion = self._db.execute(f"SELECT max(id), {sums} FROM answers").fetchone()
+        self._last_old, self.prompt_tokens, self.completion_tokens = last or 0, int(prompt), int(completion)
+        self.added = 0  # answers since the file was opened
 
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
-    def get(self, key: str, max_tokens: int) -> Answer | None:
-        """None also for one that was cut, where there may be more of it by now."""
-        with self._lock:
-            if key not in self._places:
-                return None
-            self._file.seek(self._places[key])
-            told = json.loads(self._file.readline())
-        found = Answer(**{name: value for name, value in told.items() if name != "key"})
-        return None if found.reason == CUT and found.max_tokens < max_tokens else found
+    def get(self, key: str, max_tokens: int, retry_rejected: bool = False) -> Answer | None:
+        """Return the latest answer; None if there is none, or if it was cut and ``max_tokens`` now allows more.
 
-    def is_old(self, key: str) -> bool:
-        """Whether it was there when the file was opened."""
-        return self._places[key] < self._known
+        ``retry_rejected`` also ignores rejected answers that were there before the file was opened.
+        """
+        with self._lock:
+            query = f"SELECT id, {_COLUMNS} FROM answers WHERE key = ? ORDER BY id DESC LIMIT 1"
+            row = self._db.execute(query, (key,)).fetchone()
+        if row is None:
+            return None
+        number, answer = row[0], Answer(*row[1:])
+        if answer.reason == CUT and answer.max_tokens < max_tokens:
+            return None
+        return None if retry_rejected and answer.reason and number <= self._last_old else answer
 
     def add(self, key: str, answer: Answer) -> None:
-        """Keep an answer: it is on the disk when this returns. Raises OSError where there is no room for it."""
+        """Write an answer. It is on the disk when this returns."""
         with self._lock:
-            self._places[key] = self._append({"key": key, **asdict(answer)})
-            self._count(answer.prompt_tokens, answer.completion_tokens)
+            self._db.execute(_INSERT, (key, *astuple(answer)))
+            self.added += 1
+            self.prompt_tokens += answer.prompt_tokens
+            self.completion_tokens += answer.completion_tokens
 
-    def note(self, sha: str, prompt: str) -> None:
-        """Keep the text of a prompt, which rows tell by its hash."""
-        if sha not in self._prompts:
-            self._append({"prompt": sha, "text": prompt})
-            self._prompts.add(sha)
+    def add_prompt(self, sha256: str, text: str) -> None:
+        """Write the text of a prompt, which rows of the output name by its hash."""
+        with self._lock:
+            self._db.execute("INSERT OR IGNORE INTO prompts VALUES (?, ?)", (sha256, text))
 
     def close(self) -> None:
-        """Whoever adds afterwards is told so by an OSError."""
         with self._lock:
-            self._file.close()
-            os.close(self._out)
-            self._out = -1
-
-    def _append(self, told: Mapping[str, Any]) -> int:
-        """The place of the line that is written, whole or not at all."""
-        line, place = json.dumps(told).encode() + b"\n", os.fstat(self._out).st_size
-        try:
-            written = 0
-            while written < len(line):
-                written += os.write(self._out, line[written:])
-            os.fsync(self._out)
-        except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._out, place)
-            error.filename = str(self.path)
-            raise
-        return place
-
-    def _count(self, prompt: int, completion: int) -> None:
-        self._lines += 1
-        self.prompt_tokens += prompt
-        self.completion_tokens += completion
-
-    def _read(self) -> None:
-        """Raises UserError where the file is something else. What a killed process has torn is passed over."""
-        place, line = 0, b"\n"
-        for line in self._file:
-            found = line.strip(b"\0\n")
-            told = next(parsed([found]), {})
-            if "prompt" in told:
-                self._prompts.add(str(told["prompt"]))
-            elif _is_answer(told):
-                self._count(told["prompt_tokens"], told["completion_tokens"])
-                self._places[told["key"]] = place
-            elif not any(found.startswith(begin[: len(found)]) for begin in _OURS):
-                raise UserError(f"{self.path} holds no answers; remove it, or choose another --out")
-            place += len(line)
-        if not line.endswith(b"\n"):
-            os.write(self._out, b"\n")
+            self._db.close()
 
 
-def _is_answer(told: Mapping[str, Any]) -> bool:
-    """Whether a line was written by :meth:`Answers.add`; of another there may be wrong words, and it is asked again."""
-    kinds = {"key": str} | {one.name: one.type for one in fields(Answer)}
-    return (
-        told.keys() == kinds.keys()
-        and all(type(told[name]) is kind for name, kind in kinds.items())
-        and all(told[name] >= 0 for name, kind in kinds.items() if kind is int)
-    )
+_COLUMNS = ", ".join(field.name for field in fields(Answer))
+_INSERT = f"INSERT INTO answers (key, {_COLUMNS}) VALUES ({', '.join('?' * (len(fields(Answer)) + 1))})"
 
 
 @contextmanager
-def answers_in(path: Path) -> Iterator[Answers]:
-    """The answers of a file, which is made if need be. Raises UserError where that cannot be."""
+def open_answers(path: Path) -> Iterator[Answers]:
+    """Open the answers file, or create it. Raises UserError if it is damaged, of another program, or not writable."""
     try:
-        found = Answers(path)
+        with closing(Answers(path)) as answers:
+            yield answers
+    except sqlite3.Error as error:
+        raise UserError(_explained(path, error)) from None
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Return a connection that commits each statement. Imports the JSONL file of an older version."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_HEADER))
+    except FileNotFoundError:
+        head = b""
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror}); choose another --out") from None
+    if head and head != _HEADER:
+        _import_lines(path)
+    db = _connected(path)
+    if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            db.close()
+            raise UserError(f"{path} holds no answers; remove it, or choose another --out")
+        db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+    return db
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """Return a connection that locks the file for this process alone, also against readers."""
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")  # the write-ahead log then needs no shared memory
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")  # each commit waits for the disk
+    return db
+
+
+def _import_lines(path: Path) -> None:
+    """Replace a JSONL file of raysum 0.1 by an SQLite file. Skips lines that a killed process left incomplete."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
     try:
-        yield found
+        with closing(_connected(partial)) as db, path.open("rb") as lines:
+            db.executescript(f"BEGIN; {_SCHEMA}")
+            for line in lines:
+                line = line.strip(b"\0\n")
+                value = next(parsed([line]), {})
+                if "prompt" in value:
+                    row = (str(value["prompt"]), str(value.get("text", "")))
+                    db.execute("INSERT OR IGNORE INTO prompts VALUES (?, ?)", row)
+                elif _is_answer(value):
+                    db.execute(_INSERT, (value["key"], *(value[field.name] for field in fields(Answer))))
+                elif not any(line.startswith(start[: len(line)]) for start in _OLD_LINES):
+                    raise UserError(f"{path} holds no answers; remove it, or choose another --out")
+            db.execute("COMMIT")
+        partial.replace(path)
     finally:
-        found.close()
+        for name in (partial.name, f"{partial.name}-wal"):
+            partial.with_name(name).unlink(missing_ok=True)
 
 
-def _take(file: int, path: Path) -> None:
-    """Lock the open ``file``, which is freed as its process ends. Raises UserError where another goes on holding it."""
-    for look in range(round(_PATIENCE / _LOOK)):
-        if look == round(1 / _LOOK):
-            say(f"Waiting for what an earlier start left running, which still writes {path}")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_LOOK)
-        except OSError:  # a file system that cannot lock
-            return
-        else:
-            return
-    raise UserError(f"{path} is still written by another process; wait for its end, or choose another --out")
+def _is_answer(value: Mapping[str, Any]) -> bool:
+    """Return whether a line of an older version is complete. An answer with other fields is asked for again."""
+    types = {"key": str} | {field.name: field.type for field in fields(Answer)}
+    return (
+        value.keys() == types.keys()
+        and all(type(value[name]) is kind for name, kind in types.items())
+        and all(value[name] >= 0 for name, kind in types.items() if kind is int)
+    )
+
+
+def _explained(path: Path, error: sqlite3.Error) -> str:
+    reason = str(error)
+    if "locked" in reason:
+        return f"{path} is used by another process; wait for its end, or choose another --out"
+    if isinstance(error, sqlite3.OperationalError):
+        return f"cannot write {path} ({reason}); free space there, or choose another --out"
+    return f"{path} is damaged ({reason}); restore a copy, or remove it and ask for all answers again"

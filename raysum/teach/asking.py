@@ -1,174 +1,183 @@
-"""Asking for the summary of one cluster after the other, by many threads at once: here, or as an actor of Ray Data."""
+"""Many threads ask the teacher for summaries and citations, within the budget of tokens."""
 
+import math
 import threading
-import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from queue import SimpleQueue
 
 from raysum.errors import UserError
-from raysum.teach.answers import Answer, Answers
-from raysum.teach.budget import Budget, Spent
+from raysum.teach.answers import CUT, Answer, Answers
 from raysum.teach.config import TeachConfig
-from raysum.teach.log_relay import tell
-from raysum.teach.prompts import Brief, Task
-from raysum.teach.rejects import Tally
-from raysum.teach.server import Server, Stopped, Unanswered
+from raysum.teach.prompts import Question, Task
+from raysum.teach.server import EMPTY, REFUSED, TOO_LARGE, Server, Stopped, Unanswered
 from raysum.text.sentences import sentence_spans
+
+REASONS = (CUT, EMPTY, REFUSED, TOO_LARGE)  # of rejected answers
+_FEWEST = 10  # answers before too many rejected ones end the job
+_TOKENS = 0.3  # per character, before the server has counted any
 
 
 @dataclass
-class Outcome:
-    """What became of a brief. The answers themselves are where they are kept."""
+class Tally:
+    """Count of the answers to a job's clusters, and of the rejected ones."""
 
-    key: str
-    where: str
-    answers: int = 0  # asked for now
-    tokens: int = 0  # that all answers have cost so far
-    missing: str = ""  # why the server gave none
-    problem: str = ""  # of the user's, for which no more is asked
-    fault: str = ""  # of ours: the traceback
-    spent: bool = False  # nothing is left of the budget
-    enough: bool = False  # of answers that are of no use
-    left: bool = False  # nothing was asked any more
-    busy: int = 0  # others that are on their way
+    most: float  # the share that may be rejected
+    answers: int = 0
+    rejected: int = 0
+
+    def add(self, is_rejected: bool) -> None:
+        self.answers += 1
+        self.rejected += is_rejected
+
+    @property
+    def is_over(self) -> bool:
+        return self.rejected > self.most * self.answers
+
+    @property
+    def ends_job(self) -> bool:
+        return self.is_over and self.answers >= _FEWEST
+
+
+class Spent(Exception):
+    """The next request might cost more than the rest of the budget."""
+
+
+class Budget:
+    """A limit of tokens for many threads: a request reserves its highest cost first, then pays what it cost.
+
+    ``spent`` tokens were paid before. None is no limit.
+    """
+
+    def __init__(self, limit: int | None, spent: int):
+        self._limit, self.spent, self._reserved = limit, spent, 0
+        self._characters, self._tokens = 0, 0  # of the prompts that the server has counted
+        self._changed = threading.Condition()
+
+    def take(self, characters: int, answer: int) -> int:
+        """Reserve and return the tokens of a prompt of ``characters`` and an ``answer`` of that many tokens.
+
+        Waits while other requests reserve too many. Raises Spent if the rest is too small even without them.
+        """
+        if self._limit is None:
+            return 0
+        with self._changed:
+            while True:
+                rate = self._tokens / self._characters if self._characters else _TOKENS
+                need = math.ceil(rate * characters) + answer
+                if self.spent + self._reserved + need <= self._limit:
+                    self._reserved += need
+                    return need
+                if not self._reserved:
+                    raise Spent
+                self._changed.wait()
+
+    def settle(self, reserved: int, characters: int = 0, prompt: int = 0, answer: int = 0) -> None:
+        """Replace a reservation by the tokens of the prompt and the answer: 0 if there was none."""
+        with self._changed:
+            self._reserved -= reserved
+            self.spent += prompt + answer
+            if prompt:
+                self._characters += characters
+                self._tokens += prompt
+            self._changed.notify_all()
 
 
 class Asker:
-    """Gives each brief to the teacher and keeps what it answers. Threads share it.
+    """Asks questions and saves the answers.
 
-    After a problem, when the budget is spent, or where too many answers are of no use, nothing new is asked; what is on
-    its way comes to its end. ``tally`` holds the answers that were there before.
+    After a user's mistake, a spent budget or too many rejected answers it asks nothing new, and lets requests on their
+    way end. ``tally`` holds the answers of earlier runs.
     """
 
-    def __init__(self, task: Task, tally: Tally, relay: Path | None = None):
-        self._config, self._prompts, self._tally = task.config, task.prompts, tally
-        self._answers = Answers(task.answers)
-        self._server = Server(task.config, task.api_key, partial(tell, relay=relay))
-        self._budget = Budget(task.config.budget, self._answers.tokens)
-        self._lock, self._ended, self._busy = threading.Lock(), False, 0
-        self._asked: dict[str, threading.Event] = {}  # by key, what is on its way
+    def __init__(self, task: Task, answers: Answers, tally: Tally):
+        self._config, self._prompts, self._tally, self._answers = task.config, task.prompts, tally, answers
+        self._server = Server(task.config, task.api_key)
+        self._budget = Budget(task.config.budget, answers.tokens)
+        self._lock = threading.Lock()
+        self._has_ended = False
+        self._error: BaseException | None = None
+        self.is_spent = False
+        self.missing: dict[str, str] = {}  # why the server gave no answer, by key
 
-    def close(self) -> None:
-        self._server.stop()
-        self._answers.close()
+    def run(self, questions: Iterable[Question], report: Callable[[int], None]) -> None:
+        """Ask the questions, several at a time; ``report`` receives the spent tokens after each one.
 
-    def __call__(self, brief: Brief) -> Outcome:
-        """Raises nothing."""
-        outcome = Outcome(brief.key, brief.where)
-        with self._lock:
-            self._busy += 1
+        Raises the first error of a thread once no request is on its way.
+        """
+        slots = threading.Semaphore(self._config.concurrency)
+
+        def work(question: Question) -> None:
+            try:
+                if self._teach(question):
+                    with self._lock:
+                        report(self._budget.spent)
+            finally:
+                slots.release()
+
         try:
-            if self._ended:
-                raise Stopped
-            self._teach(brief, outcome)
-        except Unanswered as missing:
-            outcome.missing = str(missing)
-        except Spent:
-            outcome.spent = True
-        except UserError as problem:
-            outcome.problem = str(problem)
-        except OSError as error:
-            outcome.problem = f"cannot write {error.filename}: {error.strerror}; free space there"
-        except Stopped:
-            outcome.left = True
-        except Exception:
-            outcome.fault = traceback.format_exc()
-        if outcome.spent or outcome.enough or outcome.problem or outcome.fault:
-            self._ended = True
-            self._server.stop()
-        with self._lock:
-            self._busy -= 1
-            outcome.busy = self._busy
-        outcome.tokens = self._budget.spent
-        return outcome
-
-    def _teach(self, brief: Brief, outcome: Outcome) -> None:
-        summary = self._answer(brief.key, brief.summary_prompt(self._prompts), outcome)
-        if outcome.answers:
-            with self._lock:
-                self._tally.add(bool(summary.reason))
-                outcome.enough = self._tally.ends_it
-        if self._config.cite and not summary.reason:
-            sentences = sentences_of(summary.text)
-            self._answer(brief.cite_key, brief.citations_prompt(self._prompts, sentences), outcome)
-
-    def _answer(self, key: str, prompt: str, outcome: Outcome) -> Answer:
-        """The answer of that key, which is asked for once."""
-        with self._alone(key):
-            found = kept_of(self._answers, key, self._config)
-            if found is None:
-                found = replace(self._ask(prompt), max_tokens=self._config.max_tokens)
-                self._answers.add(key, found)
-                outcome.answers += 1
-            return found
-
-    @contextmanager
-    def _alone(self, key: str) -> Iterator[None]:
-        """No other thread asks for the answer of that key in the block."""
-        while True:
-            with self._lock:
-                other = self._asked.get(key)
-                if other is None:
-                    mine = self._asked[key] = threading.Event()
+            for question in questions:
+                slots.acquire()
+                if self._has_ended:
+                    slots.release()
                     break
-            other.wait()
-        try:
-            yield
+                threading.Thread(target=work, args=(question,), daemon=True).start()
+            for _ in range(self._config.concurrency):
+                slots.acquire()
         finally:
-            with self._lock:
-                del self._asked[key]
-            mine.set()
+            self._server.stop()
+        if self._error:
+            raise self._error
 
-    def _ask(self, prompt: str) -> Answer:
-        held, answer = self._budget.take(len(prompt), self._config.max_tokens), Answer("")
+    def _teach(self, question: Question) -> bool:
+        """Ask for a summary and, if wanted, for its citations; return whether that is done. Raises nothing."""
         try:
-            if self._ended:
+            known = saved_answer(self._answers, question.key, self._config)
+            summary = known or self._ask(question.key, question.summary_prompt(self._prompts))
+            if not known:
+                with self._lock:
+                    self._tally.add(bool(summary.reason))
+                    if self._tally.ends_job:
+                        self._end()
+            is_cited = saved_answer(self._answers, question.cite_key, self._config)
+            if self._config.cite and not summary.reason and not is_cited:
+                prompt = question.citations_prompt(self._prompts, sentences_of(summary.text))
+                self._ask(question.cite_key, prompt)
+            return True
+        except Unanswered as error:
+            self.missing[question.key] = str(error)
+            return True
+        except Spent:
+            self.is_spent = True
+            self._end()
+        except Stopped:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the main thread raises it
+            self._error = self._error or error
+            self._end()
+        return False
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self._server.stop()
+
+    def _ask(self, key: str, prompt: str) -> Answer:
+        reserved, answer = self._budget.take(len(prompt), self._config.max_tokens), Answer("")
+        try:
+            if self._has_ended:
                 raise Stopped
-            answer = self._server.ask(prompt)
+            answer = replace(self._server.ask(prompt), max_tokens=self._config.max_tokens)
         finally:
-            self._budget.settle(held, len(prompt), answer.prompt_tokens, answer.completion_tokens)
+            self._budget.settle(reserved, len(prompt), answer.prompt_tokens, answer.completion_tokens)
         if self._config.budget and not answer.tokens and not answer.reason:
-            self._ended = True
             raise UserError(f"{self._config.shown} does not tell what an answer costs (`usage`): leave --budget out")
+        self._answers.add(key, answer)
         return answer
 
 
-def kept_of(answers: Answers, key: str, config: TeachConfig) -> Answer | None:
-    """The answer of that key; None where it is to be asked for."""
-    found = answers.get(key, config.max_tokens)
-    return None if found and found.reason and config.again and answers.is_old(key) else found
+def saved_answer(answers: Answers, key: str, config: TeachConfig) -> Answer | None:
+    """Return the saved answer, or None if the teacher must be asked."""
+    return answers.get(key, config.max_tokens, config.retry_rejected)
 
 
 def sentences_of(summary: str) -> list[str]:
     return [summary[start:end] for start, end in sentence_spans(summary)]
-
-
-def ask_here(asker: Asker, briefs: Iterable[Brief], at_once: int) -> Iterator[Outcome]:
-    """Outcomes as they come, of so many briefs ``at_once``. Threads end with the process, or when this is left."""
-    todo: SimpleQueue[Brief | None] = SimpleQueue()
-    made: SimpleQueue[Outcome] = SimpleQueue()
-
-    def work() -> None:
-        while (brief := todo.get()) is not None:
-            made.put(asker(brief))
-
-    threads, waiting = 0, 0
-    try:
-        for brief in briefs:
-            if threads < at_once:
-                threading.Thread(target=work, daemon=True).start()
-                threads += 1
-            todo.put(brief)
-            waiting += 1
-            if waiting == at_once:
-                yield made.get()
-                waiting -= 1
-        for _ in range(waiting):
-            yield made.get()
-    finally:
-        for _ in range(threads):
-            todo.put(None)

@@ -1,4 +1,4 @@
-"""The second question: which paragraphs each sentence of a summary rests on, out of whatever the teacher answers."""
+"""Citations in a teacher's answer: which paragraphs support each sentence of its summary."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -6,65 +6,63 @@ from typing import Any
 
 from raysum.prepare.paragraphs import Paragraph
 
-CITATIONS = "citations"  # the field of a raw cluster that must be kept (`keep: [citations]` of the recipe)
-_TRIED = 100  # places where JSON may begin
-_BEGIN = "{["
-
-Citations = list[dict[str, Any]]
+CITATIONS = "citations"  # the field of a raw cluster, which `prepare --keep citations` keeps
+_MOST_STARTS = 100  # positions where JSON may begin
 
 
-def citations_of(answer: str, sentences: Sequence[str], paragraphs: Sequence[Paragraph]) -> Citations | None:
-    """For each sentence its ``paragraphs``, as pairs of document and paragraph within it, from 0. None where the answer
-    holds no JSON that names one.
+def citations_of(answer: str, sentences: Sequence[str], paragraphs: Sequence[Paragraph]) -> list[dict[str, Any]] | None:
+    """Return the ``paragraphs`` of each sentence as pairs [document, paragraph within it], both from 0.
 
-    Prose and code fences around the JSON, numbers as texts, and lists in place of an object are understood. Numbers
-    beyond the paragraphs are left out.
+    None if no JSON in the answer names a paragraph. Prose and code fences around the JSON, numbers as strings, and
+    lists instead of an object are accepted. Unknown paragraph numbers are skipped.
     """
-    for value in _values(answer):
-        numbers = _by_sentence(value, len(sentences))
-        found = [sorted({n for n in some if 0 < n <= len(paragraphs)}) for some in numbers]
-        if any(found):
-            places = [[[paragraphs[n - 1].document, paragraphs[n - 1].number] for n in some] for some in found]
-            return [{"sentence": text, "paragraphs": some} for text, some in zip(sentences, places, strict=True)]
+    for value in _json_values(answer):
+        numbers = [
+            sorted({number for number in row if 0 < number <= len(paragraphs)})
+            for row in _by_sentence(value, len(sentences))
+        ]
+        if any(numbers):
+            pairs = [[[paragraphs[n - 1].document, paragraphs[n - 1].number] for n in row] for row in numbers]
+            return [{"sentence": text, "paragraphs": row} for text, row in zip(sentences, pairs, strict=True)]
     return None
 
 
-def _values(text: str) -> Iterator[Any]:
-    """What JSON there is in a text, from left to right."""
-    decoder, place = json.JSONDecoder(), 0
-    for _ in range(_TRIED):
-        starts = [found for sign in _BEGIN if (found := text.find(sign, place)) >= 0]
+def _json_values(text: str) -> Iterator[Any]:
+    """Yield the JSON objects and lists of a text, from left to right."""
+    decoder, position = json.JSONDecoder(), 0
+    for _ in range(_MOST_STARTS):
+        starts = [start for bracket in "{[" if (start := text.find(bracket, position)) >= 0]
         if not starts:
             return
         try:
-            value, place = decoder.raw_decode(text, min(starts))
+            value, position = decoder.raw_decode(text, min(starts))
             yield value
         except (ValueError, RecursionError):
-            place = min(starts) + 1
+            position = min(starts) + 1
 
 
 def _by_sentence(value: Any, sentences: int) -> list[list[int]]:
-    """The paragraph numbers of each sentence, as far as a value tells any."""
+    """Return the paragraph numbers of each sentence, or an empty list if the value has another form."""
     if isinstance(value, dict):
-        nested = [one for one in value.values() if isinstance(one, dict)]
+        nested = [inner for inner in value.values() if isinstance(inner, dict)]
         if len(value) == len(nested) == 1:  # {"citations": {"1": [2]}}
             return _by_sentence(nested[0], sentences)
         return [_numbers(value.get(str(number), [])) for number in range(1, sentences + 1)]
-    if isinstance(value, list) and len(value) == sentences and all(isinstance(one, list) for one in value):
-        return [_numbers(one) for one in value]
+    if isinstance(value, list) and len(value) == sentences and all(isinstance(row, list) for row in value):
+        return [_numbers(row) for row in value]
     return []
 
 
 def _numbers(value: Any) -> list[int]:
-    given = value if isinstance(value, list) else [value]
-    texts = (str(one).strip("[] ") for one in given if isinstance(one, int | str) and not isinstance(one, bool))
+    values = value if isinstance(value, list) else [value]
+    texts = (str(item).strip("[] ") for item in values if isinstance(item, int | str) and not isinstance(item, bool))
     return [int(text) for text in texts if text.isdecimal() and len(text) < 9]
 
 
 def reference_places(extra: str) -> set[tuple[int, int]]:
-    """The paragraphs that a row's reference citations name, where its kept fields (JSON, or "") hold any."""
+    """Return the (document, paragraph) pairs of a row's reference citations; ``extra`` is its kept fields as JSON."""
     try:
-        told = json.loads(extra or "{}").get(CITATIONS)
-        return {(int(document), int(number)) for one in told or () for document, number in one["paragraphs"]}
+        citations = json.loads(extra or "{}").get(CITATIONS)
+        return {(int(document), int(number)) for row in citations or () for document, number in row["paragraphs"]}
     except (KeyError, ValueError, TypeError, AttributeError):
         return set()

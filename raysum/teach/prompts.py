@@ -1,4 +1,4 @@
-"""What the teacher is told of a cluster: as much of it as is read, and the prompts around it."""
+"""From clusters to prompts: which clusters need a summary, which of their paragraphs are sent, and the prompt texts."""
 
 import hashlib
 import json
@@ -21,35 +21,32 @@ from raysum.teach.config import TeachConfig
 from raysum.text.cleaning import pieces
 from raysum.text.tfidf import words
 
-_OWN = Path(__file__).parent
-_SUMMARY, _CITATIONS = _OWN / "summary.txt", _OWN / "citations.txt"
+_SUMMARY, _CITATIONS = Path(__file__).with_name("summary.txt"), Path(__file__).with_name("citations.txt")
 _SLOTS = ("documents", "title", "words")
 _SLOT = re.compile(r"\{(\w+)\}")
-_WORD = re.compile(r"(?<!\{)\{([A-Za-z_]+)\}")  # what looks like a slot
+_WORD = re.compile(r"(?<!\{)\{([A-Za-z_]+)\}")  # looks like a slot
 _DOUBLED = re.compile(r"\{(\{[A-Za-z_]+\})\}")
-_TARGETS = ("summary", "summaries", "target_ids")
-_TAUGHT = ("teacher", "citations")  # what is written beside a summary
+_REPLACED = ("summary", "summaries", "target_ids", "teacher", "citations")  # fields that the output writes itself
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Both prompts, as they are filled for each cluster; ``sha256`` tells that of the summary from others."""
+    """The templates of the two prompts. ``sha256`` identifies that of the summary."""
 
     summary: str
     citations: str
 
     @classmethod
     def of(cls, config: TeachConfig) -> "Prompts":
-        """Raises UserError where the file of a prompt does not read, has no place for the documents, or one for what
-        there is not."""
+        """Raises UserError if the file cannot be read, lacks {documents}, or has an unknown slot."""
         text = read_text(Path(config.prompt or _SUMMARY).expanduser())
         if "{documents}" not in text:
-            raise UserError(f"{config.prompt} has no {{documents}} in it, where the cluster's documents are to stand")
-        if odd := next((word for word in _WORD.findall(text) if word not in _SLOTS), None):
-            (near,) = get_close_matches(odd.lower(), _SLOTS, 1, cutoff=0)
+            raise UserError(f"{config.prompt} has no {{documents}} in it; write it where the documents should stand")
+        if unknown := next((word for word in _WORD.findall(text) if word not in _SLOTS), None):
+            (near,) = get_close_matches(unknown.lower(), _SLOTS, 1, cutoff=0)
             raise UserError(
-                f"{config.prompt} has {{{odd}}} in it, which nothing fills; did you mean {{{near}}}? "
-                f"To send it as it is, write {{{{{odd}}}}}"
+                f"{config.prompt} has {{{unknown}}} in it, which nothing fills; did you mean {{{near}}}? "
+                f"To send it as it is, write {{{{{unknown}}}}}"
             )
         return cls(_filled(_DOUBLED.sub(r"\1", text), words=str(config.words)), read_text(_CITATIONS))
 
@@ -60,62 +57,63 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Task:
-    """What all clusters of a job have in common."""
+    """The settings of a job for all its clusters."""
 
     config: TeachConfig
     prompts: Prompts
     api_key: str = field(repr=False)
-    answers: Path  # where they are kept
 
 
 @dataclass(frozen=True)
-class Brief:
-    """A cluster without summary, on its way to the teacher: the paragraphs that are read of it."""
+class Question:
+    """A cluster without summary, with the paragraphs to send. The keys are those of its two answers."""
 
-    key: str  # of the summary among the answers
+    key: str
     cite_key: str
-    where: str
     title: str
     names: list[str]  # of the documents
     paragraphs: list[Paragraph]
 
     def summary_prompt(self, prompts: Prompts) -> str:
-        documents = groupby(self.paragraphs, key=lambda paragraph: paragraph.document)
-        told = (f"[{n + 1}] {self.names[n]}\n" + "\n\n".join(one.text for one in some) for n, some in documents)
-        return _filled(prompts.summary, title=self.title, documents="\n\n".join(told))
+        documents = [
+            f"[{number + 1}] {self.names[number]}\n" + "\n\n".join(paragraph.text for paragraph in paragraphs)
+            for number, paragraphs in groupby(self.paragraphs, key=lambda paragraph: paragraph.document)
+        ]
+        return _filled(prompts.summary, title=self.title, documents="\n\n".join(documents))
 
     def citations_prompt(self, prompts: Prompts, sentences: Sequence[str]) -> str:
+        texts = [paragraph.text for paragraph in self.paragraphs]
         return _filled(
             prompts.citations,
             title=self.title,
-            paragraphs="\n\n".join(f"[{number}] {one.text}" for number, one in enumerate(self.paragraphs, 1)),
-            sentences="\n".join(f"[{number}] {one}" for number, one in enumerate(sentences, 1)),
+            paragraphs="\n\n".join(f"[{number}] {text}" for number, text in enumerate(texts, 1)),
+            sentences="\n".join(f"[{number}] {text}" for number, text in enumerate(sentences, 1)),
         )
 
 
 @dataclass(frozen=True)
 class Item:
-    """A raw cluster of the sources: to be taught, if it has a ``key``, or to be passed on as it is."""
+    """A raw cluster: it needs a summary if it has a ``key``; otherwise the output copies it, if it has no problem."""
 
     record: Record
-    raw: dict[str, Any]  # as it is written, without what the teacher adds
+    raw: dict[str, Any]  # without the fields that the output writes
     cluster: Cluster | None = None
     key: str = ""
     cite_key: str = ""
-    problem: Rejected | None = None  # why nothing can be done with it
+    problem: Rejected | None = None
 
 
 def items(source: RawSource, task: Task) -> Iterator[Item]:
-    """The clusters of a source. Raises UserError where it is damaged."""
+    """Yield the clusters of a source. Raises UserError if it is damaged."""
     for record in source.records():
         try:
-            raw = _passed_on(record, source.split)
+            raw = _raw(record, source.split)
             if not task.config.replace and _has_summary(raw):
                 yield Item(record, raw)
                 continue
-            raw = {name: value for name, value in raw.items() if name not in (*_TARGETS, *_TAUGHT)}
+            raw = {name: value for name, value in raw.items() if name not in _REPLACED}
             cluster = read_cluster(raw)
-            if raw.get("title") == Path(record.where).name.replace("_", " "):  # the folder's name, for want of a title
+            if raw.get("title") == Path(record.where).name.replace("_", " "):  # the folder's name: not a real title
                 cluster = replace(cluster, title="")
             if not any(text.strip() for _, text in cluster.documents):
                 raise Rejected("no text in the documents")
@@ -126,23 +124,22 @@ def items(source: RawSource, task: Task) -> Iterator[Item]:
             yield Item(record, raw, cluster, key, _hashed(key, task.prompts.citations))
 
 
-def brief_of(item: Item, config: TeachConfig) -> Brief:
-    """Of an item that is to be taught."""
+def question_of(item: Item, config: TeachConfig) -> Question:
+    """Return the question of an item with a key."""
     assert item.cluster is not None
     names = [name for name, _ in item.cluster.documents]
-    kept = _read(item.cluster, config)
-    return Brief(item.key, item.cite_key, item.record.where, item.cluster.title, names, kept)
+    return Question(item.key, item.cite_key, item.cluster.title, names, _sent(item.cluster, config))
 
 
-def is_cut(cluster: Cluster, config: TeachConfig) -> bool:
-    """Whether not all of a cluster is read."""
-    if sum(len(text) for _, text in cluster.documents) <= config.context:
+def is_truncated(cluster: Cluster, config: TeachConfig) -> bool:
+    """Return whether only a part of the cluster is sent."""
+    if sum(len(text) for _, text in cluster.documents) <= config.max_characters:
         return False
-    return sum(len(p.text) for p in paragraphs_of(cluster, config.parted_by)) > config.context
+    return sum(len(p.text) for p in paragraphs_of(cluster, config.parted_by)) > config.max_characters
 
 
-def _passed_on(record: Record, split: str | None) -> dict[str, Any]:
-    """The raw cluster with its id, and the split that only the name of its file tells. Raises Rejected."""
+def _raw(record: Record, split: str | None) -> dict[str, Any]:
+    """Return the raw cluster with its id and the split of its file. Raises Rejected if it cannot be written."""
     raw = record.cluster()
     if split and raw.get("split") in (None, ""):
         raw["split"] = split
@@ -154,37 +151,38 @@ def _passed_on(record: Record, split: str | None) -> dict[str, Any]:
 
 
 def _has_summary(raw: dict[str, Any]) -> bool:
-    given = [raw.get("summary"), *(raw["summaries"] if isinstance(raw.get("summaries"), list) else [])]
-    return any(isinstance(one, str) and one.strip() for one in given) or bool(raw.get("target_ids"))
+    summaries = raw.get("summaries")
+    texts = [raw.get("summary"), *(summaries if isinstance(summaries, list) else [])]
+    return any(isinstance(text, str) and text.strip() for text in texts) or bool(raw.get("target_ids"))
 
 
 def _key(cluster: Cluster, task: Task) -> str:
-    """What an answer follows from, if it is not cut: model, prompt, parameters and content."""
+    """Return the hash of all that determines an answer: model, prompt, parameters (but the limit) and content."""
     config = task.config
     parameters = {name: value for name, value in config.parameters.items() if name != "max_tokens"}
-    asked = [config.model, task.prompts.summary, parameters, config.context, config.parted_by]
-    return _hashed(json.dumps([asked, cluster.cut_into_paragraphs, cluster.title, cluster.documents]))
+    settings = [config.model, task.prompts.summary, parameters, config.max_characters, config.parted_by]
+    return _hashed(json.dumps([settings, cluster.cut_into_paragraphs, cluster.title, cluster.documents]))
 
 
-def _read(cluster: Cluster, config: TeachConfig) -> list[Paragraph]:
-    """The paragraphs that are read, in the documents' order: all, or the best-ranked that fit into the context."""
-    found = [*paragraphs_of(cluster, config.parted_by)]
-    if sum(len(p.text) for p in found) <= config.context:
-        return found
-    order = best_first(rank_scores("tfidf", words(cluster.title), [p.words for p in found]))
-    kept, left = list[int](), config.context
+def _sent(cluster: Cluster, config: TeachConfig) -> list[Paragraph]:
+    """Return the paragraphs to send, in document order: all, or the best-ranked ones within ``max_characters``."""
+    paragraphs = [*paragraphs_of(cluster, config.parted_by)]
+    if sum(len(paragraph.text) for paragraph in paragraphs) <= config.max_characters:
+        return paragraphs
+    order = best_first(rank_scores("tfidf", words(cluster.title), [paragraph.words for paragraph in paragraphs]))
+    chosen, rest = list[int](), config.max_characters
     for number in map(int, order):
-        if len(found[number].text) <= left:
-            kept.append(number)
-            left -= len(found[number].text)
-    if not kept:  # each is longer than the context
-        best = found[order[0]]
-        return [best._replace(text=next(pieces(best.text, config.context)))]
-    return [found[number] for number in sorted(kept)]
+        if len(paragraphs[number].text) <= rest:
+            chosen.append(number)
+            rest -= len(paragraphs[number].text)
+    if not chosen:  # each one is too long
+        best = paragraphs[order[0]]
+        return [best._replace(text=next(pieces(best.text, config.max_characters)))]
+    return [paragraphs[number] for number in sorted(chosen)]
 
 
 def _filled(template: str, **values: str) -> str:
-    """The template with each of the named slots filled; other braces stay as they are."""
+    """Return the template with the named slots filled; other braces stay."""
     return _SLOT.sub(lambda slot: values.get(slot[1], slot[0]), template)
 
 
