@@ -95,7 +95,7 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
         with stages.stage("corpus", "an invented encyclopedia: sources that state facts, and leads that combine them"):
             factbook.write(corpus, train=clusters, valid=held_out, test=held_out)
         with stages.stage("prepare", "prepare: paragraphs ranked by tf-idf against the title, a vocabulary, shards"):
-            prepare(corpus, data, pieces=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[KEPT])
+            prepare(corpus, data, vocab_size=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[KEPT])
         with stages.stage("train", f"train a PHT on {_WORKERS} workers with ZeRO-2"):
             length = {"workers": _WORKERS} | ({"steps": steps} if steps else {})
             run = train("quickstart", data=str(data), out=str(run_path), train=length).run

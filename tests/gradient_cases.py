@@ -92,7 +92,7 @@ def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS
     """The job of case ``name`` on the datasets in ``folder``."""
     kind, sections = CASES[name]
     dataset = Dataset.open(folder / kind)
-    start = {"start": str(folder / "start")} if "adapters" in sections else {}
+    start = {"init_from": str(folder / "start")} if "adapters" in sections else {}
     config = Config(
         model=sections["model"] | ({} if kind == "alignment" else {"vocabulary": 200}),
         train={

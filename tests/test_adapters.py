@@ -36,7 +36,7 @@ def data(tmp_path_factory):
 
 
 def config(data, out, steps: int, start: Run | None = None, **sections) -> Config:
-    train = STEPS | {"steps": steps} | ({"start": str(start.path)} if start else {})
+    train = STEPS | {"steps": steps} | ({"init_from": str(start.path)} if start else {})
     values: dict = {"model": SMALL, "optim": RATE, "train": train}
     values |= {name: values.get(name, {}) | section for name, section in sections.items()}
     return Config(**values, data=str(data), out=str(out))
@@ -259,7 +259,7 @@ def test_what_an_import_put_beside_published_weights_is_new(data, donor, tmp_pat
 def test_another_number_of_workers_gives_the_same_weights_nearly(data, donor, tmp_path, ray_session, stage):
     """DeepSpeed's converter forgets what is frozen."""
     sections = {"adapters": LOW, "deepspeed": {"zero_optimization": {"stage": stage}}}
-    train = STEPS | {"start": str(donor.path), "save_every": 1}
+    train = STEPS | {"init_from": str(donor.path), "save_every": 1}
     one = fit(config(data, tmp_path / "one", 0, **sections, train=train | {"steps": 3}))
     two = fit(config(data, tmp_path / "two", 0, **sections, train=train | {"steps": 2, "workers": 2}))
     two = fit(config(data, tmp_path / "two", 0, **sections, train=train | {"steps": 3}))  # converted for one
@@ -271,7 +271,7 @@ def test_another_number_of_workers_gives_the_same_weights_nearly(data, donor, tm
 
 
 def test_adapters_need_a_start_and_a_rank_below_that_of_a_matrix(data, donor, tmp_path):
-    with pytest.raises(UserError, match="adapters.rank freezes all parameters except .* train.start=RUN"):
+    with pytest.raises(UserError, match="adapters.rank freezes all parameters except .* train.init_from=RUN"):
         fit(config(data, tmp_path / "run", 1, adapters=LOW))
     with pytest.raises(UserError, match="adapters.rank=64 is too large for all matrices"):
         fit(config(data, tmp_path / "run", 1, donor, adapters={"rank": 64}))

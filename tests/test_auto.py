@@ -54,7 +54,7 @@ def test_a_length_that_is_too_short_for_the_sentences_is_not_recommended(long, w
             row = {"id": f"{split}{number}", "title": "Towns", "documents": [f"{text} {text}"], "summary": "a b c d e"}
             lines.append(json.dumps(row | {"split": split}))
     (tmp_path / "towns.jsonl").write_text("\n".join(lines))
-    towns = raysum.prepare(tmp_path / "towns.jsonl", tmp_path / "data", pieces=80).dataset
+    towns = raysum.prepare(tmp_path / "towns.jsonl", tmp_path / "data", vocab_size=80).dataset
     assert summary_words(towns, limit=20) == words
 
 

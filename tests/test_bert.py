@@ -80,7 +80,7 @@ def config(published: Path, data: Path, out: Path, steps: int, *more: str) -> Co
     vocabulary = len(load_tokenizer(published))
     sizes = [f"model.{key}={value}" for key, value in {**SIZES, "vocabulary": vocabulary}.items()]
     settings = {"steps": steps, "workers": 0, "threads": 1, "micro_batches": 2, "batch_tokens": 600, "log_every": 1}
-    settings |= {"validate_every": 4, "save_every": 4, "start": str(published)}
+    settings |= {"validate_every": 4, "save_every": 4, "init_from": str(published)}
     pairs = [f"train.{key}={json.dumps(value)}" for key, value in settings.items()]
     rate = ["optim.lr=0.003", "optim.schedule=constant", "source.paragraph_tokens=40"]
     return load_config("bert", [f"data={data}", f"out={out}", *sizes, *pairs, *rate, *more])
@@ -162,7 +162,7 @@ def test_a_training_begins_with_the_published_weights_and_resumes_bit_for_bit(pu
     fit(config(published, labelled, tmp_path / "parts", 3))
     moved = published.rename(published.with_name("moved"))  # a run needs the folder no more
     try:
-        parts = fit(config(moved, labelled, tmp_path / "parts", 8, f"train.start={published}"))
+        parts = fit(config(moved, labelled, tmp_path / "parts", 8, f"train.init_from={published}"))
         assert losses(parts) == losses(whole)
         assert parts.validations()[8] == whole.validations()[8] and parts.extract.sentences
         ours, theirs = (load_file(run.checkpoint("8").weights) for run in (parts, whole))
@@ -184,7 +184,7 @@ def test_a_training_begins_with_the_published_weights_and_resumes_bit_for_bit(pu
 def test_the_one_minute_extractor_reads_such_rows_and_a_bert_no_others(published, labelled, tmp_path):
     with pytest.raises(UserError, match="in WordPiece pieces, but a hibert needs SentencePiece"):
         raysum.train("hibert_tiny", data=str(labelled), out=str(tmp_path / "h"), train={"workers": 0})
-    other = prepare(labelled.parent / "train.jsonl", tmp_path / "other", kind="extraction", pieces=300).dataset.path
+    other = prepare(labelled.parent / "train.jsonl", tmp_path / "other", kind="extraction", vocab_size=300).dataset.path
     with pytest.raises(UserError, match="prepare it with --vocab FOLDER"):
         fit(config(published, other, tmp_path / "b", 1))
     with pytest.raises(UserError, match="labels sentences: add --kind extraction"):
@@ -213,7 +213,7 @@ def test_a_folder_that_cannot_be_begun_with_is_one_message(published, labelled, 
     copy = shutil.copytree(published, tmp_path / "copy")
     change(copy)
     with pytest.raises(UserError, match=message) as error:
-        fit(config(published, labelled, tmp_path / "run", 1, f"train.start={copy}"))
+        fit(config(published, labelled, tmp_path / "run", 1, f"train.init_from={copy}"))
     assert str(copy) in str(error.value) and "\n" not in str(error.value) and not (tmp_path / "run").exists()
 
 

@@ -95,12 +95,12 @@ def test_facts_are_counted_as_in_evaluation(tmp_path):
     for split, count in (("train", 20), ("valid", 12)):
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(raw) + "\n" for raw in generate(split, count)))
     sources = [tmp_path / "train.jsonl", tmp_path / "valid.jsonl"]
-    with_facts = prepare(sources, tmp_path / "facts", pieces=400, keep=["facts"]).dataset.path
+    with_facts = prepare(sources, tmp_path / "facts", vocab_size=400, keep=["facts"]).dataset.path
     settings = config(with_facts, tmp_path / "run", 40, best_by="facts_f1", validate_every=40, batch_tokens=2000)
     run = fit(settings.model_copy(update={"decode": settings.decode.model_copy(update={"max_length": 60})}))
     table = raysum.evaluate(run.path, with_facts, split="valid", decode=GREEDY)
     assert run.validations("valid_facts_f1") == {40: pytest.approx(table.systems["run"]["facts_f1"])}
-    without = prepare(sources, tmp_path / "none", pieces=400).dataset.path
+    without = prepare(sources, tmp_path / "none", vocab_size=400).dataset.path
     with pytest.raises(UserError, match="train.best_by=facts_f1 cannot be measured: .* --keep facts"):
         fit(config(without, tmp_path / "other", 2, best_by="facts_f1"))
 
@@ -110,7 +110,7 @@ def test_a_run_that_extracts_is_judged_by_the_sentences_it_takes(tmp_path):
         wanted = (raw | {"summary": raw["documents"][-1]["text"].splitlines()[-1]} for raw in generate(split, count))
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(raw) + "\n" for raw in wanted))
     sources = [tmp_path / "train.jsonl", tmp_path / "valid.jsonl"]
-    labelled = prepare(sources, tmp_path / "data", kind="extraction", pieces=400).dataset.path
+    labelled = prepare(sources, tmp_path / "data", kind="extraction", vocab_size=400).dataset.path
     small = ["model.layers=1", "model.width=16", "model.ffn=16", "model.heads=2", "train.workers=0", "train.threads=1"]
     small += ["train.steps=30", "train.validate_every=10", "train.keep=9", "train.validate_examples=10"]
     small += ["optim.lr=0.02", "optim.schedule=constant", "optim.warmup_steps=0", "train.best_by=rouge2"]

@@ -53,7 +53,7 @@ def test_unknown_key_names_the_nearest_key_its_section_and_the_line(tmp_path):
         ("model=5", "must be a section"),
         ("model.system=[]", "choose one of family"),
         ("train=5", "must be a section"),
-        ("train.start=", "is empty"),
+        ("train.init_from=", "is empty"),
         ("data=\ud800", "not valid text"),
         ("train.steps=" + "[" * 3000, "valid integer"),
         ("optim.lr=" + "9" * 5000, "finite number"),

@@ -241,11 +241,11 @@ def test_a_missing_engine_is_said_and_no_sound_one_refused(copy, capsys, monkeyp
 def test_the_way_out_of_a_run_of_which_weights_alone_are_left_is_named_and_works(copy):
     emptied(copy / "run" / MODEL_STATE)
     gone(Run(copy / "run").checkpoint_path(8) / "engine")
-    with pytest.raises(UserError, match="step-00000012/engine.* train.start=(.*) and another out=") as refused:
+    with pytest.raises(UserError, match="step-00000012/engine.* train.init_from=(.*) and another out=") as refused:
         go_on(copy, 16)
-    start = str(refused.value).partition("train.start=")[2].partition(" ")[0]
+    start = str(refused.value).partition("train.init_from=")[2].partition(" ")[0]
     given = {"data": str(copy / "data"), "out": str(copy / "another"), "model": MODEL}
-    begun = train(None, **given, train=TRAIN | {"steps": 1, "start": start}).run
+    begun = train(None, **given, train=TRAIN | {"steps": 1, "init_from": start}).run
     assert begun.latest().step == 1
     for weights in (copy / "run").glob("checkpoints/*/weights.safetensors"):
         flipped(weights)

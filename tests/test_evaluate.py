@@ -140,7 +140,7 @@ def samples(tmp_path_factory) -> tuple[Dataset, list[dict]]:
     clusters.append({"id": "layouts", "title": "Italy", "documents": LAYOUTS, "summary": "Rome lies on the Tiber."})
     lines = [json.dumps({**cluster, "split": "train"}) for cluster in clusters]
     (folder / "all.jsonl").write_text("\n".join(lines))
-    return prepare(folder / "all.jsonl", folder / "data", pieces=1000, max_paragraphs=1000).dataset, clusters
+    return prepare(folder / "all.jsonl", folder / "data", vocab_size=1000, max_paragraphs=1000).dataset, clusters
 
 
 @pytest.mark.parametrize("words", [1, 10, 44, 100])
@@ -530,7 +530,7 @@ def test_evaluate_says_once_that_rouge_counts_nothing_of_such_references(tmp_pat
     texts = [f"第{number}座桥建成。它很美。河水很深。" for number in range(4)]
     lines = [json.dumps({"documents": [text], "summary": text[:7]}) + "\n" for text in texts]
     (tmp_path / "zh.jsonl").write_text("".join(lines))
-    data = prepare([tmp_path / "zh.jsonl"], tmp_path / "zh", kind="extraction", pieces=60).dataset
+    data = prepare([tmp_path / "zh.jsonl"], tmp_path / "zh", kind="extraction", vocab_size=60).dataset
     capsys.readouterr()
     table = evaluate("lead", data.path, split="train")
     said = [line for line in capsys.readouterr().err.splitlines() if "ROUGE by google counts" in line]

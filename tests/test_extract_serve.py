@@ -41,7 +41,7 @@ def test_a_system_that_needs_no_training_is_served_alike(tmp_path):
                 server.client.summarize("Florence", documents, **options)
         clusters = {cluster["id"]: cluster for cluster in generate("test", 20)}
         (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, clusters.values())))
-        raysum.prepare(tmp_path / "test.jsonl", tmp_path / "data", split="train", pieces=400, clone_recall=1)
+        raysum.prepare(tmp_path / "test.jsonl", tmp_path / "data", split="train", vocab_size=400, clone_recall=1)
         for words in (10, 60):
             raysum.evaluate("lexrank", tmp_path / "data", decode={"words": words}, out=tmp_path / f"{words}")
             for line in map(json.loads, (tmp_path / f"{words}" / "outputs.jsonl").read_text().splitlines()):

@@ -42,7 +42,7 @@ def folder(tmp_path_factory) -> Path:
         lines = [json.dumps(raw) + "\n" for raw in generate(split, count)]
         (folder / f"{split}.jsonl").write_text("".join(lines))
     sources = [folder / "train.jsonl", folder / "valid.jsonl"]
-    labelled = prepare(sources, folder / "labelled", kind="extraction", pieces=400).dataset
+    labelled = prepare(sources, folder / "labelled", kind="extraction", vocab_size=400).dataset
     prepare(sources, folder / "bare", kind="pretraining", vocab=str(labelled.vocabulary_path))
     for name, task in (("run", "extraction"), ("pretrained", "pretraining")):
         write_run(folder / name, labelled, task)
@@ -180,7 +180,7 @@ def test_what_cannot_be_is_one_message(folder, tmp_path):
         raysum.load(str(folder / "run"))
     Run(folder / "run").set_extract({"sentences": 3})
     with pytest.raises(UserError, match="no row .* has a summary"):
-        bare = prepare(bare_corpus(tmp_path), tmp_path / "data", kind="extraction", pieces=300)
+        bare = prepare(bare_corpus(tmp_path), tmp_path / "data", kind="extraction", vocab_size=300)
         fit(config("hibert_tiny", bare.dataset.path, tmp_path / "out", 1))
 
 

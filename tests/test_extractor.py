@@ -139,7 +139,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, count in (("train", 120), ("valid", 20), ("test", 30)):
         lines = [json.dumps(cluster) for cluster in generate(split, count)]
         (folder / f"{split}.jsonl").write_text("\n".join(lines))
-    raysum.prepare(sorted(folder.glob("*.jsonl")), folder / "data", kind="extraction", pieces=300)
+    raysum.prepare(sorted(folder.glob("*.jsonl")), folder / "data", kind="extraction", vocab_size=300)
     return folder / "data"
 
 
@@ -155,7 +155,7 @@ def test_what_was_trained_is_told_and_does_not_train_again(run: Path, data: Path
     assert "is trained" in capsys.readouterr().err
     with pytest.raises(UserError, match="another config or dataset"):
         raysum.train("extractor", data=str(data), out=str(run), model={"trees": 50})
-    for changes in ({"train": {"start": str(run)}}, {"train": {"minutes": 1}}, {"decode": {"beta": 0.4}}):
+    for changes in ({"train": {"init_from": str(run)}}, {"train": {"minutes": 1}}, {"decode": {"beta": 0.4}}):
         with pytest.raises(UserError, match=f"{[*changes][0]} settings do not act on it: leave them out"):
             raysum.train("extractor", data=str(data), out=str(run.with_name("x")), **changes)
     again = run.with_name("again")
@@ -185,7 +185,7 @@ def test_on_papers_it_is_far_better_than_what_needs_no_training(shared: Path, tm
     with gzip.open(source / "train.jsonl.gz", "rt") as file:
         (tmp_path / "train.jsonl").write_text("".join(islice(file, 150)))
     sources = [tmp_path / "train.jsonl", source / "valid.jsonl.gz"]
-    raysum.prepare(sources, tmp_path / "data", kind="extraction", pieces=1000)
+    raysum.prepare(sources, tmp_path / "data", kind="extraction", vocab_size=1000)
     raysum.train("extractor", data=str(tmp_path / "data"), out=str(tmp_path / "run"))
     found = raysum.evaluate(tmp_path / "run", tmp_path / "data", split="valid", reference_length=True)
     for name in ("lead", "lexrank", "mmr"):
@@ -209,7 +209,7 @@ def test_it_summarizes_raw_text_in_whole_sentences_with_their_places(run: Path):
 
 def test_rows_of_paragraphs_teach_it_too(data: Path):
     plain, out = data.parent / "plain", data.parent / "of-paragraphs"
-    raysum.prepare(sorted(data.parent.glob("*.jsonl")), plain, pieces=300)
+    raysum.prepare(sorted(data.parent.glob("*.jsonl")), plain, vocab_size=300)
     raysum.train("extractor", data=str(plain), out=str(out), model={"trees": 40})
     found = raysum.evaluate(out, plain, split="test", scorers=["rouge"], reference_length=True)
     assert found.systems["of-paragraphs-paper"]["rouge2"] > found.systems["lexrank-paper"]["rouge2"]
@@ -231,7 +231,7 @@ def test_damaged_weights_are_named(run: Path, tmp_path: Path):
 def test_too_few_clusters_are_refused(tmp_path: Path):
     lines = [json.dumps(cluster) for cluster in generate("train", 9)]
     (tmp_path / "few.jsonl").write_text("\n".join(lines))
-    raysum.prepare(tmp_path / "few.jsonl", tmp_path / "data", kind="extraction", pieces=300)
+    raysum.prepare(tmp_path / "few.jsonl", tmp_path / "data", kind="extraction", vocab_size=300)
     with pytest.raises(UserError, match="9 clusters with a summary"):
         raysum.train("extractor", data=str(tmp_path / "data"), out=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -106,7 +106,7 @@ def test_no_dataset_is_left_where_it_cannot_be_written(tmp_path, most):
     text = "The river Arno flows through the city of Florence and its old bridges number %d."
     lines = [{"id": str(i), "title": "Arno", "summary": "It flows.", "documents": [text % i]} for i in range(300)]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    code, told = limited(tmp_path, most, "prepare", "c.jsonl", "--out=data", "--pieces=100")
+    code, told = limited(tmp_path, most, "prepare", "c.jsonl", "--out=data", "--vocab-size=100")
     left = sorted(item.name for item in tmp_path.iterdir())
     assert code == 2 and f"raysum: cannot write {tmp_path}/data: " in told and left == ["c.jsonl"]
 

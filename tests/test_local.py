@@ -141,7 +141,7 @@ def test_without_ray_one_process_does_the_work(tmp_path, monkeypatch, capsys, ve
     with teaching() as server:
         monkeypatch.setenv("TMPDIR", "/" + "x" * 60)
         if verb == "prepare":
-            made = raysum.prepare(tmp_path / "towns.jsonl", tmp_path / "data", pieces=60)
+            made = raysum.prepare(tmp_path / "towns.jsonl", tmp_path / "data", vocab_size=60)
             assert made.dataset.rows("train") == 40
         else:
             assert raysum.teach(tmp_path / "towns.jsonl", tmp_path / "taught.jsonl", server.url, "tiny").taught == 40

@@ -230,7 +230,7 @@ def test_a_model_without_a_gate_is_a_start_that_names_what_is_new(data, tmp_path
         "batch_tokens": 200,
         "micro_batches": 2,
         "steps": 1,
-        "start": str(plain.path),
+        "init_from": str(plain.path),
     }
     model = plain.config.model.model_dump() | {"copy_heads": 1}
     run = train("pht", data=str(data), out=str(tmp_path / "gated"), model=model, train=settings).run

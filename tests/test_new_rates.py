@@ -25,7 +25,7 @@ def data(tmp_path_factory):
 
 def config(data, out, steps: int, start: Run | None = None, **sections) -> Config:
     values: dict = {"model": SMALL, "optim": {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}, "train": STEPS}
-    values["train"] = STEPS | {"steps": steps} | ({"start": str(start.path)} if start else {})
+    values["train"] = STEPS | {"steps": steps} | ({"init_from": str(start.path)} if start else {})
     values |= {name: values.get(name, {}) | section for name, section in sections.items()}
     return Config(**values, data=str(data), out=str(out))
 
@@ -89,7 +89,7 @@ def test_schedules_move_both_rates(data, donor, tmp_path, capsys):
 def test_other_numbers_of_workers_keep_the_rates_apart(data, donor, tmp_path, ray_session):
     """A checkpoint of two workers is converted for one; sums in another order move the last bits."""
     sections = NEW | {"optim": {"lr": 1e-12, "new_lr": 0.01}, "deepspeed": {"zero_optimization": {"stage": 2}}}
-    train = STEPS | {"start": str(donor.path), "save_every": 1}
+    train = STEPS | {"init_from": str(donor.path), "save_every": 1}
     whole = fit(config(data, tmp_path / "whole", 0, **sections, train=train | {"steps": 3}))
     fit(config(data, tmp_path / "run", 0, **sections, train=train | {"steps": 1, "workers": 2}))
     run = fit(config(data, tmp_path / "run", 0, **sections, train=train | {"steps": 3}))
@@ -98,7 +98,7 @@ def test_other_numbers_of_workers_keep_the_rates_apart(data, donor, tmp_path, ra
 
 
 def test_a_rate_of_its_own_needs_a_start(data, tmp_path):
-    with pytest.raises(UserError, match="optim.new_lr is the rate of parameters .* train.start=RUN, or leave it out"):
+    with pytest.raises(UserError, match="optim.new_lr .* train.init_from=RUN"):
         fit(config(data, tmp_path / "run", 1, optim={"new_lr": 0.1}))
     assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match="greater than 0"):

@@ -391,8 +391,8 @@ def test_alternatives_are_not_joined_to_one_summary(tmp_path, capsys):
         UserError,
         match=r"summary is a list of texts .*--map summaries=gold makes each text a.*summary=gold\[\]",
     ):
-        prepare([tmp_path / "a.jsonl"], tmp_path / "data", map={"summary": "gold"}, kind="extraction", pieces=60)
-    prepare([tmp_path / "a.jsonl"], tmp_path / "data", map={"summary": "gold[]"}, kind="extraction", pieces=60)
+        prepare([tmp_path / "a.jsonl"], tmp_path / "data", map={"summary": "gold"}, kind="extraction", vocab_size=60)
+    prepare([tmp_path / "a.jsonl"], tmp_path / "data", map={"summary": "gold[]"}, kind="extraction", vocab_size=60)
     assert "joins several texts to one summary; --map summaries=gold makes each text" in capsys.readouterr().err
     record, *_ = mapped(tmp_path / "a.jsonl", documents="documents", summaries="gold")
     assert record.raw["summaries"] == rows[0]["gold"]
@@ -837,9 +837,9 @@ def test_the_first_paragraph_has_room_for_the_title(vocabulary):
 def test_a_recipe_without_a_word_about_paragraphs_is_the_old_one():
     former = {"vocabulary_sha256": "x", "max_paragraphs": 10}
     old = read_recipe(former, "a run")
-    assert (old.parted_by, old.long_paragraphs) == ("lines", "cut")
+    assert (old.paragraph_separator, old.long_paragraphs) == ("lines", "cut")
     new = PrepareConfig(out="x")
-    assert (new.parted_by, new.long_paragraphs) == ("blank-lines", "split")
+    assert (new.paragraph_separator, new.long_paragraphs) == ("blank-lines", "split")
 
 
 def test_words_of_plain_texts_are_those_of_the_pattern():

@@ -50,7 +50,7 @@ def test_the_share_of_the_reference_that_truncation_leaves(vocabulary):
         "documents": ["the red bridge of stone is very old and long\n\nnobody has seen that king of Spain since then"],
         "summary": "The red bridge of stone. That king of Spain had gold.",
     }
-    recipe = Recipe(vocabulary_sha256=vocabulary.sha256, parted_by="blank-lines")
+    recipe = Recipe(vocabulary_sha256=vocabulary.sha256, paragraph_separator="blank-lines")
     # the-red, red-bridge, bridge-of, of-stone in the first paragraph; that-king, king-of, of-spain in the second;
     # stone-that, spain-had, had-gold stand nowhere.
     for limits, kept in (({}, 7), ({"max_paragraphs": 1}, 4)):
@@ -72,7 +72,7 @@ def test_the_card_tells_languages_and_what_is_left_of_the_references(tmp_path):
         for name, text in TEXTS.items()
     ]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = prepare(tmp_path / "train.jsonl", tmp_path / "data", pieces=300, clone_recall=1).dataset
+    data = prepare(tmp_path / "train.jsonl", tmp_path / "data", vocab_size=300, clone_recall=1).dataset
     card = Card.of(str(data.path))
     told = card.to_dict()["splits"]["train"]
     assert told["languages"] == {name: pytest.approx(1 / len(TEXTS), abs=1e-4) for name in TEXTS}

@@ -238,7 +238,7 @@ def test_vocabulary_is_trained_on_the_train_split_only(tmp_path, capsys):
     write_lines(tmp_path / "train.jsonl", clusters(60))
     write_lines(tmp_path / "test.jsonl", iter([{"title": "Zürich", "documents": ["qqq ßß"], "summary": "qqq"}]))
     sources = [str(tmp_path / "train.jsonl"), str(tmp_path / "test.jsonl")]
-    report = prepare(sources, str(tmp_path / "data"), pieces=4000, normalize="lower").to_dict()
+    report = prepare(sources, str(tmp_path / "data"), vocab_size=4000, normalize="lower").to_dict()
     assert 9 < report["pieces"] < 4000
     assert f"text for {report['pieces']} pieces only, not 4000" in capsys.readouterr().err
     dataset = Dataset.open(tmp_path / "data")
@@ -261,7 +261,7 @@ def test_clusters_of_one_id_are_counted_and_said_and_an_example_is_shown(tmp_pat
         for name in "abcabb"
     ]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = prepare(tmp_path / "c.jsonl", tmp_path / "data", pieces=200, test=0.4).dataset
+    made = prepare(tmp_path / "c.jsonl", tmp_path / "data", vocab_size=200, test=0.4).dataset
     assert "3 of 6 clusters have the id of another, such as" in capsys.readouterr().err
     assert made.manifest["repeated_ids"] == 3
     card = Card.of(str(made.path)).to_dict()

@@ -67,7 +67,7 @@ def test_a_killed_job_keeps_its_finished_shards_and_the_same_command_goes_on(tmp
     bad.write_text(bad.read_text() + "no JSON\n")
 
     def start(out: str, *more: str) -> Command:
-        choices = ["--out", out, "--pieces", "120", "--valid", "0.2", *more]
+        choices = ["--out", out, "--vocab-size", "120", "--valid", "0.2", *more]
         return Command("prepare", *sources, *choices, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
 
     assert start("whole").process.wait() == 0

@@ -357,7 +357,7 @@ def test_a_training_goes_on_bit_for_bit(folder, data, tmp_path):
 
 
 def test_another_mix_begins_as_the_imported_one(folder, tmp_path):
-    """By train.start, as a search of mixes begins its trials."""
+    """By train.init_from, as a search of mixes begins its trials."""
     kind = json.loads((folder / "config.json").read_text())["model_type"]
     if kind == "led":
         return  # has no layers between its windows

@@ -63,7 +63,7 @@ def test_prepare_knows_how_much_it_will_read(packed, tmp_path, capsys):
     path.write_bytes(gzip.compress(content) if packed else content)
     (known,) = find_sources([path])
     assert packed or known.size == len(content) == sum(record.size for record in known.records())
-    result = prepare(path, tmp_path / "data", pieces=1000)
+    result = prepare(path, tmp_path / "data", vocab_size=1000)
     shown = result._repr_mimebundle_()
     assert shown == {"text/plain": result.render() + "\n"} and "rows: 44" in shown["text/plain"]
     told = f"{known.size / 1000:.1f}k"

@@ -139,7 +139,7 @@ def test_trainings_are_the_same_bit_for_bit_and_may_be_gone_on_with_either_way(d
 @pytest.mark.parametrize("stage", [2, 3])
 def test_so_are_trainings_with_adapters(data, tmp_path, stage):
     donor = trained(data, tmp_path / "donor", 1, 0, False)
-    settings = {"adapters": {"rank": 2}, "start": str(donor.path)}
+    settings = {"adapters": {"rank": 2}, "init_from": str(donor.path)}
     plain = trained(data, tmp_path / "plain", 2, stage, False, **settings)
     again = trained(data, tmp_path / "again", 2, stage, False, **settings, recompute=True)
     assert losses(again) == losses(plain)
@@ -151,7 +151,7 @@ def test_so_are_trainings_with_adapters(data, tmp_path, stage):
 def test_two_workers_of_zero_3_gather_parameters_again(data, tmp_path, ray_session):
     """With adapters, so that some of them are frozen."""
     donor = trained(data, tmp_path / "donor", 1, 0, False)
-    settings = {"adapters": {"rank": 2}, "start": str(donor.path), "workers": 2}
+    settings = {"adapters": {"rank": 2}, "init_from": str(donor.path), "workers": 2}
     plain = trained(data, tmp_path / "plain", 3, 3, True, **settings)
     again = trained(data, tmp_path / "again", 3, 3, True, **settings, recompute=True)
     assert losses(again) == losses(plain)

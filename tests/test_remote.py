@@ -162,7 +162,7 @@ def test_a_web_address_is_refused_with_the_way_out(url, tmp_path, monkeypatch):
             asked()
     monkeypatch.setattr(job, "write_shards", None)  # before any work
     with pytest.raises(UserError, match="is not supported"):
-        raysum.prepare("samples", url, pieces=200)
+        raysum.prepare("samples", url, vocab_size=200)
 
 
 def test_a_file_url_is_a_path_of_this_machine(tmp_path):
@@ -268,8 +268,8 @@ def test_prepare_reads_and_writes_a_store_and_makes_what_it_makes_here(store, tm
     for name in ("train", "valid"):
         store.get_file(f"{BUCKET}/raw/{name}.jsonl", str(tmp_path / f"{name}.jsonl"))
     url = f"s3://{BUCKET}/made/data"
-    made = raysum.prepare(f"s3://{BUCKET}/raw", url, pieces=100)
-    here = raysum.prepare([tmp_path / "train.jsonl", tmp_path / "valid.jsonl"], tmp_path / "here", pieces=100)
+    made = raysum.prepare(f"s3://{BUCKET}/raw", url, vocab_size=100)
+    here = raysum.prepare([tmp_path / "train.jsonl", tmp_path / "valid.jsonl"], tmp_path / "here", vocab_size=100)
     assert made.to_dict()["data"] == url and made.dataset.fingerprint == here.dataset.fingerprint
     assert made.dataset.manifest["sources"] == [f"s3://{BUCKET}/raw/{name}.jsonl" for name in ("train", "valid")]
     assert keys(store, "made/data") == sorted(path.name for path in here.dataset.path.iterdir())
@@ -277,13 +277,13 @@ def test_prepare_reads_and_writes_a_store_and_makes_what_it_makes_here(store, tm
     for name in set(keys(store, "made/data")) - {MANIFEST, "rejected.jsonl"}:
         assert store.cat_file(f"{BUCKET}/made/data/{name}") == (here.dataset.path / name).read_bytes()
     with pytest.raises(UserError, match=f"{url} exists already; remove it or choose another folder"):
-        raysum.prepare(tmp_path / "train.jsonl", url, pieces=100)
+        raysum.prepare(tmp_path / "train.jsonl", url, vocab_size=100)
     store.pipe_file(f"{BUCKET}/made/run/config.yaml", b"{}")
     with pytest.raises(UserError, match=f"{BUCKET}/made/run is a run; choose another folder"):
-        raysum.prepare(tmp_path / "train.jsonl", f"s3://{BUCKET}/made/run", pieces=100)
+        raysum.prepare(tmp_path / "train.jsonl", f"s3://{BUCKET}/made/run", vocab_size=100)
     store.rm_file(f"{BUCKET}/made/data/{MANIFEST}")
     with pytest.raises(UserError, match=f"{url} has files but no {MANIFEST}: it is no dataset, or is incomplete"):
-        raysum.prepare(tmp_path / "train.jsonl", url, pieces=100)
+        raysum.prepare(tmp_path / "train.jsonl", url, vocab_size=100)
     with pytest.raises(UserError, match=rf"no dataset {url} \(its preparation was not finished\)"):
         Dataset.open(url)
 
@@ -300,12 +300,12 @@ def test_an_upload_that_failed_is_begun_again_by_the_same_command(store, tmp_pat
     monkeypatch.setattr(type(store), "_put_file", failing)
     type(store).clear_instance_cache()  # of those that have it bound
     with pytest.raises(UserError, match=rf"{url} cannot be reached \(ConnectionResetError: the connection with \*\*\*"):
-        raysum.prepare(f"s3://{BUCKET}/raw", url, pieces=100)
+        raysum.prepare(f"s3://{BUCKET}/raw", url, vocab_size=100)
     assert MANIFEST not in keys(store, "data")
     monkeypatch.setattr(type(store), "_put_file", put)
     type(store).clear_instance_cache()
     monkeypatch.setattr(job, "write_shards", None)  # it is not made again
-    assert raysum.prepare(f"s3://{BUCKET}/raw", url, pieces=100).dataset.rows("train") == 30
+    assert raysum.prepare(f"s3://{BUCKET}/raw", url, vocab_size=100).dataset.rows("train") == 30
     assert MANIFEST in keys(store, "data")
 
 
@@ -603,7 +603,7 @@ def test_any_protocol_of_fsspec_will_do(tmp_path, monkeypatch):
     files = fsspec.filesystem("memory")
     files.pipe_file("/raw/train.jsonl", lines(range(30)))
     files.pipe_file("/raw/valid.jsonl", lines(range(30, 36)))
-    made = raysum.prepare("memory://raw/*.jsonl", "memory://data", pieces=100)
+    made = raysum.prepare("memory://raw/*.jsonl", "memory://data", vocab_size=100)
     assert made.to_dict()["splits"] == {"train": 30, "valid": 6} and files.exists("/data/manifest.json")
     run = train("memory://data", "memory://run", 2).run
     monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "other"))

@@ -53,7 +53,7 @@ def prepared(store, tmp_path) -> str:  # noqa: F811
     for number in range(8):
         store.pipe_file(f"{BUCKET}/raw/train.part-{number}.jsonl", lines(range(20 * number, 20 * number + 20)))
     store.pipe_file(f"{BUCKET}/raw/valid.jsonl", lines(range(200, 210)))
-    raysum("prepare", f"s3://{BUCKET}/raw/*.jsonl", "--out", f"s3://{BUCKET}/data", "--pieces", "150")
+    raysum("prepare", f"s3://{BUCKET}/raw/*.jsonl", "--out", f"s3://{BUCKET}/data", "--vocab-size", "150")
     (tmp_path / "config.yaml").write_text(json.dumps(CONFIG))
     return f"s3://{BUCKET}/data"
 
@@ -123,8 +123,8 @@ def test_tasks_of_ray_read_sources_by_their_urls(store, tmp_path):  # noqa: F811
         store.pipe_file(f"{BUCKET}/raw/part-{number}.jsonl", content)
         (tmp_path / f"part-{number}.jsonl").write_bytes(content)
     here, url = [tmp_path / f"part-{number}.jsonl" for number in range(3)], f"s3://{BUCKET}/data"
-    raysum("prepare", *here, "--out", tmp_path / "here", "--pieces", "150")
-    raysum("prepare", f"s3://{BUCKET}/raw", "--out", url, "--pieces", "150", "--address", "local")
+    raysum("prepare", *here, "--out", tmp_path / "here", "--vocab-size", "150")
+    raysum("prepare", f"s3://{BUCKET}/raw", "--out", url, "--vocab-size", "150", "--address", "local")
     assert Dataset.open(url).fingerprint == Dataset.open(tmp_path / "here").fingerprint
     left = [file for file in (tmp_path / "cache" / "sources").rglob("*") if file.is_file()]
     assert sum(file.stat().st_blocks for file in left) == 0

@@ -195,7 +195,7 @@ def test_two_tables_from_raw_text_and_again(raw, tmp_path):
     assert by_row["Open+In-Domain"]["seconds"] > 0 and by_row["Lead3"]["seconds"] is None
     assert "factbook of other invented names" in " ".join(stages.notes) and "8 examples of valid" in stages.told["data"]
     place = Place(ReproduceConfig(data=str(raw), out=str(out)))
-    start = {name: place.run(name).config.train.start for name in ("hibert-s", "hibert-s-none")}
+    start = {name: place.run(name).config.train.init_from for name in ("hibert-s", "hibert-s-none")}
     assert start["hibert-s-none"] is None and start["hibert-s"].endswith("hibert-s.open-in-domain")
     assert all(cell == {"told": "judges"} for row in judged.rows for cell in row["ours"])
 

@@ -140,7 +140,7 @@ def corpus(tmp_path, **changes) -> str:
 
 def test_prepare_makes_datasets_of_both_kinds_and_evaluation_reads_labelled_ones(tmp_path):
     source = corpus(tmp_path)
-    made = prepare(source, tmp_path / "labelled", kind="extraction", pieces=400)
+    made = prepare(source, tmp_path / "labelled", kind="extraction", vocab_size=400)
     dataset = made.dataset
     assert (dataset.kind, dataset.recipe.kind) == ("extraction", "extraction")
     row = next(dataset.read("train", ["ids", "labels", "text", "paragraph_offsets"]))
@@ -162,9 +162,9 @@ def test_prepare_makes_datasets_of_both_kinds_and_evaluation_reads_labelled_ones
 def test_what_holds_of_paragraphs_alone_is_refused_for_sentences(tmp_path):
     for changes in ({"ranker": "lexrank"}, {"max_paragraphs": 10}, {"graph": "similarity"}):
         with pytest.raises(UserError, match=f"{[*changes][0]} applies to paragraphs"):
-            prepare(corpus(tmp_path), tmp_path / "data", kind="extraction", pieces=400, **changes)
+            prepare(corpus(tmp_path), tmp_path / "data", kind="extraction", vocab_size=400, **changes)
     with pytest.raises(UserError, match="kind"):
-        prepare(corpus(tmp_path), tmp_path / "data", kind="sentences", pieces=400)
+        prepare(corpus(tmp_path), tmp_path / "data", kind="sentences", vocab_size=400)
     assert not (tmp_path / "data").exists()
 
 
@@ -172,5 +172,5 @@ def test_a_cluster_without_a_sentence_is_counted(tmp_path):
     path = tmp_path / "bad.jsonl"
     rows = [*generate("train", 20), {"id": "none", "documents": ["—— * ——"], "summary": "Something."}]
     path.write_text("".join(json.dumps(raw) + "\n" for raw in rows))
-    told = prepare(path, tmp_path / "data", kind="extraction", pieces=400).to_dict()
+    told = prepare(path, tmp_path / "data", kind="extraction", vocab_size=400).to_dict()
     assert told["rejected"] == {"no text in the documents": 1} and told["rows"] == 20

@@ -109,7 +109,7 @@ def test_a_preparation_is_stopped_and_leaves_nothing(folder):
     subprocess.run([sys.executable, "-c", CORPUS], cwd=folder, check=True)
     before = {item.name for item in folder.iterdir()} | {"log"}
     shards = folder / ".out.unfinished"
-    stop(folder, ["prepare", "corpus", "--out", "out", "--pieces", "500"], lambda: list(shards.glob("*.shard")))
+    stop(folder, ["prepare", "corpus", "--out", "out", "--vocab-size", "500"], lambda: list(shards.glob("*.shard")))
     assert {item.name for item in folder.iterdir()} == before
 
 

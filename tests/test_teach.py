@@ -88,7 +88,7 @@ def test_clusters_without_summary_get_one_and_the_others_pass(tmp_path, server):
 
 def test_a_dataset_of_taught_clusters_tells_who_taught(tmp_path, server):
     taught(tmp_path, server, clusters(30, summaries=4), cite=True)
-    raysum.prepare(tmp_path / "t.jsonl", tmp_path / "data", pieces=200, keep=["teacher", "citations"])
+    raysum.prepare(tmp_path / "t.jsonl", tmp_path / "data", vocab_size=200, keep=["teacher", "citations"])
     prompt = read(tmp_path / "t.jsonl")[9]["teacher"]["prompt"]
     counts = Dataset.open(tmp_path / "data").manifest["splits"]["train"]["counts"]
     assert counts[f"summaries by tiny, prompt {prompt}"] == 26

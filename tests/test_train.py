@@ -512,7 +512,7 @@ def test_of_a_preset_and_a_folder_of_one_name_the_preset_is_trained_and_that_is_
     with pytest.raises(UserError, match="train.patience needs"):  # by which its config has been read
         train("pht", data=str(write_dataset(tmp_path / "bare", {"train": 9})), out="run", train={"patience": 1})
     assert "pht is the preset of that name; write ./pht to train from the folder" in capsys.readouterr().err
-    assert load_config("pht").train.start is None
+    assert load_config("pht").train.init_from is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -187,7 +187,7 @@ def _expectation(rows: int, visits: int) -> str:
         return (
             f"{rows} clusters are few: a generator that learns only from them combines words of the sources, right or "
             "wrong. An extractor will probably be the better choice, unless you add some thousands of clusters or set "
-            "train.start=RUN to a run that was trained on more"
+            "train.init_from=RUN to a run that was trained on more"
         )
     if visits < 15_000:
         return f"{visits} examples in this time are few: names are copied after about 15,000; set more train.minutes"

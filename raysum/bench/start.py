@@ -57,7 +57,7 @@ def _prepare(folder: Path, aligned: bool) -> None:
     """Write a dataset of the factbook, and a run of few steps, with an attention predictor if ``aligned``."""
     clusters, data, run = str(corpus.write(folder / "corpus", **_CLUSTERS)), str(folder / "data"), folder / "run"
     few = [f"data={data}", "train.workers=0", "train.steps=2", "train.batch_tokens=2000"]
-    sizes = ["--pieces=2000", "--max-paragraphs=10", "--paragraph-tokens=40"]
+    sizes = ["--vocab-size=2000", "--max-paragraphs=10", "--paragraph-tokens=40"]
     commands = [["prepare", clusters, f"--out={data}", *sizes]]
     if aligned:
         commands += [["train", "quickstart", f"out={run}", *few], ["train", "alignment", f"run={run}", *few]]

@@ -31,8 +31,8 @@ def input_clusters(
     """Return the raw clusters of data files and folders, in order; ``-`` is standard input, JSON lines or one text.
 
     A row that is not a valid cluster becomes a NoSummary. All other files (text, Markdown, web pages, PDF, Word,
-    e-mail) are the documents of one last cluster about ``title``, by default the title of its only document. ``mapping``
-    describes the rows; its separator also splits texts.
+    e-mail) are the documents of one last cluster about ``title``, by default the title of its only document. The fields
+    of rows have the names of ``mapping``, whose separator also splits texts.
     Raises UserError if a file cannot be read, a title comes without texts, or paths come with texts.
     """
     clusters: list[Cluster] = []

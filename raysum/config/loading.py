@@ -68,8 +68,8 @@ def read_values(name: str, within: tuple[str, ...] = ()) -> tuple[dict[str, Any]
     config = os.path.join(name, "config.yaml")
     if name not in presets() and os.path.isfile(config):
         values, locations = parse_yaml(read_text(Path(config)), config)
-        own = {key: value for key, value in values.items() if key not in _RUN_KEYS}
-        return merge(own, {"train": {"start": os.path.abspath(name)}}), locations
+        own = {key: value for key, value in Config.with_current_names(values).items() if key not in _RUN_KEYS}
+        return merge(own, {"train": {"init_from": os.path.abspath(name)}}), locations
     values, locations = read_yaml(name, _PRESETS, "preset")
     extended = values.pop("extends", None)
     if extended is None:

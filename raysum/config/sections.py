@@ -1,7 +1,7 @@
 """The config sections of a training: strict, frozen pydantic models. This module does not import torch."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     Field,
@@ -21,6 +21,8 @@ from raysum.systems import Size
 
 
 class TrainConfig(Section):
+    ALIASES: ClassVar[dict[str, str]] = {"start": "init_from"}
+
     steps: Count = Field(1000, description="optimizer steps")
     minutes: Annotated[float, Field(gt=0, le=10**6)] | None = Field(
         None, description="minutes after which training stops, even before train.steps; `train auto` fits steps to it"
@@ -53,7 +55,7 @@ class TrainConfig(Section):
     )
     keep: Count = Field(3, description="number of newest checkpoints to keep, besides the best one")
     log_every: Count = Field(10, description="steps between lines of metrics.jsonl")
-    start: str | None = Field(
+    init_from: str | None = Field(
         None, description="run that provides the initial weights, matched by name; for a bert, a published folder"
     )
     recompute: bool = Field(

@@ -1,12 +1,12 @@
 """The recipe: all choices that turn a raw cluster into a dataset row, so that inference can repeat them exactly."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
 from raysum.config.base import Section
 from raysum.errors import UserError
-from raysum.text.cleaning import Normalization, Parting
+from raysum.text.cleaning import Normalization, ParagraphSeparator
 
 RANKER = "ranker.safetensors"  # a learned ranker, beside its vocabulary
 
@@ -19,6 +19,8 @@ Kind = Literal["summarization", "ranking", "extraction", "pretraining"]
 class Choices(Section):
     """The choices of the user. The vocabulary decides the others."""
 
+    ALIASES: ClassVar[dict[str, str]] = {"parted_by": "paragraph_separator"}
+
     kind: Kind = Field(
         "summarization",
         description="what rows are for: 'ranking' has all paragraphs, 'extraction' labelled sentences, 'pretraining' "
@@ -28,7 +30,7 @@ class Choices(Section):
     paragraph_tokens: int = Field(
         100, ge=8, le=1_000_000, description="N: most tokens of a paragraph (100 in the published shards)"
     )
-    parted_by: Parting = Field(
+    paragraph_separator: ParagraphSeparator = Field(
         "blank-lines", description="separator of paragraphs: blank lines, if a document has any, or every line: 'lines'"
     )
     long_paragraphs: LongParagraphs = Field(
@@ -55,8 +57,8 @@ class Choices(Section):
 
 # Choices for paragraphs only: all sentences are kept, in document order.
 OF_PARAGRAPHS = (
-    "max_paragraphs", "parted_by", "long_paragraphs", "ranker", "clone_recall", "min_words", "near_duplicates",
-    "boilerplate", "graph",
+    "max_paragraphs", "paragraph_separator", "long_paragraphs", "ranker", "clone_recall", "min_words",
+    "near_duplicates", "boilerplate", "graph",
 )  # fmt: skip
 
 
@@ -66,7 +68,7 @@ class Recipe(Choices):
     model_config = ConfigDict(strict=True)
 
     # Defaults for old recipes, which lack these choices.
-    parted_by: Parting = "lines"
+    paragraph_separator: ParagraphSeparator = "lines"
     long_paragraphs: LongParagraphs = "cut"
     ranker: Ranker = "tfidf"
     normalize: Normalization = Field("none", description="normalization of texts before encoding")
@@ -78,7 +80,7 @@ class Recipe(Choices):
 def read_recipe(values: Any, where: str) -> Recipe:
     """Return ``values`` as a Recipe. Raises UserError with ``where`` and all wrong keys."""
     try:
-        return Recipe.model_validate(values)
+        return Recipe.model_validate(Recipe.with_current_names(values))
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UserError(f"the recipe of {where} is not valid: {problems}") from None

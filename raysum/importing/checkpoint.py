@@ -127,7 +127,7 @@ def import_checkpoint(
         run = Run(folder)
         run.create(config, recipe.model_dump(), Path(vocab))
         run.add_weights(published.step, weights, {"imported": kind, "file": Path(file).name})
-    say("The optimizer's state is not imported: train.start=RUN starts a new training from these weights")
+    say("The optimizer's state is not imported: train.init_from=RUN starts a new training from these weights")
     return Imported(Run(out))
 
 
@@ -174,7 +174,7 @@ def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), lang
             normalize=tokenizer.suggested_normalization(),
             max_paragraphs=config.source.max_paragraphs,
             paragraph_tokens=max(config.source.paragraph_tokens - marks_around(config.model), _MIN_TOKENS),
-            parted_by="blank-lines",
+            paragraph_separator="blank-lines",
             long_paragraphs="split",
             vocabulary_sha256=tokenizer.sha256,
         )

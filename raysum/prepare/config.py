@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -46,6 +46,8 @@ class Shaped(Section):
 
 
 class PrepareConfig(Choices, Shaped):
+    ALIASES: ClassVar[dict[str, str]] = {"pieces": "vocab_size", **Choices.ALIASES}
+
     out: str = Field(description="dataset folder to write")
     vocab: str | None = Field(
         None, description="SentencePiece model, or the folder of a published model; the default trains a vocabulary"
@@ -53,7 +55,7 @@ class PrepareConfig(Choices, Shaped):
     language: str | None = Field(
         None, description="code of the texts' language in a published multilingual tokenizer, such as de_DE"
     )
-    pieces: int = Field(
+    vocab_size: int = Field(
         32000, gt=len(SPECIAL_PIECES), le=1_000_000, description="pieces of a trained vocabulary (HT, section 4)"
     )
     normalize: Normalization | None = Field(

@@ -162,10 +162,10 @@ def _identity(vocabulary: Tokenizer | None, ranker: Run | None) -> Iterator[str]
 
 def _train_vocabulary(sources: list[RawSource], config: PrepareConfig, how: Normalization) -> Vocabulary:
     with bar(total=sum(source.size for source in sources), label="vocabulary", unit="B") as progress:
-        sample = sample_texts(_train_texts(sources, config, progress), config.pieces)
-    vocabulary = Vocabulary.train((normalize(text, how) for text in sample), config.pieces)
-    if len(vocabulary) < config.pieces:
-        say(f"The corpus has text for {len(vocabulary)} pieces only, not {config.pieces}: the vocabulary is smaller")
+        sample = sample_texts(_train_texts(sources, config, progress), config.vocab_size)
+    vocabulary = Vocabulary.train((normalize(text, how) for text in sample), config.vocab_size)
+    if len(vocabulary) < config.vocab_size:
+        say(f"The corpus has text for only {len(vocabulary)} of {config.vocab_size} pieces: the vocabulary is smaller")
     return vocabulary
 
 
@@ -224,4 +224,4 @@ def _sample_paragraphs(sources: list[RawSource], config: PrepareConfig) -> Itera
     for source in sources:
         clusters = (cluster for _, cluster in _train_clusters(source, config) if isinstance(cluster, Cluster))
         for cluster in islice(clusters, -(-_BOILERPLATE_CLUSTERS // len(sources))):
-            yield [*paragraphs_of(cluster, config.parted_by)]
+            yield [*paragraphs_of(cluster, config.paragraph_separator)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from raysum.prepare.cluster import Cluster
 from raysum.prepare.repeated import mark, near_duplicates
 from raysum.sources.record import Rejected
-from raysum.text.cleaning import Parting, bigrams, is_clone, normalize, on_one_line, paragraph_spans
+from raysum.text.cleaning import ParagraphSeparator, bigrams, is_clone, normalize, on_one_line, paragraph_spans
 from raysum.text.sentences import quick_sentence_spans
 from raysum.text.tfidf import words
 
@@ -43,15 +43,15 @@ class Paragraph(NamedTuple):
     words: list[str]
 
 
-def paragraphs_of(cluster: Cluster, parted_by: Parting) -> Iterator[Paragraph]:
+def paragraphs_of(cluster: Cluster, paragraph_separator: ParagraphSeparator) -> Iterator[Paragraph]:
     """Yield all paragraphs in document order."""
     shared_words: dict[str, str] | None = {} if sum(len(text) for _, text in cluster.documents) > _LARGE else None
     for document, (_, text) in enumerate(cluster.documents):
-        spans = paragraph_spans(text, parted_by)
+        spans = paragraph_spans(text, paragraph_separator)
         if cluster.cut_into_paragraphs and spans:
             spans = [(spans[0][0], spans[-1][1])]
         for number, (start, end) in enumerate(spans):
-            content = _text_of(text[start:end], parted_by)
+            content = _text_of(text[start:end], paragraph_separator)
             yield Paragraph(document, number, number, start, end, content, words(content, shared_words))
 
 
@@ -102,7 +102,7 @@ def split_paragraphs(
             yield paragraph._replace(position=paragraph.position + shift) if shift else paragraph
             continue
         for number, (start, end) in enumerate(spans):
-            piece = _text_of(text[start:end], recipe.parted_by)
+            piece = _text_of(text[start:end], recipe.paragraph_separator)
             yield paragraph._replace(
                 position=paragraph.position + added[paragraph.document] + number,
                 start=paragraph.start + start,
@@ -113,8 +113,8 @@ def split_paragraphs(
         added[paragraph.document] += len(spans) - 1
 
 
-def _text_of(text: str, parted_by: Parting) -> str:
-    return text if parted_by == "lines" else on_one_line(text)
+def _text_of(text: str, paragraph_separator: ParagraphSeparator) -> str:
+    return text if paragraph_separator == "lines" else on_one_line(text)
 
 
 def split_spans(text: str, max_tokens: int, count_tokens: CountTokens) -> list[tuple[int, int]]:

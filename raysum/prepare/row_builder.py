@@ -93,7 +93,7 @@ def prepare_counted(
 def _paragraph_row(
     cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer, ranker: LearnedRanker | None, whole: bool
 ) -> tuple[Row, Counter[str]]:
-    paragraphs = list(paragraphs_of(cluster, recipe.parted_by))
+    paragraphs = list(paragraphs_of(cluster, recipe.paragraph_separator))
     if not paragraphs:
         raise Rejected("no text in the documents")
     cleaned, repeated = clean_paragraphs(cluster, paragraphs, recipe)

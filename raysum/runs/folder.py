@@ -332,7 +332,7 @@ class Run:
 
     def _read(self, name: str, root: type[AnySection], base: dict[str, Any]) -> AnySection:
         values, lines = parse_yaml(read_text(self.path / name), str(self.path / name))
-        return validate(merge(base, values), lines, root)
+        return validate(root.with_current_names(merge(base, values)), lines, root)
 
     def set_decode(self, settings: dict[str, Any]) -> None:
         """Write the decoding ``settings`` that evaluate, summarize and serve use."""

@@ -163,7 +163,7 @@ class Start:
         names = donor.names_for([*shapes], spec)
         loaded = {name: names[name] for name in needed if name in names and shapes[names[name]] == needed[name]}
         if not any(len(needed[name]) > 1 for name in loaded):
-            raise UserError(f"no matrix of {path} has the name and shape of one of this model; leave train.start out")
+            raise UserError(f"no matrix of {path} has the name and shape of one of this model; remove train.init_from")
         unused = [name for name in shapes if name not in loaded.values()]
         missing = [name for name in needed if name not in loaded]
         untrained = [name for name, own in loaded.items() if own in donor.untrained]

@@ -4,6 +4,7 @@ Functions import the libraries that they use, so importing this module is fast.
 """
 
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -244,7 +245,8 @@ def openai_client(before_retry: Callable[[BaseException | None, float | None], N
 
         def _sleep_for_retry(self, *, response: Any, **_: Any) -> None:
             seconds = None if response is None else self._parse_retry_after_header(response.headers)
-            is_number = seconds is not None and seconds == seconds
-            before_retry(sys.exc_info()[1], max(seconds, 0.0) if is_number else None)
+            if seconds is not None:
+                seconds = None if math.isnan(seconds) else max(seconds, 0.0)
+            before_retry(sys.exc_info()[1], seconds)
 
     return Client(max_retries=sys.maxsize - 1, **options)

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from raysum.errors import UserError
 from raysum.prepare.config import Shaped
-from raysum.text.cleaning import Parting
+from raysum.text.cleaning import ParagraphSeparator
 
 KEY = "RAYSUM_TEACHER_KEY"
 _PATH = "/chat/completions"
@@ -20,6 +20,7 @@ class TeachConfig(Shaped):
         "again": "retry_rejected",
         "context": "max_characters",
         "patience": "give_up_after",
+        "parted_by": "paragraph_separator",
     }
 
     teacher: str = Field(
@@ -32,7 +33,9 @@ class TeachConfig(Shaped):
     prompt: str | None = Field(None, description="file of a prompt with {documents}, {title} and {words} in it")
     words: int = Field(150, gt=0, le=100_000, description="length that the prompt asks for")
     cite: bool = Field(False, description="ask a second question: which paragraphs support each sentence")
-    parted_by: Parting = Field("blank-lines", description="what separates these paragraphs, as in `raysum prepare`")
+    paragraph_separator: ParagraphSeparator = Field(
+        "blank-lines", description="what separates these paragraphs, as in `raysum prepare`"
+    )
     max_characters: int = Field(
         24_000,
         ge=100,

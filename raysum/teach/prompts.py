@@ -135,7 +135,7 @@ def is_truncated(cluster: Cluster, config: TeachConfig) -> bool:
     """Return whether only a part of the cluster is sent."""
     if sum(len(text) for _, text in cluster.documents) <= config.max_characters:
         return False
-    return sum(len(p.text) for p in paragraphs_of(cluster, config.parted_by)) > config.max_characters
+    return sum(len(p.text) for p in paragraphs_of(cluster, config.paragraph_separator)) > config.max_characters
 
 
 def _raw(record: Record, split: str | None) -> dict[str, Any]:
@@ -160,13 +160,13 @@ def _key(cluster: Cluster, task: Task) -> str:
     """Return the hash of all that determines an answer: model, prompt, parameters (but the limit) and content."""
     config = task.config
     parameters = {name: value for name, value in config.parameters.items() if name != "max_tokens"}
-    settings = [config.model, task.prompts.summary, parameters, config.max_characters, config.parted_by]
+    settings = [config.model, task.prompts.summary, parameters, config.max_characters, config.paragraph_separator]
     return _hashed(json.dumps([settings, cluster.cut_into_paragraphs, cluster.title, cluster.documents]))
 
 
 def _sent(cluster: Cluster, config: TeachConfig) -> list[Paragraph]:
     """Return the paragraphs to send, in document order: all, or the best-ranked ones within ``max_characters``."""
-    paragraphs = [*paragraphs_of(cluster, config.parted_by)]
+    paragraphs = [*paragraphs_of(cluster, config.paragraph_separator)]
     if sum(len(paragraph.text) for paragraph in paragraphs) <= config.max_characters:
         return paragraphs
     order = best_first(rank_scores("tfidf", words(cluster.title), [paragraph.words for paragraph in paragraphs]))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Literal
 
 Normalization = Literal["none", "lower", "lower-split"]
-Parting = Literal["blank-lines", "lines"]
+ParagraphSeparator = Literal["blank-lines", "lines"]
 
 _LINE = re.compile(r"\S(?:[^\n\r]*\S)?")
 _NEWLINE = re.compile(r"\r\n|[\n\r]")
@@ -15,13 +15,13 @@ _BREAK = re.compile(r"\s*[\n\r]\s*")
 _SPLIT_OFF = re.compile(r"""([!"%'()*+,\-./:;<=?@[\]^_`{}~])""")  # as in the published shards
 
 
-def paragraph_spans(text: str, parted_by: Parting = "lines") -> list[tuple[int, int]]:
+def paragraph_spans(text: str, paragraph_separator: ParagraphSeparator = "lines") -> list[tuple[int, int]]:
     """Return the character spans of the paragraphs of a raw text: its lines, without blank lines and outer white space.
 
     ``blank-lines`` joins the lines between blank lines, if the text has any blank line.
     """
     lines = [match.span() for match in _LINE.finditer(text)]
-    if parted_by == "lines" or not lines:
+    if paragraph_separator == "lines" or not lines:
         return lines
     breaks = [len(_NEWLINE.findall(text, end, start)) > 1 for (_, end), (start, _) in pairwise(lines)]
     if not any(breaks):

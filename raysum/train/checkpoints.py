@@ -222,7 +222,7 @@ def _way_out(run: Run) -> str:
         step = run.checkpoint().step
     except UserError:
         return "choose another out="
-    return f"start a new training from the weights of step {step}: train.start={run.place} and another out="
+    return f"start a new training from the weights of step {step}: train.init_from={run.place} and another out="
 
 
 def _check(checkpoint: Checkpoint) -> None:

@@ -238,8 +238,8 @@ def check_resumable(run: Run, config: Config, dataset: Dataset) -> None:
     newest = run.latest()
     if newest is None and run.checkpoints():
         raise UserError(
-            f"{run.place} has weights but no training state; start a new training from them: train.start={run.place} "
-            "and another out="
+            f"{run.place} has weights but no training state; start a new training from them: "
+            f"train.init_from={run.place} and another out="
         )
     if newest and newest.state["data"] != dataset.fingerprint:
         raise UserError(f"{run.place} was trained on another dataset than {dataset.place}; choose another out=")

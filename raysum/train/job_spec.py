@@ -94,13 +94,14 @@ def job_spec_of(dataset: Dataset, config: Config, run: Run, done: int) -> JobSpe
 
         metric = ValidationMetric(settings.best_by.removeprefix("-"), dataset.address, settings.validate_examples)
     epoch, position = plan_of(train).locate(done)
+    init_from = settings.init_from
     return JobSpec(
         run,
         config,
         tuple(each.fingerprint for each in (dataset, *others)),
         train=replace(train, origin=(epoch, done - position)),
         valid=valid if has_valid else None,
-        start=Start.of(settings.start, config.model, dataset.vocabulary_hash) if settings.start and not done else None,
+        start=Start.of(init_from, config.model, dataset.vocabulary_hash) if init_from and not done else None,
         metric=metric,
     )
 

@@ -44,13 +44,13 @@ def rates(config: Config, step: int) -> dict[str, float]:
 def check_start(config: Config) -> None:
     """Raises UserError if a setting distinguishes new from loaded parameters, and no weights are loaded."""
     effects = {
-        "optim.new_lr is the rate of parameters that": config.optim.new_lr is not None,
-        "adapters.rank freezes all parameters except those that": config.adapters.rank > 0,
+        "optim.new_lr is the rate of": config.optim.new_lr is not None,
+        "adapters.rank freezes all but": config.adapters.rank > 0,
     }
     for effect, is_set in effects.items():
-        if is_set and not config.train.start:
+        if is_set and not config.train.init_from:
             raise UserError(
-                f"{effect} train.start does not have, but train.start is not set: set train.start=RUN, or leave it out"
+                f"{effect} new parameters, but no weights are loaded: set train.init_from=RUN, or remove it"
             )
 
 

@@ -94,7 +94,7 @@ class ExtractorSpec(Spec):
 class HibertSpec(TransformerSpec):
     """HIBERT (Zhang et al. 2019): a Transformer over the words of each sentence, another over the sentences.
 
-    It first learns to predict masked sentences; then, from those weights (``train.start``), which sentences to take.
+    It first learns to predict masked sentences, then, from those weights (``train.init_from``), to select sentences.
     """
 
     MODEL: ClassVar = "raysum.models.systems.hibert:Hibert"
@@ -134,7 +134,7 @@ class HibertSpec(TransformerSpec):
 class BertSpec(Spec):
     """BERT (Devlin et al. 2019) that labels the sentences to take: the baseline of Zhang et al. 2019, section 4.4.
 
-    It starts from published weights (``train.start=FOLDER``), whose word pieces the dataset must use.
+    It starts from published weights (``train.init_from=FOLDER``), whose word pieces the dataset must use.
     """
 
     MODEL: ClassVar = "raysum.models.systems.bert:Bert"

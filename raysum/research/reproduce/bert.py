@@ -43,4 +43,4 @@ def begins(place: Place) -> dict[str, Any]:
     if not isinstance(told, dict):
         raise UserError(f"{place.config.bert}/config.json tells no sizes of a bert")
     sizes = {own: told[name] for own, name in SIZES.items() if name in told}
-    return {"model": sizes, "train": {"start": place.config.bert}}
+    return {"model": sizes, "train": {"init_from": place.config.bert}}

@@ -42,7 +42,7 @@ def prepare_dataset(place: Place, name: str) -> None:
     if name == "bert":
         settings["vocab"] = str(word_pieces(place))
     elif name == BASE:
-        settings |= {"pieces": _PIECES} if small else {}
+        settings |= {"vocab_size": _PIECES} if small else {}
     else:
         settings["vocab"] = str(place.data(BASE) / VOCABULARY)
     sources = _open_sources(place) if name == OPEN else [place.config.data]

@@ -47,7 +47,7 @@ def train_system(place: Place, system: System) -> None:
             preset, values = values_of(system, place.scale)
             preset += "_pretraining" if name != system.name else ""
             places = {"data": str(place.data(corpus)), "out": str(place.run(name).path)}
-            values = merge(values, {"train": {"workers": 0, "start": start}} | places)
+            values = merge(values, {"train": {"workers": 0, "init_from": start}} | places)
             values = merge(values, begins(place)) if system.name == "bert" else values
             run = train(preset, **merge(values, _paced(place.run(name), preset, values, seconds, place))).run
             write_json(place.trained(name), _told(run))
