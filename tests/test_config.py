@@ -6,10 +6,14 @@ import sys
 import pytest
 import yaml
 
-from raysum.config.loading import dump, load_config, parse_yaml, presets
+from raysum.config.loading import dump, load_config, parse_yaml, presets, section_of
 from raysum.config.problems import keys, validate
 from raysum.config.sections import Config
+from raysum.data.recipe import read_recipe
 from raysum.errors import UserError
+from raysum.prepare.config import PrepareConfig
+from raysum.runs.folder import Run
+from raysum.teach.config import TeachConfig
 
 
 def test_overrides_reach_nested_keys_and_keep_types():
@@ -192,3 +196,41 @@ def test_extends_names_a_preset_or_another_file(tmp_path, base):
     file.write_text(f"extends: {base.format(file=file)}\n")
     with pytest.raises(UserError, match="must name a preset or a file that does not extend this one"):
         load_config(str(file))
+
+
+def test_old_names_of_keys_and_flags_work_with_one_message(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("raysum.config.base._reported", set())
+    (tmp_path / "old.yaml").write_text("train: {start: runs/a}\n")
+    config = load_config(str(tmp_path / "old.yaml"))
+    assert config.train.init_from == "runs/a" and "start" not in config.train.model_dump()
+    assert load_config("pht", ["train.start=runs/b"]).train.init_from == "runs/b"
+    assert load_config("pht", ["train.init_from=runs/c"]).train.init_from == "runs/c"
+    assert capsys.readouterr().err.splitlines() == ["start is the old name of init_from; use the new name"]
+
+    choices = {"out": "data", "pieces": 500, "parted_by": "lines"}
+    prepared = section_of(PrepareConfig, choices)
+    assert (prepared.vocab_size, prepared.paragraph_separator) == (500, "lines")
+    taught = {
+        "out": "t",
+        "teacher": "http://127.0.0.1:1/v1",
+        "model": "m",
+        "again": True,
+        "context": 900,
+        "patience": 7,
+    }
+    asked = section_of(TeachConfig, taught)
+    assert (asked.retry_rejected, asked.max_characters, asked.give_up_after) == (True, 900, 7)
+    message = "{} is the old name of {}; use the new name".format
+    names = {"pieces": "vocab_size", "parted_by": "paragraph_separator", "again": "retry_rejected"}
+    names |= {"context": "max_characters", "patience": "give_up_after"}
+    assert sorted(capsys.readouterr().err.splitlines()) == sorted(message(*pair) for pair in names.items())
+
+
+def test_old_names_in_a_run_and_in_a_recipe_need_no_message(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("train: {start: runs/a}\n")
+    assert Run(tmp_path).config.train.init_from == "runs/a"
+    own = load_config(str(tmp_path), ["train.steps=3"])
+    assert own.train.init_from == str(tmp_path) and own.train.steps == 3
+    recipe = read_recipe({"vocabulary_sha256": "0", "parted_by": "blank-lines"}, "data")
+    assert recipe.paragraph_separator == "blank-lines"
+    assert not capsys.readouterr().err

@@ -24,23 +24,23 @@ class Section(systems.Checked):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, values: Any) -> Any:
-        """Accept old names, with one message for each name and process."""
+        """Accept old names, with one message for each name and process.
+
+        If both names are given, the value of the old one wins: presets and runs have the new one, and the user's value
+        comes later.
+        """
         if not isinstance(values, dict):
             return values
         for name in values.keys() & cls.ALIASES.keys() - _reported:
             say(f"{name} is the old name of {cls.ALIASES[name]}; use the new name")
             _reported.add(name)
-        return cls.with_current_names(values)
+        current = {name: value for name, value in values.items() if name not in cls.ALIASES}
+        return current | {cls.ALIASES[name]: value for name, value in values.items() if name in cls.ALIASES}
 
     @classmethod
     def with_current_names(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return ``values`` with the current names of this section's fields, and of the sections in it.
-
-        Folders of former versions have old names. If both names are given, the value of the old one wins: presets and
-        runs have the new one, and the user's value comes later.
-        """
-        current = {name: value for name, value in values.items() if name not in cls.ALIASES}
-        current |= {cls.ALIASES[name]: value for name, value in values.items() if name in cls.ALIASES}
+        """Return ``values`` of a folder of a former version with the current names of fields, in all sections."""
+        current = {cls.ALIASES.get(name, name): value for name, value in values.items()}
         for name, field in cls.model_fields.items():
             section, value = field.annotation, current.get(name)
             if isinstance(section, type) and issubclass(section, Section) and isinstance(value, dict):
