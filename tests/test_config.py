@@ -211,7 +211,7 @@ def test_old_names_of_keys_and_flags_work_with_one_message(tmp_path, capsys, mon
     prepared = section_of(PrepareConfig, choices)
     assert (prepared.vocab_size, prepared.paragraph_separator) == (500, "lines")
     taught = {
-        "out": "t",
+        "out": "t.jsonl",
         "teacher": "http://127.0.0.1:1/v1",
         "model": "m",
         "again": True,
