@@ -2,15 +2,14 @@
 
 import json
 import re
-from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
+from helpers.project import ROOT
 from raysum.cli.reference import SCHEMAS, fill_tables, schema
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

@@ -1,29 +1,19 @@
 """The README's commands, run as a user runs them: its blocks in order, on the samples."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from pretrained import published
-from published_tokenizers import published as tokenizer
 
+from helpers.pretrained import published
+from helpers.project import ROOT, shell
+from helpers.published_tokenizers import published as tokenizer
 from raysum.examples.factbook.corpus import generate
 from raysum.runs.folder import Run
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 SAMPLES = ROOT / "raysum" / "examples" / "samples"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-def shell(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = ["bash", "-euo", "pipefail", "-c", script]
-    return subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True)
 
 
 def cited(stdout: str) -> int:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "raysum"
+from helpers.project import ROOT
+
+PACKAGE = ROOT / "raysum"
 # From top to bottom; rooms of one line import nothing of each other.
 ROOMS = [
     ("__main__",),

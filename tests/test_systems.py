@@ -10,10 +10,12 @@ from pkgutil import resolve_name
 
 import pytest
 import torch
-from factbook_data import write_factbook
 from safetensors.torch import load_file
-from small_datasets import write_dataset
 
+from helpers.factbook_data import write_factbook
+from helpers.small_datasets import write_dataset
+from helpers.small_models import SYSTEMS
+from helpers.small_runs import write_labeller
 from raysum import systems
 from raysum.config.sections import Config
 from raysum.errors import UserError
@@ -25,12 +27,6 @@ from raysum.train.fit import fit
 
 TOY = Path(__file__).parent / "toy"
 SMALL = {"width": 16, "ffn": 32, "heads": 2}
-MODELS = {
-    "family": {"encoder": "LG", "decoder": "PF", "pooling_heads": 2, **SMALL},
-    "tdmca": {"layers": "LM", "block": 8, **SMALL},
-    "txl": {"layers": 2, "segment": 8, "memory": 8, **SMALL},
-    "graphsum": {"local_layers": 1, "graph_layers": 1, "decoder_layers": 1, **SMALL},
-}
 TRAIN = {"batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1, "log_every": 1}
 
 
@@ -49,9 +45,9 @@ def losses(run: Run) -> list[float]:
     return [line["loss"] for line in read_lines(run.metrics) if "loss" in line]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_every_summarizing_system_trains_and_resumes_bit_for_bit(name, data, tmp_path):
-    model = {"system": name, **MODELS[name]}
+    model = {"system": name, **SYSTEMS[name]}
     whole = fit(config(data, tmp_path / "whole", model, 8))
     fit(config(data, tmp_path / "parts", model, 3))
     parts = fit(config(data, tmp_path / "parts", model, 8))
@@ -95,9 +91,9 @@ def test_no_room_asks_for_the_class_of_a_spec_or_model():
 
 
 def test_a_training_starts_from_the_weights_of_another_run(data, tmp_path, capsys):
-    donor = fit(config(data, tmp_path / "donor", {**MODELS["family"], "encoder": "LL"}, 4))
+    donor = fit(config(data, tmp_path / "donor", {**SYSTEMS["family"], "encoder": "LL"}, 4))
     given = load_file(donor.best().weights)
-    model = {**MODELS["family"], "encoder": "LG", "decoder": "P"}
+    model = {**SYSTEMS["family"], "encoder": "LG", "decoder": "P"}
     fit(config(data, tmp_path / "new", model, 1, start=str(donor.path)))
     said = capsys.readouterr().err
     assert "tensors are loaded from" in said and "new and untrained: encoder.1.*; unused" in said
@@ -116,7 +112,7 @@ def test_a_training_starts_from_the_weights_of_another_run(data, tmp_path, capsy
 
 def test_the_same_model_goes_on_where_the_other_was(data, tmp_path):
     """Constant rate, no dropout: the first loss of the second training is near the last of the first."""
-    dry = {**MODELS["family"], "dropout": 0.0, "attention_dropout": 0.0}
+    dry = {**SYSTEMS["family"], "dropout": 0.0, "attention_dropout": 0.0}
     donor = fit(config(data, tmp_path / "donor", dry, 12, validate_every=12))
     new = fit(config(data, tmp_path / "new", dry, 1, start=str(donor.path)))
     assert losses(new)[0] < 0.9 * losses(donor)[0]
@@ -124,15 +120,15 @@ def test_the_same_model_goes_on_where_the_other_was(data, tmp_path):
 
 
 def test_what_cannot_be_a_start_is_said(data, tmp_path):
-    donor = fit(config(data, tmp_path / "donor", MODELS["family"], 1))
+    donor = fit(config(data, tmp_path / "donor", SYSTEMS["family"], 1))
     other = write_dataset(tmp_path / "other", {"train": 30}, seed=4)
     with pytest.raises(UserError, match="another vocabulary.*--vocab"):
-        fit(config(other, tmp_path / "new", MODELS["family"], 1, start=str(donor.path)))
-    wider = {**MODELS["family"], "width": 32}
+        fit(config(other, tmp_path / "new", SYSTEMS["family"], 1, start=str(donor.path)))
+    wider = {**SYSTEMS["family"], "width": 32}
     with pytest.raises(UserError, match="no matrix of .* has the name and shape"):
         fit(config(data, tmp_path / "new", wider, 1, start=str(donor.path)))
     with pytest.raises(UserError, match="no run folder"):
-        fit(config(data, tmp_path / "new", MODELS["family"], 1, start=str(tmp_path / "none")))
+        fit(config(data, tmp_path / "new", SYSTEMS["family"], 1, start=str(tmp_path / "none")))
 
 
 # A system of another package
@@ -211,10 +207,8 @@ def test_it_is_served(toy):
 
 
 def test_the_layers_over_words_of_a_hibert_begin_the_local_layers_of_a_family(tmp_path):
-    from test_extract_trained import write_run
-
     dataset = write_factbook(tmp_path / "data", {"train": 4})
-    write_run(tmp_path / "hibert", dataset, "pretraining", layers=2)
+    write_labeller(tmp_path / "hibert", dataset, "pretraining", layers=2)
     donor = Run(tmp_path / "hibert")
     given = load_file(donor.best().weights)
     pieces = donor.config.model.vocabulary

@@ -1,0 +1,115 @@
+"""Benchmarks: costs are counted right, rows hold what they promise, mistakes are found before anything is measured."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from raysum.bench.machine import Machine
+from raysum.bench.operators import Costs
+from raysum.bench.registry import bench
+from raysum.errors import UserError
+
+SMALL = "config=[model.width=16, model.ffn=32, model.heads=2, model.pooling_heads=2, model.vocabulary=50]"
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_products_are_counted_in_both_modes(mode):
+    x, weight, bias = torch.ones(3, 5), torch.ones(7, 5), torch.ones(7)
+    query, key = torch.ones(2, 4, 3, 8), torch.ones(2, 4, 6, 8)
+    with Costs() as costs, mode():
+        functional.linear(x, weight, bias)
+        functional.scaled_dot_product_attention(query, key, key)
+    linear, attention = 2 * 3 * 5 * 7, 2 * 2 * (2 * 4 * 3 * 6 * 8)
+    assert costs.flops == linear + attention
+    assert costs.products[0] == (linear, 4 * (3 * 5 + 7 * 5 + 7 + 3 * 7))
+
+
+def test_int8_products_are_counted_apart():
+    from raysum.models.kernels.linear import int8_linear
+
+    layer, x = int8_linear(torch.ones(7, 5), torch.ones(7)), torch.ones(2, 3, 5)
+    with Costs() as costs, torch.inference_mode():
+        layer(x)
+        x @ torch.ones(5, 2)
+    assert costs.int8 == [(2 * 6 * 5 * 7, 7 * 5 + 4 * (6 * 5 + 6 * 7))]
+    assert costs.flops == 2 * 6 * 5 * (7 + 2) and len(costs.products) == 1
+    costs = Costs(products=[(2e9, 1e6)], int8=[(8e9, 1e6)])
+    machine = Machine("", 1, 1, "cpu", "", {"fp32": 1.0, "int8": 4.0}, 1.0)
+    assert costs.least_seconds(machine, "int8") == pytest.approx(2 + 2)
+
+
+def test_an_operator_takes_the_longer_of_arithmetic_and_traffic():
+    costs = Costs(products=[(2e9, 1e6), (1e3, 3e9)])
+    machine = Machine("", 1, 1, "cpu", "", {"fp32": 1.0}, 1.0)
+    assert costs.least_seconds(machine, "fp32") == pytest.approx(2 + 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("decoed", [], "did you mean 'decode'"),
+        ("decode", ["batchs=[1]"], "did you mean 'batches'"),
+        ("train", ["presets=[pth]"], "did you mean 'pht'"),
+        ("train", ["steps=0"], "greater than 0"),
+        ("stream", ["data=nowhere"], "no dataset nowhere"),
+        ("rouge", ["data=[nowhere.jsonl]"], "nowhere.jsonl"),
+        ("decode", ["presets=[pht]", "against=[transformers]"], "transformers"),
+        ("decode", ["presets=[ft]", "against=[marian]"], "unknown tool 'marian'"),
+    ],
+)
+def test_mistakes_are_one_message(name, settings, message):
+    with pytest.raises(UserError, match=message):
+        bench(name, settings)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_rows_hold_what_they_promise():
+    sizes = ["threads=[1]", "batches=[2]", "length=6", "repeats=1", "presets=[pht-1]"]
+    for row in bench("decode", [*sizes, SMALL, "dtypes=[fp32,int8]"]).rows:
+        assert row["tokens_per_s"] == pytest.approx(2 * 6 / row["seconds"])
+        assert 0 < row["limit_share"] < 1 and row["peak_rss_mb"] > 100
+    result = bench("train", ["threads=1", "steps=2", "presets=[pht-1]", "paragraphs=[2,4]", "examples=2", SMALL])
+    few, many = result.rows
+    assert (few["paragraphs"], many["paragraphs"]) == (2, 4)
+    assert 0 <= few["wait_share"] < 1
+    assert 0 < few["matmul_fraction"] < 1 and 0 < few["matmul_time_share"] < 1
+    assert few["ms_per_step"] == pytest.approx(1000 * 2 / few["examples_per_s"])
+    assert {"processor", "gflops", "read_gb_per_s"} <= set(result.to_dict()["machine"])
+
+
+@pytest.mark.slow
+def test_scoring_is_measured_beside_the_library_and_gives_the_same():
+    long, short = bench("rouge", ["pairs=60", "words=[140,10]"]).rows
+    assert (long["words"], short["words"], long["pairs"]) == (140, 10, 60)
+    assert long["different"] == short["different"] == 0
+    for row in (long, short):
+        assert row["times_rouge_score"] == pytest.approx(row["pairs_per_s"] / row["rouge_score_pairs_per_s"])
+        assert row["times_rouge_score"] > 5
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_stream_is_measured_as_it_is_trained_on(tmp_path):
+    from helpers.small_datasets import write_dataset
+
+    data = write_dataset(tmp_path / "data", {"train": 300})
+    sizes = [f"data={data}", "seconds=0.2", "steps=2", "threads=1", "presets=[pht]"]
+    (pht,) = bench("stream", [*sizes, SMALL.replace("]", ", train.batch_tokens=200]")]).rows
+    assert pht["rows"] == 300 and pht["steps"] > 0 and 0 < pht["padding_share"] < 0.3
+    assert pht["rows_per_s"] > pht["micro_batches_per_s"] > 0 and pht["tokens_per_s"] > pht["rows_per_s"]
+    assert 0 <= pht["wait_share"] < 1 and pht["first_batch_s"] > 0
+    (invented,) = bench("stream", ["rows=300", "seconds=0.2", "steps=0", "threads=1"]).rows
+    assert invented["rows"] == 300 and "wait_share" not in invented
+    assert 1000 < invented["tokens_per_s"] / invented["rows_per_s"] < 3400, "about 30 paragraphs of 70 tokens a row"
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_prepare_has_a_row_for_each_number_of_paragraphs_and_tells_what_wikisum_would_take():
+    few, every = bench("prepare", ["clusters=3", "pieces=500", "max_paragraphs=[5,1000]"]).rows
+    assert (few["max_paragraphs"], every["max_paragraphs"]) == (5, 1000)
+    for row in (few, every):
+        assert row["tokenize_times_sentencepiece"] > 0.8 and row["rouge2_recalls_times_rouge_score"] > 50
+        assert row["wikisum_core_hours"] == pytest.approx(1.65e6 / row["clusters_per_s"] / 3600)
+        assert row["tokens_of_a_cluster"] > 20_000

@@ -1,0 +1,284 @@
+"""What citations rest on: in pretrained models the attention to text alone, in all the layers that are chosen."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from helpers.small_models import DRY, EXAMPLES, SIZES, build_seeded, model_of, objective_of, pack, shaken, targets
+from raysum.config.decoding import DecodeConfig
+from raysum.decode.beam import beam_search
+from raysum.decode.scores import terms
+from raysum.decode.searching import attention_of, citing
+from raysum.errors import UserError
+from raysum.models.batch import Batch, Memory, Source
+from raysum.models.specs.backbone import Backbone
+from raysum.models.specs.summarizers import GraphSumSpec, TdmcaSpec, TxlSpec
+from raysum.tokenizers.special_tokens import SpecialTokens
+from raysum.train.labels import attention_labels
+
+# As BART's: 7 is a colon and 8 the end of a line, which texts have, too.
+MARKS = SpecialTokens(
+    pad=0, start=2, end=2, prefix=(1,), suffix=(2,), title_end=(7, 8), paragraph_end=(8,), sentence_end=None,
+    joined_end=(2,), target_prefix=(1,), unknown=None, mask=3,
+)  # fmt: skip
+MIXES = ["SS/FF", "LL/FF", "LG/PP", "LL/VV", "LL/FPV"]
+# Each token with whether it is text: a title, which ends in a colon and a line's end, opens the first paragraph.
+ALONE = [
+    [[(1, 0), (9, 1), (7, 1), (10, 1), (7, 0), (8, 0), (11, 1), (7, 1), (2, 0)], [(1, 0), (12, 1), (8, 1), (2, 0)]],
+    [[(1, 0), (13, 1), (14, 1), (7, 1), (8, 1), (15, 1), (2, 0)]],
+]
+JOINED = [
+    [[(1, 0), (9, 1), (7, 1), (10, 1), (7, 0), (8, 0), (11, 1), (8, 0)], [(12, 1), (8, 1), (13, 1), (8, 0), (2, 0)]],
+    [[(1, 0), (13, 1), (7, 1), (8, 1), (15, 1), (2, 0)]],
+]
+TITLES = torch.tensor([6, 0])
+
+
+def source_of(told) -> Source:
+    return replace(pack([[[id for id, _ in paragraph] for paragraph in example] for example in told]), titles=TITLES)
+
+
+def case(mix: str, **options) -> tuple[nn.Module, Source, list]:
+    """A pretrained model, a source, and whether each of its tokens is text."""
+    flat = mix.startswith("S")
+    options = {"backbone": Backbone(), "marks": MARKS, "positions": "flat" if flat else "paragraph", **DRY} | options
+    told = JOINED if flat else ALONE
+    text = [[is_text for paragraph in example for _, is_text in paragraph] for example in told]
+    return model_of(mix, **options).eval(), source_of(told), text
+
+
+def whole_weights(model: nn.Module, memory: Memory, tokens: torch.Tensor) -> list[list[torch.Tensor]]:
+    """The weights [H, K, S] of all tokens of each example, marks too, in each layer; P and V must not have learned."""
+    seen = {}
+    hooks = [
+        layer.cross.register_forward_hook(lambda _, inputs, __, number=number: seen.update({number: inputs[0]}))
+        for number, layer in enumerate(model.decoder)
+    ]
+    model.decode(tokens, memory)
+    for hook in hooks:
+        hook.remove()
+    found = []
+    for number, layer in enumerate(model.decoder):
+        words, heads, found_here = layer.cross.words, model.spec.heads, []
+        if hasattr(layer.cross, "gate"):
+            assert not layer.cross.gate.any()
+        for row, states in enumerate(memory.tokens.split(memory.source.layout.sizes.tolist())):
+            key = words.source(states).chunk(2, -1)[0].unflatten(-1, (heads, -1)).transpose(0, 1)
+            query = words.query(seen[number][row]).unflatten(-1, (heads, -1)).transpose(0, 1)
+            found_here.append((query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])).softmax(-1))
+        found.append(found_here)
+    return found
+
+
+def unlearned(model: nn.Module) -> nn.Module:
+    for name, value in model.named_parameters():
+        if name.endswith("cross.gate"):
+            nn.init.zeros_(value)
+    return model
+
+
+@pytest.mark.parametrize("told", [ALONE, JOINED])
+def test_marks_are_told_by_their_ids_and_those_that_texts_have_by_their_place(told):
+    source, expected = source_of(told), [is_text for example in told for part in example for _, is_text in part]
+    assert source.is_text(MARKS, told is JOINED).tolist() == [*map(bool, expected)]
+    untitled = replace(source, titles=None).is_text(MARKS, told is JOINED)
+    assert (untitled != source.is_text(MARKS, told is JOINED)).nonzero().flatten().tolist() == [4, 5]
+
+
+def test_a_title_that_was_cut_has_no_mark():
+    source = replace(pack([[[1, 9, 7, 10, 2], [1, 11, 2]]]), titles=torch.tensor([4]))
+    assert source.is_text(MARKS).tolist() == [False, True, True, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_reported_attention_is_that_to_text_in_the_whole_weights(mix):
+    model, source, text = case(mix)
+    model, tokens = unlearned(model), targets(2)
+    with torch.no_grad():
+        memory = model.encode(source)
+        _, by_paragraph = model.decode(tokens, memory, attention=True)
+        _, by_token = model.decode(tokens, memory, attention="tokens")
+        weights = whole_weights(model, memory, tokens)
+    for row, is_text in enumerate(text):
+        expected = sum(layer[row].mean(0) for layer in weights) * torch.tensor(is_text)
+        sizes = source.lengths[source.layout.paragraph_example == row].tolist()
+        parts = [part.sum(-1) for part in expected.split(sizes, -1)]
+        torch.testing.assert_close(by_paragraph[row, :, : len(sizes)], torch.stack(parts, -1), atol=2e-6, rtol=0)
+        torch.testing.assert_close(by_token[row][:, source.layout.grid_mask[row]], expected, atol=2e-6, rtol=0)
+    assert by_paragraph.sum(-1).max() < len(model.decoder) - 0.2  # marks have had the rest
+    torch.testing.assert_close(by_token.sum(-1), by_paragraph, atol=1e-6, rtol=0)
+    assert by_token[~memory.token_mask[:, None].expand_as(by_token)].count_nonzero() == 0
+    assert memory.token_mask.sum() == sum(map(sum, text))
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_what_the_model_computes_counts_marks_as_ever(mix):
+    model, source, _ = case(mix)
+    with torch.no_grad():
+        memory = model.encode(source)
+        counted, _ = model.decode(targets(2), memory, attention=True)
+        plain, none = model.decode(targets(2), replace(memory, text=None))
+        some = model.encode(source.select([1]))
+        state = model.start(memory, 2)
+        stepped, share = model.step(torch.full((4,), 2), state, attention=True)
+    assert none is None and torch.equal(counted, plain)
+    assert torch.equal(some.text, memory.select([1]).text)
+    first, forced = model.decode(torch.full((2, 1), 2), memory, attention=True)
+    torch.testing.assert_close(stepped[::2], model.logits(first[:, 0]))
+    torch.testing.assert_close(share[::2], forced[:, 0])
+
+
+def test_a_summary_cites_by_text_where_nearly_all_attention_is_on_the_start_of_a_paragraph():
+    model = unlearned(case("L/F")[0])
+    source, ids = pack([[[1, 9, 10, 2], [1, 11, 12, 2]]]), [30, 31, 32]
+    with torch.no_grad():
+        words = model.decoder[0].cross.words
+        words.query.weight.zero_()
+        key, bias = words.source.weight.chunk(2)[0], words.source.bias.chunk(2)[0]
+        memory = model.encode(source)
+        states = memory.tokens.clone()
+        for place, score in {4: 9.0, 1: 2.0, 2: 2.0}.items():  # <s> of the second paragraph, text of the first
+            wanted = words.query.bias * score * 8**0.5 / words.query.bias.unflatten(0, (2, 8)).square().sum(-1).min()
+            states[place] = torch.linalg.solve(key, wanted - bias)
+        memory = replace(memory, tokens=states)
+        ((weights,),) = whole_weights(model, memory, torch.tensor([[2, 30, 31]]))
+    on_marks = weights[..., 4].mean()
+    assert on_marks > 0.9
+    ((found,),) = attention_of(model, memory, [[ids]])
+    of_text = weights.mean(0)[:, [1, 2, 5, 6]]
+    expected = (of_text / of_text.sum(-1, keepdim=True)).unflatten(-1, (2, 2)).sum(-1)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert (found[:, 0] > 0.8).all()
+    batch = Batch(source, torch.tensor([[2, *ids]]))
+    model.encode = lambda _: memory
+    np.testing.assert_allclose(attention_labels(model, batch)[1][0], expected.mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_paragraphs_and_sources_of_marks_alone_give_numbers(mix):
+    model, _, _ = case(mix, copy_heads=2)
+    source, gold = pack([[[1, 2], [1, 9, 11, 2]], [[1, 2], [2]]]), torch.tensor([[2, 9, 2], [2, 30, 2]])
+    settings = DecodeConfig(max_length=5, num_beams=2, gnmt_coverage=0.2, structural_coverage=0.3)
+    with torch.no_grad():
+        memory = model.encode(source)
+        _, attention = model.decode(gold[:, :-1], memory, attention=True)
+        assert attention.isfinite().all() and not attention[0, :, 0].any() and not attention[1].any()
+        assert model(source, gold[:, :-1]).isfinite().all()
+        found = beam_search(model, memory, settings, terms(settings, memory), marks=MARKS)
+    assert all(math.isfinite(example[0].score) for example in found)
+    ((one,), (two,)) = attention_of(model, memory, [[example[0].ids] for example in found])
+    np.testing.assert_allclose(one[:, 1], 1, atol=1e-6)
+    assert not two.any()
+    loss = objective_of(model.train(), 0.1)(Batch(source, gold))
+    loss.backward()
+    assert loss.isfinite()
+    assert all(value.grad is None or value.grad.isfinite().all() for value in model.parameters())
+
+
+def test_coverage_of_tokens_counts_those_of_text():
+    """GNMT's coverage by hand: marks, which get no attention here, are no words that are missed."""
+    model, source, text = case("LL/FF")
+    settings = DecodeConfig(max_length=6, num_beams=1, gnmt_coverage=1.0)
+    with torch.no_grad():
+        memory = model.encode(source)
+        found = [best for (best,) in beam_search(model, memory, settings, terms(settings, memory), marks=MARKS)]
+        for row, best in enumerate(found):
+            tokens, mask = torch.tensor([[2, *best.ids[:-1]]]), memory.token_mask[row]
+            _, weights = model.decode(tokens, memory.select([row]), attention="tokens")
+            part = weights[0].flatten(1)
+            paid = (part / part.sum(-1, keepdim=True)).sum(0)
+            paid = paid.view(weights.shape[2:])[mask[: weights.shape[2], : weights.shape[3]]]
+            assert len(paid) == sum(text[row])
+            norm = ((5 + len(best.ids)) / 6) ** settings.length_penalty
+            expected = best.log_prob / norm + paid.clamp(1e-6, 1).log().sum().item()
+            assert best.score == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_copy_gate_copies_text_by_its_share_of_the_whole_weights(mix, heads):
+    model, source, text = case(mix, copy_heads=heads)
+    model, tokens = unlearned(model), targets(2)
+    with torch.no_grad():
+        nn.init.zeros_(model.gate.onward.weight), nn.init.zeros_(model.gate.onward.bias)
+        memory = model.encode(source)
+        hidden, _ = model.decode(tokens, memory)
+        gate = model.gate.gate(hidden).sigmoid()
+        vocabulary = model.logits(hidden).softmax(-1)
+        found = model(source, tokens).exp()
+        weights = whole_weights(model, memory, tokens)[-1]
+        gold = torch.tensor([[2, 9, 1, 8, 2], [2, 7, 30, 2, 0]])
+        loss = objective_of(model, 0.1).eval()(Batch(source, gold))
+        log_p = model(source, gold[:, :-1]).gather(-1, gold[:, 1:, None])
+    torch.testing.assert_close(found[..., 1:3], gate * vocabulary[..., 1:3], atol=1e-6, rtol=0)
+    for row, ids in enumerate(source.ids.split(source.layout.sizes.tolist())):
+        paid = weights[row][:heads].mean(0) * torch.tensor(text[row])
+        copied = paid / paid.sum(-1, keepdim=True) @ F.one_hot(ids, vocabulary.shape[-1]).float()
+        expected = gate[row] * vocabulary[row] + (1 - gate[row]) * copied
+        torch.testing.assert_close(found[row], expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.sum(-1), torch.ones(2, 6))
+    torch.testing.assert_close(loss, -log_p[gold[:, 1:] != 0].sum())
+
+
+def test_the_papers_models_count_all_that_they_read():
+    model = model_of("L/P").eval()
+    assert model.encode(pack(EXAMPLES)).text is None
+
+
+GRAPH = {"local_layers": 1, "graph_layers": 1, "decoder_layers": 3}
+SYSTEMS = {
+    "papers": lambda: model_of("LL/FPV"),
+    "pretrained": lambda: case("LL/FPV")[0],
+    "graphsum": lambda: shaken(build_seeded(GraphSumSpec(**{**_SMALL, **GRAPH}))),
+    "tdmca": lambda: shaken(build_seeded(TdmcaSpec(**_SMALL, layers="LML", block=16))),
+    "txl": lambda: shaken(build_seeded(TxlSpec(**_SMALL, layers=3, segment=4, memory=4))),
+}
+_SMALL = {key: value for key, value in SIZES.items() if key != "pooling_heads"}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("chosen", [[1], [3], [2, 3], [-1], [-3, 1], [1, 2, 3]])
+def test_the_layers_chosen_are_summed(name, chosen):
+    model, source = SYSTEMS[name]().eval(), pack(EXAMPLES)
+    if name == "graphsum":
+        source = replace(source, graph=torch.rand(3, 3, 3, generator=torch.Generator().manual_seed(0)))
+    layers, ids, seen = (model.decoder if hasattr(model, "decoder") else model.layers), [[30, 31, 32]] * 3, {}
+    with torch.no_grad():
+        memory = model.encode(source)
+        hooks = [
+            layer.register_forward_hook(lambda _, __, output, n=n: seen.update({n: output[1]}))
+            for n, layer in enumerate(layers, 1)
+        ]
+        start = model.spec.marks.start
+        model.decode(torch.tensor([[start, *one[:-1]] for one in ids]), memory, attention=True)
+        for hook in hooks:
+            hook.remove()
+        asked = citing(DecodeConfig(citing_layers=chosen), model.spec)
+        found = attention_of(model, memory, [[one] for one in ids], asked)
+    numbers = {n if n > 0 else 4 + n for n in chosen}
+    expected = sum(seen[n] for n in numbers)
+    expected = expected / expected.sum(-1, keepdim=True)
+    for row, (one,) in enumerate(found):
+        np.testing.assert_allclose(one, expected[row], atol=1e-6)
+    if len(numbers) < 3:
+        plain = attention_of(model, memory, [[one] for one in ids])
+        assert max(np.abs(one - two).max() for (one,), (two,) in zip(found, plain, strict=True)) > 1e-3
+
+
+@pytest.mark.parametrize(("layers", "message"), [([4], "layer 4"), ([1, -4], "layer -4"), ([1000], "layer 1000")])
+def test_a_layer_that_the_model_lacks_is_refused(layers, message):
+    for name in SYSTEMS:
+        spec = SYSTEMS[name]().spec
+        with pytest.raises(UserError, match=f"{message}, and the {spec.system} has 3, 1 to 3"):
+            citing(DecodeConfig(citing_layers=layers), spec)
+
+
+@pytest.mark.parametrize("layers", [[], [0], [True], 3, [1.5], [1001]])
+def test_what_names_no_layer_is_refused(layers):
+    with pytest.raises(ValueError, match="citing_layers"):
+        DecodeConfig(citing_layers=layers)

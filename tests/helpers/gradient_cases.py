@@ -1,0 +1,159 @@
+"""Small systems of every kind on ragged datasets, and the plain torch loop that their trainings must equal."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from helpers.small_datasets import write_dataset
+from raysum import systems
+from raysum.config.sections import Config
+from raysum.data.dataset import Dataset
+from raysum.models.adapters import adapt
+from raysum.models.kernels import chunks, cross_entropy, linear
+from raysum.models.recomputing import recompute_layers
+from raysum.runs.folder import Run
+from raysum.stream.loader import batches
+from raysum.train.fit import fit
+from raysum.train.job_spec import JobSpec, job_spec_of
+
+STEPS, MICRO_BATCHES = 20, 4
+WET = {"dropout": 0.1, "attention_dropout": 0.1}
+SMALL = {"width": 16, "ffn": 24, "heads": 2, **WET}
+FAMILY = {**SMALL, "pooling_heads": 2, "ffn_dropout": 0.1}
+T5 = {"norm": "rms", "bias": False, "places": "relative", "gated": True}
+UMT5 = {**T5, "layer_distances": True, "source_embedding": True}
+BART = {"places": "learned", "source_places": 300, "target_places": 300, "activation": "gelu", "embedding_norm": True}
+GRAPHSUM = {"local_layers": 1, "graph_layers": 2, "decoder_layers": 1}
+PRETRAINING = {"task": "pretraining"}
+
+# By name: the dataset's kind, and sections of the config.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "flat": ("summarization", {"model": {**FAMILY, "encoder": "SS", "decoder": "FF"}}),
+    "HT": ("summarization", {"model": {**FAMILY, "encoder": "LG", "decoder": "F", "norm": "pre"}}),
+    "PHT": ("summarization", {"model": {**FAMILY, "encoder": "LL", "decoder": "PP", "norm": "post", "form": "code"}}),
+    "VHT": ("summarization", {"model": {**FAMILY, "encoder": "L", "decoder": "VV", "tied_output": False}}),
+    "paper's form": ("summarization", {"model": {**FAMILY, "encoder": "SLG", "decoder": "FPV", "form": "paper"}}),
+    "graph": ("summarization", {"model": {**FAMILY, "encoder": "LG", "decoder": "P", "graph_heads": 2}}),
+    "copy gate": ("summarization", {"model": {**FAMILY, "encoder": "LL", "decoder": "FP", "copy_heads": 2}}),
+    "recomputed": (
+        "summarization",
+        {"model": {**FAMILY, "encoder": "LG", "decoder": "FP", "copy_heads": 1}, "train": {"recompute": True}},
+    ),
+    "like BART": ("summarization", {"model": {**FAMILY, "encoder": "SL", "decoder": "F", "backbone": BART}}),
+    "like T5": ("summarization", {"model": {**FAMILY, "encoder": "SL", "decoder": "FP", "backbone": T5}}),
+    "like UMT5": (
+        "summarization",
+        {"model": {**FAMILY, "encoder": "SGL", "decoder": "FP", "tied_output": False, "backbone": UMT5}},
+    ),
+    "adapters": (
+        "summarization",
+        {"model": {**FAMILY, "encoder": "LLG", "decoder": "F"}, "adapters": {"rank": 2, "dropout": 0.1}},
+    ),
+    "tdmca": ("summarization", {"model": {"system": "tdmca", **SMALL, "layers": "LM", "block": 16, "compression": 3}}),
+    "txl": ("summarization", {"model": {"system": "txl", **SMALL, "layers": 2, "segment": 16, "memory": 8}}),
+    "graphsum": ("summarization", {"model": {"system": "graphsum", **SMALL, **GRAPHSUM}}),
+    "ranker": ("summarization", {"model": {"system": "ranker", "width": 16, "hidden": 16, "dropout": 0.1}}),
+    "hibert": ("extraction", {"model": {"system": "hibert", **SMALL, "layers": 1, "window": 4}}),
+    "hibert, pre-training": (
+        "pretraining",
+        {"model": {"system": "hibert", **SMALL, "layers": 1, "window": 4, **PRETRAINING}},
+    ),
+    "alignment": ("alignment", {"model": {"system": "predictor", "width": 16, "ffn": 24, "heads": 2, "dropout": 0.1}}),
+}
+
+
+def write_datasets(folder: Path) -> None:
+    """One of each kind into ``folder``, each example of another size than its neighbours."""
+    for kind in sorted({kind for kind, _ in CASES.values()}):
+        write_dataset(folder / kind, {"train": 240}, kind=kind, paragraphs=6, tokens=24, graph=kind == "summarization")
+
+
+@contextmanager
+def low_thresholds() -> Iterator[None]:
+    """Every kernel chooses and splits at sizes that lie among those of these small batches."""
+    with torch.random.fork_rng():
+        changes = [(linear, "_LEAST_MATRIX", 500), (linear, "_LEAST_WORK", 20_000), (cross_entropy, "_CHUNK", 16)]
+        changes += [(chunks, "_ELEMENTS", {"cpu": 2_000})]
+        before = [(module, name, getattr(module, name)) for module, name, _ in changes]
+        for module, name, value in changes:
+            setattr(module, name, value)
+        try:
+            yield
+        finally:
+            for module, name, value in before:
+                setattr(module, name, value)
+
+
+def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS) -> JobSpec:
+    """The job of case ``name`` on the datasets in ``folder``."""
+    kind, sections = CASES[name]
+    dataset = Dataset.open(folder / kind)
+    start = {"init_from": str(folder / "start")} if "adapters" in sections else {}
+    config = Config(
+        model=sections["model"] | ({} if kind == "alignment" else {"vocabulary": 200}),
+        train={
+            "steps": steps,
+            "batch_tokens": 12 if kind == "alignment" else 250,
+            "micro_batches": MICRO_BATCHES,
+            "workers": 0,
+            **start,
+            **sections.get("train", {}),
+        },
+        optim={"lr": 0.003, "schedule": "constant", "warmup_steps": 0, "eps": 1e-6, "betas": (0.9, 0.99)},
+        adapters=sections.get("adapters", {}),
+        deepspeed={"zero_optimization": {"stage": stage, "reduce_bucket_size": 2000}, "bf16": {"enabled": low}},
+    )
+    return job_spec_of(dataset, config, Run(folder / "unused"), 0)
+
+
+def write_start(folder: Path) -> None:
+    """A run that the case with adapters begins with."""
+    model = CASES["adapters"][1]["model"] | {"encoder": "LL"}
+    settings = {"steps": 1, "batch_tokens": 200, "micro_batches": 1, "workers": 0, "threads": 1}
+    fit(Config(model=model, train=settings, data=str(folder / "summarization"), out=str(folder / "start")))
+
+
+def plain_loop(brief: JobSpec, low: bool) -> tuple[dict[str, torch.Tensor], list[float], list[float]]:
+    """The gradients of the first step, and losses and gradient norms of all, by torch alone and in one process.
+
+    In bf16 the optimizer moves fp32 copies of the weights, and gradients are summed in fp32.
+    """
+    settings, config = brief.config.train, brief.config
+    torch.manual_seed(settings.seed)
+    model = systems.build(config.model)
+    if brief.start:
+        brief.start.apply(model)
+        adapt(model, config.adapters, {*brief.start.new})
+    if settings.recompute:
+        recompute_layers(model)
+    objective = systems.objective(config.model, model, settings.label_smoothing)
+    objective = objective.bfloat16() if low else objective
+    named = {name: weight for name, weight in objective.named_parameters() if weight.requires_grad}
+    masters = [weight.detach().float().clone() for weight in named.values()]
+    optimizer = torch.optim.AdamW(masters, config.optim.lr, config.optim.betas, config.optim.eps, weight_decay=0)
+    coming, first, losses, norms = batches(brief.train, 0, 1, 0, settings.steps), {}, [], []
+    for step in range(settings.steps):
+        for master in masters:
+            master.grad = torch.zeros_like(master)
+        total = 0.0
+        for index in range(MICRO_BATCHES):
+            batch = next(coming)
+            seeds = np.random.SeedSequence([settings.seed, step, index])
+            torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
+            loss = objective(brief.train.kind.collate(batch.arrays)) * batch.real
+            total += float(loss) / batch.weight
+            objective.zero_grad()
+            (loss / batch.weight).backward()
+            for master, weight in zip(masters, named.values(), strict=True):
+                master.grad += weight.grad.float()
+        losses.append(total)
+        norms.append(float(torch.stack([master.grad.norm() for master in masters]).norm()))
+        first = first or {name: master.grad.clone() for name, master in zip(named, masters, strict=True)}
+        optimizer.step()
+        for weight, master in zip(named.values(), masters, strict=True):
+            weight.data.copy_(master)
+    return first, losses, norms

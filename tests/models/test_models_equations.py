@@ -1,0 +1,185 @@
+"""The paper's form against its equations, written token by token (the code's form has the published fixtures)."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.small_models import DRY, EXAMPLES, model_of, pack, targets
+from raysum.models.batch import Source
+from raysum.models.kernels.cache import StepContext
+
+HEADS, POOLING, WIDTH = 2, 4, 16
+EXAMPLE = EXAMPLES[0]
+
+
+@pytest.fixture
+def source() -> Source:
+    return pack([EXAMPLE])
+
+
+def linear(x: Tensor, layer) -> Tensor:
+    return x @ layer.weight.T + (0 if layer.bias is None else layer.bias)
+
+
+def norm(x: Tensor, layer) -> Tensor:
+    mean, variance = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
+    return (x - mean) / (variance + 1e-6).sqrt() * layer.weight + layer.bias
+
+
+def ffn(x: Tensor, layer) -> Tensor:
+    return linear(linear(x, layer.inner).relu(), layer.outer)
+
+
+def rank_code(rank: int) -> Tensor:
+    return torch.tensor([f(rank / 10000 ** (2 * i / WIDTH)) for i in range(WIDTH // 2) for f in (math.sin, math.cos)])
+
+
+def paragraphs_of(tokens: Tensor) -> list[Tensor]:
+    return list(tokens.split([len(paragraph) for paragraph in EXAMPLE]))
+
+
+def test_positions_are_rank_then_token(source):
+    """HT eq. 9-10."""
+    model = model_of("L/F", form="paper").eval()
+    half = WIDTH // 2
+
+    def wave(position: int) -> list[float]:
+        return [f(position / 10000 ** (2 * i / half)) for i in range(half // 2) for f in (math.sin, math.cos)]
+
+    expected = [wave(rank) + wave(place) for rank, paragraph in enumerate(EXAMPLE) for place in range(len(paragraph))]
+    torch.testing.assert_close(model._source_positions(source), torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+def test_global_layer_is_equations_13_to_23(source):
+    layer = model_of("G/F", form="paper", norm="post", **DRY).eval().encoder[0]
+    x = torch.randn(len(source.ids), WIDTH)
+    size = WIDTH // POOLING
+    pool, attention = layer.pooling, layer.attention
+    values = pool.value.weight.view(POOLING, size, WIDTH)
+    heads = []  # [z][paragraph]
+    for z in range(POOLING):
+        row = []
+        for tokens in paragraphs_of(x):
+            scores = tokens @ pool.score.weight[z]  # eq. 13
+            inputs = tokens @ values[z].T  # eq. 14
+            weights = scores.exp() / scores.exp().sum()  # eq. 15
+            row.append(norm(pool.combine.weight[z] @ (weights[:, None] * inputs).sum(0), pool.norm))  # eq. 16
+        heads.append(row)
+    contexts = []
+    for i in range(len(EXAMPLE)):
+        parts = []
+        for z in range(POOLING):
+            w_q, w_k, w_v = attention.qkv.weight[z].split(size)
+            scores = torch.stack([(w_q @ heads[z][i]) @ (w_k @ head) for head in heads[z]])  # eq. 17-20
+            weights = scores.exp() / scores.exp().sum()
+            parts.append(sum(w * (w_v @ head) for w, head in zip(weights, heads[z], strict=True)))
+        contexts.append(attention.out.weight @ torch.cat(parts))  # eq. 21
+    expected = []
+    for tokens, context in zip(paragraphs_of(x), contexts, strict=True):
+        g = ffn(tokens + context, layer.ffn)  # eq. 22
+        expected.append(norm(g + tokens, layer.around_ffn.norm))  # eq. 23
+    torch.testing.assert_close(layer(x, source), torch.cat(expected), atol=1e-5, rtol=0)
+
+
+def test_graph_head_is_equation_24(source):
+    layer = model_of("G/F", form="paper", norm="post", graph_heads=1, **DRY).eval().encoder[0].attention
+    heads, graph = torch.randn(3, POOLING, WIDTH // POOLING), torch.tensor([[0, 1, 3], [2, 0, 0], [0, 0, 0]]).float()
+    given = Source(source.ids, source.lengths, source.counts, graph[None])
+    value = heads[:, 0] @ layer.qkv.weight[0].split(WIDTH // POOLING)[2].T
+    share = torch.tensor([[0, 1 / 4, 3 / 4], [1, 0, 0], [0, 0, 0]])
+    others = layer.out.weight.clone()
+    with torch.no_grad():
+        layer.out.weight.copy_(torch.eye(WIDTH))
+        found = layer(heads, given)[:, : WIDTH // POOLING]
+        layer.out.weight.copy_(others)
+    torch.testing.assert_close(found, share @ value, atol=1e-6, rtol=0)
+
+
+def test_paragraph_embeddings_are_equations_2_to_6(source):
+    model = model_of("L/P", form="paper", **DRY).eval()
+    layer, x = model.pooling, torch.randn(len(source.ids), WIDTH)
+    expected = []
+    for rank, tokens in enumerate(paragraphs_of(x)):
+        projected = tokens @ layer.pool.weight.T  # eq. 2
+        parts = []
+        for head in projected.split(WIDTH // POOLING, -1):
+            weights = (head @ layer.pool.scorer[0]).softmax(0)  # eq. 3
+            parts.append(weights @ head)
+        phi = layer.merge.weight @ torch.cat(parts)  # eq. 4
+        phi = norm(phi + ffn(phi, layer.ffn), layer.around_ffn.norm)  # eq. 5
+        expected.append(phi + rank_code(rank))  # eq. 6
+    torch.testing.assert_close(layer(x, source)[0], torch.stack(expected), atol=1e-5, rtol=0)
+
+
+def multi_head(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """One query [D] over projected keys and values [n, D]: the heads' contexts [D], and the weights' mean [n]."""
+    size = WIDTH // HEADS
+    contexts, weights = [], []
+    for h in range(HEADS):
+        part = slice(h * size, (h + 1) * size)
+        weights.append((keys[:, part] @ query[part] / size**0.5).softmax(0))
+        contexts.append(weights[-1] @ values[:, part])
+    return torch.cat(contexts), torch.stack(weights).mean(0)
+
+
+@pytest.mark.parametrize("form", ["code", "paper"])
+def test_parallel_attention_is_equations_7_to_9(source, form):
+    model = model_of("L/P", form=form, **DRY).eval()
+    cross, memory = model.decoder[0].cross, model.encode(source)
+    x = torch.randn(1, 5, WIDTH)
+    found, share, _ = cross(x, cross.project_source(memory), attention=True)
+    for position in range(5):
+        keys, values = linear(memory.phi[0], cross.paragraphs.source).split(WIDTH, -1)
+        context, weights = multi_head(linear(x[0, position], cross.paragraphs.query), keys, values)
+        expected = linear(context, cross.paragraphs.out)  # eq. 7
+        for paragraph, tokens in enumerate(paragraphs_of(memory.tokens)):
+            keys, values = linear(tokens, cross.words.source).split(WIDTH, -1)
+            words, _ = multi_head(linear(x[0, position], cross.words.query), keys, values)  # eq. 8
+            expected = expected + weights[paragraph] * linear(words, cross.words.out)  # eq. 9
+        torch.testing.assert_close(found[0, position], expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(share[0, position], weights, atol=1e-6, rtol=0)
+
+
+def test_vertical_attention_is_equations_11_and_12(source):
+    model = model_of("L/V", form="paper", **DRY).eval()
+    cross, memory = model.decoder[0].cross, model.encode(source)
+    x = torch.randn(1, 5, WIDTH)
+    found, share, _ = cross(x, cross.project_source(memory), attention=True)
+    for position in range(5):
+        contexts = []
+        for rank, tokens in enumerate(paragraphs_of(memory.tokens)):
+            keys, values = linear(tokens, cross.word_source).split(WIDTH, -1)
+            words, _ = multi_head(linear(x[0, position], cross.word_query), keys, values)
+            contexts.append(linear(words, cross.contexts) + rank_code(rank))  # eq. 11
+        z = torch.stack(contexts)
+        context, weights = multi_head(linear(x[0, position], cross.query), linear(z, cross.key), linear(z, cross.value))
+        torch.testing.assert_close(found[0, position], linear(context, cross.out), atol=1e-5, rtol=0)  # eq. 12
+        torch.testing.assert_close(share[0, position], weights, atol=1e-6, rtol=0)
+
+
+def test_flat_attention_sums_token_weights_by_paragraph(source):
+    model = model_of("L/F", **DRY).eval()
+    cross, memory = model.decoder[0].cross, model.encode(source)
+    x = torch.randn(1, 2, WIDTH)
+    found, share, _ = cross(x, cross.project_source(memory), attention=True)
+    keys, values = linear(memory.tokens, cross.words.source).split(WIDTH, -1)
+    for position in range(2):
+        context, weights = multi_head(linear(x[0, position], cross.words.query), keys, values)
+        torch.testing.assert_close(found[0, position], linear(context, cross.words.out), atol=1e-5, rtol=0)
+        expected = torch.stack([part.sum() for part in paragraphs_of(weights)])
+        torch.testing.assert_close(share[0, position], expected, atol=1e-6, rtol=0)
+
+
+def test_post_norm_decoder_layer_has_its_norms_after_the_sums(source):
+    """PHT eq. 10."""
+    model = model_of("L/P", norm="post", **DRY).eval()
+    layer, memory = model.decoder[0], model.encode(source)
+    x = model._embed(targets(1), torch.arange(6), 6)
+    first = norm(x + layer.attention(x, StepContext()), layer.around_attention.norm)
+    read, _, _ = layer.cross(first, layer.cross.project_source(memory), attention=False)
+    second = norm(first + read, layer.around_cross.norm)
+    expected = norm(second + ffn(second, layer.ffn), layer.around_ffn.norm)
+    found, _, _ = layer(x, layer.cross.project_source(memory), False, StepContext())
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

@@ -1,0 +1,390 @@
+"""The page of runs, searches and evaluations: what stands in it is what stands in their folders; slow: in a browser."""
+
+import json
+import math
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+import raysum
+from helpers.browsing import BROWSER, Page, look
+from helpers.factbook_data import write_factbook, write_run
+from raysum.cli.app import main
+from raysum.data.dataset import Dataset
+from raysum.errors import UserError
+from raysum.evaluate.evaluation import evaluate, results_folder
+from raysum.evaluate.scorers import FIGURES
+from raysum.evaluate.table import cell
+from raysum.pages.charts import AxisScale, IntervalRow, Line, Point, heat, lines, rows
+from raysum.report.gather import gather
+from raysum.runs.folder import Run
+from raysum.runtime.storage import append_line
+from raysum.tune.spaces import load_space
+
+HOSTILE = '<script>alert("1")</script>&<b onclick=x>'
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Dataset:
+    return write_factbook(tmp_path_factory.mktemp("factbook") / "data", {"valid": 4, "test": 6})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data) -> Run:
+    """A run with metrics and an evaluation."""
+    run = write_run(tmp_path_factory.mktemp("runs") / "pht", data, predictor=True)
+    settings = run.config.model_copy(update={"data": str(data.path)})
+    state = run.checkpoints()[-1].state
+    run.create(settings, run.recipe, data.vocabulary_path)
+    for step in range(1, 9):
+        more = {"lr": 0.001 * step, "tokens_per_s": 900.0 + step, "seconds": 60.0 * step, "grad_norm": 1 / step}
+        append_line(run.metrics, {"step": step, "loss": 8.0 / step, **more})
+    append_line(run.metrics, {"step": 1, "valid_loss": 2.3456})
+    append_line(run.metrics, {"step": 8, "valid_loss": 1.2345})
+    assert state["data"] == data.fingerprint
+    evaluate(run.path, data.path, split="test", swapped=True)
+    return run
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory, run, data) -> Path:
+    """The folder of a search of beta as Ray Tune leaves it; one trial of it failed."""
+    folder = tmp_path_factory.mktemp("searches") / "beta"
+    space = load_space("beta", [f"data={data.path}", f"run={run.path}"])
+    for number, sample in enumerate(space.samples()):
+        trial = folder / "tune" / f"trial-{number}"
+        trial.mkdir(parents=True)
+        low = {"rouge2": 1.0, "examples": 1}
+        found = {"rouge2": 20.0 - number, "rouge2_low": 18.0 - number, "rouge2_high": 23.0 - number, "words": 7.0}
+        append_line(trial / "result.json", low | {"config": sample, "time_total_s": 0.5})
+        append_line(trial / "result.json", found | {"examples": 4, "config": sample, "time_total_s": 1.5})
+        (trial / "params.json").write_text(json.dumps(sample))
+    (trial / "error.txt").write_text("Traceback\nValueError: it broke\n")
+    told = {"format": 2, "name": "beta", "space": space.config.model_dump(mode="json"), "config": {}}
+    (folder / "search.yaml").write_text(yaml.safe_dump(told))
+    (folder / "best.json").write_text(json.dumps({"run": str(run.path)}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, run, search) -> Page:
+    file = tmp_path_factory.mktemp("pages") / "report.html"
+    made = raysum.report([run.path, search], out=file)
+    assert made.to_dict() | {"report": ""} == {
+        "report": "",
+        "runs": ["pht"],
+        "searches": ["beta (beta)"],
+        "evaluations": [f"pht / data-{Dataset.open(run.config.data).fingerprint[:8]} / test"],
+    }
+    return Page(file)
+
+
+def line(page: Page, section: str, name: str) -> list[str]:
+    """The cells of the one row ``name`` of a section's tables."""
+    (found,) = (cells[1:] for cells in page.cells[section] if cells and cells[0] == name)
+    return found
+
+
+def test_every_section_is_there_and_no_plot_is_empty(page):
+    sections = [own["id"] for tag, own in page.tags if tag == "section"]
+    wanted = ["curves", "runs", "evaluation", "lengths", "search", "examples", "config", "environment"]
+    assert sections == wanted
+    assert [own["href"] for tag, own in page.tags if tag == "a"] == [f"#{name}" for name in wanted]
+    assert len(page.marks) >= 12 and min(page.marks) > 0
+
+
+def test_nothing_comes_from_elsewhere(page):
+    for _, own in page.tags:
+        for name in ("href", "src", "srcset", "action", "data", "xlink:href"):
+            assert own.get(name, "#").startswith(("#", "data:,"))
+    text = (Path(raysum.__file__).parent / "pages" / "page.css").read_text()
+    assert "url(" not in text and "@import" not in text
+
+
+def test_figures_are_those_of_the_folders(page, run, search, data):
+    table = json.loads((results_folder(run, data, "test") / "table.json").read_text())
+    assert [cells for cells in page.cells["evaluation"] if cells[0] == ""] == [["", *table["systems"]]]
+    for name in ("rouge1", "rouge2", "facts_f1", "support", "words"):
+        figure = FIGURES[name]
+        wanted = [cell(figures, name, figure) for figures in table["systems"].values()]
+        assert line(page, "evaluation", figure.label) == wanted and any(wanted)
+    assert line(page, "runs", "its validation loss") == ["2.3456"]  # of the one checkpoint, that of step 1
+    assert line(page, "runs", "steps") == ["8"] and line(page, "runs", "encoder") == ["L"]
+    trials = [cells for cells in page.cells["search"] if cells[0].startswith("beta=")]
+    assert [cells[1] for cells in trials[:2]] == ["20.00 ±2.50", "19.00 ±2.50"] and trials[0][-1] == "1.5 s"
+    assert trials[-1] == ["beta=1,alignment_when=step", "ValueError: it broke"]
+    assert len(trials) == len(load_space("beta").points)
+
+
+def test_a_trial_that_was_tried_again_counts_once(tmp_path, search):
+    copy = Path(shutil.copytree(search, tmp_path / "beta"))
+    (failed,) = (file.parent for file in copy.glob("tune/*/error.txt"))
+    before = gather([copy]).searches[0].trials
+    again = Path(shutil.copytree(failed, failed.with_name("again")))
+    (again / "error.txt").unlink()
+    append_line(again / "result.json", json.loads((again / "result.json").read_text().splitlines()[-1]))
+    after = gather([copy]).searches[0].trials
+    assert before[-1].error == "ValueError: it broke" and len(after) == len(before)
+    assert not any(trial.error for trial in after)
+
+
+def test_mixes_stand_by_quality_over_parameters_and_time(tmp_path):
+    space, losses = load_space("layer_mix"), {"LLL": 3.0, "LLG": 2.5, "GG": 4.0}
+    for number, (encoder, loss) in enumerate(losses.items()):
+        config = {"model.encoder": encoder, "model.decoder": "PPP"}
+        (tmp_path / "tune" / encoder).mkdir(parents=True)
+        found = {"valid_loss": loss, "step": 50, "parameters": 1000 + number, "train_seconds": 60.0 + number}
+        append_line(tmp_path / "tune" / encoder / "result.json", found | {"config": config, "time_total_s": 70.0})
+    told = {"name": "layer_mix", "space": space.config.model_dump(mode="json")}
+    (tmp_path / "search.yaml").write_text(yaml.safe_dump(told))
+    raysum.report(tmp_path, out=tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert [cells[:4] for cells in page.cells["search"]] == [
+        ["trial", "valid loss", "step", "parameters"],
+        ["encoder=LLG,decoder=PPP", "2.5000", "50", "1,001"],
+        ["encoder=LLL,decoder=PPP", "3.0000", "50", "1,000"],
+        ["encoder=GG,decoder=PPP", "4.0000", "50", "1,002"],
+    ]
+    assert page.marks[1:] == [3] * 5  # validations, over parameters, over time, by quality, by what was tried
+    assert page.marks[0] == 4  # a dot a trial, and the best so far
+    assert "The search has not ended" in page.texts["search"]
+    for title in ("valid loss by parameters", "valid loss by seconds of training", "Trials by valid loss"):
+        assert title in page.texts["search"]
+
+
+def test_training_is_drawn_point_by_point(tmp_path, run):
+    found = gather([run.path]).runs[0]
+    assert found.validations == {1: 2.3456, 8: 1.2345}
+    assert [one.loss for one in found.lines if one.loss] == [8.0 / step for step in range(1, 9)]
+    raysum.report(run.path, out=tmp_path / "page.html")
+    assert "pht, step 8: 1.234" in (tmp_path / "page.html").read_text()
+
+
+def test_examples_are_the_best_the_middle_and_the_worst_with_their_sources(page, run, data):
+    folder = results_folder(run, data, "test")
+    scores = pd.read_parquet(folder / "scores.parquet").query("system == 'pht'").set_index("id")["rouge2"]
+    chosen = gather([run.path]).evaluations[0].examples
+    values = [scores[example.output.id] for example in chosen]
+    assert values[0] == scores.max() and values[-1] == scores.min() and values == sorted(values, reverse=True)
+    rows = {row["id"]: row for row in data.read("test")}
+    for example in chosen:
+        for text in rows[example.output.id]["text"]:
+            assert " ".join(text.split()) in " ".join(re.sub(r"\[\d+\]", "", page.texts["examples"]).split())
+    assert "all attention" in page.texts["examples"]
+    notes = {name for tag, own in page.tags if tag == "mark" for name in own["class"].split()}
+    cited = {
+        name for tag, own in page.tags if own.get("class", "").startswith("s ") for name in own["class"].split()[1:]
+    }
+    assert notes and notes <= cited
+
+
+@pytest.mark.parametrize("left", ["nothing", "a damaged file"])
+def test_without_the_dataset_what_is_cited_is_quoted(tmp_path, run, data, left, capsys):
+    copy, moved = Run(shutil.copytree(run.path, tmp_path / "pht")), tmp_path / "data"
+    if left != "nothing":
+        shutil.copytree(data.path, moved)
+        (moved / data.files("test")[0].relative_to(data.path)).write_bytes(b"PAR1")
+    copy.create(copy.config.model_copy(update={"data": str(moved)}), copy.recipe, data.vocabulary_path)
+    raysum.report(copy.path, out=tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert "Cited" in page.texts["examples"] and "all attention" not in page.texts["examples"]
+    assert [tag for tag, _ in page.tags].count("mark") > 0
+    assert ("The report quotes" in capsys.readouterr().err) == (left != "nothing")
+
+
+def test_text_from_data_is_escaped(tmp_path, run, data):
+    copy = shutil.copytree(run.path, tmp_path / "<b>x")
+    folder = results_folder(Run(copy), data, "test")
+    outputs = [json.loads(text) for text in (folder / "outputs.jsonl").read_text().splitlines()]
+    for output in outputs:
+        output["id"] = output["reference"] = output["pht"] = HOSTILE
+        for sentence in output["notes"]["pht"]["sentences"]:
+            sentence["text"] = HOSTILE
+            sentence["unsupported"] = [{"start": 0, "end": 8, "text": "<script>"}]
+            for citation in sentence["citations"]:
+                citation["quote"] = citation["source"] = HOSTILE
+        output["notes"]["pht"]["warnings"] = [HOSTILE]
+    (folder / "outputs.jsonl").write_text("".join(json.dumps(output) + "\n" for output in outputs))
+    table = json.loads((folder / "table.json").read_text())
+    table["systems"][HOSTILE] = table["systems"]["pht"]
+    table["how"] = {HOSTILE: HOSTILE}
+    table["differences"][HOSTILE] = next(iter(table["differences"].values()))
+    (folder / "table.json").write_text(json.dumps(table | {"protocol": HOSTILE}))
+    (folder / "scores.parquet").unlink()  # without it the first examples are shown
+    raysum.report(copy, out=tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert [tag for tag, own in page.tags if tag == "script" or "onclick" in own] == ["script"]
+    assert page.texts["examples"].count(HOSTILE) > 6 and HOSTILE in page.texts["evaluation"]
+
+
+def test_what_is_missing_is_told_with_the_command_that_makes_it(tmp_path, data):
+    bare = write_run(tmp_path / "bare", data)
+    raysum.report(bare.path, out=tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert "raysum evaluate" in page.texts["evaluation"] and "raysum tune beta" in page.texts["search"]
+    assert "raysum train" in page.texts["curves"] and not page.marks
+    assert not page.texts.keys() & {"lengths", "examples"}
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path, run):
+    copies = [shutil.copytree(run.path, tmp_path / name / "pht") for name in ("first", "second")]
+    told = gather(copies)
+    assert [one.name for one in told.runs] == ["first/pht", "second/pht"]
+    assert [one.name.split(" / ")[0] for one in told.evaluations] == ["first/pht", "second/pht"]
+
+
+def test_runs_and_an_evaluation_alone_stand_side_by_side(tmp_path, run, data):
+    other = Path(shutil.copytree(run.path, tmp_path / "other"))
+    shutil.rmtree(other / "evaluation")
+    own = results_folder(run, data, "test")
+    alone = Path(shutil.copytree(own, tmp_path / "elsewhere" / "test"))
+    raysum.report([run.path, other, alone], out=tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert ["", "pht", "other"] in page.cells["runs"]
+    assert ["where they differ", "pht", "other"] not in page.cells.get("config", [])  # their configs are the same
+    beside = next(cells for cells in page.cells["evaluation"] if len(cells) == 3)
+    assert beside[1].endswith("test: pht") and beside[2] == "elsewhere / test: pht"
+    assert "No evaluation of other" in page.texts["evaluation"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("metrics.jsonl", "nonsense\n", "line 1 is not a JSON object"),
+        ("metrics.jsonl", '{"step": "last", "loss": 1.0}\n', "damaged at step"),
+        ("metrics.jsonl", '{"step": 3, "loss": 1e400}\n', "line 1: the number 1e400 is too large"),
+        ("metrics.jsonl", '{"step": ' + "9" * 400 + ', "loss": 1.0}\n', "line 1: a number of 400 digits is too large"),
+        ("metrics.jsonl", '{"step": ' + "9" * 40 + ', "loss": 1.0}\n', "damaged at step"),
+        ("metrics.jsonl", '{"step": 3, "loss": 1e308}\n', "damaged at loss"),
+        ("metrics.jsonl", '{"step": 3, "seconds": Infinity}\n', "damaged at seconds"),
+        ("metrics.jsonl", '{"step": 3, "loss": [1]}\n', "damaged at loss"),
+        ("table.json", '{"systems":', "does not read as JSON"),
+        ("table.json", "[]", "is damaged at its beginning"),
+        ("table.json", '{"systems": {"pht": {"rouge2": "high"}}, "examples": 1}', "damaged at systems.pht.rouge2"),
+        (
+            "outputs.jsonl",
+            '{"id": "a", "reference": "b", "notes": {"pht": {"sentences": 3}}}\n',
+            "damaged at notes.pht",
+        ),
+        ("scores.parquet", "PAR1", "does not read"),
+        ("config.yaml", "train: [", "config.yaml"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, run, data, name, text, told):
+    copy = Path(shutil.copytree(run.path, tmp_path / "run"))
+    inside = results_folder(Run(copy), data, "test") / name
+    file = inside if inside.exists() else copy / name
+    file.write_text(text)
+    with pytest.raises(UserError, match=re.escape(told)) as error:
+        raysum.report(copy, out=tmp_path / "page.html")
+    assert name in str(error.value) and not (tmp_path / "page.html").exists()
+
+
+def test_an_evaluation_without_its_outputs_is_told(tmp_path, run, capsys):
+    copy = Run(shutil.copytree(run.path, tmp_path / "pht"))
+    (outputs,) = copy.evaluation.rglob("outputs.jsonl")
+    outputs.write_text("")
+    raysum.report(copy.path, tmp_path / "report.html")
+    assert f"{outputs} is empty: no summaries are shown; evaluate once more" in capsys.readouterr().err
+
+
+def test_only_a_page_is_written_over(tmp_path, run):
+    copy = Path(shutil.copytree(run.path, tmp_path / "run"))
+    before = (copy / "config.yaml").read_text()
+    with pytest.raises(UserError, match="config.yaml is not an HTML page .* choose another --out"):
+        raysum.report(copy, out=copy / "config.yaml")
+    assert (copy / "config.yaml").read_text() == before
+    for _ in range(2):
+        raysum.report(copy, out=tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("text", ["space: 3", "space: {kind: decode}", "space: {about: x, kind: decode, search: 1}"])
+def test_a_damaged_search_is_named(tmp_path, text):
+    (tmp_path / "search.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"search\.yaml|space|search"):
+        raysum.report(tmp_path, out=tmp_path / "page.html")
+
+
+def test_what_is_no_such_folder_or_cannot_be_written_ends_with_code_2(tmp_path, run, monkeypatch, capsys):
+    for arguments, told in (
+        ([str(tmp_path), "--out", str(tmp_path / "page.html")], "holds no run, search or evaluation"),
+        ([str(tmp_path / "none"), "--out", str(tmp_path / "page.html")], "does not exist"),
+        ([str(run.path), "--out", str(tmp_path / "none" / "page.html")], "cannot write"),
+        ([str(run.path), "--out", str(tmp_path)], "cannot write"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["raysum", "report", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 2
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(
+    "values", [(0, 1), (0.00071, 0.00089), (3, 3), (0, 0), (-5, 12), (1e-5, 4), (900, 12e6), (0.0, 1e-9)]
+)
+def test_ticks_are_few_and_inside(values, log):
+    scale = AxisScale.over(values, 10, 300, log)
+    ticks = scale.ticks()
+    assert 2 <= len(ticks) <= 13 and sorted(set(ticks)) == ticks
+    places = [scale(value) for value in (*ticks, *values)]
+    assert all(10 <= place <= 300 for place in places) and sorted(places[: len(ticks)]) == places[: len(ticks)]
+
+
+def test_what_is_no_number_is_not_drawn():
+    points = [Point(1.0, math.nan), Point(math.inf, 1.0)]
+    assert (
+        lines("x", [Line("a", points)], "x", "y") == "" and rows("x", [IntervalRow("a", math.nan, 0.0, 1.0)], "x") == ""
+    )
+    drawn = lines("x", [Line("a", [*points, Point(1.0, 2.0, "here")])], "x", "y")
+    assert drawn.count("<circle") == 1 and "nan" not in drawn and "<title>here</title>" in drawn
+    assert heat("x", ["a"], ["1.1", "1.2"], [[(0.25, "n1"), (0.5, "")]]).count("<rect") == 2
+
+
+LOOK = """<script>
+const sizes = [...document.querySelectorAll("svg")].map((svg) => Math.max(0, ...[...svg.querySelectorAll(".mark")].map(
+  (mark) => { const box = mark.getBoundingClientRect(); return Math.max(box.width, box.height); })));
+const first = document.querySelector(".s.n1");
+first.dispatchEvent(new PointerEvent("pointerenter"));
+const lit = [...document.querySelectorAll("mark.on, rect.on")].length;
+const dark = getComputedStyle(document.body).backgroundColor;
+document.title = JSON.stringify({sizes, lit, wide: document.documentElement.scrollWidth - innerWidth, dark});
+</script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs chromium-headless-shell (a Debian package)")
+def test_a_browser_shows_the_page_without_errors_or_requests(tmp_path, run, search):
+    raysum.report([run.path, search], out=tmp_path / "page.html")
+    file = tmp_path / "watched.html"
+    file.write_text((tmp_path / "page.html").read_text().replace("</body>", f"{LOOK}</body>"))
+    backgrounds = set()
+    for width, scheme in ((1200, 1), (1200, 0), (420, 1)):
+        found, requests, said = look(file, width, scheme)
+        assert "CONSOLE" not in said, said
+        assert not requests
+        assert found["sizes"] and min(found["sizes"]) > 0 and found["lit"] > 0 and found["wide"] <= 0
+        backgrounds.add(found["dark"])
+    assert len(backgrounds) == 2  # light and dark
+    file.write_text(file.read_text().replace("</body>", '<img src="http://127.0.0.1:9/x"><script>x()</script></body>'))
+    _, requests, said = look(file, 1200, 1)  # what is wrong would be seen
+    assert "ReferenceError" in said and {*requests} == {"http://127.0.0.1:9/x"}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_real_search_is_told_as_it_ended(tmp_path, run, data, ray_session):
+    (tmp_path / "betas.yaml").write_text("about: x\nkind: decode\nsearch: {decode.beta: {grid: [0.0, 0.8]}}\n")
+    given = {"data": str(data.path), "out": str(tmp_path / "search"), "run": str(run.path), "examples": 2}
+    found = raysum.tune(str(tmp_path / "betas.yaml"), **given)
+    raysum.report(tmp_path / "search", out=tmp_path / "page.html")
+    trials = [cells for cells in Page(tmp_path / "page.html").cells["search"] if cells[0].startswith("beta=")]
+    rouge2 = [cell(trial.metrics, "rouge2", FIGURES["rouge2"]) for trial in found.trials]
+    assert [(cells[0], cells[1]) for cells in trials] == list(
+        zip([trial.name for trial in found.trials], rouge2, strict=True)
+    )
