@@ -1,6 +1,10 @@
 """The registry of systems. A system's specification names its parts and abilities; no torch here.
 
-A system of another package registers by an entry point of the group ``raysum.systems``: ``toy = toy.spec:ToySpec``.
+raysum and other packages register by entry points, those of raysum are in setup.cfg:
+
+* ``raysum.systems``: the ``Spec`` class of a trained system (``toy = toy.spec:ToySpec``),
+* ``raysum.extractive``: the class of a system without training (see ``raysum.extract.systems.Extractive``),
+* ``raysum.kinds``, ``raysum.sentence_scorers`` and ``raysum.trainers``: parts that a ``Spec`` names.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,25 +17,6 @@ from pydantic import BaseModel, Field, field_validator
 
 from raysum.errors import UserError
 
-_SPECS = {
-    "family": "raysum.models.specs.family:FamilySpec",
-    "tdmca": "raysum.models.specs.summarizers:TdmcaSpec",
-    "txl": "raysum.models.specs.summarizers:TxlSpec",
-    "graphsum": "raysum.models.specs.summarizers:GraphSumSpec",
-    "hibert": "raysum.models.specs.scorers:HibertSpec",
-    "bert": "raysum.models.specs.scorers:BertSpec",
-    "ranker": "raysum.models.specs.scorers:RankerSpec",
-    "extractor": "raysum.models.specs.scorers:ExtractorSpec",
-    "predictor": "raysum.models.specs.scorers:PredictorSpec",
-}
-# Systems without training; their base class is ``raysum.extract.systems.Extractive``.
-_EXTRACTIVE = {
-    "lead": "raysum.extract.systems:Lead",
-    "lead3": "raysum.extract.systems:Lead3",
-    "lexrank": "raysum.extract.systems:LexRank",
-    "mmr": "raysum.extract.systems:Mmr",
-    "oracle": "raysum.extract.systems:Oracle",
-}
 PAPER = "-paper"  # suffix of a system that is evaluated as in the papers: cut to the number of words of the reference
 DEFAULT = "family"
 _FORMER = {"seq2seq": "family"}  # names in older configs
@@ -67,9 +52,10 @@ def _plain_types(annotation: Any) -> Iterator[Any]:
 class Spec(Checked):
     """The options of a model, as fields (unknown keys are errors), and the abilities of all models of its system.
 
-    ``MODEL``, ``OBJECTIVE`` and ``KIND`` name its parts as ``module:name``, which are imported on demand: the torch
-    module, built from a spec; the module around it (``.model``) that turns a batch into a summed loss, built from
-    the model and the label smoothing; the kind of rows that it trains on (see ``raysum.stream.collators``).
+    ``MODEL``, ``OBJECTIVE`` and ``KIND`` name its parts as ``module:name`` or, except for the first two, by the name
+    of an entry point. They are imported on demand: the torch module, built from a spec; the module around it
+    (``.model``) that turns a batch into a summed loss, built from the model and the label smoothing; the kind of rows
+    that it trains on (see ``raysum.stream.collators``).
     """
 
     MODEL: ClassVar[str]
@@ -81,7 +67,7 @@ class Spec(Checked):
     # Instead of these three, for a system trained in one call from texts: the function that trains it with a config.
     TRAINER: ClassVar[str | None] = None
     # For one that extracts: a class with ``row(cluster)`` and ``scores(row)``, built from run, LoadConfig and device.
-    SCORER: ClassVar[str] = "raysum.decode.sentences:SentenceScorer"
+    SCORER: ClassVar[str] = "sentences"
 
     # Abilities. One that summarizes has the interface of ``raysum.models.generator.Generator``.
     summarizes: ClassVar[bool] = False
@@ -153,8 +139,8 @@ class Spec(Checked):
 
 
 def names() -> list[str]:
-    """Return all systems, those of other packages last."""
-    return [*_known()]
+    """Return all systems in the order of the alphabet, the default one first."""
+    return sorted(_registered("raysum.systems"), key=lambda name: (name != DEFAULT, name))
 
 
 def current(name: str) -> str:
@@ -165,9 +151,9 @@ def current(name: str) -> str:
 def spec_class(name: str) -> type[Spec]:
     """Return the specification of the system ``name``. Raises ValueError with the known systems."""
     name = current(name)
-    if name not in _known():
-        raise ValueError(f"no system {name!r}: choose one of {', '.join(_known())}")
-    return _load(_known()[name])
+    if name not in names():
+        raise ValueError(f"no system {name!r}: choose one of {', '.join(names())}")
+    return part("raysum.systems", name)
 
 
 def spec_classes() -> Iterator[type[Spec]]:
@@ -176,7 +162,7 @@ def spec_classes() -> Iterator[type[Spec]]:
 
 def extractive_names() -> list[str]:
     """Return the systems that extract texts of the source without training."""
-    return [*_EXTRACTIVE]
+    return [*_registered("raysum.extractive")]
 
 
 def paper_baseline_names() -> list[str]:
@@ -186,7 +172,7 @@ def paper_baseline_names() -> list[str]:
 
 def extractive(name: str) -> Any:
     """Return the extractive system ``name``."""
-    return _load(_EXTRACTIVE[name])()
+    return part("raysum.extractive", name)()
 
 
 def build(spec: Spec) -> Any:
@@ -201,7 +187,7 @@ def objective(spec: Spec, model: Any, smoothing: float) -> Any:
 
 def kind(spec: Spec) -> Any:
     """Return how rows become batches for the model of ``spec``: a ``raysum.stream.collators.Kind``."""
-    return _load(spec.KIND).of(spec)
+    return part("raysum.kinds", spec.KIND).of(spec)
 
 
 def parameters(spec: Spec) -> dict[str, Any]:
@@ -222,9 +208,21 @@ def count_parameters(spec: Spec) -> int:
     return sum(parameter.numel() for parameter in parameters(spec).values())
 
 
+def part(group: str, name: str) -> Any:
+    """Return what is registered as ``name`` in the entry points of ``group``, or what is at ``module:name``."""
+    return _load(name if ":" in name else _registered(group)[name])
+
+
 @cache
-def _known() -> dict[str, str]:
-    return _SPECS | {point.name: point.value for point in entry_points(group="raysum.systems")}
+def _registered(group: str) -> dict[str, str]:
+    """Return where the entry points of ``group`` are, as ``module:name``, by name.
+
+    Raises UserError if raysum's own are missing, as after an update of its code without an installation.
+    """
+    registered = {point.name: point.value for point in entry_points(group=group)}
+    if not any(path.startswith("raysum.") for path in registered.values()):
+        raise UserError(f"raysum's parts of {group} are not installed: install raysum again (pip install -e .)")
+    return registered
 
 
 @cache

@@ -1,7 +1,6 @@
 """A trained run as an extractive system: its order is that of its sentence scores."""
 
 from collections.abc import Iterable, Mapping
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from raysum.config.sections import LoadConfig
 from raysum.extract.systems import Extractive, Source, Taken
 from raysum.prepare.ranking import best_first
 from raysum.runs.folder import Run
+from raysum.systems import part
 
 
 class TrainedExtractive(Extractive):
@@ -20,7 +20,7 @@ class TrainedExtractive(Extractive):
 
     def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
         self.name, self.how = run.name, "sentences of the highest scores first"
-        self.scorer = resolve_name(run.config.model.SCORER)(run, config, device)
+        self.scorer = part("raysum.sentence_scorers", run.config.model.SCORER)(run, config, device)
 
     def row(self, cluster: Mapping[str, Any]) -> Any:
         return self.scorer.row(cluster)

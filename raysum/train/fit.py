@@ -6,7 +6,6 @@ The workers run under Ray Train, or in this process if ``train.workers`` is 0.
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from pkgutil import resolve_name
 from typing import Any
 
 from raysum.config.loading import load_config, pairs, presets
@@ -24,6 +23,7 @@ from raysum.runtime.session import make_ready
 from raysum.runtime.storage import check_own, check_vacant, writing
 from raysum.stream.loader import Stream, batches
 from raysum.stream.truncation import TRAINING, split_truncation
+from raysum.systems import part
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.train import checkpoints
 from raysum.train.job_spec import JobSpec, epochs_warning, job_spec_of, out_of_patience
@@ -72,7 +72,7 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     if preset in presets() and any(os.path.isfile(os.path.join(preset, name)) for name in _MODEL_FILES):
         say(f"{preset} is the preset of that name; write ./{preset} to train from the folder {preset}")
     if preset == _AUTO:  # in a room above this one, because it evaluates
-        return resolve_name("raysum.auto.training:train")(*overrides, **values)
+        return part("raysum.trainers", "auto")(*overrides, **values)
     config = load_config(preset, overrides, values)
     if config.model.predicts_attention:
         run = Run.open(config.run).alignment if config.run else None
@@ -95,7 +95,7 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
 def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     """Train a checked config as :func:`train` does; ``callbacks`` are Ray Train ``UserCallback`` objects."""
     if config.model.TRAINER:
-        return resolve_name(config.model.TRAINER)(config)
+        return part("raysum.trainers", config.model.TRAINER)(config)
     if config.model.predicts_attention:
         from raysum.train.labels import labelled_dataset
 

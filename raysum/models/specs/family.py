@@ -13,7 +13,7 @@ class TransformerSpec(Spec):
     """The options of all summarizing Transformers."""
 
     OBJECTIVE: ClassVar = "raysum.models.generator:LanguageModelling"
-    KIND: ClassVar = "raysum.stream.collators.summarization:Summarization"
+    KIND: ClassVar = "summarization"
     summarizes: ClassVar = True
     attends_to_paragraphs: ClassVar = True
 

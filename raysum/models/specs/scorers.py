@@ -27,8 +27,8 @@ class RankerSpec(Spec):
 
     MODEL: ClassVar = "raysum.models.systems.ranker:Ranker"
     OBJECTIVE: ClassVar = "raysum.models.systems.ranker:ParagraphRanking"
-    KIND: ClassVar = "raysum.stream.collators.ranking:Ranking"
-    SCORER: ClassVar = "raysum.decode.ranker_scorer:RankerScorer"
+    KIND: ClassVar = "ranking"
+    SCORER: ClassVar = "ranker"
     ranks: ClassVar = True
 
     system: Literal["ranker"] = "ranker"
@@ -48,7 +48,7 @@ class PredictorSpec(Spec):
 
     MODEL: ClassVar = "raysum.models.systems.predictor:AttentionPredictor"
     OBJECTIVE: ClassVar = "raysum.models.systems.predictor:AttentionPrediction"
-    KIND: ClassVar = "raysum.stream.collators.alignment:Alignment"
+    KIND: ClassVar = "alignment"
     predicts_attention: ClassVar = True
     norm: ClassVar = "post"
     attention_dropout: ClassVar = 0.0  # the published code applies dropout to sub-layer outputs only
@@ -74,8 +74,8 @@ class ExtractorSpec(Spec):
     scikit-learn trains them in one call, not step by step.
     """
 
-    TRAINER: ClassVar = "raysum.extract.learning:train"
-    SCORER: ClassVar = "raysum.extract.learned:FeatureScorer"
+    TRAINER: ClassVar = "extractor"
+    SCORER: ClassVar = "features"
     system: Literal["extractor"] = "extractor"
     width: Size = Field(1 << 18, description="size of the tables of cue words")
     cue_prior: float = Field(100, ge=0, le=10**6, description="sentences with the mean score that each cue starts with")
@@ -99,7 +99,7 @@ class HibertSpec(TransformerSpec):
 
     MODEL: ClassVar = "raysum.models.systems.hibert:Hibert"
     OBJECTIVE: ClassVar = "raysum.models.systems.hibert:objective"
-    KIND: ClassVar = "raysum.stream.collators.sentences:Sentences"
+    KIND: ClassVar = "sentences"
     summarizes: ClassVar = False
     attends_to_paragraphs: ClassVar = False
 
@@ -139,7 +139,7 @@ class BertSpec(Spec):
 
     MODEL: ClassVar = "raysum.models.systems.bert:Bert"
     OBJECTIVE: ClassVar = "raysum.models.systems.hibert:Labelling"
-    KIND: ClassVar = "raysum.stream.collators.sentences:Blocks"
+    KIND: ClassVar = "blocks"
     PIECES: ClassVar = "WordPiece"
     extracts: ClassVar = True
 

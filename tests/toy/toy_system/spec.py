@@ -10,7 +10,7 @@ from raysum.systems import Spec
 class ToySpec(Spec):
     MODEL: ClassVar = "toy_system.model:Toy"
     OBJECTIVE: ClassVar = "raysum.models.generator:LanguageModelling"
-    KIND: ClassVar = "raysum.stream.collators.summarization:Summarization"
+    KIND: ClassVar = "summarization"
     summarizes: ClassVar = True
     attends_to_paragraphs: ClassVar = True
 
