@@ -240,7 +240,7 @@ def test_vocabulary_is_trained_on_the_train_split_only(tmp_path, capsys):
     sources = [str(tmp_path / "train.jsonl"), str(tmp_path / "test.jsonl")]
     report = prepare(sources, str(tmp_path / "data"), vocab_size=4000, normalize="lower").to_dict()
     assert 9 < report["pieces"] < 4000
-    assert f"text for {report['pieces']} pieces only, not 4000" in capsys.readouterr().err
+    assert f"only {report['pieces']} of 4000 pieces" in capsys.readouterr().err
     dataset = Dataset.open(tmp_path / "data")
     vocabulary = load_tokenizer(dataset.vocabulary_path)
     assert dataset.recipe.normalize == "lower" and dataset.vocabulary_hash == vocabulary.sha256

@@ -134,7 +134,7 @@ def test_weights_whose_checksums_are_gone_are_replaced_and_that_is_said(copy, ca
     assert Run(copy / "run").checkpoint().step == 8
     told = capsys.readouterr().err
     assert f"step-00000012/{SEAL} is missing" in told and "Step 8 is used instead" in told
-    way = f'put back a copy, or remove "sealed" from {copy / "run" / STATE} to skip the check'
+    way = f'remove "sealed" from {copy / "run" / STATE}'
     with pytest.raises(UserError, match=re.escape(way)):
         Run(copy / "run").checkpoint("12")
     edited(sealed=None)(copy / "run" / STATE)
@@ -326,7 +326,7 @@ def test_a_shard_that_is_not_of_its_lengths_is_the_datasets_damage(copy):
     lengths = np.load(copy / "data" / LENGTHS)
     np.save(copy / "data" / LENGTHS, lengths + np.array([0, 0, 1], np.int32))
     shutil.rmtree(copy / "run")
-    with pytest.raises(UserError, match="target tokens .*its shards contain .*prepare it again"):
+    with pytest.raises(UserError, match="target tokens .*its shards contain .*prepare the dataset again"):
         go_on(copy, 2)
 
 

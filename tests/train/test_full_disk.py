@@ -128,7 +128,7 @@ def test_what_is_printed_to_a_full_disk_is_one_message(tmp_path, command):
         code, told = limited(tmp_path, 10**9, *command, stdout=full)
     assert (code, told) == (
         2,
-        "raysum: cannot write what the command prints: No space left on device; free space there\n",
+        "raysum: cannot write the output of the command: No space left on device; free space there\n",
     )
 
 
