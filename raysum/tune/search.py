@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from raysum.config.loading import merge, pairs, parse_yaml, read_text
+from raysum.config.problems import validate
 from raysum.config.sections import Config
 from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
@@ -184,8 +185,12 @@ def _claim(job: Job) -> None:
 
 
 def _identity(search: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that two equal searches share: all except the address and the threads."""
-    return merge(search, {"config": {"train": dict.fromkeys(("address", "threads"))}})
+    """Return the settings that two equal searches share: all except the address and the threads.
+
+    Settings of a former version get their current names, and the defaults of settings that it did not have.
+    """
+    config = validate(Config.with_current_names(search["config"]), {}, Config).model_dump(mode="json")
+    return merge(search | {"config": config}, {"config": {"train": dict.fromkeys(("address", "threads"))}})
 
 
 def _search_then(job: Job, run: Run, then: Space) -> SearchResult:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas
 import pytest
+import yaml
 
 from helpers.factbook_data import write_factbook, write_run
 from helpers.processes import Command
@@ -214,6 +215,12 @@ def test_a_search_goes_on_at_another_address_and_by_its_owner_only(tmp_path, dat
     (tmp_path / "search" / "tune").mkdir()
     (tmp_path / "search" / "tune" / "tuner.pkl").write_bytes(b"")
     claim("train.address=two:2", "train.threads=3")
+    claim()
+    file = tmp_path / "search" / "search.yaml"
+    former = yaml.safe_load(file.read_text())  # as 19c3897 wrote it: an old name, and a key that it did not have
+    former["config"]["train"]["start"] = former["config"]["train"].pop("init_from")
+    del former["config"]["train"]["check_hook_order"]
+    file.write_text(yaml.safe_dump(former))
     claim()
     with pytest.raises(UserError, match="another search"):
         claim("train.seed=1")
