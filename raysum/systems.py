@@ -105,6 +105,11 @@ class Spec(Checked):
         return False
 
     @property
+    def target_segment(self) -> int | None:
+        """The tokens of a target that one pass of the layers reads; None = all of them."""
+        return None
+
+    @property
     def max_positions(self) -> int | None:
         """The most tokens, with special tokens, of a sequence; None = unlimited."""
         return None

@@ -85,6 +85,13 @@ def check_engine_config(config: Config) -> None:
                 f"deepspeed.zero_optimization.{part}.device=nvme is not supported, because it compiles an I/O library "
                 "on every machine: set it to cpu"
             )
+    segment, limit = config.model.target_segment, config.source.target_tokens
+    if isinstance(zero, dict) and zero.get("stage") == 3 and segment and limit > segment:
+        raise UserError(
+            f"targets have up to {limit} tokens and a segment {segment}: at ZeRO-3, workers with targets of different "
+            "numbers of segments wait for each other forever; set deepspeed.zero_optimization.stage=2, "
+            f"model.segment={limit}, or source.target_tokens={segment}"
+        )
     if any(config.deepspeed == load_config(name).deepspeed for name in presets()):
         return  # valid, and DeepSpeed takes seconds to load
     quiet_training()

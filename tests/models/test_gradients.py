@@ -34,9 +34,9 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_hooks_of_gradients_fire_in_one_order_whatever_the_sizes(folder, name):
-    """ZeRO-2 and ZeRO-3 add what ranks put at the same place of a bucket."""
-    orders = set()
+def test_modules_and_hooks_of_gradients_run_in_one_order_for_all_sizes(folder, name):
+    """ZeRO-2 and ZeRO-3 add gradients at equal positions of a bucket. At ZeRO-3, modules gather their weights."""
+    orders, sequences = set(), set()
     with low_thresholds():
         brief = brief_for(name, folder, 0, False)
         model = systems.build(brief.config.model)
@@ -48,13 +48,18 @@ def test_hooks_of_gradients_fire_in_one_order_whatever_the_sizes(folder, name):
         for key, weight in objective.named_parameters():
             if weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(lambda _, key=key: fired.append(key))
+        modules: list[str] = []
+        for key, module in objective.named_modules():
+            module.register_forward_pre_hook(lambda *_, key=key: modules.append(key))
         for tokens in (brief.train.settings.batch_tokens, 1):  # ragged batches, and those of one example
             stream = replace(brief.train, settings=replace(brief.train.settings, batch_tokens=tokens))
             for micro in batches(stream, 0, 1, 0, 10):
-                fired.clear()
+                fired.clear(), modules.clear()
                 objective(brief.train.kind.collate(micro.arrays)).backward()
                 orders.add(tuple(fired))
+                sequences.add(tuple(modules))
     (order,) = orders
+    assert len(sequences) == 1
     assert len(order) == sum(weight.requires_grad for weight in objective.parameters())
 
 

@@ -13,6 +13,7 @@ from helpers.small_datasets import write_dataset
 from raysum import systems
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
+from raysum.errors import UserError
 from raysum.runs.folder import Run
 from raysum.stream.loader import batches
 from raysum.train.checkpoints import full_weights
@@ -20,6 +21,7 @@ from raysum.train.engine import build_engine
 from raysum.train.group import lone_group
 from raysum.train.job_spec import JobSpec, job_spec_of
 from raysum.train.metrics_logger import Meter
+from raysum.train.optim import check_engine_config
 from raysum.train.worker import step
 
 STAGES = [0, 2, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 3))]
@@ -179,3 +181,11 @@ def test_clipping_is_done_where_a_config_asks_for_it(dataset, tmp_path, stage):
     (found, norms), (expected, known) = by_engine(asked, False), by_hand(asked, False, 0.5)
     assert norms == pytest.approx(known, rel=1e-5), "the norm is that before clipping"
     assert apart(found, expected) < 2e-5 and apart(by_hand(asked, False)[0], expected) > np.log(2)
+
+
+def test_targets_of_several_segments_are_refused_at_zero_3():
+    sizes = {"system": "txl", "segment": 16}
+    zero = {"zero_optimization": {"stage": 3}}
+    with pytest.raises(UserError, match=r"stage=2.*model.segment=40"):
+        check_engine_config(Config(model=sizes, source={"target_tokens": 40}, deepspeed=zero))
+    check_engine_config(Config(model=sizes, source={"target_tokens": 16}, deepspeed=zero))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from raysum.models.batch import AttentionRequest, Memory, SourceKeys, scatter_padded
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.chunks import chunks, recompute
-from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.fusion import token_shares
 from raysum.models.kernels.pointing import Pointer
 from raysum.models.layers import EPSILON, Attended, HeadValues, Matrix, Projection, sinusoids
@@ -113,7 +113,10 @@ class DynamicParagraphs(Matrix):
         return torch.cat(mixed), torch.cat(mass), share
 
     def _summarize(self, *inputs: Any) -> tuple[Tensor, ...]:
-        """Compute :meth:`forward` for a chunk. Its parameters are among the inputs, as ``recompute`` requires."""
+        """Compute :meth:`forward` for a chunk. Its parameters are among the inputs, as ``recompute`` requires.
+
+        It calls no module: ranks have different numbers of chunks, and at ZeRO-3 all must call modules equally often.
+        """
         words, folded, constant, key, value, mask, weight, bias, norm_weight, norm_bias = inputs
         examples, paragraphs = mask.shape[:2]
         query = words[:, None].expand(-1, paragraphs, -1, -1, -1).flatten(0, 1)
@@ -123,9 +126,9 @@ class DynamicParagraphs(Matrix):
         ranks = torch.arange(paragraphs, device=z.device)
         z = z + sinusoids(ranks, z.shape[-1], self.sinusoid).to(z.dtype)[:, None]
         if norm_weight is not None:
-            z = F.layer_norm(self.dropout(z), z.shape[-1:], norm_weight, norm_bias, EPSILON)
+            z = F.layer_norm(drop(z, self.dropout.active), z.shape[-1:], norm_weight, norm_bias, EPSILON)
         z = z.transpose(1, 2).to(folded.dtype)  # [examples, Q, paragraphs, D]
         scores = folded @ z.transpose(-1, -2) + constant[..., None]
         weights = masked_softmax(scores, mask.any(-1)[:, None, None, :])
-        dropped = self.attention_dropout(weights).to(z.dtype)
+        dropped = drop(weights, self.attention_dropout.active).to(z.dtype)
         return dropped @ z, dropped.sum(-1), weights.mean(2)

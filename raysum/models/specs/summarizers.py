@@ -76,5 +76,9 @@ class TxlSpec(TransformerSpec):
     )
 
     @property
+    def target_segment(self) -> int:
+        return self.segment
+
+    @property
     def attending_layers(self) -> int:
         return self.layers

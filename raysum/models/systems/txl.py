@@ -19,7 +19,7 @@ from raysum.models.batch import AttentionRequest, Layout, scatter_padded
 from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.chunks import chunks, recompute
-from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.layers import Projection, sinusoids
 from raysum.models.specs.summarizers import TxlSpec
 from raysum.models.systems.prefix import PrefixKeys, PrefixModel, TargetKeys, attend_jointly, cut_rows, last_tokens
@@ -139,7 +139,7 @@ class RelativeAttention(nn.Module):
         mask = causal & F.pad(reached[:, None], (0, queries), value=True)
         scores = content @ key.transpose(-1, -2) + shift(position @ codes.transpose(-1, -2))
         weights = masked_softmax(scores, mask[:, None])
-        context = self.dropout(weights).to(value.dtype) @ value
+        context = drop(weights, self.dropout.active).to(value.dtype) @ value
         return context, weights[..., : seen - queries].mean(1)
 
     def _step(self, query: Tensor, own: TargetKeys, keys: SegmentMemory, now: int) -> tuple[Tensor, Tensor]:
