@@ -25,18 +25,18 @@ def rehearse(run: Run, dataset: Dataset, seconds: float) -> None:
         return
     rows = list(islice(dataset.read(SPLIT), _READ))
     rows = rows[:: max(1, len(rows) // _CLUSTERS)][:_CLUSTERS]
-    found: list[dict[str, float]] = []
+    values: list[dict[str, float]] = []
     with suppress(UserError):
         summarizer, size = Summarizer.load(run.path), 1
         end = time.monotonic() + seconds
-        while size and len(found) < len(rows):
-            some, left = rows[len(found) : len(found) + size], end - time.monotonic()
-            made = summarizer.summarize_rows(some, is_cancelled=lambda _: time.monotonic() > end)
-            if (now := time.monotonic()) > end:  # they were broken off
+        while size and len(values) < len(rows):
+            batch, left = rows[len(values) : len(values) + size], end - time.monotonic()
+            made = summarizer.summarize_rows(batch, is_cancelled=lambda _: time.monotonic() > end)
+            if (now := time.monotonic()) > end:  # these were cancelled
                 break
-            found += [figures(one.support, one.attention) for one in made]
-            possible = int((end - now) * len(some) / (left - (end - now)))  # as fast as these
-            if len(found) + possible * _FASTER < FEWEST:
+            values += [figures(summary.support, summary.attention) for summary in made]
+            possible = int((end - now) * len(batch) / (left - (end - now)))  # as fast as these
+            if len(values) + possible * _FASTER < FEWEST:
                 break
             size = min(possible, summarizer.settings.batch_examples)
-    learn(run, dataset, found)
+    learn(run, dataset, values)

@@ -1,4 +1,4 @@
-"""What a summary cites, word for word, and what of it stands there: from its sentences and the row that it is of.
+"""The citations of a summary: quotes from the paragraphs of its row, and how much of each sentence they support.
 
 M paragraphs of a row.
 """
@@ -18,11 +18,11 @@ from raysum.text.names import unsupported
 from raysum.text.sentences import quick_sentence_spans
 
 _LONGEST = 3  # sentences of a quote
-_WORD, _MORE = 0.3, 0.9  # of a name: what another word counts for, what a further sentence must bring
+_WORD, _MORE = 0.3, 0.9  # a word other than a name counts 0.3; each sentence of a quote costs 0.9
 
 
-class Ground:
-    """The paragraphs of a row, each looked into once."""
+class SourceIndex:
+    """The paragraphs of a row and their sentences, each indexed once."""
 
     def __init__(self, row: Row):
         self.row = row
@@ -33,59 +33,59 @@ class Ground:
     def passages(self) -> list[Passage]:
         return [Passage([text]) for text in self.row["text"]]
 
-    def sentences(self, place: int) -> list[tuple[tuple[int, int], Passage]]:
-        """The sentences of a paragraph: where they begin and end, and what they hold."""
-        if place not in self._sentences:
-            text = self.row["text"][place]
-            found = [((start, end), Passage([text[start:end]])) for start, end in quick_sentence_spans(text)]
-            self._sentences[place] = found
-        return self._sentences[place]
+    def sentences(self, paragraph: int) -> list[tuple[tuple[int, int], Passage]]:
+        """Return the span and the content of each sentence of a paragraph."""
+        if paragraph not in self._sentences:
+            text = self.row["text"][paragraph]
+            sentences = [((start, end), Passage([text[start:end]])) for start, end in quick_sentence_spans(text)]
+            self._sentences[paragraph] = sentences
+        return self._sentences[paragraph]
 
 
 def annotated(
-    row: Row, texts: Sequence[str], paid: Sequence[np.ndarray] | None = None, mode: str = "both", **values: Any
+    row: Row, texts: Sequence[str], weights: Sequence[np.ndarray] | None = None, mode: str = "both", **values: Any
 ) -> Summary:
-    """The summary of ``row`` in the sentences ``texts``; ``values`` are further fields of it.
+    """Return the summary of ``row`` with the sentences ``texts``; ``values`` are its other fields.
 
-    They cite by ``mode`` (``decode.citations``) and the attention [M] ``paid`` by each, and nothing without it.
+    Sentences cite by ``mode`` (``decode.citations``) and their attention ``weights`` [M]; without weights they do not.
     """
-    ground, sentences = Ground(row), []
+    index, sentences = SourceIndex(row), []
     doubted: list[Span] = []
-    held, total, start = 0.0, 0, 0
-    chosen = [[]] * len(texts) if paid is None else list(_chosen(ground, texts, paid, mode))
+    supported, total, start = 0.0, 0, 0
+    chosen = [[]] * len(texts) if weights is None else list(_chosen(index, texts, weights, mode))
     for text, cited in zip(texts, chosen, strict=True):
         parts = said(text)
-        near = [ground.title, *(ground.passages[m] for m, _ in cited)] if cited else [ground.everything]
+        near = [index.title, *(index.passages[m] for m, _ in cited)] if cited else [index.everything]
         support, weight = share(parts, near), sum(part.weight for part in parts)
-        held, total = held + (support or 0.0) * weight, total + weight
-        spans = unsupported(text, ground.everything)
-        made = [_citation(ground, m, share_of, parts) for m, share_of in cited]
-        sentences.append(Sentence(text=text, citations=made, support=support, unsupported=_spans(text, spans)))
+        supported, total = supported + (support or 0.0) * weight, total + weight
+        spans = unsupported(text, index.everything)
+        citations_of = [_citation(index, m, weight_of, parts) for m, weight_of in cited]
+        sentences.append(Sentence(text=text, citations=citations_of, support=support, unsupported=_spans(text, spans)))
         doubted += _spans(text, spans, start)
         start += len(text) + 1
     values = {"id": row["id"], "attention": [], "score": 0.0, **values}
-    whole = 100 * held / total if total else None
+    whole = 100 * supported / total if total else None
     return Summary(summary=" ".join(texts), sentences=sentences, support=whole, unsupported=doubted, **values)
 
 
 def _chosen(
-    ground: Ground, texts: Sequence[str], paid: Sequence[np.ndarray], mode: str
+    index: SourceIndex, texts: Sequence[str], weights: Sequence[np.ndarray], mode: str
 ) -> Iterator[list[tuple[int, float]]]:
-    """The paragraphs that each sentence cites, and their weights."""
-    row = ground.row
+    """Yield the paragraphs that each sentence cites, with their weights."""
+    row = index.row
     if mode == "both":
-        yield from map(citations.strongest, citations.combined(texts, paid, ground.passages, row["title"]))
+        yield from map(citations.strongest, citations.combined(texts, weights, index.passages, row["title"]))
     else:
-        yield from map(citations.cited, citations.lexical(texts, row["text"]) if mode == "lexical" else paid)
+        yield from map(citations.cited, citations.lexical(texts, row["text"]) if mode == "lexical" else weights)
 
 
-def _citation(ground: Ground, place: int, weight: float, parts: Sequence[Said]) -> Citation:
-    row, text = ground.row, ground.row["text"][place]
-    document, before = int(row["document"][place]), int(row["char_start"][place])
-    start, end = nearest(ground.sentences(place), parts) or (0, len(text))
+def _citation(index: SourceIndex, paragraph: int, weight: float, parts: Sequence[Said]) -> Citation:
+    row, text = index.row, index.row["text"][paragraph]
+    document, before = int(row["document"][paragraph]), int(row["char_start"][paragraph])
+    start, end = nearest_sentences(index.sentences(paragraph), parts) or (0, len(text))
     return Citation(
         document=document,
-        paragraph=int(row["paragraph"][place]),
+        paragraph=int(row["paragraph"][paragraph]),
         weight=weight,
         source=row["source"][document],
         quote=text[start:end],
@@ -94,21 +94,23 @@ def _citation(ground: Ground, place: int, weight: float, parts: Sequence[Said]) 
     )
 
 
-def nearest(sentences: Sequence[tuple[tuple[int, int], Passage]], parts: Sequence[Said]) -> tuple[int, int] | None:
-    """Where those of the ``sentences`` of a paragraph begin and end that hold most of what is said: as a rule one.
+def nearest_sentences(
+    sentences: Sequence[tuple[tuple[int, int], Passage]], parts: Sequence[Said]
+) -> tuple[int, int] | None:
+    """Return the span of the ``sentences`` of a paragraph that contain most of ``parts``: usually one sentence.
 
-    Up to three in a row, where a further one brings a name or number, or four other words, that the others lack. None
-    where none holds anything of it: the whole paragraph is then the quote.
+    A second and third one are added if each brings a name, a number or four other words. None if no sentence contains
+    any part: the whole paragraph is then the quote.
     """
-    held = [{i for i, part in enumerate(parts) if passage.holds(part)} for _, passage in sentences]
+    contained = [{i for i, part in enumerate(parts) if passage.holds(part)} for _, passage in sentences]
 
-    def worth(run: range) -> float:
-        found = set(chain.from_iterable(held[i] for i in run))
-        return sum(1.0 if parts[i].name else _WORD for i in found) - _MORE * len(run)
+    def value(run: range) -> float:
+        indices = set(chain.from_iterable(contained[i] for i in run))
+        return sum(1.0 if parts[i].name else _WORD for i in indices) - _MORE * len(run)
 
-    starts = [i for i, some in enumerate(held) if some]
-    runs = [range(i, i + n) for n in range(1, _LONGEST + 1) for i in starts if i + n <= len(held)]
-    best = max(runs, key=worth, default=None)
+    starts = [i for i, indices in enumerate(contained) if indices]
+    runs = [range(i, i + n) for n in range(1, _LONGEST + 1) for i in starts if i + n <= len(contained)]
+    best = max(runs, key=value, default=None)
     return (sentences[best[0]][0][0], sentences[best[-1]][0][1]) if best else None
 
 

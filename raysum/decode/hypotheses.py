@@ -1,7 +1,7 @@
-"""Hypotheses that have finished, and which of them are the best. B examples of R beams each."""
+"""The finished hypotheses of a search, and the best of them. B examples of R beams each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,9 +12,9 @@ from raysum.decode.scores import History, Term
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished sequence: ``ids`` without the start token, with EOS last unless cut at the maximum length.
+    """A finished sequence: ``ids`` without the start token, with EOS last unless truncated at the maximum length.
 
-    ``score`` is what ranks it: ``log_prob`` normalized by length, plus the terms.
+    Hypotheses are ranked by ``score``: ``log_prob`` normalized by length, plus the terms.
     """
 
     ids: list[int]
@@ -23,27 +23,27 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class _Ended:
-    """A hypothesis by its score without final terms; ``cut`` where a name that it ended in would begin."""
+class _Entry:
+    """A hypothesis with its score before final terms, and the sums of its ``History``.
 
-    cut: bool
-    found: Hypothesis
-    attended: tuple[Tensor, ...]  # as in a History, of it alone
-
-    def rank(self) -> tuple[bool, float]:
-        return self.cut, -self.found.score
-
-
-class Finished:
-    """The finished hypotheses of a search; final terms rank them.
-
-    Of an example all are kept, or the ``most`` best by their score without final terms.
+    ``truncated``: it ended inside a name, so it was cut before the name.
     """
 
+    truncated: bool
+    hypothesis: Hypothesis
+    sums: tuple[Tensor, ...]
+
+    def rank(self) -> tuple[bool, float]:
+        return self.truncated, -self.hypothesis.score
+
+
+class FinishedHypotheses:
+    """The finished hypotheses of each example, all or the ``most`` best by their score without final terms."""
+
     def __init__(self, num_examples: int, device: torch.device, end: int, most: int | None = None) -> None:
-        self.count = torch.zeros(num_examples, dtype=torch.long, device=device)  # [B] how many have finished
+        self.count = torch.zeros(num_examples, dtype=torch.long, device=device)  # [B] finished hypotheses
         self._end, self._most = end, most
-        self._ended: list[list[_Ended]] = [[] for _ in range(num_examples)]
+        self._entries: list[list[_Entry]] = [[] for _ in range(num_examples)]
 
     def add(
         self,
@@ -53,46 +53,47 @@ class Finished:
         log_prob: Tensor,
         score: Tensor,
         closed: bool,
-        guided: ConstraintState | None = None,
+        constraint: ConstraintState | None = None,
     ) -> None:
-        """Take in hypotheses ``tokens`` [B', R, T] of ``history.examples`` where ``chosen`` [B', R].
+        """Add the hypotheses ``tokens`` [B', R, T] of ``history.examples`` selected by ``chosen`` [B', R].
 
-        ``closed`` puts an EOS behind them. Those that end inside a name, as ``guided`` says, are cut where it begins;
-        they come after all others, and do not count.
+        ``closed`` appends EOS. A hypothesis that ends inside a name by ``constraint`` is cut before that name; it ranks
+        after all others and does not count as finished.
         """
-        at = chosen.nonzero(as_tuple=True)
-        length = tokens.shape[-1]
-        ends = guided.complete[at].tolist() if guided else [length] * len(at[0])
-        sums = (part[at] for part in (history.total, history.overlap, history.by_token) if part is not None)
-        numbers = (part.tolist() for part in (history.examples[at[0]], tokens[at][:, 1:], score[at], log_prob[at]))
-        for example, ids, mark, sure, last, *attended in zip(*numbers, ends, *sums, strict=True):
-            kept = [*ids[: last - 1], self._end] if closed or last < length else ids
-            self._ended[example].append(_Ended(last < length, Hypothesis(kept, mark, sure), tuple(attended)))
-        self.count[history.examples] += (chosen & guided.whole if guided else chosen).sum(-1)
+        index = chosen.nonzero(as_tuple=True)
+        examples, length = history.examples[index[0]].tolist(), tokens.shape[-1]
+        ends = constraint.complete[index].tolist() if constraint else [length] * len(examples)
+        sums = (part[index] for part in (history.total, history.overlap, history.by_token) if part is not None)
+        columns = (part[index].tolist() for part in (tokens[..., 1:], score, log_prob))
+        for example, end, ids, value, probability, *own in zip(examples, ends, *columns, *sums, strict=True):
+            ids = [*ids[: end - 1], self._end] if closed or end < length else ids
+            self._entries[example].append(_Entry(end < length, Hypothesis(ids, value, probability), tuple(own)))
+        self.count[history.examples] += (chosen & constraint.whole if constraint else chosen).sum(-1)
         if self._most:
-            for example in set(history.examples[at[0]].tolist()):
-                self._ended[example] = sorted(self._ended[example], key=_Ended.rank)[: self._most]
+            for example in set(examples):
+                self._entries[example] = sorted(self._entries[example], key=_Entry.rank)[: self._most]
 
     def worst(self, examples: Tensor) -> Tensor:
-        """[B'] the score of the last of the ``most`` hypotheses that are kept of ``examples`` [B']."""
-        last = [self._ended[example][-1:] for example in examples.tolist()]
-        return torch.tensor([some[0].found.score if some else -torch.inf for some in last], device=examples.device)
+        """Return the score [B'] of the worst of the ``most`` best hypotheses of ``examples`` [B']."""
+        last = [self._entries[example][-1:] for example in examples.tolist()]
+        scores = [entries[0].hypothesis.score if entries else -torch.inf for entries in last]
+        return torch.tensor(scores, device=examples.device)
 
     def best(self, n_best: int, terms: Sequence[Term] = ()) -> list[list[Hypothesis]]:
-        """The ``n_best`` of each example by score and the final ones of ``terms``, best first."""
-        ended = [(example, one) for example, some in enumerate(self._ended) for one in some]
-        ranked: list[list[_Ended]] = [[] for _ in self._ended]
-        if ended:
-            examples, ones = zip(*ended, strict=True)
-            sums = zip(*(one.attended for one in ones), strict=True)
+        """Return the ``n_best`` hypotheses of each example by score and the final ones of ``terms``, best first."""
+        entries = [entry for example in self._entries for entry in example]
+        ranked: list[list[_Entry]] = [[] for _ in self._entries]
+        if entries:
+            examples = [number for number, example in enumerate(self._entries) for _ in example]
+            steps = [[len(entry.hypothesis.ids)] for entry in entries]
+            sums = zip(*(entry.sums for entry in entries), strict=True)
             total, overlap, *by_token = (torch.stack(parts)[:, None] for parts in sums)  # [F, 1, ...], as of one beam
-            steps = [[len(one.found.ids)] for one in ones]
-            told = (examples, steps, [one.found.score for one in ones])
-            example, length, score = (torch.tensor(values, device=total.device) for values in told)
+            columns = (examples, steps, [entry.hypothesis.score for entry in entries])
+            example, length, score = (torch.tensor(values, device=total.device) for values in columns)
             history = History(example, total, overlap, length, *by_token)
-            whole = sum((term(history)[:, 0] for term in terms if term.final), score)
-            for (number, one), mark in zip(ended, whole.tolist(), strict=True):
-                if mark > -torch.inf:  # else a term is no number: its predictor diverged
-                    final = Hypothesis(one.found.ids, mark, one.found.log_prob)
-                    ranked[number].append(_Ended(one.cut, final, one.attended))
-        return [[one.found for one in sorted(some, key=_Ended.rank)[:n_best]] for some in ranked]
+            final = sum((term(history)[:, 0] for term in terms if term.final), score)
+            for number, entry, value in zip(examples, entries, final.tolist(), strict=True):
+                if value > -torch.inf:  # otherwise a term is NaN, because its predictor diverged
+                    hypothesis = replace(entry.hypothesis, score=value)
+                    ranked[number].append(replace(entry, hypothesis=hypothesis))
+        return [[entry.hypothesis for entry in sorted(example, key=_Entry.rank)[:n_best]] for example in ranked]

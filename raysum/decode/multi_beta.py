@@ -1,7 +1,7 @@
-"""Searches of the same examples side by side: while they agree, the model runs once for all of them.
+"""Searches with several betas (weights of attention alignment) for the same examples.
 
-Several betas of attention alignment make such searches. The source is encoded once; a step of the model is computed
-once for all searches of an example whose beams are the same so far, and they part where their beams do.
+The source is encoded once. At each step, searches of an example with equal beams share one step of the model; they
+separate when their beams differ.
 """
 
 from collections.abc import Sequence
@@ -32,46 +32,50 @@ def search_betas(
     exempt: Sequence[int] = (),
     is_cancelled: IsCancelled | None = None,
     prompt: Tensor | None = None,
-    guide: Constraint | None = None,
+    constraint: Constraint | None = None,
     source: Tensor | None = None,
 ) -> list[list[list[Hypothesis]]]:
-    """For each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` would find with this beta.
+    """Return for each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` finds with this beta.
 
-    ``predicted`` [B, M] is the predicted attention, None where all betas are 0; ``extracted`` [B, M] the extractive
-    probabilities, None where ``settings`` ask for none. ``marks``,
-    ``exempt``, ``prompt``, ``guide``, ``is_cancelled`` and ``source`` are those of :func:`search`.
+    ``predicted`` [B, M] is the predicted attention, None if all betas are 0; ``extracted`` [B, M] are the extractive
+    probabilities, None if ``settings`` do not use them. :func:`search` explains the other parameters.
     """
     number = len(betas)
     options: dict[str, Any] = {"marks": marks, "exempt": exempt}
     if number == 1 or settings.alignment_when == "final":
-        strongest = terms(settings, memory, predicted, extracted, max(betas))  # steers and watches as any of them
-        own: dict[str, Any] = {"prompt": prompt, "guide": guide, "is_cancelled": is_cancelled, "source": source}
-        found = search(model, memory, settings, strongest, **options, **own)
-        ranked = [found.best(settings.n_best, terms(settings, memory, predicted, extracted, beta)) for beta in betas]
+        strongest = terms(settings, memory, predicted, extracted, max(betas))  # needs the attention that any beta needs
+        own: dict[str, Any] = {
+            "prompt": prompt,
+            "constraint": constraint,
+            "is_cancelled": is_cancelled,
+            "source": source,
+        }
+        finished = search(model, memory, settings, strongest, **options, **own)
+        by_beta = (terms(settings, memory, predicted, extracted, beta) for beta in betas)
+        ranked = [finished.best(settings.n_best, chosen) for chosen in by_beta]
         return [list(example) for example in zip(*ranked, strict=True)]
     searches = Searches(model, memory, number)
     predicted, extracted, prompt, source = (
-        None if each is None else each.repeat_interleave(number, 0) for each in (predicted, extracted, prompt, source)
+        None if part is None else part.repeat_interleave(number, 0) for part in (predicted, extracted, prompt, source)
     )
-    guide = None if guide is None else guide.repeat(number)
+    constraint = None if constraint is None else constraint.repeat(number)
     mask = memory.paragraph_mask
     each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
     chosen = terms(settings, searches, predicted, extracted, each_beta)
     each_cancelled = None if is_cancelled is None else lambda index: is_cancelled(index // number)
-    own = {"prompt": prompt, "guide": guide, "is_cancelled": each_cancelled, "source": source}
-    found = search(searches, searches, settings, chosen, **options, **own)
-    best = found.best(settings.n_best, chosen)
+    own = {"prompt": prompt, "constraint": constraint, "is_cancelled": each_cancelled, "source": source}
+    best = search(searches, searches, settings, chosen, **options, **own).best(settings.n_best, chosen)
     return [best[start : start + number] for start in range(0, len(best), number)]
 
 
 @dataclass
 class _State:
-    """The model's state has one row of beams for each group; search n belongs to ``group[n]``."""
+    """The model's state, with one row of beams for each group of equal searches; search n belongs to ``group[n]``."""
 
     shared: Any
     groups: int
     group: Tensor  # [N]
-    parent: Tensor  # [N, R] where the beams of each search come from, in its group
+    parent: Tensor  # [N, R] the former beam of each beam, in its group
 
     def reorder(self, parent: Tensor) -> None:
         self.parent = parent
@@ -82,10 +86,10 @@ class _State:
 
 @dataclass(frozen=True)
 class Searches:
-    """``number`` searches of each example, one after the other: their memory, and the StepModel over it."""
+    """``number`` searches of each example, in consecutive rows: their memory, and a StepModel over it."""
 
-    model: StepModel  # of the examples
-    memory: Any  # of the examples
+    model: StepModel
+    memory: Any
     number: int
 
     @property
@@ -105,13 +109,13 @@ class Searches:
     def step(self, tokens: Tensor, state: _State, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
         beams = state.parent.shape[1]
         tokens = tokens.view(-1, beams)
-        alike = torch.cat((state.group[:, None], state.parent, tokens), 1)
-        found, group = torch.unique(alike, dim=0, return_inverse=True)
-        former, parent, newest = found[:, 0], found[:, 1 : beams + 1], found[:, beams + 1 :]
+        keys = torch.cat((state.group[:, None], state.parent, tokens), 1)
+        groups, group = torch.unique(keys, dim=0, return_inverse=True)
+        former, parent, newest = groups[:, 0], groups[:, 1 : beams + 1], groups[:, beams + 1 :]
         if not torch.equal(former, torch.arange(state.groups, device=former.device)):
             state.shared.keep(former)
         state.shared.reorder(parent)
-        state.groups, state.group = len(found), group
+        state.groups, state.group = len(groups), group
         logits, weights = self.model.step(newest.flatten(), state.shared, attention=attention)
         rows = (group[:, None] * beams + torch.arange(beams, device=group.device)).flatten()  # [N * R] among [G * R]
         return logits.index_select(0, rows), None if weights is None else weights.index_select(0, rows)

@@ -1,6 +1,6 @@
-"""Summaries as HTML: what a notebook shows, and a page of its own with the sources. No scripts, nothing from elsewhere.
+"""Summaries as HTML, for a notebook or as a page with their sources. No scripts, no external files.
 
-Text takes the colours of what is around it and marks are translucent, so that both are read on light and dark alike.
+Text has the colours of its surroundings and marks are translucent, so both are readable on light and dark backgrounds.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ _PAGE = (
 
 
 def fragment(summary: "Summary") -> str:
-    """A summary with its notes. While the mouse is over a sentence or a note, what belongs to it lights up."""
+    """Return a summary with its notes. A sentence under the mouse highlights its notes, a note its sentences."""
     return _block(summary, None, ())
 
 
 def page(summaries: Sequence["Summary"], clusters: Sequence[Mapping[str, Any]]) -> str:
-    """A whole page: each summary, of the raw cluster at its place, its notes and its sources with what is cited."""
-    parts = [_section(one, cluster) for one, cluster in zip(summaries, clusters, strict=True)]
+    """Return a page with each summary, its notes, and the sources of its raw cluster with the cited passages."""
+    parts = [_section(summary, cluster) for summary, cluster in zip(summaries, clusters, strict=True)]
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>raysum</title><style>{_PAGE}</style>{''.join(parts)}</html>\n"
@@ -52,7 +52,7 @@ def _section(summary: "Summary", raw: Mapping[str, Any]) -> str:
 
 
 def _block(summary: "Summary", heading: str | None, documents: Iterable[tuple[str, str]]) -> str:
-    """The summary under its ``heading``, with its notes and the named texts of its ``documents``."""
+    """Return a summary under its ``heading``, with its notes and the named texts of its ``documents``."""
     name = "r" + hashlib.blake2b(summary.model_dump_json().encode(), digest_size=6).hexdigest()
     notes, top = summary.notes, "" if heading is None else f"<h2>{escape(heading)}</h2>"
     text = " ".join(_sentence(summary, number) for number in range(len(summary.sentences)))
@@ -66,7 +66,7 @@ def _block(summary: "Summary", heading: str | None, documents: Iterable[tuple[st
 
 
 def _lights(name: str, summary: "Summary") -> str:
-    """The rules that light up notes and passages under a sentence, and sentences and passages under a note."""
+    """Return the CSS rules that highlight notes and passages for a sentence, and passages for a note."""
     rules, light = [], "{background:#e8b93199}"
     for number, sentence in enumerate(summary.sentences):
         rules += [f"#{name}:has(.s{number}:hover) .n{note}{light}" for note in summary.numbered(sentence)]
@@ -77,12 +77,16 @@ def _lights(name: str, summary: "Summary") -> str:
 def _sentence(summary: "Summary", number: int) -> str:
     sentence = summary.sentences[number]
     notes = "".join(f"[{note}]" for note in summary.numbered(sentence))
-    support = "" if sentence.support is None else f' title="{100 * sentence.support:.0f} % stands in what it cites"'
+    support = (
+        ""
+        if sentence.support is None
+        else f' title="{100 * sentence.support:.0f} % is in the paragraphs that it cites"'
+    )
     return f'<span class="s s{number}"{support}>{doubted(sentence)}<sup>{notes}</sup></span>'
 
 
 def doubted(sentence: "Sentence") -> str:
-    """The text of a sentence, with what is in no source underlined."""
+    """Return the text of a sentence, with unsupported names and numbers underlined."""
     html, done = "", 0
     for span in sentence.unsupported:
         html += f'{escape(sentence.text[done : span.start])}<span class="u">{escape(span.text)}</span>'
@@ -104,21 +108,21 @@ def _note(note: "Citation") -> str:
 
 
 def _source(number: int, name: str, text: str, notes: Sequence["Citation"]) -> str:
-    """A document, open where something of it is cited, with these passages marked by the numbers of their notes."""
-    cited = {place: (note.start, note.end) for place, note in enumerate(notes, 1) if note.document == number}
+    """Return a document with its cited passages marked by the numbers of their notes; open if it has any."""
+    cited = {index: (note.start, note.end) for index, note in enumerate(notes, 1) if note.document == number}
     opened = " open" if cited else ""
     return f"<details{opened}><summary>{escape(name)}</summary><pre>{marked(text, cited)}</pre></details>"
 
 
 def marked(text: str, cited: Mapping[int, tuple[int, int]]) -> str:
-    """``text`` with its ``cited`` passages, by the numbers of their notes, marked by classes n1, n2 and so on."""
+    """Return ``text`` with its ``cited`` passages, by number of the note, marked by classes n1, n2 and so on."""
     edges = sorted({0, len(text), *chain.from_iterable(cited.values())})
     pieces = []
     for start, end in pairwise(edges):
-        here = [place for place, (first, last) in cited.items() if first <= start and end <= last]
+        here = [index for index, (first, last) in cited.items() if first <= start and end <= last]
         piece = escape(text[start:end])
-        pieces.append(f'<mark class="{" ".join(f"n{place}" for place in here)}">{piece}</mark>' if here else piece)
-        pieces += [f"<sup>[{place}]</sup>" for place in here if cited[place][1] == end]
+        pieces.append(f'<mark class="{" ".join(f"n{index}" for index in here)}">{piece}</mark>' if here else piece)
+        pieces += [f"<sup>[{index}]</sup>" for index in here if cited[index][1] == end]
     return "".join(pieces)
 
 

@@ -1,8 +1,7 @@
-"""The terms of a hypothesis' score besides its log-probability: each is one number a beam, computed from attention.
+"""Terms of a hypothesis' score besides its log-probability: each is one number for each beam, computed from attention.
 
-Attention weights never depend on the token that a step chooses, so a term is the same for all candidates of a beam.
-B examples still decoded, R beams, M paragraphs of at most N tokens. Everything here is fp32 whatever the model computes
-in.
+Attention weights do not depend on the token that a step chooses, so a term is the same for all candidates of a beam.
+B examples still decoded, R beams, M paragraphs of at most N tokens. All values are fp32, even if the model uses bf16.
 """
 
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
 
-FLOOR = 1e-6  # of an attention share, or sum: log 0 must not end a hypothesis
+FLOOR = 1e-6  # the least attention share or sum: log 0 must not end a hypothesis
 
 
 def length_norm(settings: DecodeConfig, length: int) -> float:
-    """What the log-probability of ``length`` tokens (EOS counts) is divided by.
+    """Return the divisor of the log-probability of ``length`` tokens (EOS counts).
 
     ``gnmt``: ((5 + n) / 6)^p (Wu et al. 2016, eq. 14); ``length``: n^p (PHT eq. 17 with p = 1); ``none``: 1.
     """
@@ -27,11 +26,11 @@ def length_norm(settings: DecodeConfig, length: int) -> float:
 
 @dataclass
 class History:
-    """What the live hypotheses have attended to, as running sums: it does not grow with the length.
+    """Sums of the attention of live hypotheses over steps, so their size does not grow with the length.
 
-    ``examples`` [B] their numbers in the whole batch, ``total`` [B, R, M] attention summed over steps (each step's sums
-    to one), ``overlap`` [B, R] the sum over steps of sum_p min(a_t,p, sum_{t' < t} a_t',p), ``steps`` their number, or
-    that of each hypothesis [B, R]. ``by_token`` [B, R, M, N] is ``total`` by token, where that is watched.
+    ``examples`` [B]: their indices in the whole batch. ``total`` [B, R, M]: attention summed over steps (each step sums
+    to one). ``overlap`` [B, R]: the sum over steps of sum_p min(a_t,p, sum_{t' < t} a_t',p). ``steps``: their number,
+    or that of each hypothesis [B, R]. ``by_token`` [B, R, M, N]: ``total`` by token, if a term needs it.
     """
 
     examples: Tensor
@@ -41,7 +40,7 @@ class History:
     by_token: Tensor | None = None
 
     def add(self, attention: Tensor) -> None:
-        """One step's attention, summed over layers as the models give it: [B, R, M], or by token [B, R, M, N]."""
+        """Add the attention of one step, summed over layers: [B, R, M], or by token [B, R, M, N]."""
         if attention.dim() == 4:
             words = shares(attention.flatten(2)).view_as(attention)
             self.by_token = words if self.by_token is None else self.by_token + words
@@ -66,15 +65,15 @@ class History:
 
 
 def shares(attention: Tensor) -> Tensor:
-    """Attention [..., M] in fp32, divided by its sum over them (PHT eq. 15 when summed over steps before)."""
+    """Return attention [..., M] in fp32, divided by its sum (PHT eq. 15 if it was summed over steps before)."""
     attention = attention.float()
     return attention / attention.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
 
 
 class Term(Protocol):
-    """One named summand of the score. ``final``: it ranks finished hypotheses only and does not steer the search.
+    """One summand of the score. ``final``: it only ranks finished hypotheses and does not steer the search.
 
-    ``by_token``: it reads the attention to every token, not only to paragraphs.
+    ``by_token``: it needs the attention to every token, not only to paragraphs.
     """
 
     by_token: ClassVar[bool] = False
@@ -83,7 +82,7 @@ class Term(Protocol):
     def final(self) -> bool: ...
 
     def __call__(self, history: History) -> Tensor:
-        """[B, R], its weight included."""
+        """Return [B, R], with its weight."""
         ...
 
 
@@ -137,7 +136,7 @@ class GnmtCoverage(Term):
     final: bool = True
 
     def __call__(self, history: History) -> Tensor:
-        assert history.by_token is not None, "the search was told to watch tokens"
+        assert history.by_token is not None, "the search records attention by token"
         logs = history.by_token.clamp(FLOOR, 1.0).log()
         return self.weight * logs.masked_fill(~self.mask[history.examples, None], 0.0).sum((-2, -1))
 
@@ -149,19 +148,20 @@ def terms(
     extracted: Tensor | None = None,
     beta: float | Tensor | None = None,
 ) -> list[Term]:
-    """The terms that ``settings`` ask for, over the paragraphs and tokens of ``memory``.
+    """Return the terms of ``settings`` for the paragraphs and tokens of ``memory``.
 
     ``predicted`` [B, M] is the predicted attention, needed if beta > 0; ``extracted`` [B, M] are the extractive
-    probabilities, likewise. ``beta`` replaces that of the settings: a number, or one for each example [B].
+    probabilities, needed if ``settings.extractive`` > 0. ``beta`` replaces that of the settings: a number, or one for
+    each example [B].
     """
     mean, final = settings.alignment_reduction == "mean", settings.alignment_when == "final"
-    found: list[Term] = []
+    chosen: list[Term] = []
     for weight, eta_hat in ((settings.beta if beta is None else beta, predicted), (settings.extractive, extracted)):
         if torch.as_tensor(weight).any():
             assert eta_hat is not None, "alignment needs predicted attention, or extractive probabilities"
-            found.append(AttentionAlignment(eta_hat, memory.paragraph_mask, weight, mean, final))
+            chosen.append(AttentionAlignment(eta_hat, memory.paragraph_mask, weight, mean, final))
     if settings.structural_coverage:
-        found.append(StructuralCoverage(settings.structural_coverage, settings.structural_when == "final"))
+        chosen.append(StructuralCoverage(settings.structural_coverage, settings.structural_when == "final"))
     if settings.gnmt_coverage:
-        found.append(GnmtCoverage(settings.gnmt_coverage, memory.token_mask, settings.coverage_when == "final"))
-    return found
+        chosen.append(GnmtCoverage(settings.gnmt_coverage, memory.token_mask, settings.coverage_when == "final"))
+    return chosen

@@ -1,6 +1,6 @@
-"""From dataset rows to summaries: the model reads a batch of rows, beams are searched, what is found cites paragraphs.
+"""From dataset rows to summaries: the model reads a batch of rows, beam search writes, and summaries cite paragraphs.
 
-B rows, M paragraphs of a row, R those that are read, K tokens of a summary.
+B rows, M paragraphs of a row, R paragraphs that the model reads, K tokens of a summary.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ from raysum.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the searches of one row found, one for each beta."""
+class DecodedRow:
+    """The results of the searches of one row, one search for each beta."""
 
     read: list[int]  # [R] the paragraphs of the row that the model read
     hypotheses: list[list[Hypothesis]]  # best first
@@ -41,11 +41,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Searcher:
-    """A model with the models beside it, and how rows reach it.
+    """A summarizing model with its predictor and ranker.
 
-    ``source`` is how much of a row it was trained to read. ``predictor`` and ``ranker`` are None where there are none.
-    ``bf16``: products by autocast; scores are always fp32. ``commas``: ids that ``no_repeat_last`` lets repeat.
-    ``grounding`` is needed where settings ask for ``grounded``.
+    ``source`` limits what it reads of a row. ``bf16``: products by autocast; scores are always fp32. ``commas``: ids
+    that ``no_repeat_last`` does not block. Settings with ``grounded`` need ``grounding``.
     """
 
     model: Generator
@@ -63,11 +62,11 @@ class Searcher:
         settings: DecodeConfig,
         betas: Sequence[float],
         is_cancelled: IsCancelled | None = None,
-    ) -> list[Found]:
-        """What the searches of each row find, one with each of ``betas`` in place of ``settings.beta``.
+    ) -> list[DecodedRow]:
+        """Search each row once with each of ``betas`` instead of ``settings.beta``.
 
-        If ``is_cancelled`` returns true for the index of a row, its search stops at once.
-        Raises UserError where scores are not finite, and where the model lacks one of ``settings.citing_layers``.
+        If ``is_cancelled`` returns true for the index of a row, its search stops at once. Raises UserError if scores
+        are not finite, or if the model lacks one of ``settings.citing_layers``.
         """
         limits, device = settings.reading(self.source), next(self.model.parameters()).device
         spec = self.model.spec
@@ -90,7 +89,7 @@ class Searcher:
                 "marks": marks_of(spec),
                 "exempt": self.commas,
                 "prompt": _titles(rows, marks_of(spec), device) if settings.title_prompt else None,
-                "guide": self.grounding.guide(rows, settings.grounded, device) if settings.grounded else None,
+                "constraint": self.grounding.constraint(rows, settings.grounded, device) if settings.grounded else None,
                 "is_cancelled": is_cancelled,
                 "source": _joined(memory, marks_of(spec)) if settings.encoder_no_repeat_ngram_size else None,
             }
@@ -99,10 +98,10 @@ class Searcher:
                 raise UserError("no score is finite: the training of the model, its predictor or ranker diverged")
             best = [[hypotheses[0].ids for hypotheses in example] for example in found]
             attention = attention_of(self.model, memory, best, citing(settings, spec))
-        return [Found(*one) for one in zip(read, found, attention, strict=True)]
+        return [DecodedRow(*parts) for parts in zip(read, found, attention, strict=True)]
 
     def _extract(self, rows: Sequence[Row], limits: SourceConfig, memory: Memory) -> Tensor:
-        """Extractive probabilities [B, M]: the ranker's scores of the paragraphs that are read, as shares (extProb)."""
+        """Return extractive probabilities [B, M] (extProb): the ranker's scores of the paragraphs, as shares."""
         device = memory.paragraph_mask.device
         batch = move(self._collated(self.ranker.spec, rows, limits), device)
         with torch.autocast(device.type, enabled=False):  # torch has no LSTM in bf16 on every CPU
@@ -117,28 +116,27 @@ class Searcher:
 
 
 def _titles(rows: Sequence[Row], marks: SpecialTokens, device: torch.device) -> Tensor:
-    """The titles' tokens [B, longest], padded."""
+    """Return the tokens of the titles [B, longest], padded."""
     titles = [torch.from_numpy(title_of(row, marks)).long() for row in rows]
     return pad_sequence(titles, batch_first=True, padding_value=marks.pad).to(device)
 
 
 def _joined(memory: Memory, marks: SpecialTokens) -> Tensor:
-    """The ids of each example's source [B, longest], padded."""
+    """Return the ids of each source [B, longest], padded."""
     rows = memory.source.ids.split(memory.source.layout.sizes.tolist())
     return pad_sequence(rows, batch_first=True, padding_value=marks.pad)
 
 
 def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:
-    """``predicted`` [B, M] at the paragraphs ``read``, summing to one again; [B, most read]."""
+    """Return ``predicted`` [B, M] at the paragraphs ``read`` only, normalized to a sum of one."""
     chosen = predicted.new_zeros(len(read), max(map(len, read)))
-    for example, places in enumerate(read):
-        chosen[example, : len(places)] = predicted[example, list(places)]
+    for example, paragraphs in enumerate(read):
+        chosen[example, : len(paragraphs)] = predicted[example, list(paragraphs)]
     return shares(chosen)
 
 
 def citing(settings: DecodeConfig, spec: systems.Spec) -> AttentionRequest:
-    """The attention of a model of ``spec`` by which sentences cite. Raises UserError where it lacks one of the layers
-    that ``settings`` name."""
+    """Return the layers for citations. Raises UserError if ``spec`` lacks a layer that ``settings`` name."""
     if settings.citing_layers is None:
         return True
     count = spec.attending_layers
@@ -151,17 +149,16 @@ def citing(settings: DecodeConfig, spec: systems.Spec) -> AttentionRequest:
 
 @torch.inference_mode()
 def attention_of(
-    model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[int]]], asked: AttentionRequest = True
+    model: Any, memory: Any, summaries: Sequence[Sequence[Sequence[int]]], layers: AttentionRequest = True
 ) -> list[list[np.ndarray]]:
-    """The attention of each token of a summary, a [K, M] for each summary, rows summing to one.
+    """Return the attention [K, M] of the tokens of each summary to the paragraphs; each row sums to one.
 
-    ``summaries`` are, for each example of ``memory``, the ids of some hypotheses, as many for each. Teacher-forced
-    passes, of one hypothesis an example; what is the same for an example is computed once. ``asked`` is by paragraph,
-    of all layers or of some. A row is 0 where these attend to no text: to marks of a pretrained model alone, or where
-    the source is out of their reach.
+    ``summaries`` are the ids of the hypotheses of each example of ``memory``, equally many for each. The passes are
+    teacher-forced; equal summaries of an example are computed once. ``layers`` are the layers to read, or all. A row is
+    0 if these layers attend to no text, only to special tokens of a pretrained model or beyond their memory.
     """
     different = [list(dict.fromkeys(map(tuple, hypotheses))) for hypotheses in summaries]
-    found: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+    attention: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
     marks = marks_of(model.spec)
     for turn in range(max(map(len, different))):
         examples = [example for example, hypotheses in enumerate(different) if turn < len(hypotheses)]
@@ -169,21 +166,21 @@ def attention_of(
         forced = [different[example][turn] for example in examples]
         inputs = [torch.tensor([marks.start, *ids[:-1]], device=part.paragraph_mask.device) for ids in forced]
         tokens = pad_sequence(inputs, batch_first=True, padding_value=marks.pad)
-        _, weights = model.decode(tokens, part, attention=asked)
+        _, weights = model.decode(tokens, part, attention=layers)
         for example, ids, rows in zip(examples, forced, shares(weights).cpu().numpy(), strict=True):
-            found[example, ids] = rows[: len(ids)]
-    return [[found[example, tuple(ids)] for ids in hypotheses] for example, hypotheses in enumerate(summaries)]
+            attention[example, ids] = rows[: len(ids)]
+    return [[attention[example, tuple(ids)] for ids in hypotheses] for example, hypotheses in enumerate(summaries)]
 
 
-def write_up(row: Row, found: Found, settings: DecodeConfig, vocabulary: Tokenizer) -> list[Summary]:
-    """The summary of ``row`` by each beta; what several betas found alike is written once."""
+def write_summaries(row: Row, decoded: DecodedRow, settings: DecodeConfig, vocabulary: Tokenizer) -> list[Summary]:
+    """Return the summary of ``row`` for each beta; equal ones of several betas are written once."""
     written: dict[tuple[int, ...], Summary] = {}
     summaries = []
-    for (best, *others), attention in zip(found.hypotheses, found.attention, strict=True):
+    for (best, *others), attention in zip(decoded.hypotheses, decoded.attention, strict=True):
         ids = tuple(best.ids)
         if ids not in written:
             everywhere = np.zeros((len(attention), len(row["document"])), attention.dtype)
-            everywhere[:, found.read] = attention[:, : len(found.read)]
+            everywhere[:, decoded.read] = attention[:, : len(decoded.read)]
             written[ids] = _summary(row, best, everywhere, settings, vocabulary)
         alternatives = [Alternative(summary=vocabulary.decode(other.ids), score=other.score) for other in others]
         changes: dict[str, Any] = {"score": best.score, "alternatives": alternatives}
@@ -194,13 +191,13 @@ def write_up(row: Row, found: Found, settings: DecodeConfig, vocabulary: Tokeniz
 def _summary(
     row: Row, best: Hypothesis, attention: np.ndarray, settings: DecodeConfig, vocabulary: Tokenizer
 ) -> Summary:
-    """What ``best`` says and cites, with its ``attention`` [K, M]."""
+    """Return the summary of ``best``, which cites by its ``attention`` [K, M]."""
     spans = [(vocabulary.decode(best.ids[a:b]), attention[a:b]) for a, b in vocabulary.token_spans(best.ids)]
-    said = [(text, citations.overall(weights)) for text, weights in spans if text]
+    sentences = [(text, citations.overall(weights)) for text, weights in spans if text]
     return annotated(
         row,
-        [text for text, _ in said],
-        [weights for _, weights in said],
+        [text for text, _ in sentences],
+        [weights for _, weights in sentences],
         settings.citations,
         attention=citations.overall(attention).tolist(),
         score=best.score,

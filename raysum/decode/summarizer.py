@@ -1,4 +1,4 @@
-"""The public face: raw text, or dataset rows, to summaries that cite their sources. Needs neither Ray nor DeepSpeed."""
+"""The summarizer: raw text or dataset rows to summaries that cite their sources. Needs neither Ray nor DeepSpeed."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from raysum.data.rows import Row
 from raysum.decode.beam import IsCancelled
 from raysum.decode.domain_shift import Familiar, doubts, figures
 from raysum.decode.grounding.constraint import Grounding
-from raysum.decode.searching import Searcher, citing, write_up
+from raysum.decode.searching import Searcher, citing, write_summaries
 from raysum.decode.summary import NoSummary, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.models.kernels.linear import optimize_for_inference
@@ -33,10 +33,10 @@ DTYPES = ("fp32", "bf16", "int8")
 
 
 class Summarizer:
-    """A trained model with all that turns raw text into its input and its output into text.
+    """A trained model with its vocabulary, recipe and decoding settings.
 
-    ``settings`` are the run's decoding settings with the overrides given to ``load``; ``familiar`` is None where the
-    run has not learned what is usual, ``ranker`` where its recipe has no learned one.
+    ``settings`` are those of the run with the overrides of ``load``. ``familiar`` are the reference ranges of the run,
+    if it has any; ``ranker`` is its learned ranker, if its recipe has one.
     """
 
     def __init__(
@@ -63,12 +63,11 @@ class Summarizer:
         dtype: str = "fp32",
         **decode: Any,
     ) -> "Summarizer":
-        """From a run folder: ``checkpoint`` is ``best``, ``latest`` or a step, ``decode`` overrides decoding settings.
+        """Load a run folder. ``checkpoint`` is ``best``, ``latest`` or a step; ``decode`` overrides decoding settings.
 
-        ``dtype`` is what matrices are multiplied in: ``fp32``, ``bf16`` by autocast, or ``int8`` (linear layers of the
-        model, on a CPU). ``device`` defaults to CUDA where there is one. Raises UserError for a folder that is no
-        complete run, for an unknown setting, for one that needs an attention predictor or ranker which is not there,
-        and for int8 on CUDA.
+        ``dtype`` of products: ``fp32``, ``bf16`` by autocast, or ``int8`` (linear layers, on a CPU). ``device``
+        defaults to CUDA if available. Raises UserError if the run is incomplete, if a setting is unknown or needs a
+        predictor or ranker that is missing, and for int8 on CUDA.
         """
         if dtype not in DTYPES:
             raise UserError(f"no dtype {dtype!r}; there are {', '.join(DTYPES)}")
@@ -78,33 +77,36 @@ class Summarizer:
 
     @classmethod
     def of(cls, run: str | os.PathLike[str], config: LoadConfig, device: str | None = None) -> "Summarizer":
-        """:meth:`load` as ``config`` says."""
+        """Load a run folder as in :meth:`load`, with the settings of ``config``."""
         keep_freed_memory()
-        opened, place = Run.resolve(run), find_device(device)
+        opened, torch_device = Run.resolve(run), find_device(device)
         vocabulary, recipe = load_tokenizer(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         settings = validate(opened.decode.model_dump() | config.decode, None, DecodeConfig)
-        model = optimize_for_inference(restore_generator(opened, config.checkpoint, place), config.dtype)
+        model = optimize_for_inference(restore_generator(opened, config.checkpoint, torch_device), config.dtype)
         commas = {i for text in (",", "a,") for i in vocabulary.encode(text) if vocabulary.decode([i]) == ","}
         searcher = Searcher(
             model,
             opened.config.source,
-            restore_predictor(opened, place),
-            restore_ranker(settings.ranker, vocabulary.sha256, place) if settings.ranker else None,
+            restore_predictor(opened, torch_device),
+            restore_ranker(settings.ranker, vocabulary.sha256, torch_device) if settings.ranker else None,
             bf16=config.dtype == "bf16",
             commas=tuple(sorted(commas)),
             grounding=Grounding(vocabulary, recipe.normalize),
         )
-        familiar, ranker = Familiar.read(opened, vocabulary), LearnedRanker.beside(opened.vocabulary, recipe, place)
+        familiar, ranker = (
+            Familiar.read(opened, vocabulary),
+            LearnedRanker.beside(opened.vocabulary, recipe, torch_device),
+        )
         return cls(searcher, vocabulary, recipe, settings, str(run), familiar, ranker)
 
     def choose(self, changes: Mapping[str, Any]) -> DecodeConfig:
-        """The settings with ``changes`` (decoding keys). Raises UserError where they cannot work here."""
+        """Return the settings with ``changes`` of decoding keys. Raises UserError if the model lacks support."""
         settings = validate(self.settings.model_dump() | dict(changes), None, DecodeConfig)
-        wants = [key for key in ("beta", "keep_paragraphs") if getattr(settings, key)]
-        if wants and self.searcher.predictor is None:
+        alignment = [key for key in ("beta", "keep_paragraphs") if getattr(settings, key)]
+        if alignment and self.searcher.predictor is None:
             raise UserError(
-                f"{wants[0]}={getattr(settings, wants[0])} needs the attention predictor, which {self.name} does not "
-                f"have; train it with `raysum train alignment run={self.name} data=DATA`, or leave {wants[0]} out"
+                f"{alignment[0]}={getattr(settings, alignment[0])} needs the attention predictor, but {self.name} has "
+                f"none; train it with `raysum train alignment run={self.name} data=DATA`, or leave {alignment[0]} out"
             )
         if settings.extractive and self.searcher.ranker is None:
             raise UserError(
@@ -125,37 +127,38 @@ class Summarizer:
         return settings
 
     def summarize(self, title: str = "", documents: list[str | dict[str, str]] | None = None) -> Summary:
-        """The summary of one cluster; a document is its text, or ``{"source": name, "text": text}``.
+        """Summarize one cluster; a document is its text, or ``{"source": name, "text": text}``.
 
-        Raises UserError where the documents hold no text.
+        Raises UserError if the documents have no text.
         """
         return self.summarize_many([{"title": title, "documents": documents}])[0]
 
     def summarize_many(self, clusters: Sequence[Mapping[str, Any]], progress: bool = False) -> list[Summary]:
-        """The summaries of raw clusters (``title``, ``documents`` or ``paragraphs``, ``id``), in their order.
+        """Summarize raw clusters (``title``, ``documents`` or ``paragraphs``, ``id``), in their order.
 
-        Raises UserError naming the first cluster without usable text.
+        Raises UserError with the name of the first cluster without usable text.
         """
         rows = [self.prepare(cluster, number) for number, cluster in enumerate(clusters, 1)]
-        found = self.summarize_rows(rows, progress=progress)
-        return [one.located(raw) for one, raw in zip(found, clusters, strict=True)]
+        summaries = self.summarize_rows(rows, progress=progress)
+        return [summary.located(raw) for summary, raw in zip(summaries, clusters, strict=True)]
 
     def summarize_each(
         self, clusters: Sequence[Mapping[str, Any]], progress: bool = False
     ) -> list[Summary | NoSummary]:
-        """:meth:`summarize_many`, where a cluster without usable text has a :class:`NoSummary` in its place."""
+        """Summarize raw clusters, with a :class:`NoSummary` for each cluster without usable text."""
         prepared = [attempted(self.prepare, cluster, number) for number, cluster in enumerate(clusters, 1)]
         rows = [row for row in prepared if not isinstance(row, NoSummary)]
-        if told := truncation(rows, self.searcher.model.spec, self.settings.reading(self.searcher.source), DECODING):
-            say(told)
-        found = iter(self.summarize_rows(rows, progress=progress))
+        limits = self.settings.reading(self.searcher.source)
+        if message := truncation(rows, self.searcher.model.spec, limits, DECODING):
+            say(message)
+        summaries = iter(self.summarize_rows(rows, progress=progress))
         return [
-            row if isinstance(row, NoSummary) else next(found).located(raw)
+            row if isinstance(row, NoSummary) else next(summaries).located(raw)
             for row, raw in zip(prepared, clusters, strict=True)
         ]
 
     def prepare(self, cluster: Mapping[str, Any], number: int = 1) -> Row:
-        """A raw cluster as a dataset row; ``number`` names it in the UserError if it has neither id nor title."""
+        """Return a raw cluster as a dataset row. A UserError names it by id, title or ``number``."""
         try:
             return prepare_example(cluster, self.recipe, self.vocabulary, self.ranker)
         except Rejected as reason:
@@ -168,9 +171,9 @@ class Summarizer:
         progress: bool = False,
         is_cancelled: IsCancelled | None = None,
     ) -> list[Summary]:
-        """The summaries of dataset rows, in their order; rows of like length are decoded together.
+        """Summarize dataset rows, in their order; rows of similar length are decoded together.
 
-        If ``is_cancelled`` returns true for the index of a row, its summary breaks off.
+        If ``is_cancelled`` returns true for the index of a row, its summary ends at once.
         """
         settings = settings or self.settings
         (summaries,) = self.summarize_betas(rows, settings, [settings.beta], progress, is_cancelled)
@@ -184,32 +187,32 @@ class Summarizer:
         progress: bool = False,
         is_cancelled: IsCancelled | None = None,
     ) -> list[list[Summary]]:
-        """:meth:`summarize_rows` with each of ``betas`` in place of ``settings.beta``, for the price of less.
+        """Summarize dataset rows with each of ``betas`` instead of ``settings.beta``; return a list for each beta.
 
-        The source is encoded once for all, and what the searches have in common is computed once (see
-        ``decode.betas``); where alignment only ranks finished hypotheses, there is one search.
+        The source is encoded once, and searches share equal steps (see ``decode.multi_beta``). If alignment only ranks
+        finished hypotheses, there is one search.
         """
-        order = iter(sorted(range(len(rows)), key=lambda place: -len(rows[place]["ids"])))
+        order = iter(sorted(range(len(rows)), key=lambda index: -len(rows[index]["ids"])))
         summaries: dict[int, list[Summary]] = {}
         with bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext() as shown:
             while batch := list(islice(order, settings.batch_examples)):
                 cancelled = None if is_cancelled is None else lambda index, batch=batch: is_cancelled(batch[index])
-                found = self.searcher.find([rows[place] for place in batch], settings, betas, cancelled)
-                for place, one in zip(batch, found, strict=True):
-                    written = write_up(rows[place], one, settings, self.vocabulary)
-                    summaries[place] = [self._warned(rows[place], one, settings) for one in written]
+                results = self.searcher.find([rows[index] for index in batch], settings, betas, cancelled)
+                for index, result in zip(batch, results, strict=True):
+                    written = write_summaries(rows[index], result, settings, self.vocabulary)
+                    summaries[index] = [self._with_warnings(rows[index], summary, settings) for summary in written]
                 if shown is not None:
                     shown.update(len(batch))
-        return [[summaries[place][number] for place in range(len(rows))] for number in range(len(betas))]
+        return [[summaries[index][number] for index in range(len(rows))] for number in range(len(betas))]
 
-    def _warned(self, row: Row, summary: Summary, settings: DecodeConfig) -> Summary:
-        told = doubts(summary.summary, summary.support)
+    def _with_warnings(self, row: Row, summary: Summary, settings: DecodeConfig) -> Summary:
+        warnings = doubts(summary.summary, summary.support)
         if self.familiar is None:
-            return summary.model_copy(update={"warnings": told})
-        made, usual = figures(summary.support, summary.attention), self.familiar.decode
+            return summary.model_copy(update={"warnings": warnings})
+        values, usual = figures(summary.support, summary.attention), self.familiar.decode
         other_layers = settings.citing_layers != usual.citing_layers
-        if told or other_layers or settings.citations != usual.citations:  # support is by what is cited
-            made.pop("support", None)
-        if other_layers or settings.max_length < usual.max_length:  # what is cut short rests on fewer paragraphs
-            made.pop("entropy", None)
-        return summary.model_copy(update={"warnings": [*self.familiar.warnings(row, made), *told]})
+        if warnings or other_layers or settings.citations != usual.citations:  # support depends on the citations
+            values.pop("support", None)
+        if other_layers or settings.max_length < usual.max_length:  # a truncated summary uses fewer paragraphs
+            values.pop("entropy", None)
+        return summary.model_copy(update={"warnings": [*self.familiar.warnings(row, values), *warnings]})

@@ -1,4 +1,4 @@
-"""What a summarizer returns, also over HTTP: the text, its sentences, the passages that each of them cites."""
+"""The result of a summarizer, also over HTTP: the text, its sentences, and the passages that each sentence cites."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -13,22 +13,22 @@ from raysum.errors import UserError
 
 T = TypeVar("T")
 
-_WARNED = 3  # clusters of which they are shown the same warning, or error
+_MOST_EQUAL = 3  # clusters that show the same warning or error
 
 
 class Citation(BaseModel, frozen=True):
     document: int = Field(description="the number of the document in the cluster, from 0")
     paragraph: int = Field(description="the number of the paragraph in that document, from 0")
-    weight: float = Field(description="its share of the sentence; the shares of a sentence sum to 1")
+    weight: float = Field(description="its weight in the sentence; the weights of a sentence sum to 1")
     source: str | None = Field(None, description="name of the document")
-    quote: str = Field("", description="the passage of that paragraph that is nearest to the sentence")
-    start: int = Field(0, description="where the quote begins in the document as it was given, in characters")
-    end: int = Field(0, description="and where it ends")
-    place: str | None = Field(None, description="the page or heading that it stands under, where the document has any")
+    quote: str = Field("", description="the passage of that paragraph that is most similar to the sentence")
+    start: int = Field(0, description="start of the quote in the original document, in characters")
+    end: int = Field(0, description="end of the quote, exclusive")
+    place: str | None = Field(None, description="the page or heading of the quote, if the document has any")
 
     @property
     def name(self) -> str:
-        """The location for people: the document, and the page or heading."""
+        """Return the location for people: the document, and the page or heading."""
         return ", ".join(filter(None, (self.source or f"document {self.document + 1}", self.place)))
 
 
@@ -43,10 +43,12 @@ class Sentence(BaseModel, frozen=True):
     citations: list[Citation] = Field(description="in falling weight")
     support: float | None = Field(
         None,
-        description="share (0 to 1) of its names, numbers and other words, a name or number counted as three, that "
-        "stand in the paragraphs cited, or in all where it cites none, or in the title; null without any",
+        description="share (0 to 1) of its names, numbers and other words (names and numbers count three times) "
+        "that are in the title or the cited paragraphs, or in any paragraph if it cites none; null without such words",
     )
-    unsupported: list[Span] = Field([], description="its names and numbers that stand neither in title nor sources")
+    unsupported: list[Span] = Field(
+        [], description="its names and numbers that are neither in the title nor in the sources"
+    )
 
 
 class Alternative(BaseModel, frozen=True):
@@ -57,7 +59,7 @@ class Alternative(BaseModel, frozen=True):
 
 
 class Summary(BaseModel, frozen=True):
-    """A summary."""
+    """A summary with citations, support and warnings."""
 
     id: str
     summary: str
@@ -65,43 +67,42 @@ class Summary(BaseModel, frozen=True):
     attention: list[float] = Field(
         description="share of the attention of each ranked paragraph, best rank first; 0 for those that were not read"
     )
-    score: float = Field(description="what ranked the summary: log-probability normalized by length, plus the terms")
-    support: float | None = Field(None, description="as of its sentences, of all that they say, 0 to 100")
-    unsupported: list[Span] = Field([], description="those of its sentences, by their places in the summary")
-    warnings: list[str] = Field([], description="what speaks against trusting it: what is unlike training")
-    alternatives: list[Alternative] = Field([], description="the next best, where n_best asks for more than one")
+    score: float = Field(description="the score in the search: log-probability normalized by length, plus the terms")
+    support: float | None = Field(None, description="support of all sentences together, 0 to 100")
+    unsupported: list[Span] = Field([], description="those of its sentences, by their positions in the summary")
+    warnings: list[str] = Field([], description="reasons not to trust it: differences from the training data")
+    alternatives: list[Alternative] = Field([], description="the next best summaries, if n_best is above 1")
 
     @property
     def notes(self) -> list[Citation]:
-        """What is cited, each passage once, in the order of the sentences: note 1, note 2, and so on."""
+        """Return the cited passages, each once, in the order of the sentences: note 1, note 2, and so on."""
         cited = [citation for sentence in self.sentences for citation in sentence.citations]
-        return list({_place(citation): citation for citation in cited}.values())
+        return list({_passage(citation): citation for citation in cited}.values())
 
     def located(self, cluster: Mapping[str, Any]) -> "Summary":
-        """With the places of what is cited, where documents of the raw cluster tell their ``places``.
+        """Return the summary with the page or heading of each citation, if documents of ``cluster`` have ``places``.
 
-        Each is a first character and the name of the page or heading that begins there.
+        A place is a first character and the name of the page or heading that begins there.
         """
         documents = [*enumerate(cluster.get("documents") or ())]
-        told = {n: one["places"] for n, one in documents if isinstance(one, Mapping) and one.get("places")}
-        if not told:
+        places = {n: text["places"] for n, text in documents if isinstance(text, Mapping) and text.get("places")}
+        if not places:
             return self
         sentences = [
             sentence.model_copy(
-                update={"citations": [_located(one, told.get(one.document, ())) for one in sentence.citations]}
+                update={"citations": [_located(cited, places.get(cited.document, ())) for cited in sentence.citations]}
             )
             for sentence in self.sentences
         ]
         return self.model_copy(update={"sentences": sentences})
 
     def numbered(self, sentence: Sentence) -> list[int]:
-        """The numbers of the notes to one of its sentences, from 1."""
-        places = [_place(note) for note in self.notes]
-        return [places.index(_place(citation)) + 1 for citation in sentence.citations]
+        """Return the numbers of the notes to one of its sentences, from 1."""
+        passages = [_passage(note) for note in self.notes]
+        return [passages.index(_passage(citation)) + 1 for citation in sentence.citations]
 
     def render(self) -> str:
-        """For people: the id, a sentence a line with the numbers of its notes, the notes, what is to be doubted, and
-        the next best."""
+        """Return text for people: the id, the sentences with numbers of notes, the notes, warnings and alternatives."""
         lines = [self.id]
         for sentence in self.sentences:
             lines.append(f"  {sentence.text} {''.join(f'[{number}]' for number in self.numbered(sentence))}".rstrip())
@@ -115,11 +116,11 @@ class Summary(BaseModel, frozen=True):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """In a notebook: sentences light up the passages that they cite."""
+        """Return HTML for a notebook. A sentence under the mouse highlights the passages that it cites."""
         return fragment(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``raysum summarize`` prints it: ``alternatives`` only where there are any."""
+        """Return the values that ``raysum summarize`` prints, with ``alternatives`` only if there are any."""
         return self.model_dump(exclude=None if self.alternatives else {"alternatives"})
 
 
@@ -140,12 +141,12 @@ class NoSummary:
 
 def name_of(cluster: Any, number: int) -> Any:
     """Return the id or title of a raw cluster for messages, or its ``number`` if it has neither."""
-    given = cluster if isinstance(cluster, Mapping) else {}
-    return given.get("id") or given.get("title") or number
+    values = cluster if isinstance(cluster, Mapping) else {}
+    return values.get("id") or values.get("title") or number
 
 
 def attempted(work: Callable[[Mapping[str, Any], int], T], cluster: Mapping[str, Any], number: int) -> T | NoSummary:
-    """What ``work`` makes of a raw cluster, or why it makes nothing; ``number`` names a cluster without an id."""
+    """Return the result of ``work`` for a raw cluster, or a NoSummary with its error (default name: ``number``)."""
     try:
         return work(cluster, number)
     except UserError as error:
@@ -153,30 +154,30 @@ def attempted(work: Callable[[Mapping[str, Any], int], T], cluster: Mapping[str,
 
 
 class Summaries(list[Summary | NoSummary]):
-    """Those of several clusters, as the command line prints them."""
+    """The summaries of several clusters, as the command line prints them."""
 
     @property
     def problem(self) -> str:
-        """How many clusters have none, and why the first; empty where all have one."""
-        failed = [one for one in self if isinstance(one, NoSummary)]
+        """Return how many clusters have no summary, with the first error; empty if all have one."""
+        failed = [item for item in self if isinstance(item, NoSummary)]
         if not failed:
             return ""
         return f"{len(failed)} of {len(self)} clusters have no summary; the first of them: {failed[0].error}"
 
     def render(self) -> str:
-        """For people: each warning or error of the first three clusters that have it; of more, how many at the end."""
-        had, parts = Counter[str](), []
+        """Return text for people. Three clusters show an equal warning or error; the end has the number of others."""
+        shown, parts = Counter[str](), []
         for summary in self:
             if isinstance(summary, NoSummary):
                 reason = f"error: {summary.error.partition(': ')[2] or summary.error}"
-                had[reason] += 1
-                parts += [summary.render()] if had[reason] <= _WARNED else []
+                shown[reason] += 1
+                parts += [summary.render()] if shown[reason] <= _MOST_EQUAL else []
                 continue
             kinds = {f"warning: {warning.partition(':')[0]}": warning for warning in summary.warnings}
-            told = [warning for kind, warning in kinds.items() if had[kind] < _WARNED]
-            had.update([*kinds])
-            parts.append(summary.model_copy(update={"warnings": told}).render())
-        more = {kind: count - _WARNED for kind, count in had.items() if count > _WARNED}
+            warnings = [warning for kind, warning in kinds.items() if shown[kind] < _MOST_EQUAL]
+            shown.update([*kinds])
+            parts.append(summary.model_copy(update={"warnings": warnings}).render())
+        more = {kind: count - _MOST_EQUAL for kind, count in shown.items() if count > _MOST_EQUAL}
         return "\n".join([*parts, *(f"{kind}: {count} more (see --json)" for kind, count in more.items())])
 
 
@@ -185,5 +186,5 @@ def _located(citation: Citation, places: Sequence[tuple[int, str]]) -> Citation:
     return citation.model_copy(update={"place": places[before - 1][1]}) if before else citation
 
 
-def _place(citation: Citation) -> tuple[int, int, int]:
+def _passage(citation: Citation) -> tuple[int, int, int]:
     return citation.document, citation.start, citation.end

@@ -15,7 +15,7 @@ from raysum.decode.citations import annotated
 from raysum.decode.domain_shift import figures
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
-from raysum.extract.summarizer import WORDS, Extractor, passages_of, take, write_up
+from raysum.extract.summarizer import WORDS, Extractor, passages_of, take, extracted_summary
 from raysum.extract.systems import Extractive, Source
 from raysum.prepare.row_builder import as_sentences
 from raysum.runtime.progress import say
@@ -125,7 +125,9 @@ class Extracted:
     def _summary(self, row: Row) -> Summary:
         read = as_sentences(row)
         found, name, sources, reference = passages_of(read), row["id"], row["source"], row["summary"]
-        return write_up(self.system, self.settings, found, name=name, sources=sources, reference=reference, row=read)
+        return extracted_summary(
+            self.system, self.settings, found, name=name, sources=sources, reference=reference, row=read
+        )
 
 
 class PaperBaseline(Extracted):

@@ -1,4 +1,4 @@
-"""The public face of extraction: raw text to sentences of it, cited to the character. Needs neither torch nor Ray."""
+"""Extraction: raw text to some of its sentences, cited to the character. Needs neither torch nor Ray."""
 
 import re
 import sys
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 WORDS = 100  # of a summary
 _TOLERANCE = 1.2  # times the limit of words that the only sentence of a summary may have, if none is shorter
-_TRIES = 1000  # texts in succession that are too long for what is left: the summary is full then
+_TRIES = 1000  # consecutive texts that are too long; then the summary is full
 
 
 class Extractor:
-    """A system, or a trained run, that summarizes raw clusters in sentences of theirs, which stand in their order.
+    """A system or a trained run that summarizes a raw cluster by some of its sentences, in their order.
 
     >>> raysum.load("lexrank").summarize("Florence", ["text of a document", "text of another"], words=50).summary
     """
@@ -38,7 +38,7 @@ class Extractor:
 
     @classmethod
     def of(cls, name: str, config: LoadConfig) -> "Extractor":
-        """The system ``name``. Raises UserError for a setting that it does not have."""
+        """Return the system ``name``. Raises UserError if it lacks a setting of ``config``."""
         for key in ("checkpoint", "dtype"):
             if getattr(config, key) != LoadConfig.model_fields[key].default:
                 raise UserError(f"{key}={getattr(config, key)} is for trained runs; nothing is trained of {name}")
@@ -47,44 +47,43 @@ class Extractor:
 
     @classmethod
     def trained(cls, run: Run, config: LoadConfig, device: str | None = None) -> "Extractor":
-        """The ``run``, which extracts. Raises UserError for a setting that it does not have."""
+        """Return the extractive ``run``. Raises UserError if it lacks a setting of ``config``."""
         from raysum.extract.trained import TrainedExtractive
 
         return cls(TrainedExtractive(run, config, device), extract_settings(run.extract.changed(config.decode)))
 
     def choose(self, changes: Mapping[str, Any]) -> ExtractConfig:
-        """The settings with ``changes``. Raises UserError where one is unknown or out of bounds."""
+        """Return the settings with ``changes``. Raises UserError if one is unknown or out of bounds."""
         return extract_settings(self.settings.changed(changes))
 
     def summarize(
         self, title: str = "", documents: list[str | dict[str, str]] | None = None, **settings: Any
     ) -> Summary:
-        """The summary of one cluster; a document is its text, or ``{"source": name, "text": text}``.
+        """Summarize one cluster; a document is its text, or ``{"source": name, "text": text}``.
 
-        ``settings`` are those of :class:`ExtractConfig`, in place of what was loaded.
-        Raises UserError where no sentence can be taken.
+        ``settings`` of :class:`ExtractConfig` replace those of ``load``. Raises UserError if there is no sentence.
         """
         return self.extract({"title": title, "documents": documents}, self.choose(settings))
 
     def summarize_many(self, clusters: Iterable[Mapping[str, Any]], progress: bool = False) -> list[Summary]:
-        """The summaries of raw clusters (``title``, ``documents`` or ``paragraphs``, ``id``), in their order.
+        """Summarize raw clusters (``title``, ``documents`` or ``paragraphs``, ``id``), in their order.
 
-        Raises UserError naming the first cluster of which no sentence can be taken.
+        Raises UserError with the name of the first cluster without a sentence.
         """
         return [self.extract(cluster, self.settings, number) for number, cluster in enumerate(clusters, 1)]
 
     def summarize_each(
         self, clusters: Iterable[Mapping[str, Any]], progress: bool = False
     ) -> list[Summary | NoSummary]:
-        """:meth:`summarize_many`, where a cluster of which none can be taken has a :class:`NoSummary` in its place."""
+        """Summarize raw clusters, with a :class:`NoSummary` for each cluster without a sentence."""
 
-        def one(cluster: Mapping[str, Any], number: int) -> Summary:
+        def summarize(cluster: Mapping[str, Any], number: int) -> Summary:
             return self.extract(cluster, self.settings, number)
 
-        return [attempted(one, cluster, number) for number, cluster in enumerate(clusters, 1)]
+        return [attempted(summarize, cluster, number) for number, cluster in enumerate(clusters, 1)]
 
     def extract(self, cluster: Mapping[str, Any], settings: ExtractConfig, number: int = 1) -> Summary:
-        """The summary of a raw cluster; ``number`` names it in the UserError if it has neither id nor title."""
+        """Summarize a raw cluster. A UserError names it by id, title or ``number``."""
         try:
             return self._extract(read_cluster(cluster), settings).located(cluster)
         except Rejected as reason:
@@ -95,19 +94,20 @@ class Extractor:
         if self.system.needs_reference and not reference:
             raise Rejected(f"{self.name} chooses by a reference, and it has no summary")
         row = self.system.row(cluster.raw)
-        found = passages(cluster) if row is None else passages_of(row)
-        if not found:
+        sentences = passages(cluster) if row is None else passages_of(row)
+        if not sentences:
             raise Rejected("no sentence in the documents")
         names = [name for name, _ in cluster.documents]
-        summary = write_up(self.system, settings, found, name=cluster.id, sources=names, reference=reference, row=row)
-        if row is None or len(found) < MAX_SENTENCES:
+        options: dict[str, Any] = {"name": cluster.id, "sources": names, "reference": reference, "row": row}
+        summary = extracted_summary(self.system, settings, sentences, **options)
+        if row is None or len(sentences) < MAX_SENTENCES:
             return summary
         warnings = [*summary.warnings, f"only the first {MAX_SENTENCES} sentences are read"]
         return summary.model_copy(update={"warnings": warnings})
 
 
 def extracts(name: str | Path) -> bool:
-    """Whether ``name`` is a system that extracts, not a folder called so."""
+    """Return whether ``name`` is an extractive system and not a folder."""
     return str(name) in systems.extractive_names() and not Path(name).exists()
 
 
@@ -124,9 +124,9 @@ def take(system: Extractive, source: Source, settings: ExtractConfig, whole: boo
     """Return the numbers of the texts that ``system`` takes, in its order, within the limits of ``settings``.
 
     A text is skipped if it repeats one that is taken (cross-sentence subsumption as in MEAD, Radev et al., 2004, by
-    cosine, or by trigrams, Paulus et al., 2018), or if it has more words than are left. If every text has more words
+    cosine, or by trigrams, Paulus et al., 2018), or if it has more words than the limit still allows. If every text has more words
     than the limit, the best of those up to 20 % above it is taken; if there is none, the shortest. Unless ``whole``,
-    no text is too long, and words are parted by spaces: the caller cuts the last text at the limit.
+    no text is too long, and words are separated by spaces: the caller cuts the last text at the limit.
     """
     redundancy = system.redundancy if settings.redundancy is None else settings.redundancy
     limit, most = most_words(settings), settings.sentences or len(source.texts)
@@ -151,12 +151,12 @@ def take(system: Extractive, source: Source, settings: ExtractConfig, whole: boo
 
 
 def most_words(settings: ExtractConfig) -> int:
-    """The words of a summary, at most."""
+    """Return the most words of a summary."""
     return settings.words or (sys.maxsize if settings.sentences else WORDS)
 
 
 def passages_of(row: "Row") -> list[Passage]:
-    """The sentences of a row of kind extraction."""
+    """Return the sentences of a row of kind extraction."""
     columns = (row["document"], row["paragraph"], row["char_start"], row["char_end"], row["text"])
     return [
         Passage(int(d), int(p), int(start), int(end), text, True)
@@ -164,7 +164,7 @@ def passages_of(row: "Row") -> list[Passage]:
     ]
 
 
-def write_up(
+def extracted_summary(
     system: Extractive,
     settings: ExtractConfig,
     passages: Sequence[Passage],
@@ -174,15 +174,17 @@ def write_up(
     reference: str = "",
     row: Any = None,
 ) -> Summary:
-    """Return the summary of the cluster ``name`` in those of its ``passages`` that ``system`` takes, in their order.
+    """Return the summary of the cluster ``name`` made of the ``passages`` that ``system`` takes, in their order.
 
     ``sources`` are the names of the documents. A summary of more words than ``settings`` allow has a warning.
     """
-    source = Source([one.text for one in passages], [one.document for one in passages], reference, row)
+    source = Source([passage.text for passage in passages], [passage.document for passage in passages], reference, row)
     chosen = [passages[number] for number in sorted(take(system, source, settings))]
-    sentences = [Sentence(text=one.text, citations=[_citation(sources, one)], support=1.0) for one in chosen]
+    sentences = [
+        Sentence(text=passage.text, citations=[_citation(sources, passage)], support=1.0) for passage in chosen
+    ]
     text = re.sub(r"(?<=[。！？｡」』]) ", "", " ".join(sentence.text for sentence in sentences))
-    limit, length = most_words(settings), sum(count_words(one.text) for one in chosen)
+    limit, length = most_words(settings), sum(count_words(passage.text) for passage in chosen)
     too_long = f"no sentence has {limit} words or fewer: this one has {length}"
     return Summary(
         id=name,

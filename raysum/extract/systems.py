@@ -16,7 +16,7 @@ import numpy as np
 from raysum.prepare.ranking import best_first, centrality
 from raysum.text.tfidf import TfIdf, words
 
-_RELEVANCE = 0.7  # what a text's own weight counts in MMR (lambda); 0.3 is left for its distance from those taken
+_RELEVANCE = 0.7  # weight of relevance in MMR (lambda); 0.3 is the weight of the distance from taken texts
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Source:
 
 
 class Taken:
-    """The numbers of the texts that a summary has taken from a source."""
+    """The numbers of the texts of a source that are in the summary so far."""
 
     def __init__(self, source: Source):
         self.numbers: list[int] = []
@@ -60,14 +60,14 @@ class Taken:
 
 
 class Extractive(ABC):
-    """An extractive system. It yields one text after the other, and sees which were taken."""
+    """An extractive system. It yields texts one by one, and ``Taken`` shows it which are in the summary."""
 
     name: str
     how: str  # description of the order of a row's texts, for people
-    opens_with_title: ClassVar[bool] = False  # where it is cut at a length, as in the papers' tables
+    opens_with_title: ClassVar[bool] = False  # if it is cut at a length, as in the papers' tables
     needs_reference: ClassVar[bool] = False
-    settings: ClassVar[dict[str, Any]] = {}  # of ExtractConfig, where a user says nothing
-    reads_sentences: ClassVar[bool] = False  # and no paragraphs
+    settings: ClassVar[dict[str, Any]] = {}  # defaults of ExtractConfig
+    reads_sentences: ClassVar[bool] = False  # not paragraphs
     redundancy: ClassVar[float] = 0.7  # default setting: cosine above which a sentence repeats another
 
     def row(self, cluster: Mapping[str, Any]) -> Any:
@@ -77,12 +77,12 @@ class Extractive(ABC):
     def relevance(self, source: Source) -> np.ndarray:
         """Return the relevance [M] of each text, 0 to 1."""
         order = [*self.order(source, Taken(source))]
-        found = np.zeros(len(source.texts))
-        found[order] = 1 - np.arange(len(order)) / len(order)
-        return found
+        relevance = np.zeros(len(source.texts))
+        relevance[order] = 1 - np.arange(len(order)) / len(order)
+        return relevance
 
     def ordered(self, source: Source, taken: Taken, redundancy: float | str) -> Iterable[int]:
-        """:meth:`order`, but by relevance and newness where that setting of ExtractConfig is ``mmr``."""
+        """Return the order of :meth:`order`, or by relevance and novelty if ``redundancy`` is ``mmr``."""
         return marginal(self.relevance(source), taken) if redundancy == "mmr" else self.order(source, taken)
 
     @abstractmethod
@@ -91,8 +91,10 @@ class Extractive(ABC):
 
 
 class Lead(Extractive):
-    """The first texts: in one source from its beginning (with the title before it: baseline of the HT and PHT
-    papers), in several the first text of each, then the second of each (DUC's coverage baseline)."""
+    """The first texts. With several documents: the first text of each, then the second of each (DUC's coverage baseline).
+
+    With one source, the title comes first (the baseline of the HT and PHT papers).
+    """
 
     name = "lead"
     how = "title, then ranked paragraphs"
@@ -157,9 +159,9 @@ class Oracle(Extractive):
         while left:
             gains = {number: (missing & own[number]).total() for number in left}
             ordered = sorted(left, key=lambda number: -gains[number])
-            given = yield from _until_one_is_taken(ordered, taken)
-            missing = missing - own[ordered[given - 1]]
-            left = sorted(ordered[given:])
+            used = yield from _until_one_is_taken(ordered, taken)
+            missing = missing - own[ordered[used - 1]]
+            left = sorted(ordered[used:])
 
 
 def marginal(relevance: np.ndarray, taken: Taken) -> Iterator[int]:
@@ -168,17 +170,17 @@ def marginal(relevance: np.ndarray, taken: Taken) -> Iterator[int]:
     while len(left):
         gain = _RELEVANCE * relevance - (1 - _RELEVANCE) * taken.nearness()
         left = left[best_first(gain[left])]
-        given = yield from _until_one_is_taken(left.tolist(), taken)
-        left = np.sort(left[given:])
+        used = yield from _until_one_is_taken(left.tolist(), taken)
+        left = np.sort(left[used:])
 
 
 def _until_one_is_taken(ordered: list[int], taken: Taken) -> Generator[int, None, int]:
-    """The numbers in their order, to the end or the first that is taken; how many that were."""
+    """Yield the numbers until one is taken, and return how many were used."""
     before = len(taken.numbers)
-    for given, number in enumerate(ordered, 1):
+    for used, number in enumerate(ordered, 1):
         yield number
         if len(taken.numbers) > before:
-            return given
+            return used
     return len(ordered)
 
 
@@ -188,5 +190,5 @@ def _bigrams(text: str) -> Counter[tuple[str, str]]:
 
 @lru_cache(maxsize=4096)
 def _trigrams(text: str) -> frozenset[tuple[str, ...]]:
-    found = words(text)
-    return frozenset(zip(found, found[1:], found[2:], strict=False))
+    tokens = words(text)
+    return frozenset(zip(tokens, tokens[1:], tokens[2:], strict=False))

@@ -16,7 +16,7 @@ class TrainedExtractive(Extractive):
     """The model of a run that extracts."""
 
     reads_sentences = True
-    redundancy = 1.0  # as in the papers, where the best are taken as they are
+    redundancy = 1.0  # as in the papers: similar sentences are allowed
 
     def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
         self.name, self.how = run.name, "sentences of the highest scores first"

@@ -85,7 +85,7 @@ def test_a_run_that_has_learned_nothing_warns_of_nothing_and_a_changed_file_is_t
     with pytest.raises(UserError, match="familiar.json was changed since it was written"):
         Summarizer.load(run.path)
     file.write_text(json.dumps({"examples": 3}))
-    told = r"familiar.json does not tell what is usual; remove it, and `raysum evaluate \S+ --data DATA --split valid`"
+    told = r"familiar.json contains no valid reference ranges; remove it, and `raysum evaluate \S+ --data DATA --split valid`"
     with pytest.raises(UserError, match=told):
         Summarizer.load(run.path)
     file.write_text("{")
@@ -185,7 +185,7 @@ def test_what_hardly_rests_on_its_sources_is_told_whatever_is_usual(run, monkeyp
     assert plain.support is not None and plain.warnings == []
     monkeypatch.setattr(domain_shift, "_LEAST_SUPPORT", 101)
     (found,) = Summarizer.load(run.path).summarize_many([cluster])
-    told = f"hardly anything of the summary stands in what it cites: support {plain.support:.0f} of 100"
+    told = f"almost nothing of the summary is in the paragraphs that it cites: support {plain.support:.0f} of 100"
     assert found.warnings == [told]
 
 
@@ -199,7 +199,7 @@ def test_what_is_no_range_is_damage_that_is_named(run, data, changes):
     told = json.loads(file.read_text())
     told.pop("crc32", None)
     write_json(file, sealed({name: value for name, value in told.items() if name in ("examples", "usual")} | changes))
-    with pytest.raises(UserError, match="does not tell what is usual; remove it"):
+    with pytest.raises(UserError, match="contains no valid reference ranges; remove it"):
         Summarizer.load(run.path)
     file.write_text("[" * 200_000)
     with pytest.raises(UserError, match="does not read as JSON"):

@@ -17,7 +17,7 @@ from raysum import systems
 from raysum.config.decoding import DecodeConfig
 from raysum.config.sources import SourceConfig
 from raysum.data.recipe import Recipe
-from raysum.decode.grounding.cluster import Cluster
+from raysum.decode.grounding.cluster import SourceAutomaton
 from raysum.decode.grounding.constraint import Grounding
 from raysum.decode.grounding.contexts import BEGIN, INSIDE
 from raysum.decode.grounding.pieces import Pieces
@@ -118,12 +118,12 @@ class Drawer:
     def __init__(self, vocabulary: Tokenizer, mode: str, seed: object):
         self.vocabulary, self.drawn = vocabulary, random.Random(f"{mode} {seed}")
         self.pieces, ends = Pieces(vocabulary, mode), {vocabulary.marks.start, vocabulary.marks.end}
-        self.base = Cluster([], self.pieces)
+        self.base = SourceAutomaton([], self.pieces)
         self.free = [[i for i, bias in enumerate(row) if not bias and i not in ends] for row in self.pieces.bias]
         self.digits = {i for i, piece in enumerate(vocabulary.spellings()) if re.search(rb"\d", piece)}
 
     def text(self, sources: list[str]) -> str:
-        cluster, state, ids = Cluster(sources, self.pieces, self.base), (BEGIN, ()), []
+        cluster, state, ids = SourceAutomaton(sources, self.pieces, self.base), (BEGIN, ()), []
         while len(ids) < 60 or state[0] == INSIDE:
             begun = cluster.begun(state[0])
             pools = (self.free[state[0]], [*cluster.names(state)], [*begun], [*self.digits & begun.keys()])
@@ -282,7 +282,7 @@ def written(texts: list[str], text: str, mode: str = "names", vocabulary: Vocabu
     """Whether ``text`` can be written where the sources are ``texts``, in the vocabulary's own segmentation."""
     vocabulary = vocabulary or VOCABULARIES["1000"]()
     pieces = Pieces(vocabulary, mode)
-    cluster = Cluster(texts, pieces, Cluster([], pieces))
+    cluster = SourceAutomaton(texts, pieces, SourceAutomaton([], pieces))
     state, ids = (BEGIN, ()), vocabulary.encode(text)
     assert UNK not in ids, text
     for piece in ids:

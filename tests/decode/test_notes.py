@@ -12,7 +12,7 @@ import pytest
 
 from helpers.factbook_data import write_factbook, write_run
 from helpers.special_ids import EOS, SENTENCE_END
-from raysum.decode.citations import Ground, annotated, nearest
+from raysum.decode.citations import SourceIndex, annotated, nearest_sentences
 from raysum.decode.page import fragment, page, shortened
 from raysum.decode.searching import attention_of
 from raysum.decode.summarizer import Summarizer
@@ -72,7 +72,7 @@ def test_a_quote_is_the_shortest_run_of_sentences_that_holds_most():
     paragraph = "Sheep graze here. The mill of Arden is old. It was built in 1820. Nobody came."
 
     def quote(text: str) -> str | None:
-        place = nearest(Ground(row_of([paragraph])).sentences(0), said(text))
+        place = nearest_sentences(SourceIndex(row_of([paragraph])).sentences(0), said(text))
         return paragraph[slice(*place)] if place else None
 
     assert quote("Arden has one mill.") == "The mill of Arden is old."

@@ -1,15 +1,16 @@
-"""An automaton over pieces of what the summary of a cluster may say of names and numbers.
+"""An automaton over pieces: the names and numbers that the summary of one cluster may contain.
 
-Two things go on beside each other as text is written. The *context* is what the text so far allows whatever the sources
-say (`contexts`). The *nodes* are places within what the sources say: names (each run of name words and numbers, and
-what is left of it from each of its tokens on), words that may begin a sentence, and where all words are held to the
-sources, those in small letters. A piece may follow where either allows it, in any segmentation of a name. A state is a
-context and a set of nodes; `Cluster` works out what follows from one when it is asked for it.
+A state is a context and a set of nodes. The *context* is what the text so far allows with any sources (`contexts`).
+The *nodes* are positions in strings of the sources: names (each run of name words and numbers, from each of its
+tokens), words that may begin a sentence and, in the mode "all", words in small letters. A piece may follow if the
+context or a node allows it, so names can be segmented in any way. The automaton computes the successors of a state when
+they are first needed.
 
-Supported is what `metrics.names` says, but for some cases in which less is allowed. A sentence's beginning is forgotten
-behind many signs and behind a dash, and a name for eight tokens. A sentence that ends without a full stop goes on into
-the next. A sentence's first word in a name that sources write small is not joined to that name. A name begins behind a
-space, a bracket or quote, a sign behind a word in small letters, but not right behind a full stop or symbol.
+The rule for a supported name is that of `text.names`, with exceptions that allow less. The beginning of a sentence is
+forgotten after many signs and after a dash, and a name after eight tokens. A sentence without a full stop continues
+into the next one. The first word of a sentence is not joined to a name that sources write in small letters. A name
+begins after a space, a bracket, a quote, or a sign after a word in small letters, but not directly after a full stop or
+symbol.
 """
 
 from bisect import bisect_left
@@ -38,22 +39,22 @@ from raysum.text.tokens import UNITS, Token, is_letter, is_number, runs
 from raysum.text.tokens import WORD as A_WORD
 
 _NAME_TOKENS = 8
-# What nodes are in; each node is such a letter and what is spelled so far.
+# The kinds of nodes; a node is such a letter and the spelling so far.
 _NAME, _FUNCTION, _BEGIN, _SMALL, _UNIT, _LETTER, _OTHER = "nfbsulo"
-_LAST = "\xff"  # behind every byte of UTF-8
+_LAST = "\xff"  # sorts after every byte of UTF-8
 
 State = tuple[int, tuple[str, ...]]  # a context and nodes
-Reached = dict[int, State]  # by pieces
-_Part = tuple[str, str, int]  # what may begin, the signs before it, and the context behind these
+Reached = dict[int, State]  # next states by piece
+_Part = tuple[str, str, int]  # the kinds of nodes that may begin, the signs before them, and the context after these
 
 
-class Cluster:
+class SourceAutomaton:
     """The automaton of one cluster."""
 
-    def __init__(self, texts: Sequence[str], pieces: Pieces, base: "Cluster | None" = None):
-        """``base`` is the automaton of no texts; what it knows of function words is taken over."""
+    def __init__(self, texts: Sequence[str], pieces: Pieces, base: "SourceAutomaton | None" = None):
+        """``base`` is the automaton without texts, which supplies the function words."""
         self._pieces, self._signs = pieces, pieces.signs
-        self._ends: dict[str, int] = base._ends.copy() if base else {}  # the contexts of nodes, where not INSIDE
+        self._ends: dict[str, int] = base._ends.copy() if base else {}  # contexts of nodes, if not INSIDE
         self._starts: dict[_Part, Reached] = {}
         self._parts: list[tuple[_Part, ...]] = (
             base._parts if base else [self._begin(context) for context in range(CONTEXTS)]
@@ -68,26 +69,26 @@ class Cluster:
             self._starts |= {part: base._start(*part) for part in parts}
 
     def next(self, state: State, piece: int) -> State:
-        """Where ``piece`` leads from ``state``."""
+        """Return the state after ``piece``."""
         context = state[0]
         plain = int(self._pieces.follow[context, piece]), ()
         return self.names(state).get(piece) or self.begun(context).get(piece, plain)
 
     def names(self, state: State) -> Reached:
-        """What may follow by the nodes of ``state``."""
+        """Return the next states by the pieces that the nodes of ``state`` allow."""
         if state not in self._after:
             context, nodes = state
             reached: Reached = {}
             for node in nodes:
                 own = self._own[node[0]]
                 for spelling in own[bisect_left(own, node) : bisect_left(own, node + _LAST)]:
-                    self._go_on(reached, spelling, len(node))
+                    self._continue(reached, spelling, len(node))
             self._walk(reached, context)
             self._after[state] = reached | _both(reached, self.begun(context))
         return self._after[state]
 
     def begun(self, context: int) -> Reached:
-        """What ``context`` lets begin."""
+        """Return the next states by the pieces with which nodes may begin in ``context``."""
         parts = self._parts[context]
         if parts not in self._begun:
             reached = self._begun.setdefault(parts, {})
@@ -96,12 +97,12 @@ class Cluster:
         return self._begun[parts]
 
     def _begin(self, context: int) -> tuple[_Part, ...]:
-        """What may begin in ``context``, and behind which signs; a piece has the signs of one part."""
+        """Return the parts that may begin in ``context``, one for each sequence of signs before them."""
         behind = {before: self._signs.walk(context, kinds) for before, (kinds, _) in self._pieces.after.items()}
-        return tuple(self._begins(here, before) for before, here in behind.items())
+        return tuple(self._begins(after, before) for before, after in behind.items())
 
     def _begins(self, context: int, before: str) -> _Part:
-        """What may begin in ``context``, which is behind the signs ``before``."""
+        """Return the part that may begin in ``context``, after the signs ``before``."""
         has_bytes = self._pieces.has_bytes and not before
         after_number = NUMBER_SPACE <= context <= NUMBER_DOT
         roots = _NAME if context >= OUT else ""
@@ -115,7 +116,7 @@ class Cluster:
         return roots, before, context if after_number else OUT
 
     def _start(self, roots: str, before: str, context: int) -> Reached:
-        """The states that pieces lead to which begin with the signs ``before`` and go on with what is in ``roots``."""
+        """Return the next states by pieces with the signs ``before`` and then the beginning of a node of ``roots``."""
         if (roots, before, context) not in self._starts:
             reached = self._starts.setdefault((roots, before, context), {})
             if len(roots) > 1:
@@ -123,12 +124,12 @@ class Cluster:
                     reached |= part | _both(part, reached)
             elif roots:
                 for spelling in self._own[roots]:
-                    self._go_on(reached, spelling, 1, before)
+                    self._continue(reached, spelling, 1, before)
                 self._walk(reached, context, len(before.encode("latin-1").decode()))
         return self._starts[roots, before, context]
 
-    def _go_on(self, reached: Reached, spelling: str, start: int, before: str | None = None) -> None:
-        """Into ``reached``: the pieces that ``spelling`` goes on with from its ``start``."""
+    def _continue(self, reached: Reached, spelling: str, start: int, before: str | None = None) -> None:
+        """Add to ``reached`` the pieces that continue ``spelling`` from its ``start``."""
         for piece, tail, length in self._pieces.matches(spelling[start:], before):
             node = spelling[: start + length]
             context = self._ends.get(node, INSIDE)
@@ -138,35 +139,35 @@ class Cluster:
             reached[piece] = _either(reached[piece], state) if piece in reached else state
 
     def _walk(self, reached: Reached, context: int, skip: int = 0) -> None:
-        """In ``reached``: what pieces lead to from ``context``, with their first ``skip`` characters behind them."""
+        """Update the contexts in ``reached`` for pieces from ``context``, without their first ``skip`` characters."""
         if context != INSIDE:
             for piece, (after, nodes) in reached.items():
                 if kinds := self._pieces.kinds[piece][skip:]:
                     reached[piece] = max(after, self._signs.walk(context, kinds)), nodes
 
     def _spell(self, text: str, function: Iterable[str]) -> dict[str, list[str]]:
-        """The spellings of what ``text`` says, by what they are."""
+        """Return the spellings of names and words of ``text``, sorted, by kind of node."""
         mode, pieces = self._signs.mode, self._pieces
         words = set(A_WORD.findall(text))
         named = set(filter(pieces.is_name, words))
         names = dict(name for run in runs(text, named.__contains__) for name in _parts(text, run))
         small = words - named
         begin, function = ((), ()) if mode == NUMBERS else (small, function)
-        held = small if mode == ALL else set[str]()
-        strange = set(text) - pieces.characters - {"\n"} if pieces.has_bytes else ()
-        letters = {c for c in strange if is_letter(c)}
+        restricted = small if mode == ALL else set[str]()
+        unknown = set(text) - pieces.characters - {"\n"} if pieces.has_bytes else ()
+        letters = {c for c in unknown if is_letter(c)}
         return {
             _NAME: sorted(self._name(*name) for name in names.items()),
             _FUNCTION: self._words(_FUNCTION, map(_capitalized, function), CLOSED),
             _BEGIN: self._words(_BEGIN, map(_capitalized, begin), NAMED),
-            _SMALL: self._words(_SMALL, held - UNITS, CLOSED),
-            _UNIT: self._words(_UNIT, held & UNITS, CLOSED),
+            _SMALL: self._words(_SMALL, restricted - UNITS, CLOSED),
+            _UNIT: self._words(_UNIT, restricted & UNITS, CLOSED),
             _LETTER: self._words(_LETTER, (c for c in letters if not pieces.is_name(c)), WORD),
-            _OTHER: self._words(_OTHER, (c for c in strange if self._signs.kind(c) in "!)x"), OUT),
+            _OTHER: self._words(_OTHER, (c for c in unknown if self._signs.kind(c) in "!)x"), OUT),
         }
 
     def _name(self, name: str, tokens: Sequence[Token]) -> str:
-        """The spelling of a name, up to a token that cannot be written."""
+        """Return the node of a name, which ends before the first token without a spelling."""
         node, context, end = _NAME, INSIDE, 0
         for start, stop, is_a_number in tokens:
             if joint := name[end:start]:
@@ -190,24 +191,24 @@ class Cluster:
 
 
 def _either(one: State, other: State) -> State:
-    """Where both may hold for the same text."""
+    """Return the state that allows what either allows."""
     return one if one == other else (max(one[0], other[0]), tuple(sorted({*one[1], *other[1]})))
 
 
 def _both(one: Reached, other: Reached) -> Reached:
-    """The pieces of both."""
+    """Return the merged states of the pieces that are in both."""
     return {piece: _either(one[piece], other[piece]) for piece in one.keys() & other.keys()}
 
 
 @lru_cache(KNOWN)
 def _capitalized(word: str) -> str:
-    """``word`` with a capital, "" where that is no change which can be undone."""
+    """Return ``word`` with a capital, or "" if that changes nothing or cannot be undone."""
     capital = word[0].upper()
     return capital + word[1:] if capital.lower() == word[0] != capital else ""
 
 
 def _parts(text: str, run: Sequence[Token]) -> Iterable[tuple[str, tuple[Token, ...]]]:
-    """The name of a run from each of its tokens on, of eight tokens at most, and where these stand in it."""
+    """Yield the part of a run from each of its tokens, at most eight tokens, and their positions in it."""
     for number, (first, _, _) in enumerate(run):
         part = run[number : number + _NAME_TOKENS]
         yield (

@@ -1,4 +1,4 @@
-"""What a text may go on with whatever the sources say, character by character: small letters and signs, but no name."""
+"""The characters that may follow a text with any sources: small letters and signs, but no names."""
 
 import re
 from dataclasses import dataclass, field
@@ -10,21 +10,21 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3
 _SMALL = re.compile("a+")
 _UNIT_STARTS = frozenset(unit[:end] for unit in UNITS for end in range(1, len(unit) + 1))
 
-# Contexts. Of two that hold for the same text, the later one allows more.
-INSIDE = 0  # a name, number or word held to the sources, that is not at its end: nothing may follow but by the nodes
+# Contexts. If two are possible for a text, the later one allows more.
+INSIDE = 0  # inside a name, number or restricted word: only nodes allow a piece
 NAMED, NUMBERED = 1, 2  # a name or number has just ended
-# Signs behind a number: what a number, name, unit or symbol would belong to.
+# Signs after a number: a number, name, unit or symbol after them would belong to it.
 NUMBER_SPACE, NUMBER_JOINT, NUMBER_DOT = 3, 4, 5
-SPACE, JOINT, DOT = 6, 7, 8  # one sign behind a name: if a name follows, both are one
-CLOSED = 9  # a word has ended that no letter may follow
-WORD = 10  # within or behind a word in small letters
-SIGN = 11  # behind a sign or symbol to which a number would belong
-END = 12  # behind a full stop, and up to 2 signs that close
-OUT = 15  # behind another sign
-BEGIN = 16  # at a sentence's beginning, and up to 3 signs
+SPACE, JOINT, DOT = 6, 7, 8  # one sign after a name: a name after it would be the same name
+CLOSED = 9  # after a word that no letter may follow
+WORD = 10  # in or after a word in small letters
+SIGN = 11  # after a sign or symbol to which a number would belong
+END = 12  # after a full stop and up to 2 closing signs
+OUT = 15  # after another sign
+BEGIN = 16  # at the beginning of a sentence, and after up to 3 signs
 CONTEXTS = 20
-_SINGLE = 20  # within a word of one piece
-# The contexts behind a space, a point, and another sign that joins.
+_SINGLE = 20  # inside a word of one piece
+# The contexts after a space, a full stop, and another joining sign.
 _BEHIND = {
     NAMED: (SPACE, DOT, JOINT),
     NUMBERED: (NUMBER_SPACE, NUMBER_DOT, NUMBER_JOINT),
@@ -36,20 +36,21 @@ _BEHIND = {
 
 @dataclass(frozen=True)
 class Signs:
-    """The kinds of characters, and what each does to a context."""
+    """The kinds of characters, and the context after each."""
 
     mode: str
     _walked: dict[tuple[int, str, bool], int] = field(default_factory=dict, compare=False)
 
     def kinds(self, text: str) -> str:
-        """The kind of each character.
+        """Return the kind of each character.
 
-        ``A`` makes a word a name and ``D`` a number, ``a`` is another letter, ``c`` one of a script without spaces.
-        ``u`` are the letters of a unit, ``p`` those of a word that may go on as one. Others are signs.
+        ``A``: a letter that makes a word a name; ``D``: one that makes it a number; ``a``: another letter; ``c``: a
+        letter of a script without spaces; ``u``: the letters of a unit; ``p``: those of the beginning of a unit. Other
+        kinds are signs.
         """
         kinds = "".join(map(self.kind, text))
-        for found in _SMALL.finditer(kinds):
-            start, end = found.span()
+        for match in _SMALL.finditer(kinds):
+            start, end = match.span()
             word = text[start:end]
             if word in UNITS:
                 kinds = kinds[:start] + "u" * (end - start) + kinds[end:]
@@ -77,15 +78,15 @@ class Signs:
     def is_name(self, word: str) -> bool:
         return is_number(word) if self.mode == NUMBERS else is_name(word)
 
-    def step(self, context: int, kind: str, told: bool = False) -> int:
-        """The context after one more character; names, too, may be written where they are ``told``."""
+    def step(self, context: int, kind: str, in_source: bool = False) -> int:
+        """Return the context after one more character. Names are allowed too if they are ``in_source``."""
         if kind in "ADacup":
-            return self._told(context, kind) if told else self._letter(context, kind)
+            return self._in_source(context, kind) if in_source else self._letter(context, kind)
         context = CLOSED if context == _SINGLE else context
-        if context == INSIDE and not told:
+        if context == INSIDE and not in_source:
             return INSIDE
         if context in (NUMBERED, NUMBER_SPACE) and kind == "%":
-            return NUMBERED if told else INSIDE
+            return NUMBERED if in_source else INSIDE
         if context in (SPACE, NUMBER_SPACE) and kind == " ":
             return context
         if context in _BEHIND and kind in " .-,'’_%":
@@ -113,17 +114,17 @@ class Signs:
             return _SINGLE if kind == "p" else INSIDE
         return _SINGLE if kind != "c" and (context == _SINGLE or self.mode == ALL) else WORD
 
-    def _told(self, context: int, kind: str) -> int:
+    def _in_source(self, context: int, kind: str) -> int:
         if kind == "D" or context == NUMBERED:
             return NUMBERED
         return NAMED if kind == "A" or context == NAMED else WORD
 
-    def walk(self, context: int, kinds: str, told: bool = False) -> int:
-        """The context after a piece, by the kinds of its characters."""
-        known = self._walked.get((context, kinds, told))
-        if known is None:
-            known = context
+    def walk(self, context: int, kinds: str, in_source: bool = False) -> int:
+        """Return the context after a piece, by the kinds of its characters."""
+        after = self._walked.get((context, kinds, in_source))
+        if after is None:
+            after = context
             for kind in kinds:
-                known = INSIDE if known == INSIDE and not told else self.step(known, kind, told)
-            self._walked[context, kinds, told] = known = CLOSED if known == _SINGLE else known
-        return known
+                after = INSIDE if after == INSIDE and not in_source else self.step(after, kind, in_source)
+            self._walked[context, kinds, in_source] = after = CLOSED if after == _SINGLE else after
+        return after
