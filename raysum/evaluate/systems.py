@@ -15,7 +15,7 @@ from raysum.decode.citations import annotated
 from raysum.decode.domain_shift import figures
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
-from raysum.extract.summarizer import WORDS, Extractor, passages_of, take, extracted_summary
+from raysum.extract.summarizer import WORDS, Extractor, extracted_summary, passages_of, take
 from raysum.extract.systems import Extractive, Source
 from raysum.prepare.row_builder import as_sentences
 from raysum.runtime.progress import say

@@ -124,9 +124,9 @@ def take(system: Extractive, source: Source, settings: ExtractConfig, whole: boo
     """Return the numbers of the texts that ``system`` takes, in its order, within the limits of ``settings``.
 
     A text is skipped if it repeats one that is taken (cross-sentence subsumption as in MEAD, Radev et al., 2004, by
-    cosine, or by trigrams, Paulus et al., 2018), or if it has more words than the limit still allows. If every text has more words
-    than the limit, the best of those up to 20 % above it is taken; if there is none, the shortest. Unless ``whole``,
-    no text is too long, and words are separated by spaces: the caller cuts the last text at the limit.
+    cosine, or by trigrams, Paulus et al., 2018), or if it has more words than the limit still allows. If every text
+    has more words than the limit, the best of those up to 20 % above it is taken; if there is none, the shortest.
+    Unless ``whole``, no text is too long, and words are separated by spaces: the caller cuts the last text.
     """
     redundancy = system.redundancy if settings.redundancy is None else settings.redundancy
     limit, most = most_words(settings), settings.sentences or len(source.texts)

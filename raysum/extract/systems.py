@@ -91,7 +91,7 @@ class Extractive(ABC):
 
 
 class Lead(Extractive):
-    """The first texts. With several documents: the first text of each, then the second of each (DUC's coverage baseline).
+    """The first texts. With several documents: the first of each, then the second of each (DUC's coverage baseline).
 
     With one source, the title comes first (the baseline of the HT and PHT papers).
     """

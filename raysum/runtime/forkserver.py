@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -32,19 +33,24 @@ from raysum.runtime.compat import no_ids_drawn, search_path
 from raysum.runtime.forkclient import end_with
 from raysum.runtime.private_folder import PrivateFolder
 
-# Modules that workers load: first those that do not import Ray, then the others.
+# Libraries that workers load: first those that do not import Ray, then the others. Modules of raysum register for a
+# task by entry points of the group ``raysum.preload``; names of those that import Ray contain ``.ray``.
 _ANY = ("uvloop", "requests", "jsonschema", "pandas", "pyarrow.dataset", "pyarrow.parquet", "fsspec", "pydantic")
-_TRAINING = ("torch.distributed", "torch._dynamo", "deepspeed", "raysum.train.worker")
-_DECODING = ("safetensors.torch", "raysum.decode.summarizer", "raysum.evaluate.scorers", "syntok.segmenter")
-_RAY_TRAINING = ("ray.data", "ray.train.v2.api.data_parallel_trainer", "raysum.train.backend", "raysum.train.fit")
-_RAY_DECODING = ("ray.data", "ray.tune", "raysum.tune.decoding")
-
+_TASKS = {
+    "training": (
+        ("torch.distributed", "torch._dynamo", "deepspeed"),
+        ("ray.data", "ray.train.v2.api.data_parallel_trainer"),
+    ),
+    "decoding": (("safetensors.torch", "syntok.segmenter"), ("ray.data", "ray.tune")),
+    "serving": (("safetensors.torch",), ("ray.serve",)),
+    "searching": ((), ()),
+}
 PURPOSES = {
-    "data": (_ANY, ("ray.data",)),
-    "train": ((*_ANY, *_TRAINING), _RAY_TRAINING),
-    "decode": ((*_ANY, *_DECODING), _RAY_DECODING),
-    "serve": ((*_ANY, "safetensors.torch", "raysum.decode.summarizer"), ("ray.serve", "raysum.serve.replicas")),
-    "search": ((*_ANY, *_TRAINING, *_DECODING), (*_RAY_TRAINING, *_RAY_DECODING, "raysum.tune.training")),
+    "data": (),
+    "train": ("training",),
+    "decode": ("decoding",),
+    "serve": ("serving",),
+    "search": ("training", "decoding", "searching"),
 }
 
 _OFF = "RAYSUM_FORKS"  # environment variable; 0: Ray starts its workers itself
@@ -100,8 +106,19 @@ def start(purpose: str) -> None:
     global _server
     is_usable = os.environ.get(_OFF, "1") != "0" and sys.platform == "linux" and not any(map(os.path.exists, _GPUS))
     if is_usable and _server is None:
-        _server = Server(*PURPOSES[purpose])
+        _server = Server(*preloaded(purpose))
         atexit.register(stop)
+
+
+def preloaded(purpose: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the modules that workers load for ``purpose``: those that do not import Ray, and those that do."""
+    own = [(*point.name.split("."), point.value) for point in entry_points(group="raysum.preload")]
+    modules, ray_modules = [*_ANY], [] if PURPOSES[purpose] else ["ray.data"]
+    for task in PURPOSES[purpose]:
+        libraries, ray_libraries = _TASKS[task]
+        modules += [*libraries, *(part[-1] for part in own if part[0] == task and "ray" not in part)]
+        ray_modules += [*ray_libraries, *(part[-1] for part in own if part[0] == task and "ray" in part)]
+    return tuple(modules), tuple(ray_modules)
 
 
 def stop() -> None:

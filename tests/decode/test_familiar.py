@@ -85,7 +85,7 @@ def test_a_run_that_has_learned_nothing_warns_of_nothing_and_a_changed_file_is_t
     with pytest.raises(UserError, match="familiar.json was changed since it was written"):
         Summarizer.load(run.path)
     file.write_text(json.dumps({"examples": 3}))
-    told = r"familiar.json contains no valid reference ranges; remove it, and `raysum evaluate \S+ --data DATA --split valid`"
+    told = r"familiar.json contains no valid reference ranges; remove it, and `raysum evaluate \S+ --data DATA"
     with pytest.raises(UserError, match=told):
         Summarizer.load(run.path)
     file.write_text("{")

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from raysum.runtime import forkserver
-from raysum.runtime.forkserver import PURPOSES
+from raysum.runtime.forkserver import PURPOSES, preloaded
 from raysum.runtime.private_folder import remove_leftovers
 from raysum.runtime.session import make_ready
 
@@ -78,7 +78,8 @@ needs_forks = pytest.mark.skipif(
 
 
 def test_what_is_loaded_ahead_is_there():
-    names = {name for purpose in PURPOSES.values() for group in purpose for name in group}
+    names = {name for purpose in PURPOSES for group in preloaded(purpose) for name in group}
+    assert {"raysum.train.fit", "raysum.evaluate.scorers", "raysum.serve.replicas", "deepspeed"} <= names
     assert not [name for name in names if importlib.util.find_spec(name) is None]
 
 
