@@ -100,7 +100,7 @@ class _Evaluated:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{file} does not read as scores ({error}); repeat the evaluation") from None
         if any(not one.is_unique or len(one) != self.table.get("examples") for one in ids):
-            raise UserError(f"{file} has other examples than its table.json tells of; repeat the evaluation")
+            raise UserError(f"{file} has other examples than its table.json; repeat the evaluation")
         return systems
 
 
@@ -142,8 +142,8 @@ def _open(places: Sequence[Path]) -> list[_Evaluated]:
                 raise UserError(f"{place} is not evaluated yet; do it with `raysum evaluate {place} --data DATA`")
     common = sorted(set.intersection(*choices.values())) if choices else []
     if choices and len(common) != 1:
-        told = "; ".join(f"{place} has {', '.join(sorted(names))}" for place, names in choices.items())
-        raise UserError(f"which evaluation is meant? {told}. Name one of each run: RUN/evaluation/DATA/SPLIT")
+        listed = "; ".join(f"{place} has {', '.join(sorted(names))}" for place, names in choices.items())
+        raise UserError(f"several evaluations match: {listed}. Name one of each run: RUN/evaluation/DATA/SPLIT")
     return [_Evaluated(Run(p).evaluation / common[0] if p in choices else p, shown(p)) for p in places]
 
 

@@ -43,13 +43,12 @@ _NOTED = {"sentences", "support", "unsupported", "warnings", "attention"}
 
 @with_settings(EvaluateConfig)
 def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluation:
-    """Score a run (or a search's best) beside Lead and LexRank, or an extractive system alone, on a split of ``data``:
-    each as it is served, and as in the papers' tables under the names ``lead-paper`` and ``lexrank-paper``;
-    on one of kind ranking a ranker beside tf-idf and LexRank, by what their best paragraphs hold.
+    """Score a run (or the best run of a search) with Lead and LexRank, or an extractive system alone, on a split.
 
-    Outputs go to ``out``, for a run by default to
-    :func:`results_folder`, of SPLIT or SPLIT-terms.
-    Raises UserError for no such run, split, scorer or protocol, another vocabulary, or a split without references.
+    Lead and LexRank appear twice: as they are served, and as in the papers' tables (``lead-paper``,
+    ``lexrank-paper``). On data of kind ranking, a ranker is compared with tf-idf and LexRank by its best paragraphs.
+    Outputs go to ``out``; the default of a run is :func:`results_folder`. Raises UserError if the run, split, scorer or
+    protocol is unknown, the vocabulary differs, or the split has no references.
 
     >>> raysum.evaluate("runs/pht", "data", split="test").to_pandas()
     """
@@ -62,8 +61,8 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
             raise UserError(f"{of_runs[0]} is for trained runs, and nothing is trained of {target}; leave it out")
         system = Extracted.named(str(target), config)
         if dataset.kind != "extraction" and (kept := dataset.manifest.get("words_kept", 1)) < _ALL_WORDS:
-            rest = "prepare it with --kind extraction to evaluate on all of them, as when it is served"
-            say(f"{dataset.place} has {100 * kept:.0f} % of the sources' words, which {target} reads alone: {rest}")
+            rest = "prepare it with --kind extraction to evaluate on all words, as when it is served"
+            say(f"{dataset.place} has only {100 * kept:.0f} % of the sources' words for {target}: {rest}")
         return compare_systems([system], dataset, split, config, out=config.out)
     run = Run.resolve(target)
     check_readable(run, dataset)
@@ -72,7 +71,7 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
 
 
 def _check_out(out: str | None) -> None:
-    """Raises UserError where ``out`` is a file, or the folder of a dataset."""
+    """Raise UserError if ``out`` is a file, or the folder of a dataset."""
     folder = local(out) if out else Path()
     if out and (folder.is_file() or (folder / "manifest.json").is_file()):
         raise UserError(f"{out} is {'a file' if folder.is_file() else 'a dataset'}; choose another --out")
@@ -80,8 +79,9 @@ def _check_out(out: str | None) -> None:
 
 def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:
     if config.reference_length and (not run.config.model.extracts or {"words", "sentences"} & config.decode.keys()):
-        told = "reference_length is of runs that take sentences, in place of words and sentences"
-        raise UserError(f"{told}; leave one of them out")
+        raise UserError(
+            "reference_length is for extractive runs and replaces words and sentences; leave one of them out"
+        )
     if run.config.model.ranks and dataset.kind == "ranking":
         from raysum.evaluate.ranking import evaluate_ranker
 
@@ -89,19 +89,21 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
         return _save(config.out or results_folder(run, dataset, split), result, outputs)
     if run.config.model.extracts:
         if config.terms or config.swapped or config.checkpoints > 1:
-            told = "terms, swapped and checkpoints are of runs that write"
-            raise UserError(f"{told}; {run.place} takes sentences as they are")
-        place = results_folder(run, dataset, f"{split}-reference-length" if config.reference_length else split)
-        return compare_systems(_extractors(run, config, dataset), dataset, split, config, out=config.out or place)
+            raise UserError(
+                f"terms, swapped and checkpoints are for runs that generate text, but {run.place} extracts; "
+                "leave them out"
+            )
+        folder = results_folder(run, dataset, f"{split}-reference-length" if config.reference_length else split)
+        return compare_systems(_extractors(run, config, dataset), dataset, split, config, out=config.out or folder)
     from raysum.decode.summarizer import Summarizer
 
-    teaches = split == SPLIT and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint
-    if teaches:
+    updates_ranges = split == SPLIT and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint
+    if updates_ranges:
         learn(run, dataset)
     summarizer = Summarizer.of(run.path, config)
     reading = summarizer.settings.reading(run.config.source)
-    if partly := split_truncation(dataset, split, run.config.model, reading, DECODING, config.limit):
-        say(partly)
+    if message := split_truncation(dataset, split, run.config.model, reading, DECODING, config.limit):
+        say(message)
     name = run.name + ("+align" if summarizer.settings.beta else "")
     plain = Watched(name, summarizer, summarizer.settings)
     systems: list[System] = list(strategies(summarizer)) if config.terms else [plain]
@@ -109,44 +111,44 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
     if config.checkpoints > 1:
         if config.terms or config.checkpoint != "best":
             raise UserError("checkpoints averages the scores of the best ones of a run: leave out terms and checkpoint")
-        found = run.select_checkpoints(f"average:{config.checkpoints}")
-        mean, systems = name, [*_each(run, found, config, name)]
+        best = run.select_checkpoints(f"average:{config.checkpoints}")
+        mean, systems = name, [*_systems_of(run, best, config, name)]
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [*served_baselines(dataset, split), *map(Extracted.named, paper_baseline_names())]
-    place = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
-    result = compare_systems(systems, dataset, split, config, out=config.out or place, mean=mean)
-    if teaches and mean is None and not config.decode and config.checkpoint == "best":
+    folder = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
+    result = compare_systems(systems, dataset, split, config, out=config.out or folder, mean=mean)
+    if updates_ranges and mean is None and not config.decode and config.checkpoint == "best":
         learn(run, dataset, plain.seen)
     return result
 
 
 def _extractors(run: Run, config: EvaluateConfig, dataset: Dataset) -> list[System]:
     """Return an extractive run and the untrained systems, with summaries of the same length."""
-    own, beside = Extractor.trained(run, config), [extractive(name) for name in ("lead", "lexrank", "mmr")]
+    own, others = Extractor.trained(run, config), [extractive(name) for name in ("lead", "lexrank", "mmr")]
     if config.reference_length:
-        return [PaperBaseline(one) for one in (own.system, *beside)]
-    others = own.settings.model_copy(update={"redundancy": config.decode.get("redundancy")})
-    return [Extracted(own.system, own.settings), *(Extracted(one, others) for one in beside)]
+        return [PaperBaseline(system) for system in (own.system, *others)]
+    settings = own.settings.model_copy(update={"redundancy": config.decode.get("redundancy")})
+    return [Extracted(own.system, own.settings), *(Extracted(system, settings) for system in others)]
 
 
 def served_baselines(dataset: Dataset, split: str) -> list[System]:
-    """Lead and LexRank as they are served, as long as summaries of ``dataset`` usually are."""
+    """Return Lead and LexRank as they are served, with the usual length of summaries of ``dataset``."""
     usual = LoadConfig(decode={"words": usual_words(dataset, split)})
     return [Extracted.named(name, usual) for name in ("lead", "lexrank")]
 
 
-def _each(run: Run, checkpoints: Sequence[Checkpoint], config: EvaluateConfig, name: str) -> Iterator[Trained]:
-    """The model of each of the ``checkpoints``, as NAME@STEP."""
+def _systems_of(run: Run, checkpoints: Sequence[Checkpoint], config: EvaluateConfig, name: str) -> Iterator[Trained]:
+    """Yield the model of each of the ``checkpoints``, as NAME@STEP."""
     from raysum.decode.summarizer import Summarizer
 
     for checkpoint in checkpoints:
-        one = Summarizer.of(run.path, config.model_copy(update={"checkpoint": str(checkpoint.step)}))
-        yield Trained(f"{name}@{checkpoint.step}", one, one.settings)
+        summarizer = Summarizer.of(run.path, config.model_copy(update={"checkpoint": str(checkpoint.step)}))
+        yield Trained(f"{name}@{checkpoint.step}", summarizer, summarizer.settings)
 
 
 def results_folder(run: Run, dataset: Dataset, split: str) -> Path:
-    """RUN/evaluation/DATA-FINGERPRINT/SPLIT: a dataset's results are not written over another's."""
+    """Return RUN/evaluation/DATA-FINGERPRINT/SPLIT, which is different for each dataset."""
     return run.evaluation / f"{dataset.place.rpartition('/')[2]}-{dataset.fingerprint[:8]}" / split
 
 
@@ -159,11 +161,11 @@ def compare_systems(
     out: str | Path | None = None,
     mean: str | None = None,
 ) -> Evaluation:
-    """Run ``systems`` (of different names) over a split and score them, as ``config`` says which examples and how.
+    """Run ``systems`` with different names on a split and score them by ``config``.
 
-    With ``out``: outputs.jsonl (each system's summary of each example and, under ``notes``, what it cites),
-    scores.parquet (a line for each system and example) and table.json. With ``mean``: also a system of that name, whose
-    scores of an example are the means of those of the first ``config.checkpoints`` systems.
+    With ``out``, write outputs.jsonl (each system's summary of each example and, under ``notes``, its citations),
+    scores.parquet (a line for each system and example) and table.json. With ``mean``, add a system of that name: its
+    scores of an example are the means of the first ``config.checkpoints`` systems.
     """
     rouge.find_protocol(config.protocol)
     examples = read_examples(dataset, split, config.limit)
@@ -188,8 +190,9 @@ def compare_systems(
                     line["notes"][system.name] = summary.model_dump(include=_NOTED)
                 shown.update(len(rows))
             written += lines
-    if "rouge1" in scored[0] and (told := rouge.unread((line["reference"] for line in written), config.protocol)):
-        say(told)
+    references_read = (line["reference"] for line in written)
+    if "rouge1" in scored[0] and (message := rouge.unread(references_read, config.protocol)):
+        say(message)
     scores = pd.concat(scored, ignore_index=True)
     how = {system.name: system.how for system in systems}
     if mean is not None:
@@ -207,16 +210,18 @@ def compare_systems(
         scores=scores,
         data={"fingerprint": dataset.fingerprint, "split": split},
         how=how,
-        weights={one.name: dict(one.weights) for one in systems if isinstance(one, Trained) and one.weights},
+        weights={
+            system.name: dict(system.weights) for system in systems if isinstance(system, Trained) and system.weights
+        },
     )
     return result if out is None else _save(out, result, written)
 
 
 def _mean(scores: Sequence[pd.DataFrame], name: str) -> pd.DataFrame:
-    """The mean scores of each example, which all systems have in one order."""
+    """Return the mean scores of each example; all systems have the examples in the same order."""
     columns = scores[0].select_dtypes("number").columns
     ids = scores[0]["id"].reset_index(drop=True)
-    mean = pd.concat([one[columns].reset_index(drop=True) for one in scores]).groupby(level=0).mean()
+    mean = pd.concat([part[columns].reset_index(drop=True) for part in scores]).groupby(level=0).mean()
     return pd.concat([ids, mean], axis=1).assign(system=name)
 
 
@@ -241,10 +246,10 @@ def _save(out: str | Path, result: Evaluation, outputs: Iterable[dict[str, Any]]
                 file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in outputs)
             result.scores.to_parquet(unfinished / "scores.parquet", index=False)
             write_json(unfinished / "table.json", result.to_dict())
-            for made in unfinished.iterdir():
-                made.replace(folder / made.name)
+            for path in unfinished.iterdir():
+                path.replace(folder / path.name)
     finally:
         with suppress(OSError):
             shutil.rmtree(unfinished)
-            folder.rmdir()  # where nothing is in it
+            folder.rmdir()  # if it is empty
     return replace(result, place=shown(folder))

@@ -35,7 +35,7 @@ def evaluate_ranker(run: Run, dataset: Dataset, split: str, config: EvaluateConf
     """ROUGE-L recall (0 to 100) of the reference against the best 5, 10, 20 and 40 paragraphs together, in the order of
     the ranker ``run``, of the tf-idf cosine with the title, and of LexRank; and what each example's best ones are.
 
-    Of a cluster that has no more paragraphs than are taken all orders take the same, each in its own order.
+    If a cluster has no more paragraphs than are taken, all rankers take all of them, in different orders.
     Raises UserError where the split has no references.
     """
     orders = {run.name: learned(run, config, dataset)} | {"tf-idf": similarity, "LexRank": _central}

@@ -87,7 +87,7 @@ class AttentionSimilarity(Scorer):
 
 
 class Support(Scorer):
-    """How much of a summary stands in what it cites, and whether a name or number of it stands in no source."""
+    """The share of a summary that its citations support, and whether it has unsupported names or numbers."""
 
     figures: ClassVar = {
         "support": Figure("support", 1),
@@ -102,8 +102,7 @@ class Support(Scorer):
 class Cited(Scorer):
     """The paragraphs that a summary cites, right where the teacher of the reference named them (`raysum teach --cite`).
 
-    Only paragraphs that the row holds count; a row without such citations, or a text without any, counts nowhere. A
-    summary that is empty has found none.
+    Only paragraphs of the row count. Rows and texts without citations do not count; an empty summary cites none.
     """
 
     figures: ClassVar = {

@@ -1,5 +1,5 @@
-"""The systems that are compared: a trained run, the run with swapped sources, and extractive systems (as served, and as
-in the papers)."""
+"""The compared systems: a trained run, the run with swapped sources, and extractive systems (as served, or as in the
+papers)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ _TERMS = ("beta", "extractive", "structural_coverage", "gnmt_coverage")  # weigh
 
 @dataclass(frozen=True)
 class Trained:
-    """A run's model: batched beam search, as `raysum summarize` does it. ``weights`` are of the terms it tries."""
+    """A run's model with batched beam search, as in `raysum summarize`. ``weights`` are those of its score terms."""
 
     name: str
     summarizer: "Summarizer"
@@ -54,15 +54,15 @@ class Watched(Trained):
     seen: list[dict[str, float]] = field(default_factory=list)
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        found = super().summarize(rows, others)
-        self.seen.extend(figures(one.support, one.attention) for one in found)
-        return found
+        summaries = super().summarize(rows, others)
+        self.seen.extend(figures(summary.support, summary.attention) for summary in summaries)
+        return summaries
 
 
 class Swapped(Trained):
     """The control: the same model with the row's own title but another cluster's paragraphs.
 
-    What it still scores comes from the language and the title, not from reading.
+    Its scores come from the language and the title only.
     """
 
     @property
@@ -70,15 +70,17 @@ class Swapped(Trained):
         return f"control: {super().how}, over another cluster's sources under the own title"
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        found = super().summarize([swap(row, other) for row, other in zip(rows, others, strict=True)], others)
-        return [annotated(row, [part.text for part in one.sentences]) for row, one in zip(rows, found, strict=True)]
+        swapped = [swap(row, other) for row, other in zip(rows, others, strict=True)]
+        summaries = super().summarize(swapped, others)
+        pairs = zip(rows, summaries, strict=True)
+        return [annotated(row, [sentence.text for sentence in summary.sentences]) for row, summary in pairs]
 
 
 def swap(row: Row, other: Row) -> Row:
     """Return ``row`` with the paragraphs of ``other`` after its own title pieces."""
     own, foreign = row["title_tokens"], other["title_tokens"]
-    given: Any = row
-    mixed: Any = other | {key: given[key] for key in ("id", "title", "title_tokens", "summary", "target_ids", "extra")}
+    values: Any = row
+    mixed: Any = other | {key: values[key] for key in ("id", "title", "title_tokens", "summary", "target_ids", "extra")}
     mixed["ids"] = np.concatenate((row["ids"][:own], other["ids"][foreign:]))
     for offsets in ("paragraph_offsets", "sentence_offsets"):
         mixed[offsets] = mixed[offsets].copy()
@@ -88,17 +90,16 @@ def swap(row: Row, other: Row) -> Row:
 
 @dataclass(frozen=True)
 class Extracted:
-    """A system that extracts, as `raysum summarize` and `raysum serve` do it: whole sentences of what a row has of its
-    documents, in their order."""
+    """An extractive system as in `raysum summarize` and `raysum serve`: whole sentences of the row, in their order."""
 
     system: Extractive
     settings: ExtractConfig = ExtractConfig()
 
     @classmethod
     def named(cls, name: str, config: LoadConfig | None = None) -> "Extracted":
-        """The system ``name``, as it is served or, with the name of a paper's baseline, as in the papers.
+        """Return the system ``name``: as served, or as in the papers if it is the name of a paper's baseline.
 
-        Raises UserError for a setting that it does not have.
+        Raises UserError if it lacks a setting of ``config``.
         """
         extractor = Extractor.of(name.removesuffix(systems.PAPER), config or LoadConfig())
         kind = PaperBaseline if name in systems.paper_baseline_names() else cls
@@ -119,20 +120,20 @@ class Extracted:
         return f"whole sentences, the best first, {' and '.join(limits) or f'{WORDS} words'} at most{rule}"
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        """One summary for each row."""
+        """Return one summary for each row."""
         return [self._summary(row) for row in rows]
 
     def _summary(self, row: Row) -> Summary:
-        read = as_sentences(row)
-        found, name, sources, reference = passages_of(read), row["id"], row["source"], row["summary"]
-        return extracted_summary(
-            self.system, self.settings, found, name=name, sources=sources, reference=reference, row=read
-        )
+        sentences = as_sentences(row)
+        names: dict[str, Any] = {"name": row["id"], "sources": row["source"], "reference": row["summary"]}
+        return extracted_summary(self.system, self.settings, passages_of(sentences), row=sentences, **names)
 
 
 class PaperBaseline(Extracted):
-    """A system that extracts, as in the papers' tables: paragraphs, the best first (Lead with the title before them),
-    cut at the reference's length in words, unless ``settings`` have another length."""
+    """An extractive system as in the papers' tables: paragraphs, the best first (Lead begins with the title).
+
+    It is cut at the number of words of the reference, unless ``settings`` have another length.
+    """
 
     @property
     def name(self) -> str:
@@ -144,58 +145,59 @@ class PaperBaseline(Extracted):
         return f"{self.system.how}, {length}"
 
     def _summary(self, row: Row) -> Summary:
-        """In sentences, each cited to its paragraph; every text starts a new one."""
-        read = as_sentences(row) if self.system.reads_sentences else row
-        source = Source(read["text"], reference=row["summary"], row=read)
+        """Return the summary in sentences, each with a citation of its paragraph; every text begins a new sentence."""
+        texts_of = as_sentences(row) if self.system.reads_sentences else row
+        source = Source(texts_of["text"], reference=row["summary"], row=texts_of)
         words = self.settings.words or len(row["summary"].split())
         redundancy = 1.0 if self.settings.redundancy is None else self.settings.redundancy
         settings = ExtractConfig.model_construct(words=words, sentences=None, redundancy=redundancy)
         taken = take(self.system, source, settings, whole=False)
-        texts: list[tuple[str, int | None]] = [(source.texts[number], _place(row, read, number)) for number in taken]
+        texts: list[tuple[str, int | None]] = [
+            (source.texts[number], _paragraph(row, texts_of, number)) for number in taken
+        ]
         return _cited(row, [*_cut([(row["title"], None)] * self.system.opens_with_title + texts, words)])
 
 
 def _cut(texts: Iterable[tuple[str, int | None]], words: int) -> Iterator[tuple[str, int | None]]:
-    """The sentences of ``texts``, each with the paragraph of its text, up to that many ``words``."""
-    for text, place in texts:
+    """Yield the sentences of ``texts`` with the paragraph of their text, up to ``words`` words in total."""
+    for text, paragraph in texts:
         for start, end in sentence_spans(text):
-            kept = text[start:end].split()[:words]
-            words -= len(kept)
-            if kept:
-                yield " ".join(kept), place
+            chosen = text[start:end].split()[:words]
+            words -= len(chosen)
+            if chosen:
+                yield " ".join(chosen), paragraph
 
 
-def _cited(row: Row, found: Sequence[tuple[str, int | None]]) -> Summary:
-    """The summary of ``row`` in sentences that cite a paragraph each, or none."""
-    paid = np.zeros((len(found), len(row["text"])))
-    for weights, (_, place) in zip(paid, found, strict=True):
-        if place is not None:
-            weights[place] = 1
-    return annotated(row, [text for text, _ in found], [*paid], "attention")
+def _cited(row: Row, sentences: Sequence[tuple[str, int | None]]) -> Summary:
+    """Return the summary of ``row`` with ``sentences`` that cite one paragraph each, or none."""
+    attention = np.zeros((len(sentences), len(row["text"])))
+    for weights, (_, paragraph) in zip(attention, sentences, strict=True):
+        if paragraph is not None:
+            weights[paragraph] = 1
+    return annotated(row, [text for text, _ in sentences], [*attention], "attention")
 
 
-def _place(row: Row, read: Row, number: int) -> int | None:
-    """The paragraph of ``row`` that holds the text of that number in ``read``: the row, or its sentences."""
-    if read is row:
+def _paragraph(row: Row, texts_of: Row, number: int) -> int | None:
+    """Return the paragraph of ``row`` with text ``number`` of ``texts_of``, which is the row or its sentences."""
+    if texts_of is row:
         return number
-    text, document = read["text"][number], read["document"][number]
-    held = (m for m, one in enumerate(row["text"]) if row["document"][m] == document and text in one)
-    return next(held, None)
+    text, document = texts_of["text"][number], texts_of["document"][number]
+    pairs = enumerate(zip(row["document"], row["text"], strict=True))
+    return next((m for m, (own, paragraph) in pairs if own == document and text in paragraph), None)
 
 
 System = Trained | Extracted
 
 
-# Weights of a strategy's term, where the run has chosen none: the paper searches beta from 0.2 to 1; its code has 10
-# for structural coverage.
+# Weights of terms, if the run has none: the paper searches beta from 0.2 to 1; its code has 10 for structural coverage.
 WEIGHT, COVERAGE = 0.4, 10.0
 
 
 def strategies(summarizer: "Summarizer") -> Iterator[Trained]:
-    """The decoding strategies of the PHT paper's Table 2: ``plain`` beam search, then one with each term.
+    """Yield the decoding strategies of the PHT paper's Table 2: ``plain`` beam search, then one with each term.
 
-    Weights are the run's own where it has some; extProb goes with beta otherwise, as in the paper, where it has another
-    eta_hat and nothing else. GNMT's coverage and compression are in no row. What is left out is said on stderr.
+    Weights are those of the run, if any. The default of extProb is beta, because in the paper they differ only in
+    eta_hat. No row has GNMT's coverage or compression. A message names the rows that are left out.
     """
     run, searcher = summarizer.settings, summarizer.searcher
     beta = run.beta or WEIGHT

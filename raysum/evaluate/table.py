@@ -22,9 +22,9 @@ class Evaluation(Shown):
 
     ``differences`` of the first system to each other one in the headline metrics of registered scorers and in
     ROUGE-2 (a mean over examples), where these are known, with the bounds of the paired bootstrap interval.
-    ``weights``: of the score terms by which systems differ, where they are one model decoded in several ways.
-    ``how``: what each system does. ``data``: the ``fingerprint`` of the dataset and the ``split``. ``place``: where it
-    was saved, if it was.
+    ``weights``: the score terms that differ between systems, if they are one model with several decoding settings.
+    ``how``: a description of each system. ``data``: the ``fingerprint`` of the dataset and the ``split``. ``place``: the
+    folder that it was saved in.
     """
 
     systems: dict[str, dict[str, float]]

@@ -22,11 +22,11 @@ TABLES = ("words", "names")
 
 
 class FeatureScorer:
-    """What a trained extractor gives for each sentence of a row. Raises UserError where there is no such checkpoint."""
+    """The scores of a trained extractor. Raises UserError if the checkpoint is missing."""
 
     def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
         if config.dtype != LoadConfig.model_fields["dtype"].default:
-            raise UserError(f"dtype={config.dtype} is of matrices, and {run.path} is made of trees: leave it out")
+            raise UserError(f"dtype={config.dtype} is for matrices, but {run.path} has trees: leave it out")
         weights = run.checkpoint(config.checkpoint).weights
         self.vocabulary, self.recipe = load_tokenizer(run.vocabulary), read_recipe(run.recipe, str(run.path))
         try:
@@ -36,7 +36,7 @@ class FeatureScorer:
             raise damaged(weights, f"holds no trained extractor ({error})") from None
 
     def row(self, cluster: Mapping[str, Any]) -> Row:
-        """A raw cluster as a row of kind extraction, without labels. Raises Rejected where it has no sentence."""
+        """Return a raw cluster as a row of kind extraction, without labels. Raises Rejected if it has no sentence."""
         return sentence_row(cluster, self.recipe, self.vocabulary)
 
     def scores(self, row: Row) -> np.ndarray:

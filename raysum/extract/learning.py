@@ -1,4 +1,4 @@
-"""`raysum train extractor`: learn from a dataset which sentences are worth taking, in about a minute on one core."""
+"""`raysum train extractor`: learn from a dataset which sentences to select, in about a minute on one core."""
 
 import statistics
 import time
@@ -13,7 +13,7 @@ from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row, references
 from raysum.errors import UserError
-from raysum.extract.cues import Cues, Worth, cue_features, cues_of
+from raysum.extract.cues import Cues, CueValues, cue_features, cues_of
 from raysum.extract.features import features
 from raysum.extract.learned import TABLES
 from raysum.extract.trees import Trees
@@ -29,15 +29,15 @@ _COLUMNS = (
     *("id", "title", "source", "text", "document", "paragraph", "char_start", "labels"),
     *("summary", "other_summaries"),
 )
-_SHORT = 5  # words added to a sentence's length, or those of three words would be worth most
-_REDUNDANCY = 0.7  # cosine above which a sentence says what one said that is taken
+_SHORT = 5  # words added to the length of a sentence, so that very short ones do not get the highest values
+_REDUNDANCY = 0.7  # cosine above which a sentence repeats a taken one
 _IDLE = ("source", "train", "optim", "deepspeed", "decode", "mixed", "data_weights")
 FEWEST = 10  # clusters with a summary to learn from
 
 
 @dataclass(frozen=True)
-class Example:
-    """A cluster: ``features`` [M, F], its cues, ``worth`` [M]; ``words`` of its first reference."""
+class TrainingCluster:
+    """A cluster: ``features`` [M, F], cues and target values ``worth`` [M]; ``words`` of its first reference."""
 
     features: np.ndarray
     cues: tuple[Cues, Cues]
@@ -46,21 +46,21 @@ class Example:
 
 
 def train(config: Config) -> Run:
-    """Train an extractor on ``config.data`` into ``config.out``; nothing where it is trained already.
+    """Train an extractor on ``config.data`` into ``config.out``, unless it is trained already.
 
-    Raises UserError for a wrong dataset or run, or where there is too little to learn from.
+    Raises UserError if the dataset or run is wrong, or has too few clusters.
     """
     spec: Any = config.model
     if not config.data or not config.out:
         raise UserError("write `raysum train extractor data=DATA out=RUN`")
     if idle := [name for name in _IDLE if getattr(config, name) != getattr(Config(), name)]:
-        raise UserError(f"an extractor is trained at one go, and {idle[0]} settings do not act on it: leave them out")
+        raise UserError(f"an extractor trains in one call and does not use {idle[0]} settings: leave them out")
     dataset, run = Dataset.open(config.data), Run(config.out)
     if run.exists and run.checkpoints():
         _check_same(run, config, dataset)
-        say(f"{run.path} is trained; out= names another folder to train anew")
+        say(f"{run.path} is trained already; choose another out= to train again")
         return run
-    import torch  # takes a second, and other verbs of this room do without
+    import torch  # takes a second, and other commands do not need it
 
     began = time.monotonic()
     known = _examples(dataset, "train", spec)
@@ -83,21 +83,21 @@ def train(config: Config) -> Run:
         usual = int(statistics.median(example.words for example in known))
         run.set_extract({"words": usual, "redundancy": _REDUNDANCY})
         run.add_weights(spec.trees, {name: torch.from_numpy(array) for name, array in arrays.items()}, state)
-    told = ", ".join(f"{name.replace('_', ' ')} {value:.5f}" for name, value in losses.items())
-    say(f"{run.path} is trained on {len(known)} clusters: {told}, {state['seconds']:.0f} s")
+    losses_text = ", ".join(f"{name.replace('_', ' ')} {value:.5f}" for name, value in losses.items())
+    say(f"{run.path} is trained on {len(known)} clusters: {losses_text}, {state['seconds']:.0f} s")
     return run
 
 
 def _check_same(run: Run, config: Config, dataset: Dataset) -> None:
-    """Raises UserError where ``run`` was trained with other settings, or on another dataset."""
+    """Raise UserError if ``run`` was trained with other settings, or on another dataset."""
     run.check()
     state = run.checkpoint().state
     if run.config.model != config.model or state.get("data") != dataset.fingerprint:
         raise UserError(f"{run.path} was trained with another config or dataset; choose another out=")
 
 
-def _examples(dataset: Dataset, split: str, spec: Any) -> list[Example]:
-    """Those with a summary, evenly drawn where there are more than are used."""
+def _examples(dataset: Dataset, split: str, spec: Any) -> list[TrainingCluster]:
+    """Return the clusters with a summary, or an even sample if there are more than ``spec.examples``."""
     step = max(1, dataset.references(split) // spec.examples)
     rows = (row for row in dataset.read(split, _COLUMNS) if row["summary"].strip())
     chosen = islice(rows, 0, step * spec.examples, step)
@@ -105,27 +105,27 @@ def _examples(dataset: Dataset, split: str, spec: Any) -> list[Example]:
     return [_example(row, spec) for row in bar(chosen, total=total, label=f"features of {split}", unit="cluster")]
 
 
-def _example(row: Row, spec: Any) -> Example:
+def _example(row: Row, spec: Any) -> TrainingCluster:
     sentences = as_sentences(row)
-    return Example(
+    return TrainingCluster(
         features(sentences), cues_of(sentences, spec.width), _worth(sentences), max(count_words(row["summary"]), 1)
     )
 
 
 def _worth(row: Row) -> np.ndarray:
-    """[M] of each sentence the share of its bigrams that a reference has, of several the best one's."""
+    """Return [M]: the share of each sentence's bigrams in a reference, the highest over references."""
     known = [words(text) for text in row["text"]]
     lengths = np.array([len(one) + _SHORT for one in known])
     wanted = [bigrams(words(text)) for text in references(row) if text.strip()]
     return np.max([[(bigrams(one) & reference).total() for one in known] for reference in wanted], axis=0) / lengths
 
 
-def _learned(examples: Sequence[Example], spec: Any) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-    """The trees, and the tables of what cues are worth, which each example sees without its own part."""
+def _learned(examples: Sequence[TrainingCluster], spec: Any) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """Return the trees and the tables of cue values. Each example is learned with tables without its own part."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     pairs = [[(example.cues[part], example.worth) for example in examples] for part in range(len(TABLES))]
-    worths = [Worth(spec.width, spec.cue_prior, of_part) for of_part in pairs]
+    worths = [CueValues(spec.width, spec.cue_prior, of_part) for of_part in pairs]
     inputs = []
     for number, example in enumerate(examples):
         tables = [worth.table_without(*of_part[number]) for worth, of_part in zip(worths, pairs, strict=True)]
@@ -143,8 +143,8 @@ def _learned(examples: Sequence[Example], spec: Any) -> tuple[dict[str, np.ndarr
     return boosted_trees(model), [worth.table() for worth in worths]
 
 
-def _loss(examples: Sequence[Example], arrays: Mapping[str, np.ndarray], tables: Sequence[np.ndarray]) -> float:
-    """The mean squared error of what sentences are worth."""
+def _loss(examples: Sequence[TrainingCluster], arrays: Mapping[str, np.ndarray], tables: Sequence[np.ndarray]) -> float:
+    """Return the mean squared error of the sentences' values."""
     trees = Trees.read(arrays)
     gaps = [
         trees.predict(np.concatenate([one.features, cue_features(one.cues, tables)], 1)) - one.worth for one in examples

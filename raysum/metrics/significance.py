@@ -72,7 +72,7 @@ def binomial(wins: Mapping[tuple[str, str], tuple[int, int]]) -> Compared:
 
 
 def holm(tests: Compared) -> Compared:
-    """``p`` made up for as many tests as there are, by Holm's steps; the one before is ``p_alone``."""
+    """Correct ``p`` for multiple tests by Holm's method; ``p_alone`` is the value before."""
     known = sorted((figures["p"], pair) for pair, figures in tests.items() if figures["p"] is not None)
     least = 0.0
     corrected = {}

@@ -1,4 +1,4 @@
-"""The section of chosen examples: references, summaries with what they cite, a heat map, the sources."""
+"""The section of chosen examples: references, summaries with citations, a heat map, the sources."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,22 +7,22 @@ from raysum.decode.page import doubted, marked, shortened
 from raysum.decode.summary import Citation, Summary
 from raysum.pages import charts, parts
 from raysum.pages.parts import escape
-from raysum.report.gather import Evaluated, Example, Notes
+from raysum.report.gather import Evaluated, Notes, ShownExample
 
 _COLUMNS = 40  # paragraphs of a heat map, at most
 
 
-def examples(found: Sequence[Evaluated]) -> str:
-    """Some of each evaluation. While the mouse is on a sentence or a passage, what belongs to it lights up."""
-    known = [one for one in found if one.examples]
-    if not known:
+def examples(evaluations: Sequence[Evaluated]) -> str:
+    """Return chosen examples of each evaluation. A sentence under the mouse highlights its passages."""
+    shown = [evaluation for evaluation in evaluations if evaluation.examples]
+    if not shown:
         return ""
-    told = "Point at a sentence, a passage or a square: what belongs to it lights up. Underlined: it is in no source."
-    shown = [parts.heading(one.name) + "".join(_example(one, each) for each in one.examples) for one in known]
-    return parts.section("examples", "Examples", parts.note(told), *shown)
+    note = "Point at a sentence, a passage or a square to highlight its counterparts. Underlined: not in any source."
+    blocks = [parts.heading(one.name) + "".join(_example(one, each) for each in one.examples) for one in shown]
+    return parts.section("examples", "Examples", parts.note(note), *blocks)
 
 
-def _example(one: Evaluated, example: Example) -> str:
+def _example(one: Evaluated, example: ShownExample) -> str:
     output, row = example.output, example.row
     cites = (name for name, notes in output.notes.items() if any(part.citations for part in notes.sentences))
     main = next(cites, next(iter(one.table.systems), ""))
@@ -48,10 +48,10 @@ def _example(one: Evaluated, example: Example) -> str:
     )
 
 
-def _judged(example: Example, main: str, notes: Notes) -> str:
-    told = [f"ROUGE-2 {example.rouge2[main]:.1f}"] if main in example.rouge2 else []
-    told += [] if notes.support is None else [f"support {notes.support:.0f} of 100"]
-    return f" <small>{', '.join(told)}</small>"
+def _judged(example: ShownExample, main: str, notes: Notes) -> str:
+    details = [f"ROUGE-2 {example.rouge2[main]:.1f}"] if main in example.rouge2 else []
+    details += [] if notes.support is None else [f"support {notes.support:.0f} of 100"]
+    return f" <small>{', '.join(details)}</small>"
 
 
 def _warning(text: str) -> str:
@@ -90,7 +90,7 @@ def _heat(summary: Summary, row: dict[str, Any] | None) -> str:
 
 
 def _cell(notes: Sequence[tuple[int, Citation]]) -> tuple[float, str]:
-    """The weight of ``notes``, and the classes by which they light up."""
+    """Return the weight of ``notes``, and their classes for highlighting."""
     return sum(note.weight for _, note in notes), _classes([n for n, _ in notes])
 
 
@@ -118,7 +118,7 @@ def _sources(notes: Sequence[Citation], row: dict[str, Any]) -> str:
 
 
 def _quotes(notes: Sequence[Citation]) -> str:
-    """What is cited, where the sources are not at hand."""
+    """Return the cited passages, if the sources are not available."""
     listed = "".join(
         f'<li><mark class="n{number}">{escape(shortened(note.quote))}</mark> '
         f"<small>{escape(note.source or 'document')} {note.document + 1}.{note.paragraph + 1}</small></li>"

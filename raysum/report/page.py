@@ -73,5 +73,5 @@ def _environment() -> str:
         ["processor", f"{platform.machine()}, {os.cpu_count()} cores"],
         *([name, metadata.version(name)] for name in _LIBRARIES),
     ]
-    told = "Where this page was written; what a run was trained with stands under Runs."
+    told = "The machine that wrote this page; section Runs has those of the trainings."
     return parts.section("environment", "Environment", parts.note(told), parts.table(["", "version"], lines))

@@ -9,7 +9,7 @@ from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.evaluate.table import cell
 from raysum.pages import charts, parts
 from raysum.pages.charts import Point
-from raysum.report.gather import Evaluated, Trained
+from raysum.report.gather import Evaluated, RunRecord
 from raysum.tune.page import interval_row, metric_title, search_section
 from raysum.tune.record import SearchRecord
 
@@ -18,7 +18,7 @@ _OTHER = charts.COLORS - 1
 _BINS = 24
 
 
-def evaluations(found: Sequence[Evaluated], runs: Sequence[Trained]) -> str:
+def evaluations(found: Sequence[Evaluated], runs: Sequence[RunRecord]) -> str:
     """A table and plots of each evaluation; of several first the runs beside each other."""
     lacking = [
         parts.missing(f"No evaluation of {run.name}; this makes one:", f"raysum evaluate {run.run.path} --data DATA")
@@ -105,7 +105,7 @@ def _lengths(one: Evaluated) -> str:
     return f'<div class="charts">{figure}<div>{counted}</div></div>'
 
 
-def searches(found: Sequence[SearchRecord], runs: Sequence[Trained]) -> str:
+def searches(found: Sequence[SearchRecord], runs: Sequence[RunRecord]) -> str:
     """The trials of each search, drawn and as tables."""
     if not found:
         run = str(runs[0].run.path) if runs else "RUN"

@@ -1,4 +1,4 @@
-"""The sections of runs: their learning curves, what they cost, their configs."""
+"""The sections of runs: their learning curves, costs and configs."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Any
 from raysum.config.loading import dump
 from raysum.pages import charts, parts
 from raysum.pages.charts import Point
-from raysum.report.gather import Line, Trained
+from raysum.report.gather import MetricsLine, RunRecord
 from raysum.runtime.storage import read_json
 
 _POINTS = 500  # of a line, at most
 
 
-def curves(runs: Sequence[Trained]) -> str:
-    """Loss over steps and time, and what else tells how training went, the runs in one plot each."""
+def curves(runs: Sequence[RunRecord]) -> str:
+    """Return plots with all runs: loss over steps and time, and the other metrics of training."""
     known = [run for run in runs if run.lines]
     lacking = "".join(
         parts.missing(
@@ -33,16 +33,16 @@ def curves(runs: Sequence[Trained]) -> str:
         charts.lines("Gradient", _each(known, "grad_norm"), "step", "norm", log_y=True),
         charts.lines("Attention predictor", _predictors(known), "step", "loss", log_y=True),
     ]
-    told = "Thin: training. With dots: validation." if known else ""
-    return parts.section("curves", "Learning curves", parts.note(told), parts.charts(*drawn), lacking)
+    text = "Thin: training. With dots: validation." if known else ""
+    return parts.section("curves", "Learning curves", parts.note(text), parts.charts(*drawn), lacking)
 
 
-def loss(runs: Sequence[Trained]) -> str:
+def loss(runs: Sequence[RunRecord]) -> str:
     """A figure of it, over steps."""
     return charts.lines("Loss", _losses(runs, _steps), "step", "loss", log_y=True)
 
 
-def _losses(runs: Sequence[Trained], place: Callable[[Trained], dict[int, float]]) -> list[charts.Line]:
+def _losses(runs: Sequence[RunRecord], place: Callable[[RunRecord], dict[int, float]]) -> list[charts.Line]:
     """Of each run two lines of one colour, of a single one of two."""
     drawn, one = [], len(runs) == 1
     for number, run in enumerate(runs):
@@ -59,16 +59,16 @@ def _points(name: str, at: dict[int, float], values: dict[int, float]) -> list[P
     return [Point(at[step], loss, f"{name}, step {step}: {loss:.4g}") for step, loss in values.items() if step in at]
 
 
-def _steps(run: Trained) -> dict[int, float]:
+def _steps(run: RunRecord) -> dict[int, float]:
     return {line.step: line.step for line in run.lines}
 
 
-def _seconds(run: Trained) -> dict[int, float]:
+def _seconds(run: RunRecord) -> dict[int, float]:
     """Minutes by step: a validation is where the step was that it came after."""
     return {line.step: line.seconds / 60 for line in run.lines if line.seconds is not None}
 
 
-def _each(runs: Sequence[Trained], field: str) -> list[charts.Line]:
+def _each(runs: Sequence[RunRecord], field: str) -> list[charts.Line]:
     lines = []
     for number, run in enumerate(runs):
         values = {line.step: value for line in run.lines if (value := getattr(line, field)) is not None}
@@ -76,7 +76,7 @@ def _each(runs: Sequence[Trained], field: str) -> list[charts.Line]:
     return lines
 
 
-def _predictors(runs: Sequence[Trained]) -> list[charts.Line]:
+def _predictors(runs: Sequence[RunRecord]) -> list[charts.Line]:
     drawn = []
     for number, run in enumerate(runs):
         values = {line.step: line.loss for line in run.predictor if line.loss is not None}
@@ -91,8 +91,8 @@ def _thinned(values: dict[int, float]) -> dict[int, float]:
     return {step: value for number, (step, value) in enumerate(values.items(), 1 - len(values)) if number % every == 0}
 
 
-def costs(runs: Sequence[Trained]) -> str:
-    """The runs side by side: their models, how far they came, what they cost."""
+def costs(runs: Sequence[RunRecord]) -> str:
+    """Return a table of the runs: their models, steps and costs."""
     if not runs:
         return ""
     columns = [_facts(run) for run in runs]
@@ -107,7 +107,7 @@ def costs(runs: Sequence[Trained]) -> str:
     return parts.section("runs", "Runs", parts.table(["", *(run.name for run in runs)], lines), drawn)
 
 
-def over_cost(runs: Sequence[Trained], title: str, x: str, cost: Callable[[Trained], float]) -> str:
+def over_cost(runs: Sequence[RunRecord], title: str, x: str, cost: Callable[[RunRecord], float]) -> str:
     """The best validation loss of each run over what it cost."""
     known = [(number, run, run.validations.get(run.best or 0)) for number, run in enumerate(runs)]
     dots = [
@@ -118,7 +118,7 @@ def over_cost(runs: Sequence[Trained], title: str, x: str, cost: Callable[[Train
     return charts.lines(title, dots, x, "validation loss", log_x=True)
 
 
-def _facts(run: Trained) -> dict[str, str]:
+def _facts(run: RunRecord) -> dict[str, str]:
     model: dict[str, Any] = run.run.config.model.model_dump()
     shown = ("system", "encoder", "decoder", "layers", "width", "heads")
     found = {name: str(model[name]) for name in shown if model.get(name) is not None}
@@ -136,12 +136,12 @@ def _facts(run: Trained) -> dict[str, str]:
     found |= {"peak memory of a worker": f"{memory:,.0f} MB"} if memory else {}
     found |= {name: str(state[name]) for name in ("workers", "dtype") if name in state}
     found |= {"ZeRO stage": str(state["stage"])} if "stage" in state else {}
-    predictor: Sequence[Line] = [line for line in run.predictor if line.valid_loss is not None]
+    predictor: Sequence[MetricsLine] = [line for line in run.predictor if line.valid_loss is not None]
     found |= {"predictor's validation loss": f"{predictor[-1].valid_loss:.4g}"} if predictor else {}
     return found | {"data": str(run.run.config.data or ""), "folder": str(run.run.path)}
 
 
-def configs(runs: Sequence[Trained]) -> str:
+def configs(runs: Sequence[RunRecord]) -> str:
     """Where the configs differ, then each whole, and what a search found best of its decoding."""
     if not runs:
         return ""
@@ -155,14 +155,14 @@ def configs(runs: Sequence[Trained]) -> str:
     return parts.section("config", "Configuration", beside, *texts, *found)
 
 
-def _file(run: Trained, name: str) -> str:
+def _file(run: RunRecord, name: str) -> str:
     """One of the run's files, where it has it."""
     file: Path = run.run.path / name
     if not file.is_file():
         return ""
     values = flat(read_json(file)) if name.endswith("json") else flat(run.run.decode.model_dump(mode="json"))
-    told = {"decode.yaml": "decoding, as a search found it best", "recipe.json": "recipe of its data"}[name]
-    return parts.folded(f"{run.name}: {told}", parts.code("\n".join(f"{key}: {one}" for key, one in values.items())))
+    text = {"decode.yaml": "decoding, as a search found it best", "recipe.json": "recipe of its data"}[name]
+    return parts.folded(f"{run.name}: {text}", parts.code("\n".join(f"{key}: {one}" for key, one in values.items())))
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

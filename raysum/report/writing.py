@@ -14,7 +14,7 @@ from raysum.runtime.storage import write_page
 
 @dataclass(frozen=True)
 class Report(Shown):
-    """A page that was written, and what it tells."""
+    """A page that was written, and its content."""
 
     path: Path
     told: Gathered
@@ -29,14 +29,14 @@ class Report(Shown):
 
 
 def report(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Report:
-    """One HTML page of runs, searches and evaluations (folders), into the file ``out``. It needs no network to be read.
+    """One HTML page of runs, searches and evaluations (folders), into the file ``out``. It needs no network.
 
-    A run brings its evaluations with it, a search its best run.
-    Raises UserError where a folder is none of these or something in it does not read, or ``out`` cannot be written.
+    A run includes its evaluations, a search its best run. Raises UserError if a folder is none of these, a file is
+    damaged, or ``out`` cannot be written.
 
     >>> raysum.report(["runs/pht", "runs/beta"], out="report.html")
     """
-    found = gather([paths] if isinstance(paths, str | os.PathLike) else paths)
+    content = gather([paths] if isinstance(paths, str | os.PathLike) else paths)
     file = Path(out).expanduser().absolute()
-    write_page(file, page(found), "--out")
-    return Report(file, found)
+    write_page(file, page(content), "--out")
+    return Report(file, content)

@@ -17,6 +17,6 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the URL by which a client on this machine reaches the address."""
+    """Return the URL of the address for a client on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -27,7 +27,7 @@ def quiet_data() -> None:
 
 
 def quiet_training() -> None:
-    """Hide warnings of DeepSpeed and torch in this process, and tell DeepSpeed if there is no CUDA."""
+    """Hide warnings of DeepSpeed and torch in this process, and set DeepSpeed's accelerator if there is no CUDA."""
     import torch
 
     warnings.filterwarnings("ignore")

@@ -169,7 +169,7 @@ class Asker:
         finally:
             self._budget.settle(reserved, len(prompt), answer.prompt_tokens, answer.completion_tokens)
         if self._config.budget and not answer.tokens and not answer.reason:
-            raise UserError(f"{self._config.shown} does not tell what an answer costs (`usage`): leave --budget out")
+            raise UserError(f"{self._config.shown} does not report the cost of answers (`usage`): leave --budget out")
         self._answers.add(key, answer)
         return answer
 

@@ -66,7 +66,7 @@ def test_a_run_is_compared_by_what_it_has_in_common_and_baselines_once(folder, t
     gap = result.differences[f"{ours} - {theirs}"]
     assert [gap[key] for key in ("rouge1", "rouge1_low", "rouge1_high")] == pytest.approx([-1] * 3)
     assert gap["rouge1_p"] == pytest.approx(2 / 1001) and gap["rouge2_p"] == 1
-    with pytest.raises(UserError, match="which evaluation is meant"):
+    with pytest.raises(UserError, match="several evaluations match"):
         raysum.compare(other)
 
 
@@ -146,5 +146,5 @@ def test_damaged_scores_and_tables_are_named(folder, tmp_path):
 
 
 def test_the_references_length_is_for_what_takes_sentences(folder):
-    with pytest.raises(UserError, match="reference_length is of runs that take sentences"):
+    with pytest.raises(UserError, match="reference_length is for extractive runs"):
         evaluate(folder / "pht", folder / "data", split="test", reference_length=True)

@@ -160,7 +160,7 @@ def test_what_cannot_be_is_one_message(folder, tmp_path):
         raysum.load(str(small_runs.write_run(tmp_path)), words=50)
     with pytest.raises(UserError, match="'x' cannot be summarized: no text in the documents"):
         raysum.load(str(folder / "run")).summarize_many([{"id": "x", "documents": ["— * —"]}])
-    with pytest.raises(UserError, match="swapped and checkpoints are of runs that write"):
+    with pytest.raises(UserError, match="swapped and checkpoints are for runs that generate text"):
         raysum.evaluate(folder / "run", folder / "labelled", split="valid", terms=True)
     with pytest.raises(UserError, match="its decoding cannot be searched"):
         raysum.tune("beta", f"data={folder / 'labelled'}", f"run={folder / 'run'}", f"out={tmp_path / 'search'}")

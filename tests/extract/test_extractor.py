@@ -15,7 +15,7 @@ import raysum
 from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
-from raysum.extract.cues import Cues, Worth, cue_features, cues_of
+from raysum.extract.cues import Cues, CueValues, cue_features, cues_of
 from raysum.extract.features import FEATURES, RANKED, features
 from raysum.extract.trees import Trees
 from raysum.prepare.row_builder import as_sentences
@@ -92,11 +92,11 @@ def test_the_worth_of_a_cue_leaves_out_the_cluster_that_asks():
     generator = np.random.default_rng(0)
     texts = [[" ".join(generator.choice([*"abcdefgh"], 4)) for _ in range(5)] for _ in range(6)]
     examples = [(Cues.of(one, WIDTH), generator.random(5)) for one in texts]
-    worth = Worth(WIDTH, 3, examples)
+    worth = CueValues(WIDTH, 3, examples)
     for number, example in enumerate(examples):
-        others = Worth(WIDTH, 3, [one for place, one in enumerate(examples) if place != number])
+        others = CueValues(WIDTH, 3, [one for place, one in enumerate(examples) if place != number])
         np.testing.assert_allclose(worth.table_without(*example), others.table(), atol=1e-6)
-    known = Worth(WIDTH, 1, [(Cues.of(["x", "y"], WIDTH), np.array([1.0, 0.0]))])
+    known = CueValues(WIDTH, 1, [(Cues.of(["x", "y"], WIDTH), np.array([1.0, 0.0]))])
     (x,), (y,) = (Cues.of([name], WIDTH).places for name in "xy")
     assert known.table()[[x, y]].tolist() == [(1 + 0.5) / 2 - 0.5, 0.5 / 2 - 0.5]
 

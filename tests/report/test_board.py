@@ -18,9 +18,9 @@ from helpers.factbook_data import write_factbook, write_run
 from helpers.processes import Command, free_port
 from raysum.errors import UserError
 from raysum.pages.parts import duration
-from raysum.report.board.app import board, build_api
+from raysum.report.board.app import board, build_board_api
 from raysum.report.board.pages import Pages
-from raysum.report.board.places import find, stamp
+from raysum.report.board.places import find_entries, stamp
 from raysum.report.gather import read_training
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, folder_lock, is_held
@@ -220,7 +220,7 @@ def folder(tmp_path, search) -> Path:
 
 @pytest.fixture
 def client(folder) -> TestClient:
-    return TestClient(build_api(folder, local=True), base_url="http://127.0.0.1:8100")
+    return TestClient(build_board_api(folder, local=True), base_url="http://127.0.0.1:8100")
 
 
 def test_the_board_lists_runs_and_searches_and_names_what_is_damaged(client, folder):
@@ -261,11 +261,11 @@ def test_only_what_is_listed_is_shown(client, path):
 
 def test_states_follow_the_lock(folder):
     def states() -> dict[str, str]:
-        return {place.name: place.state for place in find(folder)}
+        return {place.name: place.state for place in find_entries(folder)}
 
     run, search = folder / "deep" / "pht", folder / "<i>rates"
     with folder_lock(run, run / LOCK), folder_lock(search, search / LOCK):
-        running = find(folder)
+        running = find_entries(folder)
         assert [place.name for place in running if place.running] == [place.name for place in running[:2]]
         assert {place.name for place in running[:2]} == {"deep/pht", "<i>rates"}
         assert all("<svg" in place.drawn for place in running[:2])
@@ -310,13 +310,13 @@ def test_of_a_long_training_few_lines_are_held(folder, monkeypatch):
 def test_hundreds_are_listed_and_only_what_changed_is_read_again(folder, monkeypatch):
     for number in range(300):
         shutil.copytree(folder / "<i>rates", folder / "many" / f"search-{number:03}")
-    assert len(find(folder)) == 303
+    assert len(find_entries(folder)) == 303
     read = []
     monkeypatch.setattr(
         "raysum.report.board.places.read_search", lambda *given: read.append(given) or read_search(*given)
     )
     append_line(folder / "many" / "search-007" / RECORD, reported(1070.0, "b", 30, 1.25))
-    places = {place.name: place for place in find(folder)}
+    places = {place.name: place for place in find_entries(folder)}
     assert [path.name for path, _ in read] == ["search-007"] and places["many/search-007"].best == "valid loss 1.25"
 
 
@@ -438,7 +438,7 @@ def test_a_page_that_is_loaded_again_keeps_its_place(tmp_path):
 def test_a_page_of_the_board_follows_without_being_loaded_again(folder, tmp_path):
     import uvicorn
 
-    api, asked = build_api(folder, local=True), list[str]()
+    api, asked = build_board_api(folder, local=True), list[str]()
 
     @api.middleware("http")
     async def move(request, answer):

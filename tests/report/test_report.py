@@ -271,7 +271,7 @@ def test_runs_and_an_evaluation_alone_stand_side_by_side(tmp_path, run, data):
             '{"id": "a", "reference": "b", "notes": {"pht": {"sentences": 3}}}\n',
             "damaged at notes.pht",
         ),
-        ("scores.parquet", "PAR1", "does not read"),
+        ("scores.parquet", "PAR1", "cannot be read"),
         ("config.yaml", "train: [", "config.yaml"),
     ],
 )
@@ -312,7 +312,7 @@ def test_a_damaged_search_is_named(tmp_path, text):
 
 def test_what_is_no_such_folder_or_cannot_be_written_ends_with_code_2(tmp_path, run, monkeypatch, capsys):
     for arguments, told in (
-        ([str(tmp_path), "--out", str(tmp_path / "page.html")], "holds no run, search or evaluation"),
+        ([str(tmp_path), "--out", str(tmp_path / "page.html")], "has no run, search or evaluation"),
         ([str(tmp_path / "none"), "--out", str(tmp_path / "page.html")], "does not exist"),
         ([str(run.path), "--out", str(tmp_path / "none" / "page.html")], "cannot write"),
         ([str(run.path), "--out", str(tmp_path)], "cannot write"),

@@ -1,4 +1,4 @@
-"""`raysum board`: the runs and searches of a folder in a browser, read anew for each look, until stopped."""
+"""`raysum board`: the runs and searches of a folder in a browser, read again for each request, until stopped."""
 
 import signal
 from pathlib import Path
@@ -26,40 +26,40 @@ _HEADERS = {
 
 
 def board(folder: str, **settings: Any) -> None:
-    """Show what is in ``folder`` at ``http://host:port`` until SIGINT or SIGTERM; ``settings`` are of BoardConfig.
+    """Serve the runs and searches in ``folder`` at ``http://host:port`` until SIGINT or SIGTERM.
 
-    Raises UserError where there is no such folder, or the address cannot be had.
+    ``settings`` are those of BoardConfig. Raises UserError if the folder is missing or the address is in use.
     """
     config = section_of(BoardConfig, {**settings, "folder": folder})
     path = Path(config.folder).expanduser().absolute()
     check_here(path)
     if not path.is_dir():
-        raise UserError(f"no folder {folder}; name the one that your runs and searches are in")
+        raise UserError(f"no folder {folder}; name the folder of your runs and searches")
     with listening(config.host, config.port) as listener:
         import uvicorn
 
         from raysum.serve.guard import LOCAL
 
-        api = build_api(path, config.host in LOCAL)
+        api = build_board_api(path, config.host in LOCAL)
         say(f"runs and searches in {folder}: {url_of(config.host, listener.getsockname()[1])}")
         if config.host not in LOCAL:
-            say(f"warning: whoever reaches {config.host} can see them; 127.0.0.1 keeps it to this machine")
+            say(f"warning: everyone who reaches {config.host} can see them; use 127.0.0.1 for this machine only")
         say("Ctrl-C stops it")
-        how: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "lifespan": "off"}
-        server = uvicorn.Server(uvicorn.Config(api, timeout_graceful_shutdown=1, **how))
+        options: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "lifespan": "off"}
+        server = uvicorn.Server(uvicorn.Config(api, timeout_graceful_shutdown=1, **options))
 
         def stop(*_: Any) -> None:
             server.should_exit = True
 
         before = {name: signal.signal(name, stop) for name in (signal.SIGINT, signal.SIGTERM)}
-        server.run(sockets=[listener])  # it takes the signals itself, and raises them once more at its end
+        server.run(sockets=[listener])  # it handles the signals itself, and raises them again at its end
         say("stopping")
         for name, handler in before.items():
             signal.signal(name, handler)
 
 
-def build_api(folder: Path, local: bool) -> "FastAPI":
-    """The web application, which answers this machine alone where it is ``local``. It only reads."""
+def build_board_api(folder: Path, local: bool) -> "FastAPI":
+    """Return the web application, which only reads. If ``local``, it answers only this machine."""
     from fastapi import FastAPI, Response
 
     from raysum.report.board.pages import Pages
@@ -79,15 +79,18 @@ def build_api(folder: Path, local: bool) -> "FastAPI":
     @api.get("/page/{name:path}")
     def page(name: str) -> Response:
         try:
-            found = pages.page(name)
-        except Exception as error:  # damaged files raise anything
-            told = str(error) if isinstance(error, UserError) else f"it does not read ({type(error).__name__}: {error})"
-            return answer(_told(name, told), 422)
-        return answer(_told(name, "No run or search of this name is there."), 404) if found is None else answer(found)
+            content = pages.page(name)
+        except UserError as error:
+            return answer(_message_page(name, str(error)), 422)
+        except Exception as error:  # damaged files raise any exception
+            return answer(_message_page(name, f"it cannot be read ({type(error).__name__}: {error})"), 422)
+        if content is None:
+            return answer(_message_page(name, "There is no run or search with this name."), 404)
+        return answer(content)
 
     return api
 
 
-def _told(name: str, text: str) -> str:
+def _message_page(name: str, text: str) -> str:
     links = '<p><a href="/">All runs and searches</a></p>'
     return document(name, f'<p class="warning">{parts.escape(text)}</p>{links}', [], {})

@@ -1,4 +1,4 @@
-"""Runs and searches in a folder: where they are, and how far each has come. Nothing is written or executed."""
+"""The runs and searches in a folder, and their progress. Nothing is written or executed."""
 
 import os
 from collections.abc import Iterator
@@ -10,22 +10,22 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.pages import parts
 from raysum.report import training
-from raysum.report.gather import Trained, read_training
+from raysum.report.gather import RunRecord, read_training
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, is_held
 from raysum.train.job_spec import out_of_patience
 from raysum.tune.page import best_so_far, metric_title
 from raysum.tune.record import RECORD, SearchRecord, read_search
 
-_DEEP, _FOLDERS, _PLACES = 6, 20_000, 2_000
-BOUNDS = f"Looked for {_DEEP} folders deep, {_PLACES:,} of them in {_FOLDERS:,} at most; links are not followed."
-_TOLD = ("config.yaml", "metrics.jsonl", "checkpoints", "decode.yaml", "search.yaml", RECORD, "best.json")
+_DEEP, _FOLDERS, _ENTRIES = 6, 20_000, 2_000
+BOUNDS = f"Looked for {_DEEP} folders deep, {_ENTRIES:,} of them in {_FOLDERS:,} at most; links are not followed."
+_FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "decode.yaml", "search.yaml", RECORD, "best.json")
 _INSIDE = ("alignment/metrics.jsonl", "evaluation/*/*/table.json", f"*/{RECORD}", "*/best.json")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A run or a search, by its ``name``: the way to it from the folder."""
+class BoardEntry:
+    """A run or a search. ``name`` is its path in the folder."""
 
     name: str
     path: Path
@@ -36,7 +36,7 @@ class Place:
     best: str = ""
     time: str = ""
     trouble: str = ""
-    drawn: str = ""  # HTML of what it has learned, while it runs
+    drawn: str = ""  # HTML chart, while it runs
     changed: float = 0.0  # seconds since 1970
 
     @property
@@ -44,17 +44,17 @@ class Place:
         return self.state == "running"
 
 
-def find(folder: Path) -> list[Place]:
-    """What is in ``folder``, those that run first, then the newest; as much as :func:`_folders` looks into."""
-    found = [
+def find_entries(folder: Path) -> list[BoardEntry]:
+    """Return the runs and searches in ``folder``: running ones first, then the newest."""
+    entries = [
         _look(path, kind, os.fsencode(path.relative_to(folder)).decode(errors="replace"))
         for path, kind in _folders(folder)
     ]
-    return sorted(found, key=lambda place: (not place.running, -place.changed, place.name))
+    return sorted(entries, key=lambda entry: (not entry.running, -entry.changed, entry.name))
 
 
-def _folders(folder: Path, left: int = _PLACES) -> Iterator[tuple[Path, str]]:
-    """Folders of runs and searches, with what they are. What is in them is theirs, and links are not followed."""
+def _folders(folder: Path, left: int = _ENTRIES) -> Iterator[tuple[Path, str]]:
+    """Yield the folders of runs and searches with their kind, not those inside of them. Links are not followed."""
     level, seen = [folder], 0
     for _ in range(_DEEP):
         deeper: list[Path] = []
@@ -62,7 +62,7 @@ def _folders(folder: Path, left: int = _PLACES) -> Iterator[tuple[Path, str]]:
             seen += 1
             if seen > _FOLDERS or not left:
                 return
-            if kind := kind_of(path):
+            if kind := folder_kind(path):
                 left -= 1
                 yield path, kind
                 continue
@@ -75,8 +75,8 @@ def _folders(folder: Path, left: int = _PLACES) -> Iterator[tuple[Path, str]]:
         level = deeper
 
 
-def kind_of(path: Path) -> str:
-    """``search``, ``run``, or "" of what is neither."""
+def folder_kind(path: Path) -> str:
+    """Return ``search``, ``run``, or "" for another folder."""
     if (path / "search.yaml").is_file():
         return "search"
     made = (path / "recipe.json").is_file() or (path / "checkpoints").is_dir()
@@ -84,15 +84,15 @@ def kind_of(path: Path) -> str:
 
 
 def is_running(path: Path) -> bool:
-    """Whether something trains or searches there."""
+    """Return whether a process trains or searches in ``path``."""
     return is_held(path / LOCK) or is_held(path / "alignment" / LOCK)
 
 
 def stamp(path: Path) -> tuple[tuple[int, int], ...]:
-    """What changes whenever one of the files does that tell how far it has come."""
+    """Return a value that changes if a file that shows progress changes."""
     inside = chain.from_iterable(sorted(path.glob(pattern)) for pattern in _INSIDE)
-    files = [*(path / name for name in _TOLD), *inside]
-    return tuple((told.st_mtime_ns, told.st_size) for told in map(_stat, files) if told)
+    files = [*(path / name for name in _FILES), *inside]
+    return tuple((status.st_mtime_ns, status.st_size) for status in map(_stat, files) if status)
 
 
 def _stat(path: Path) -> os.stat_result | None:
@@ -102,26 +102,26 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _look(path: Path, kind: str, name: str) -> Place:
-    return _read(Place(name, path, kind), is_running(path), stamp(path))
+def _look(path: Path, kind: str, name: str) -> BoardEntry:
+    return _read(BoardEntry(name, path, kind), is_running(path), stamp(path))
 
 
-@lru_cache(maxsize=2 * _PLACES)
-def _read(place: Place, running: bool, told: tuple[tuple[int, int], ...]) -> Place:
-    changed = max((time for time, _ in told), default=0) / 1e9
+@lru_cache(maxsize=2 * _ENTRIES)
+def _read(entry: BoardEntry, running: bool, state: tuple[tuple[int, int], ...]) -> BoardEntry:
+    changed = max((time for time, _ in state), default=0) / 1e9
     try:
-        if place.kind == "search":
-            found = _of_search(place, read_search(place.path, running))
+        if entry.kind == "search":
+            updated = _of_search(entry, read_search(entry.path, running))
         else:
-            found = _of_run(place, read_training(Run.open(place.path)), running)
-        return replace(found, changed=changed)
+            updated = _of_run(entry, read_training(Run.open(entry.path)), running)
+        return replace(updated, changed=changed)
     except UserError as error:
-        return replace(place, trouble=str(error), changed=changed)
-    except Exception as error:  # of values that nobody thought of
-        return replace(place, trouble=f"does not read ({type(error).__name__}: {error})", changed=changed)
+        return replace(entry, trouble=str(error), changed=changed)
+    except Exception as error:  # unexpected values in damaged files
+        return replace(entry, trouble=f"cannot be read ({type(error).__name__}: {error})", changed=changed)
 
 
-def _of_run(place: Place, run: Trained, running: bool) -> Place:
+def _of_run(entry: BoardEntry, run: RunRecord, running: bool) -> BoardEntry:
     losses, settings = run.validations, run.run.config.train
     step = max([run.state.get("step", 0), *(line.step for line in run.lines)])
     seconds = max([run.state.get("seconds") or 0.0, *(line.seconds or 0.0 for line in run.lines)])
@@ -131,7 +131,7 @@ def _of_run(place: Place, run: Trained, running: bool) -> Place:
         over or out_of_patience(settings.patience, run.run.validation_scores(settings), step)
     )
     return replace(
-        place,
+        entry,
         state="running" if running else "finished" if finished else "interrupted",
         done=f"step {step:,} of {settings.steps:,}" if run.lines and not run.run.config.model.TRAINER else "",
         last=f"valid loss {losses[max(losses)]:.4f}" if losses else "",
@@ -141,13 +141,13 @@ def _of_run(place: Place, run: Trained, running: bool) -> Place:
     )
 
 
-def _of_search(place: Place, search: SearchRecord) -> Place:
+def _of_search(entry: BoardEntry, search: SearchRecord) -> BoardEntry:
     metric, states = search.space.metric, [trial.state for trial in search.trials]
     failed = f", {states.count('failed')} failed" if "failed" in states else ""
     known = [trial for trial in search.trials if trial.metrics]
     last = max((trial.reports[-1] for trial in known), key=lambda report: report.minutes, default=None)
     return replace(
-        place,
+        entry,
         state="running" if search.running else "finished" if search.ended else "interrupted",
         done=f"{states.count('ended')} of {search.total} trials{failed}",
         last=f"{metric_title(metric)} {last.metrics[metric]:.4g}" if last else "",
