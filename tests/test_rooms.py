@@ -5,6 +5,7 @@ import configparser
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,8 @@ ROOMS = [
     ("runtime",),
     ("errors", "verbs", "presets", "spaces"),
 ]
+# Names in several rooms: entry points of processes and trainers, and the same function for several formats of files.
+REPEATED = {"main", "train", "load", "save", "convert"}
 FLOOR = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
 LIGHT = ["models", "metrics", "decode", "extract", "stream/plan.py"]  # never import Ray or DeepSpeed
 PUBLIC = {"os._exit", "torch.utils._python_dispatch.TorchDispatchMode"}  # documented under these names
@@ -88,6 +91,16 @@ def test_imports_go_down_only():
             assert there == here or FLOOR.get(there, len(ROOMS)) > FLOOR[here], (
                 f"{file.relative_to(PACKAGE)} imports {name}"
             )
+
+
+def test_no_two_rooms_have_a_class_or_public_function_of_one_name():
+    rooms = defaultdict[str, set[str]](set)
+    for file, tree in modules():
+        for node in ast.iter_child_nodes(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                rooms[node.name].add(room_of(file))
+    repeated = {name: found for name, found in rooms.items() if len(found - {"cli"}) > 1}
+    assert repeated.keys() <= REPEATED, f"rename {repeated}"
 
 
 def test_every_file_says_its_subject():

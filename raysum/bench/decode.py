@@ -10,7 +10,7 @@ from raysum import systems
 from raysum.bench.inputs import Search
 from raysum.bench.machine import DTYPES, Machine, measure
 from raysum.bench.operators import Costs
-from raysum.bench.peers import check, fastest_row, tool_options
+from raysum.bench.peers import check_peer, fastest_row, tool_options
 from raysum.bench.result import BenchResult, Row, alone
 from raysum.config.base import Section
 from raysum.config.loading import load_config
@@ -40,7 +40,7 @@ def bench_decode(settings: DecodeBench) -> BenchResult:
     """
     configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
     for config in configs.values():
-        check(settings.against, config)
+        check_peer(settings.against, config)
     if "int8" in settings.dtypes:
         check_int8(device())
     rates = dict.fromkeys([*settings.dtypes, *(["fp32"] if "int8" in settings.dtypes else [])])

@@ -16,7 +16,7 @@ from raysum.bench.machine import DTYPES
 from raysum.bench.result import Row, alone
 from raysum.config.sections import Config
 from raysum.errors import UserError
-from raysum.importing.huggingface.saving import config_of
+from raysum.importing.huggingface.saving import published_config
 from raysum.runtime.placement import device
 from raysum.tokenizers.special_tokens import PUBLISHED
 
@@ -24,7 +24,7 @@ PEERS = ("transformers", "ctranslate2")
 Options = dict[str, Any]
 
 
-def check(names: Iterable[str], config: Config) -> None:
+def check_peer(names: Iterable[str], config: Config) -> None:
     """Raise UserError for an unknown tool, one that is not installed, or a model that is not flat."""
     for name in names:
         if name not in PEERS:
@@ -76,7 +76,7 @@ def _transformers(search: Search, ids: torch.Tensor) -> Callable[[], Any]:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
     spec: Any = search.config.model
-    config = config_of(spec) if spec.backbone else _marian(spec, max(ids.shape[1], search.length) + 2)
+    config = published_config(spec) if spec.backbone else _marian(spec, max(ids.shape[1], search.length) + 2)
     model: Any = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(**config))
     model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
     model, ids = model.eval().to(device(), DTYPES[search.dtype]), ids.to(device())

@@ -234,10 +234,10 @@ def board(
 def _list_tables(is_set: bool) -> None:
     """Print the papers' tables and end, before other arguments are checked."""
     if is_set:
-        from raysum.research.reproduce.rendering import Listed
+        from raysum.research.reproduce.rendering import ListedFigures
         from raysum.research.reproduce.tables import ALL, chosen
 
-        print_result(Listed(chosen(ALL)), "--json" in sys.argv)
+        print_result(ListedFigures(chosen(ALL)), "--json" in sys.argv)
         raise typer.Exit
 
 
@@ -279,7 +279,7 @@ def summarize(
     A cluster that cannot be summarized gets an error in place of its summary, and the exit code is 2.
     """
     from raysum.cli.clusters import input_clusters
-    from raysum.decode.page import page
+    from raysum.decode.page import summaries_page
     from raysum.decode.summary import NoSummary, Summaries
     from raysum.extract.loading import summarizer_of
     from raysum.runtime.storage import write_page
@@ -293,7 +293,7 @@ def summarize(
         (summary, raw) for summary, raw in zip(summaries, clusters, strict=True) if not isinstance(summary, NoSummary)
     ]
     if settings.html and pairs:
-        write_page(Path(settings.html), page(*map(list, zip(*pairs, strict=True))), "--html")
+        write_page(Path(settings.html), summaries_page(*map(list, zip(*pairs, strict=True))), "--html")
     remaining = iter(summaries)
     results = [row if isinstance(row, NoSummary) else next(remaining) for row in rows]
     if len(results) == 1 and isinstance(results[0], NoSummary):

@@ -13,7 +13,7 @@ import numpy as np
 from raysum.data.rows import Row
 from raysum.decode.summary import Citation, Sentence, Span, Summary
 from raysum.metrics import citations
-from raysum.metrics.support import Passage, Said, said, share
+from raysum.metrics.support import Said, TextIndex, said, supported_share
 from raysum.text.names import unsupported
 from raysum.text.sentences import quick_sentence_spans
 
@@ -26,18 +26,18 @@ class SourceIndex:
 
     def __init__(self, row: Row):
         self.row = row
-        self.title, self.everything = Passage([row["title"]]), Passage([row["title"], *row["text"]])
-        self._sentences: dict[int, list[tuple[tuple[int, int], Passage]]] = {}
+        self.title, self.everything = TextIndex([row["title"]]), TextIndex([row["title"], *row["text"]])
+        self._sentences: dict[int, list[tuple[tuple[int, int], TextIndex]]] = {}
 
     @cached_property
-    def passages(self) -> list[Passage]:
-        return [Passage([text]) for text in self.row["text"]]
+    def passages(self) -> list[TextIndex]:
+        return [TextIndex([text]) for text in self.row["text"]]
 
-    def sentences(self, paragraph: int) -> list[tuple[tuple[int, int], Passage]]:
+    def sentences(self, paragraph: int) -> list[tuple[tuple[int, int], TextIndex]]:
         """Return the span and the content of each sentence of a paragraph."""
         if paragraph not in self._sentences:
             text = self.row["text"][paragraph]
-            sentences = [((start, end), Passage([text[start:end]])) for start, end in quick_sentence_spans(text)]
+            sentences = [((start, end), TextIndex([text[start:end]])) for start, end in quick_sentence_spans(text)]
             self._sentences[paragraph] = sentences
         return self._sentences[paragraph]
 
@@ -56,7 +56,7 @@ def annotated(
     for text, cited in zip(texts, chosen, strict=True):
         parts = said(text)
         near = [index.title, *(index.passages[m] for m, _ in cited)] if cited else [index.everything]
-        support, weight = share(parts, near), sum(part.weight for part in parts)
+        support, weight = supported_share(parts, near), sum(part.weight for part in parts)
         supported, total = supported + (support or 0.0) * weight, total + weight
         spans = unsupported(text, index.everything)
         citations_of = [_citation(index, m, weight_of, parts) for m, weight_of in cited]
@@ -95,7 +95,7 @@ def _citation(index: SourceIndex, paragraph: int, weight: float, parts: Sequence
 
 
 def nearest_sentences(
-    sentences: Sequence[tuple[tuple[int, int], Passage]], parts: Sequence[Said]
+    sentences: Sequence[tuple[tuple[int, int], TextIndex]], parts: Sequence[Said]
 ) -> tuple[int, int] | None:
     """Return the span of the ``sentences`` of a paragraph that contain most of ``parts``: usually one sentence.
 

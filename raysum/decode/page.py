@@ -35,7 +35,7 @@ def fragment(summary: "Summary") -> str:
     return _block(summary, None, ())
 
 
-def page(summaries: Sequence["Summary"], clusters: Sequence[Mapping[str, Any]]) -> str:
+def summaries_page(summaries: Sequence["Summary"], clusters: Sequence[Mapping[str, Any]]) -> str:
     """Return a page with each summary, its notes, and the sources of its raw cluster with the cited passages."""
     parts = [_section(summary, cluster) for summary, cluster in zip(summaries, clusters, strict=True)]
     return (

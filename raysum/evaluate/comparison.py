@@ -30,7 +30,7 @@ _COMPARED = {name: figure for name, figure in FIGURES.items() if figure.below or
 @dataclass(frozen=True)
 class Comparison:
     """``differences`` of each two systems ("one - other") by metric, with the bounds of the paired bootstrap interval
-    (``_low``, ``_high``) and the two-sided p-value (``_p``); ``protocol`` by which all were scored, on ``data``."""
+    (``_low``, ``_high``) and the two-sided p-value (``_p``). ``protocol``: of ROUGE, for all systems."""
 
     differences: dict[str, dict[str, float]]
     protocol: str

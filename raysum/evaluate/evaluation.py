@@ -20,7 +20,7 @@ from raysum.decode.domain_shift import SPLIT, learn
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples, usual_words
-from raysum.evaluate.scorers import FIGURES, HEADLINES, means, score, scorers_of
+from raysum.evaluate.scorers import FIGURES, HEADLINES, means, score_table, scorers_of
 from raysum.evaluate.systems import Extracted, PaperBaseline, Swapped, System, Trained, Watched, strategies
 from raysum.evaluate.table import Evaluation
 from raysum.extract.summarizer import Extractor, extracts
@@ -184,7 +184,7 @@ def compare_systems(
             lines: list[dict[str, Any]] = [{"id": row["id"], **_references(row), "notes": {}} for row in rows]
             for system in systems:
                 summaries = system.summarize(rows, others)
-                scored.append(score(rows, summaries, scorers).assign(system=system.name))
+                scored.append(score_table(rows, summaries, scorers).assign(system=system.name))
                 for line, summary in zip(lines, summaries, strict=True):
                     line[system.name] = summary.summary
                     line["notes"][system.name] = summary.model_dump(include=_NOTED)

@@ -178,7 +178,7 @@ def selectable() -> list[str]:
     return [name for scorer in SCORERS.values() for name in scorer.figures if name not in scorer.correlations]
 
 
-def score(rows: Sequence[Row], summaries: Sequence[Summary], scorers: Iterable[Scorer]) -> pd.DataFrame:
+def score_table(rows: Sequence[Row], summaries: Sequence[Summary], scorers: Iterable[Scorer]) -> pd.DataFrame:
     """Return one line an example: ``id``, whether its summary is ``empty``, and the columns of all ``scorers``."""
     parts = [pd.DataFrame(scorer.score(rows, summaries)) for scorer in scorers]
     empty = [int(not summary.summary.strip()) for summary in summaries]

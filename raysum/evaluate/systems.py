@@ -16,7 +16,7 @@ from raysum.decode.domain_shift import figures
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.extract.summarizer import WORDS, Extractor, extracted_summary, passages_of, take
-from raysum.extract.systems import Extractive, Source
+from raysum.extract.systems import Extractive, SourceTexts
 from raysum.prepare.row_builder import as_sentences
 from raysum.runtime.progress import say
 from raysum.text.sentences import sentence_spans
@@ -147,7 +147,7 @@ class PaperBaseline(Extracted):
     def _summary(self, row: Row) -> Summary:
         """Return the summary in sentences, each with a citation of its paragraph; every text begins a new sentence."""
         texts_of = as_sentences(row) if self.system.reads_sentences else row
-        source = Source(texts_of["text"], reference=row["summary"], row=texts_of)
+        source = SourceTexts(texts_of["text"], reference=row["summary"], row=texts_of)
         words = self.settings.words or len(row["summary"].split())
         redundancy = 1.0 if self.settings.redundancy is None else self.settings.redundancy
         settings = ExtractConfig.model_construct(words=words, sentences=None, redundancy=redundancy)

@@ -23,8 +23,8 @@ class Evaluation(Shown):
     ``differences`` of the first system to each other one in the headline metrics of registered scorers and in
     ROUGE-2 (a mean over examples), where these are known, with the bounds of the paired bootstrap interval.
     ``weights``: the score terms that differ between systems, if they are one model with several decoding settings.
-    ``how``: a description of each system. ``data``: the ``fingerprint`` of the dataset and the ``split``. ``place``: the
-    folder that it was saved in.
+    ``how``: a description of each system. ``data``: the ``fingerprint`` of the dataset and the ``split``.
+    ``place``: the folder that it was saved in.
     """
 
     systems: dict[str, dict[str, float]]

@@ -12,7 +12,7 @@ from raysum.config.problems import did_you_mean, validate
 from raysum.config.sections import LoadConfig
 from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attempted, name_of
 from raysum.errors import UserError
-from raysum.extract.systems import Extractive, Source, Taken
+from raysum.extract.systems import Extractive, SourceTexts, Taken
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.passages import MAX_SENTENCES, Passage, passages
 from raysum.runs.folder import Run
@@ -120,7 +120,7 @@ def extract_settings(values: Mapping[str, Any]) -> ExtractConfig:
     return validate(dict(values), None, ExtractConfig)
 
 
-def take(system: Extractive, source: Source, settings: ExtractConfig, whole: bool = True) -> list[int]:
+def take(system: Extractive, source: SourceTexts, settings: ExtractConfig, whole: bool = True) -> list[int]:
     """Return the numbers of the texts that ``system`` takes, in its order, within the limits of ``settings``.
 
     A text is skipped if it repeats one that is taken (cross-sentence subsumption as in MEAD, Radev et al., 2004, by
@@ -178,7 +178,9 @@ def extracted_summary(
 
     ``sources`` are the names of the documents. A summary of more words than ``settings`` allow has a warning.
     """
-    source = Source([passage.text for passage in passages], [passage.document for passage in passages], reference, row)
+    source = SourceTexts(
+        [passage.text for passage in passages], [passage.document for passage in passages], reference, row
+    )
     chosen = [passages[number] for number in sorted(take(system, source, settings))]
     sentences = [
         Sentence(text=passage.text, citations=[_citation(sources, passage)], support=1.0) for passage in chosen

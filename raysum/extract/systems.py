@@ -20,7 +20,7 @@ _RELEVANCE = 0.7  # weight of relevance in MMR (lambda); 0.3 is the weight of th
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceTexts:
     """The texts that a summary may take, in order, with the ``documents`` they come from, if known.
 
     ``row`` is the dataset row that contains these sentences, if there is one.
@@ -39,7 +39,7 @@ class Source:
 class Taken:
     """The numbers of the texts of a source that are in the summary so far."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: SourceTexts):
         self.numbers: list[int] = []
         self._source, self._compared = source, 0
         self._nearness = np.zeros(len(source.texts))
@@ -74,19 +74,19 @@ class Extractive(ABC):
         """Return the dataset row of a raw cluster, or None if the system needs only its texts."""
         return None
 
-    def relevance(self, source: Source) -> np.ndarray:
+    def relevance(self, source: SourceTexts) -> np.ndarray:
         """Return the relevance [M] of each text, 0 to 1."""
         order = [*self.order(source, Taken(source))]
         relevance = np.zeros(len(source.texts))
         relevance[order] = 1 - np.arange(len(order)) / len(order)
         return relevance
 
-    def ordered(self, source: Source, taken: Taken, redundancy: float | str) -> Iterable[int]:
+    def ordered(self, source: SourceTexts, taken: Taken, redundancy: float | str) -> Iterable[int]:
         """Return the order of :meth:`order`, or by relevance and novelty if ``redundancy`` is ``mmr``."""
         return marginal(self.relevance(source), taken) if redundancy == "mmr" else self.order(source, taken)
 
     @abstractmethod
-    def order(self, source: Source, taken: Taken) -> Iterable[int]:
+    def order(self, source: SourceTexts, taken: Taken) -> Iterable[int]:
         """Return the numbers of the texts of ``source``, best first."""
 
 
@@ -100,7 +100,7 @@ class Lead(Extractive):
     how = "title, then ranked paragraphs"
     opens_with_title = True
 
-    def order(self, source: Source, taken: Taken) -> Iterable[int]:
+    def order(self, source: SourceTexts, taken: Taken) -> Iterable[int]:
         if not source.documents:
             return range(len(source.texts))
         seen = Counter[int]()
@@ -120,7 +120,7 @@ class Lead3(Extractive):
     redundancy = 1.0
     settings: ClassVar[dict[str, Any]] = {"sentences": 3}
 
-    def order(self, source: Source, taken: Taken) -> Iterable[int]:
+    def order(self, source: SourceTexts, taken: Taken) -> Iterable[int]:
         return range(len(source.texts))
 
 
@@ -130,7 +130,7 @@ class LexRank(Extractive):
     name = "lexrank"
     how = "most central paragraphs first"
 
-    def order(self, source: Source, taken: Taken) -> Iterable[int]:
+    def order(self, source: SourceTexts, taken: Taken) -> Iterable[int]:
         return best_first(centrality(source.vectors)).tolist()
 
 
@@ -140,7 +140,7 @@ class Mmr(Extractive):
     name = "mmr"
     how = "central paragraphs first, unlike those before them"
 
-    def order(self, source: Source, taken: Taken) -> Iterator[int]:
+    def order(self, source: SourceTexts, taken: Taken) -> Iterator[int]:
         centroid = source.vectors.total(np.ones(len(source.texts)))
         return marginal(source.vectors.project(centroid / (np.linalg.norm(centroid) or 1)), taken)
 
@@ -152,7 +152,7 @@ class Oracle(Extractive):
     how = "paragraphs with most of the reference's bigrams first"
     needs_reference = True
 
-    def order(self, source: Source, taken: Taken) -> Iterator[int]:
+    def order(self, source: SourceTexts, taken: Taken) -> Iterator[int]:
         missing = _bigrams(source.reference)
         own = [_bigrams(text) & missing for text in source.texts]
         left = list(range(len(own)))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from raysum.config.sections import LoadConfig
-from raysum.extract.systems import Extractive, Source, Taken
+from raysum.extract.systems import Extractive, SourceTexts, Taken
 from raysum.prepare.ranking import best_first
 from raysum.runs.folder import Run
 from raysum.systems import part
@@ -25,9 +25,9 @@ class TrainedExtractive(Extractive):
     def row(self, cluster: Mapping[str, Any]) -> Any:
         return self.scorer.row(cluster)
 
-    def relevance(self, source: Source) -> np.ndarray:
+    def relevance(self, source: SourceTexts) -> np.ndarray:
         scores = self.scorer.scores(source.row)
         return scores / max(float(scores.max()), 1e-9)
 
-    def order(self, source: Source, taken: Taken) -> Iterable[int]:
+    def order(self, source: SourceTexts, taken: Taken) -> Iterable[int]:
         return best_first(self.scorer.scores(source.row)).tolist()

@@ -18,7 +18,7 @@ from raysum.importing.huggingface.saving import save, save_tokenizer
 from raysum.importing.mapping import PublishedModel
 from raysum.models.specs.family import FamilySpec
 from raysum.runs.folder import Run, RunResult
-from raysum.runs.restore import fill, listed, restore
+from raysum.runs.restore import fill, listed_names, restore
 from raysum.runtime.progress import say
 from raysum.runtime.rendering import Shown
 from raysum.runtime.storage import new_folder
@@ -68,7 +68,7 @@ class Imported(RunResult):
         lines = [f"run: {values['run']}, {values['encoder']}/{values['decoder']}, {values['parameters']:,} parameters"]
         if values["new"]:
             trained = [name for name in parameters(spec) if name not in values["new"]]
-            lines.append(f"new, without published weights: {listed(values['new'], trained)}")
+            lines.append(f"new, without published weights: {listed_names(values['new'], trained)}")
         lines.append(f"reads {limits}")
         if values["ignored"]:
             ignored = ", ".join(f"{name}={json.dumps(value)}" for name, value in values["ignored"].items())

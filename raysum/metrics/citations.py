@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from raysum.metrics.support import Passage, Said, said
+from raysum.metrics.support import Said, TextIndex, said
 from raysum.text.tfidf import TfIdf, words
 
 MOST = 3  # paragraphs cited for a sentence: more than a reader would check
@@ -32,7 +32,7 @@ def lexical(sentences: Sequence[str], paragraphs: Sequence[str]) -> np.ndarray:
 
 
 def combined(
-    sentences: Sequence[str], attention: Sequence[np.ndarray], passages: Sequence[Passage], title: str
+    sentences: Sequence[str], attention: Sequence[np.ndarray], passages: Sequence[TextIndex], title: str
 ) -> np.ndarray:
     """Return weights [sentences, M] from the ``attention`` [M] of each sentence and the words shared with paragraphs.
 
@@ -50,7 +50,7 @@ def combined(
     ).reshape(len(sentences), len(passages))
 
 
-def _weighed(parts: Sequence[Said], attention: np.ndarray, passages: Sequence[Passage]) -> np.ndarray:
+def _weighed(parts: Sequence[Said], attention: np.ndarray, passages: Sequence[TextIndex]) -> np.ndarray:
     paid = attention + np.finfo(np.float32).tiny  # a paragraph that was not read may hold it, too
     weights = np.zeros(len(passages))
     for part in parts:

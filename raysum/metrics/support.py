@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from raysum.text.names import FUNCTION_WORDS, Sources, names, word_spans
+from raysum.text.names import FUNCTION_WORDS, Sources, name_spans, word_spans
 
 _NAME = 3  # weight of a name or number relative to a word: readers check names and numbers
 
@@ -29,7 +29,7 @@ class Said:
         return _NAME if self.name else 1
 
 
-class Passage(Sources):
+class TextIndex(Sources):
     """Source texts that can be searched for the parts of a summary."""
 
     @cached_property
@@ -45,14 +45,14 @@ def said(text: str) -> list[Said]:
     """Return the parts of ``text`` in order. A single capitalized word at its beginning is not a name."""
     words = word_spans(text)
     first = words[:1]
-    named = [span for span in names(text) if not ([span] == first and text[slice(*span)].isalpha())]
+    named = [span for span in name_spans(text) if not ([span] == first and text[slice(*span)].isalpha())]
     inside = [end for start, end in words if any(a <= start and end <= b for a, b in named)]
     others = [span for span in words if span[1] not in inside]
     plain = [span for span in others if text[slice(*span)].lower() not in FUNCTION_WORDS]
     return [Said(text[a:b], a, b, (a, b) in named) for a, b in sorted([*named, *plain])]
 
 
-def share(parts: Iterable[Said], passages: Sequence[Passage]) -> float | None:
+def supported_share(parts: Iterable[Said], passages: Sequence[TextIndex]) -> float | None:
     """Return the share (0 to 1) of ``parts`` that ``passages`` contain, or None if there are no parts.
 
     A name or number counts as much as three other words.

@@ -83,7 +83,7 @@ def begin(folder: Path, job: Mapping[str, Any]) -> None:
     write_text(folder / _JOB, json.dumps(job))
 
 
-def end(folder: Path) -> None:
+def end_of_shards(folder: Path) -> None:
     """Remove all notes from ``folder``, which is now a dataset."""
     for file in (*folder.glob(f"*{_NOTE}"), *folder.glob("*.partial"), folder / _JOB):
         file.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ from raysum.errors import UserError
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.corpus_stats import teacher_counts
 from raysum.prepare.passages import MAX_SENTENCES
-from raysum.prepare.resume import Part, end, read_note, write_note
+from raysum.prepare.resume import Part, end_of_shards, read_note, write_note
 from raysum.prepare.row_builder import prepare_rows
 from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.placement import share
@@ -84,7 +84,7 @@ def write_shards(
     writer.finish(shards, sources=paths, **entries)
     for part in parts:
         _rejected_file(writer, part).unlink(missing_ok=True)
-    end(writer.folder)
+    end_of_shards(writer.folder)
 
 
 def _collect_rejected(

@@ -28,7 +28,7 @@ _NAMES = {
 }
 
 
-def page(found: Gathered, every: float | None = None) -> str:
+def report_page(found: Gathered, every: float | None = None) -> str:
     """The whole page; ``every`` so many seconds it looks for a newer one of itself, where given."""
     shown = [
         training.curves(found.runs),

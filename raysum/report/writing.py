@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.report.gather import Gathered, gather
-from raysum.report.page import page
+from raysum.report.page import report_page
 from raysum.runtime.rendering import Shown
 from raysum.runtime.storage import write_page
 
@@ -38,5 +38,5 @@ def report(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], out
     """
     content = gather([paths] if isinstance(paths, str | os.PathLike) else paths)
     file = Path(out).expanduser().absolute()
-    write_page(file, page(content), "--out")
+    write_page(file, report_page(content), "--out")
     return Report(file, content)

@@ -177,8 +177,8 @@ class Start:
     def __str__(self) -> str:
         trained = [name for name in self.loaded if name not in self.untrained]
         parts = [f"{len(trained)} tensors are loaded from {self.origin}"]
-        parts += [f"new and untrained: {listed(self.new, trained)}"] if self.new else []
-        parts += [f"unused: {listed(self.unused, [*self.loaded.values()])}"] if self.unused else []
+        parts += [f"new and untrained: {listed_names(self.new, trained)}"] if self.new else []
+        parts += [f"unused: {listed_names(self.unused, [*self.loaded.values()])}"] if self.unused else []
         return "; ".join(parts)
 
     def apply(self, model: Any) -> None:
@@ -187,7 +187,7 @@ class Start:
         model.load_state_dict({name: weights[own] for name, own in self.loaded.items()}, strict=False)
 
 
-def listed(names: Iterable[str], others: Iterable[str]) -> str:
+def listed_names(names: Iterable[str], others: Iterable[str]) -> str:
     """Return ``names`` as text: ``module.*`` for modules without any of ``others``, ``encoder.1,3-5.*`` for layers."""
     inside = {prefix for name in others for prefix in accumulate(name.split("."), "{}.{}".format)}
     numbers: dict[str, list[int]] = {}

@@ -9,7 +9,7 @@ from raysum.errors import UserError
 from raysum.teach.answers import CUT, Answer, Answers
 from raysum.teach.config import TeachConfig
 from raysum.teach.prompts import Question, Task
-from raysum.teach.server import EMPTY, REFUSED, TOO_LARGE, Server, Stopped, Unanswered
+from raysum.teach.server import EMPTY, REFUSED, TOO_LARGE, ChatServer, Stopped, Unanswered
 from raysum.text.sentences import sentence_spans
 
 REASONS = (CUT, EMPTY, REFUSED, TOO_LARGE)  # of rejected answers
@@ -42,7 +42,7 @@ class Spent(Exception):
     """The next request might cost more than the rest of the budget."""
 
 
-class Budget:
+class CostBudget:
     """A limit of tokens for many threads: a request reserves its highest cost first, then pays what it cost.
 
     ``spent`` tokens were paid before. None is no limit.
@@ -91,8 +91,8 @@ class Asker:
 
     def __init__(self, task: Task, answers: Answers, tally: Tally):
         self._config, self._prompts, self._tally, self._answers = task.config, task.prompts, tally, answers
-        self._server = Server(task.config, task.api_key)
-        self._budget = Budget(task.config.budget, answers.tokens)
+        self._server = ChatServer(task.config, task.api_key)
+        self._budget = CostBudget(task.config.budget, answers.tokens)
         self._lock = threading.Lock()
         self._has_ended = False
         self._error: BaseException | None = None

@@ -105,7 +105,7 @@ class _HttpClient(httpx.Client):
         )
 
 
-class Server:
+class ChatServer:
     """Answers prompts. Many threads share it. Its messages hold neither the key nor a password of the URL."""
 
     def __init__(self, config: TeachConfig, key: str):

@@ -71,7 +71,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in WORD.finditer(text)]
 
 
-def names(text: str) -> list[tuple[int, int]]:
+def name_spans(text: str) -> list[tuple[int, int]]:
     """Return the spans of the names of ``text``. A function word that begins a sentence belongs to no name."""
     name_runs = runs(text, is_common=_is_opener)
     return [(run[0].start, run[-1].end) for run in name_runs]

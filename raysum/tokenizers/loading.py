@@ -5,7 +5,7 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.runtime.remote import is_url, read
 from raysum.tokenizers.fast import FastTokenizer
-from raysum.tokenizers.published import read_folder
+from raysum.tokenizers.published import read_tokenizer_folder
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.tokenizer import STORED, Tokenizer
 
@@ -22,7 +22,7 @@ def load_tokenizer(path: str | Path, language: str | None = None) -> Tokenizer:
     file = local_path / STORED if is_folder else local_path
     try:
         if is_folder and not file.is_file():
-            return tokenizer_from_bytes(read_folder(local_path, language), str(local_path / "tokenizer.json"))
+            return tokenizer_from_bytes(read_tokenizer_folder(local_path, language), str(local_path / "tokenizer.json"))
         content = read(str(path)) if is_url(path) else file.read_bytes()
     except OSError as error:
         raise UserError(

@@ -29,7 +29,7 @@ _LINE_END = "Ċ"  # in byte-level pieces
 _Ids = tuple[int, ...]
 
 
-def read_folder(folder: Path, language: str | None = None) -> bytes:
+def read_tokenizer_folder(folder: Path, language: str | None = None) -> bytes:
     """Return the tokenizer in ``folder`` as the file of a dataset or run; the tokenizer.json of a BERT is unchanged.
 
     Raises OSError if there is no tokenizer.json, and UserError if raysum does not support it.

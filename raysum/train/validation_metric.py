@@ -14,7 +14,7 @@ from raysum.data.dataset import Dataset
 from raysum.data.rows import Row, references
 from raysum.decode.sentences import SentenceScorer
 from raysum.decode.summarizer import Summarizer
-from raysum.evaluate.scorers import FIGURES, score, scorer_of
+from raysum.evaluate.scorers import FIGURES, score_table, scorer_of
 from raysum.metrics import rouge
 from raysum.metrics.statistics import pairs_of
 from raysum.prepare.ranking import best_first
@@ -54,7 +54,7 @@ class ValidationMetric:
     def _abstractive(self, rows: Sequence[Row], run: Run, step: int) -> float:
         summaries = Summarizer.of(run.path, LoadConfig(checkpoint=str(step), decode=_DECODE)).summarize_rows(rows)
         scorer, figure = scorer_of(self.name), FIGURES[self.name]
-        pairs = pairs_of(self.name, figure, score(rows, summaries, [scorer] if rows and scorer else []))
+        pairs = pairs_of(self.name, figure, score_table(rows, summaries, [scorer] if rows and scorer else []))
         above, below = _sums(*pairs.sum(axis=0).tolist())
         if figure.above and not figure.below:
             return above

@@ -84,13 +84,13 @@ class TrialScorer:
         self.folder, self.metric = job.folder(name), job.space.config.metric
         self.parts: list[pd.DataFrame] = []
 
-    def score(self, start: int, stop: int, summaries: list[Summary]) -> dict[str, Any]:
+    def score_table(self, start: int, stop: int, summaries: list[Summary]) -> dict[str, Any]:
         """Return the mean scores so far. After the last rows, save the scores of each example."""
         import pandas as pd
 
-        from raysum.evaluate.scorers import means, score, scorers_of
+        from raysum.evaluate.scorers import means, score_table, scorers_of
 
-        self.parts.append(score(self.rows[start:stop], summaries, scorers_of(None)))
+        self.parts.append(score_table(self.rows[start:stop], summaries, scorers_of(None)))
         scores = pd.concat(self.parts, ignore_index=True)
         if len(scores) == len(self.rows):
             self.folder.mkdir(parents=True, exist_ok=True)

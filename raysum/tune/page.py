@@ -16,7 +16,7 @@ from raysum.runtime.progress import say
 from raysum.runtime.storage import write_text
 from raysum.tune.record import SearchRecord, TrialRecord, read_search
 from raysum.tune.results import SHOWN
-from raysum.tune.spaces import label, short
+from raysum.tune.spaces import label, short_value
 
 REFRESH_SECONDS = 5.0  # between reloads of the page of a running search or training
 _PAUSE, _MAX_PAUSE = 20, 30.0  # the pause after writing a page: a multiple of its CPU seconds; maximum seconds
@@ -202,7 +202,7 @@ def _decoding(search: SearchRecord, trials: Sequence[TrialRecord]) -> list[str]:
     lines: dict[str, list[Point]] = {}
     for trial, value in zip(trials, values, strict=True):
         text = f"{label(trial.config)}: {metric} {trial.metrics[metric]:.2f}"
-        other = ", ".join(map(short, [*trial.config.values()][1:]))
+        other = ", ".join(map(short_value, [*trial.config.values()][1:]))
         row = interval_row(other, trial.metrics, metric, 0)
         lines.setdefault(other, []).append(Point(float(value or 0), row.value, text, row.low, row.high))
     key = next(iter(space.search)).removeprefix("decode.")
@@ -229,7 +229,7 @@ def _dot(rank: int, trial: TrialRecord, metric: str, cost: str) -> Point:
     """Return the dot of a trial; the best ones have labels."""
     spent, value = trial.metrics[cost], trial.metrics[metric]
     text = f"{label(trial.config)}: {metric} {value:.4g}, {charts.short(spent)} {cost}"
-    name = "/".join(map(short, trial.config.values())) if rank < _NAMED else ""
+    name = "/".join(map(short_value, trial.config.values())) if rank < _NAMED else ""
     return Point(spent, value, text, label=name)
 
 
@@ -238,7 +238,7 @@ def _ranked(trials: Sequence[TrialRecord], metric: str) -> str:
     trials = trials[:_RANKED]
     names = [label(trial.config) for trial in trials]
     if any(len(name) > charts.LONGEST for name in names):
-        names = ["/".join(map(short, trial.config.values())) for trial in trials]
+        names = ["/".join(map(short_value, trial.config.values())) for trial in trials]
     colors = [_BEST] + [_OTHER] * len(trials)
     pairs = zip(names, trials, colors, strict=False)
     drawn = [interval_row(name, trial.metrics, metric, color) for name, trial, color in pairs]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from raysum.tune.results import Trial
 from raysum.tune.schema import SpaceConfig
-from raysum.tune.spaces import short
+from raysum.tune.spaces import short_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ def _intervals(space: SpaceConfig, trials: list[Trial], figure: "Figure") -> Non
     over_number = few and all(isinstance(value, int | float) for value in values)
     figure.set_size_inches(6.4, 4.0 if over_number else 1.2 + 0.35 * len(trials))
     axes, metrics = figure.subplots(), [trial.metrics[space.metric] for trial in trials]
-    others = ["".join(map(short, [*trial.config.values()][1:])) for trial in trials]  # a line for each
+    others = ["".join(map(short_value, [*trial.config.values()][1:])) for trial in trials]  # a line for each
     colors = dict(zip(sorted({*others}), (_OTHER, "C1", "C2", *["C4"] * len(trials)), strict=False))
     for line, (trial, metric, value) in enumerate(zip(trials, metrics, values, strict=True)):
         low, high = (trial.metrics.get(f"{space.metric}_{end}", metric) for end in ("low", "high"))
@@ -68,7 +68,7 @@ def _costs(space: SpaceConfig, trials: list[Trial], figure: "Figure") -> None:
         axes.scatter([trial.metrics[cost] for trial in trials], quality, c=colors, s=22)
         for trial in trials[:_NAMED]:
             point = trial.metrics[cost], trial.metrics[space.metric]
-            name = "/".join(map(short, trial.config.values()))  # such as LLG/PPP
+            name = "/".join(map(short_value, trial.config.values()))  # such as LLG/PPP
             axes.annotate(name, point, xytext=(4, 3), textcoords="offset points", fontsize=8, color="0.3")
         axes.margins(x=0.12, y=0.1)
         axes.set(xlabel=label)

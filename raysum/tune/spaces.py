@@ -207,9 +207,9 @@ def _folder() -> Path:
 
 def label(values: dict[str, Any]) -> str:
     """Return the name of a trial, such as ``beta=0.8``: the last words of the keys, and short numbers."""
-    return ",".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
+    return ",".join(f"{key.rpartition('.')[2]}={short_value(value)}" for key, value in values.items())
 
 
-def short(value: Any) -> str:
+def short_value(value: Any) -> str:
     """Return a value for a folder name, without spaces, brackets or slashes."""
     return f"{value:.4g}" if isinstance(value, float) else re.sub(r"[^\w.+-]+", "-", str(value)).strip("-")

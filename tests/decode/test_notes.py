@@ -13,16 +13,16 @@ import pytest
 from helpers.factbook_data import write_factbook, write_run
 from helpers.special_ids import EOS, SENTENCE_END
 from raysum.decode.citations import SourceIndex, annotated, nearest_sentences
-from raysum.decode.page import fragment, page, shortened
+from raysum.decode.page import fragment, shortened, summaries_page
 from raysum.decode.searching import attention_of
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.evaluate.evaluation import evaluate, results_folder
-from raysum.evaluate.scorers import means, score, scorers_of
+from raysum.evaluate.scorers import means, score_table, scorers_of
 from raysum.evaluate.systems import Extracted
 from raysum.examples.factbook.scorer import Factbook
 from raysum.metrics import citations
-from raysum.metrics.support import Passage, said, share
+from raysum.metrics.support import TextIndex, said, supported_share
 
 GAZETTE = (
     "\n\n  The mill of Arden was built in 1820.\r\n\r\nA fire destroyed the records.  Nobody died. Vu Tanpar saw it. \n"
@@ -56,7 +56,7 @@ def test_what_is_said_are_names_and_words_that_have_a_meaning():
 
 
 def test_the_share_counts_a_name_as_three_words():
-    passage = Passage(["The MILL of Arden, near Vu Tanpar", "rebuilt in 1821"])
+    passage = TextIndex(["The MILL of Arden, near Vu Tanpar", "rebuilt in 1821"])
     for text, expected in {
         "The mill of Arden was rebuilt.": 1,
         "The mill of Belfort was rebuilt.": 2 / 5,
@@ -65,7 +65,9 @@ def test_the_share_counts_a_name_as_three_words():
         "182": 0,
         "It was not.": None,
     }.items():
-        assert share(said(text), [passage]) == (expected if expected is None else pytest.approx(expected)), text
+        assert supported_share(said(text), [passage]) == (expected if expected is None else pytest.approx(expected)), (
+            text
+        )
 
 
 def test_a_quote_is_the_shortest_run_of_sentences_that_holds_most():
@@ -121,7 +123,7 @@ def test_names_and_attention_together_choose_what_is_cited():
     assert cited("It burned near Ude.", first, "attention") == [0, 1, 2]
     weights = [note.weight for note in annotated(row, ["Ude in 1820"], [equal]).sentences[0].citations]
     assert sum(weights) == pytest.approx(1) and weights == sorted(weights, reverse=True)
-    assert citations.combined([], [], [Passage(["a"])], "t").shape == (0, 1)
+    assert citations.combined([], [], [TextIndex(["a"])], "t").shape == (0, 1)
 
 
 @pytest.mark.parametrize("system", ["pht", "ht", "ft", "vht"])
@@ -144,7 +146,7 @@ def test_the_combination_cites_references_better_than_words_or_attention_alone(d
             texts = [summarizer.vocabulary.decode(one[a:b]) for a, b in spans]
             paid = [citations.overall(weights[a:b, : len(row["text"])]) for a, b in spans]
             summaries.append(annotated(row, texts, paid, mode))
-        figures[mode] = means(score(rows, summaries, [Factbook()]))
+        figures[mode] = means(score_table(rows, summaries, [Factbook()]))
     precision, recall = (
         {mode: one[f"citation_{what}"] for mode, one in figures.items()} for what in ("precision", "recall")
     )
@@ -223,7 +225,7 @@ def test_a_page_shows_sources_with_what_is_cited_and_lets_no_markup_through():
     summary = annotated(row, sentences, [np.array([1.0])] * 2, id=evil)
     summary = summary.model_copy(update={"warnings": [evil]})
     cluster = {"title": evil, "documents": [{"source": f"gazette {evil}", "text": f"\n\n{text}"}, "Uncited."]}
-    html = page([summary], [cluster])
+    html = summaries_page([summary], [cluster])
     shown = Checked(html)
     assert "script" not in shown.tags and "link" not in shown.tags and not re.search(r"https?:|//|@import|url\(", html)
     for part in (f"\n\n{text[:10]}", "Uncited.", "in no source: Zor", f"gazette {evil}", *sentences[1:]):
@@ -242,7 +244,7 @@ def test_passages_that_overlap_are_marked_by_both_notes():
     text = "Vu Tanpar came. He built in 1820. Fog lay on Ude."
     row = row_of([text], "Mills")
     one = annotated(row, ["Vu Tanpar built in 1820.", "In 1820 fog lay on Ude."], [np.array([1.0])] * 2)
-    marks = Checked(page([one], [{"title": "", "documents": [text]}])).marks
+    marks = Checked(summaries_page([one], [{"title": "", "documents": [text]}])).marks
     assert [name for name, _ in marks] == ["n1", "n1 n2", "n2"]
     assert "".join(part for _, part in marks) == text and marks[1][1].strip() == "He built in 1820."
 
@@ -290,7 +292,7 @@ def test_the_agreement_of_support_with_facts_is_told(data):
     texts = [row["summary"].replace("\n", " ") for row in rows]
     wrong = [texts[0], re.sub(r"[A-Z]\w+", "Zor", texts[1]), texts[2], re.sub(r"[A-Z]\w+", "Zor", texts[3])]
     figures = means(
-        score(rows, [annotated(row, [text]) for row, text in zip(rows, wrong, strict=True)], scorers_of(None))
+        score_table(rows, [annotated(row, [text]) for row, text in zip(rows, wrong, strict=True)], scorers_of(None))
     )
     assert figures["support_facts"] > 0.9 and figures["unsupported"] == 2
-    assert "support_facts" not in means(score(rows[:1], [annotated(rows[0], texts[:1])], scorers_of(None)))
+    assert "support_facts" not in means(score_table(rows[:1], [annotated(rows[0], texts[:1])], scorers_of(None)))

@@ -53,7 +53,7 @@ def rows(data) -> list[dict]:
 
 
 def score(rows: list[dict], summaries: list[Summary]) -> pd.DataFrame:
-    return scorers.score(rows, summaries, scorers.scorers_of(None))
+    return scorers.score_table(rows, summaries, scorers.scorers_of(None))
 
 
 def said(*sentences: str, cited: tuple[Citation, ...] = (), attention: tuple[float, ...] = ()) -> Summary:
@@ -106,7 +106,7 @@ def test_empty_summaries_are_counted(data):
     extra = '{"citations": [{"sentence": "a", "paragraphs": [[0, 0]]}]}'
     row = plain_row("T", ["One two three."], "a b") | {"extra": extra}
     right = [Citation(document=0, paragraph=0, weight=1.0)]
-    figures = means(scorers.score([row] * 3, [said(), said("One two", cited=right), said()], [scorers.Cited()]))
+    figures = means(scorers.score_table([row] * 3, [said(), said("One two", cited=right), said()], [scorers.Cited()]))
     assert figures["empty"] == 2 and figures["cited_recall"] == pytest.approx(100 / 3)
     assert figures["cited_precision"] == 100
 

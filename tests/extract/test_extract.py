@@ -15,7 +15,7 @@ from helpers.small_runs import TEXTS
 from raysum.config.decoding import ExtractConfig
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, take
-from raysum.extract.systems import Lead, LexRank, Mmr, Source, Taken
+from raysum.extract.systems import Lead, LexRank, Mmr, SourceTexts, Taken
 from raysum.prepare import ranking
 from raysum.text.cleaning import paragraph_spans
 from raysum.text.tfidf import count_words, words
@@ -160,7 +160,7 @@ def test_what_repeats_a_sentence_is_passed_over_unless_that_is_off():
 
 def test_mmr_takes_what_is_central_and_new():
     texts = ["red fox river", "red fox river", "red fox", "blue owl tree", "red"]
-    order = Mmr().order(source := Source(texts), taken := Taken(source))
+    order = Mmr().order(source := SourceTexts(texts), taken := Taken(source))
     taken.numbers.append(first := next(order))
     vectors = TfidfVectorizer(token_pattern=r"\w+").fit_transform(texts).toarray()
     centroid = vectors.sum(0) / np.linalg.norm(vectors.sum(0))
@@ -199,7 +199,7 @@ def test_lexrank_solves_the_equations_of_the_lexrank_package(jump, monkeypatch):
         scores = jump / len(bags) + (1 - jump) * markov.T @ scores
     monkeypatch.setattr(ranking, "_TELEPORT", jump)
     assert ranking.lexrank(sentences) == pytest.approx(scores, abs=1e-7)
-    order = LexRank().order(source := Source(sentences), Taken(source))
+    order = LexRank().order(source := SourceTexts(sentences), Taken(source))
     assert (np.diff(scores[order]) < 1e-7).all() and np.ptp(scores) > 0.01
 
 
@@ -278,7 +278,7 @@ def test_a_full_summary_ends_the_search():
                 tried.append(number)
                 yield number
 
-    assert take(Watched(), Source(texts), ExtractConfig(words=20)) == [0, 1] and len(tried) < 1500
+    assert take(Watched(), SourceTexts(texts), ExtractConfig(words=20)) == [0, 1] and len(tried) < 1500
 
 
 # The command line

@@ -20,7 +20,7 @@ from raysum.decode.sentences import SentenceScorer
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
 from raysum.extract.summarizer import take
-from raysum.extract.systems import Lead, Source
+from raysum.extract.systems import Lead, SourceTexts
 from raysum.prepare.job import prepare
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
@@ -96,7 +96,7 @@ def test_a_limit_that_is_asked_for_takes_the_place_of_the_tuned_one(folder):
 
 def test_redundancy_by_trigrams_and_by_marginal_relevance():
     texts = ["the red fox ran far", "the red fox ran far home", "blue owls sleep all day", "the red fox ran far away"]
-    source = Source(texts)
+    source = SourceTexts(texts)
     assert take(Lead(), source, ExtractConfig(sentences=3, redundancy=1)) == [0, 1, 2]
     assert take(Lead(), source, ExtractConfig(sentences=3, redundancy="trigram")) == [0, 2]
     assert take(Lead(), source, ExtractConfig(sentences=2, redundancy="mmr")) == [0, 2]

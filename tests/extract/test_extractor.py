@@ -165,7 +165,7 @@ def test_what_was_trained_is_told_and_does_not_train_again(run: Path, data: Path
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
 def test_a_dtype_does_not_act_on_trees_and_is_refused(run: Path, dtype: str):
-    with pytest.raises(UserError, match=f"dtype={dtype} is of matrices, and .*run is made of trees: leave it out"):
+    with pytest.raises(UserError, match=f"dtype={dtype} is for matrices, but .*run has trees: leave it out"):
         raysum.load(str(run), dtype=dtype)
 
 

@@ -14,12 +14,12 @@ from raysum.examples.factbook import corpus
 from raysum.research.human.spreadsheet import read_table, write_table
 from raysum.research.reproduce.config import ReproduceConfig
 from raysum.research.reproduce.job import _steps, _too_short
-from raysum.research.reproduce.rendering import Listed
-from raysum.research.reproduce.sizes import Scale, config_of, decoding
+from raysum.research.reproduce.rendering import ListedFigures
+from raysum.research.reproduce.sizes import Scale, decoding, system_config
 from raysum.research.reproduce.systems import systems
 from raysum.research.reproduce.tables import ALL, PAPERS, REFERENCE, chosen, tables
 from raysum.research.reproduce.training import stages_of
-from raysum.research.reproduce.workspace import Place
+from raysum.research.reproduce.workspace import Workspace
 
 SEEDS = {"HT": "000_*", "VHT": "003_*", "PHT": "001_*", "HIBERT": "004_*"}
 SMALL = Scale(tokens=0.064, paragraphs=0.25, target=39)  # of the factbook
@@ -57,7 +57,7 @@ def test_rows_stand_as_in_the_papers(shared):
 
 
 def test_the_tables_are_listed_with_what_they_cost():
-    told = Listed(chosen(ALL)).to_dict()["tables"]
+    told = ListedFigures(chosen(ALL)).to_dict()["tables"]
     assert [*told] == [*tables()] and len(told) == 19
     assert {one["paper"].partition(",")[0] for one in told.values()} == {*PAPERS}
     assert told["ht-2"]["rows"] == 11 and 60 < told["ht-3"]["seconds"] < told["ht-2"]["seconds"] < 1200
@@ -66,7 +66,7 @@ def test_the_tables_are_listed_with_what_they_cost():
 @pytest.mark.parametrize("scale", [Scale(), SMALL], ids=["paper", "small"])
 @pytest.mark.parametrize("name", [name for name, one in systems().items() if one.preset and name != "bert"])
 def test_every_system_is_a_model_at_every_size(name, scale):
-    config = config_of(systems()[name], scale)
+    config = system_config(systems()[name], scale)
     assert registry.count_parameters(config.model) > 0
     if scale is SMALL:
         assert config.model.width <= 192 and registry.count_parameters(config.model) < 2e7
@@ -84,13 +84,13 @@ def test_every_row_has_a_system():
 
 
 def test_small_lengths_differ_as_the_papers_do():
-    lengths = [config_of(systems()[f"ft-{size}"], SMALL).source.max_tokens for size in (600, 800, 1200)]
-    assert lengths == [38, 51, 77] and config_of(systems()["tdmca"], SMALL).source.max_tokens == 192
-    assert config_of(systems()["ht"], SMALL).source.max_paragraphs == 6
-    assert config_of(systems()["pht"], SMALL).source.max_paragraphs == 8
+    lengths = [system_config(systems()[f"ft-{size}"], SMALL).source.max_tokens for size in (600, 800, 1200)]
+    assert lengths == [38, 51, 77] and system_config(systems()["tdmca"], SMALL).source.max_tokens == 192
+    assert system_config(systems()["ht"], SMALL).source.max_paragraphs == 6
+    assert system_config(systems()["pht"], SMALL).source.max_paragraphs == 8
     assert decoding(systems()["ht-3000"], SMALL) == {"source_paragraphs": 10, "source_tokens": 192}
     assert decoding(systems()["ht-3000"], Scale()) == {"source_paragraphs": 40, "source_tokens": 3000}
-    paper, small = (config_of(systems()["ht-no-gt"], scale).model for scale in (Scale(), SMALL))
+    paper, small = (system_config(systems()["ht-no-gt"], scale).model for scale in (Scale(), SMALL))
     assert paper.encoder == small.encoder == "LLLLL" and (paper.width, small.width) == (256, 128)
     assert "600 are 38" in str(SMALL) and "of paragraphs 24 are 6" in str(SMALL)
 
@@ -108,7 +108,7 @@ def test_stages_share_the_time_of_a_system():
 
 
 def test_what_tables_share_is_done_once():
-    place = Place(ReproduceConfig(data="data", out="out"))
+    place = Workspace(ReproduceConfig(data="data", out="out"))
     names = [step.name for step in _steps(place, chosen("vht-2,pht-1,vht-1"), 1 << 20)]
     assert names.count("train pht") == 1 and "train graphsum" in names and "data unranked" not in names
     assert not [name for name in names if name.startswith("align")]
@@ -117,7 +117,7 @@ def test_what_tables_share_is_done_once():
     assert "train ranker" in names
     assert not [*_steps(place, chosen("vht-4"), 1 << 20)]  # of fresh weights
     for size in ("small", "paper"):  # where published weights are not given
-        place = Place(ReproduceConfig(data="data", out="out", size=size))
+        place = Workspace(ReproduceConfig(data="data", out="out", size=size))
         assert ("train bert" in [step.name for step in _steps(place, chosen("hibert-1"), 1 << 20)]) is (size == "small")
 
 
@@ -151,7 +151,7 @@ def test_a_folder_of_something_else_is_left_alone(raw, tmp_path):
     with pytest.raises(UserError, match="exists already"):
         raysum.reproduce("ht-2", raw, tmp_path)
     assert [item.name for item in tmp_path.iterdir()] == ["mine.txt"]
-    place = Place(ReproduceConfig(data=str(raw), out=str(tmp_path / "out"), minutes=0.5))
+    place = Workspace(ReproduceConfig(data=str(raw), out=str(tmp_path / "out"), minutes=0.5))
     place.out.mkdir()
     place.claim()
     place.claim()
@@ -194,7 +194,7 @@ def test_two_tables_from_raw_text_and_again(raw, tmp_path):
     assert all(0 < cell["low"] <= cell["value"] <= cell["high"] <= 100 for cell in by_row["Lead3"]["ours"])
     assert by_row["Open+In-Domain"]["seconds"] > 0 and by_row["Lead3"]["seconds"] is None
     assert "factbook of other invented names" in " ".join(stages.notes) and "8 examples of valid" in stages.told["data"]
-    place = Place(ReproduceConfig(data=str(raw), out=str(out)))
+    place = Workspace(ReproduceConfig(data=str(raw), out=str(out)))
     start = {name: place.run(name).config.train.init_from for name in ("hibert-s", "hibert-s-none")}
     assert start["hibert-s-none"] is None and start["hibert-s"].endswith("hibert-s.open-in-domain")
     assert all(cell == {"told": "judges"} for row in judged.rows for cell in row["ours"])

@@ -12,7 +12,7 @@ from raysum.decode.summary import Citation, Sentence, Summary
 from raysum.evaluate.scorers import Cited
 from raysum.prepare.paragraphs import Paragraph
 from raysum.runtime.compat import openai_client
-from raysum.teach.asking import Budget, Spent
+from raysum.teach.asking import CostBudget, Spent
 from raysum.teach.citing import citations_of, reference_places
 from raysum.teach.server import Stopped
 
@@ -102,7 +102,7 @@ def test_a_server_tells_seconds_or_a_date():
 
 
 def test_a_budget_waits_for_what_may_come_back_and_ends_when_nothing_does():
-    budget = Budget(100, 0)
+    budget = CostBudget(100, 0)
     first = budget.take(100, 30)  # 30 for the prompt, as nothing is known yet
     assert first == 60
     waiting = list[int]()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raysum.text.names import Sources, names, unsupported
+from raysum.text.names import Sources, name_spans, unsupported
 
 CASES = {
     "The bridge Firnir crosses Nonru.": ["Firnir", "Nonru"],
@@ -24,7 +24,7 @@ CASES = {
 
 @pytest.mark.parametrize("text", CASES)
 def test_names_of_a_text(text):
-    assert [text[start:end] for start, end in names(text)] == CASES[text]
+    assert [text[start:end] for start, end in name_spans(text)] == CASES[text]
 
 
 def test_a_name_stands_in_the_sources_only_as_it_is_written():

@@ -33,7 +33,7 @@ from raysum.decode.grounding.contexts import (
     SIGN,
     WORD,
 )
-from raysum.decode.grounding.pieces import KNOWN, Pieces, spelled
+from raysum.decode.grounding.pieces import KNOWN, Pieces, byte_spelling
 from raysum.text.names import OPENERS
 from raysum.text.tokens import UNITS, Token, is_letter, is_number, runs
 from raysum.text.tokens import WORD as A_WORD
@@ -171,7 +171,7 @@ class SourceAutomaton:
         node, context, end = _NAME, INSIDE, 0
         for start, stop, is_a_number in tokens:
             if joint := name[end:start]:
-                node += spelled(joint)
+                node += byte_spelling(joint)
                 self._ends[node] = context = self._signs.step(context, self._signs.kind(joint))
             token, context, end = name[start:stop], NUMBERED if is_a_number else NAMED, stop
             spelling = self._pieces.spelling(token)
@@ -179,7 +179,7 @@ class SourceAutomaton:
                 break
             first = A_WORD.match(token)
             if first and self._signs.mode != NUMBERS and not is_number(first.group()):  # the name in COVID-19
-                self._ends[node + spelled(first.group())] = NAMED
+                self._ends[node + byte_spelling(first.group())] = NAMED
             node += spelling
             self._ends[node] = context
         return node

@@ -59,7 +59,7 @@ class Pieces:
 
     def _spelling(self, word: str) -> str:
         """Return the spelling of ``word``, or "" if the pieces cannot write it."""
-        return spelled(word) if self.has_bytes or self._alone.issuperset(word) else ""
+        return byte_spelling(word) if self.has_bytes or self._alone.issuperset(word) else ""
 
     def matches(self, spelling: str, before: str | None = None) -> list[tuple[int, str, int]]:
         """Return the pieces with which ``spelling`` begins: each with its tail and its length in ``spelling``.
@@ -86,9 +86,9 @@ class Pieces:
         # The signs before a number and the symbols after it may belong to it.
         starts = [start for start in range(before + 1) if start == before or text[start] in SIGNS]
         ends = [end for end in range(behind, len(text) + 1) if end in (behind, len(text)) or text[end - 1] in SYMBOLS]
-        for index, start in [(self.whole, 0), *((self._after[spelled(text[:start])], start) for start in starts)]:
+        for index, start in [(self.whole, 0), *((self._after[byte_spelling(text[:start])], start) for start in starts)]:
             for end in ends:
-                index.add(spelled(text[start:end]), piece, self.signs.kinds(text[end:]))
+                index.add(byte_spelling(text[start:end]), piece, self.signs.kinds(text[end:]))
 
 
 class Index(dict[str, list[tuple[int, str]]]):
@@ -113,5 +113,5 @@ def text_of(spelling: bytes) -> str | None:
         return None
 
 
-def spelled(text: str) -> str:
+def byte_spelling(text: str) -> str:
     return text.encode(errors="replace").decode("latin-1")

@@ -107,7 +107,7 @@ class Subject:
 
 
 @dataclass(eq=False)
-class Passage:
+class FactPassage:
     document: int
     text: str
     states: Attribute | None = None  # the fact about the example's subject, None in paragraphs about others
@@ -143,7 +143,7 @@ def _subject(random: Random, names: Names, kind: SubjectKind) -> Subject:
     return Subject(kind, names.draw(kind.name), {attribute: names.draw(attribute.value) for attribute in attributes})
 
 
-def _about_subject(random: Random, subject: Subject, num_documents: int) -> list[Passage]:
+def _about_subject(random: Random, subject: Subject, num_documents: int) -> list[FactPassage]:
     """A remark and a fact in each paragraph: every fact once, some again in another document and in other words."""
     facts = [(attribute, _shuffled(random, attribute.phrases)) for attribute in _shuffled(random, subject.values)]
     told = [(attribute, phrases[0], number) for number, (attribute, phrases) in enumerate(facts)]
@@ -153,11 +153,11 @@ def _about_subject(random: Random, subject: Subject, num_documents: int) -> list
     for (attribute, phrase, number), remark in zip(told, _shuffled(random, subject.kind.remarks), strict=False):
         fact = phrase.format(s=subject.name, v=subject.values[attribute])
         sentences = _shuffled(random, [fact, remark.format(s=subject.name)])
-        paragraphs.append(Passage(number % num_documents, " ".join(sentences), attribute))
+        paragraphs.append(FactPassage(number % num_documents, " ".join(sentences), attribute))
     return paragraphs
 
 
-def _about_others(random: Random, others: Sequence[Subject], num_documents: int) -> list[Passage]:
+def _about_others(random: Random, others: Sequence[Subject], num_documents: int) -> list[FactPassage]:
     """A fact in each paragraph, some with a remark, about the others in turn."""
     paragraphs = []
     for other in islice(cycle(others), _pick(random, OTHER_PARAGRAPHS)):
@@ -165,11 +165,11 @@ def _about_others(random: Random, others: Sequence[Subject], num_documents: int)
         sentences = [_pick(random, attribute.phrases).format(s=other.name, v=value)]
         if random.random() < REMARKED:
             sentences = _shuffled(random, [*sentences, _pick(random, other.kind.remarks).format(s=other.name)])
-        paragraphs.append(Passage(_pick(random, range(num_documents)), " ".join(sentences)))
+        paragraphs.append(FactPassage(_pick(random, range(num_documents)), " ".join(sentences)))
     return paragraphs
 
 
-# Random.random() is the one method whose sequence Python promises to keep between versions, and the fastest.
+# Python keeps the sequence of Random.random() between versions, but of no other method; it is also the fastest.
 def _pick(random: Random, items: Sequence[Item]) -> Item:
     return items[int(random.random() * len(items))]
 

@@ -113,7 +113,7 @@ def stated_in(facts: Sequence[dict[str, Any]], title: str) -> dict[Fact, Places]
 
 
 def score_facts(text: str, true: dict[Fact, Places], title: str) -> dict[str, int]:
-    """Distinct facts of a summary, whose sentences end at periods: stated and true, stated and not true of the
+    """Distinct facts of a summary with sentences up to periods: stated and true, stated and not true of the
     subject, and how many there were to state."""
     stated = {*chain.from_iterable(read_facts(text.split("."), title))}
     right = len(stated & true.keys())
@@ -125,7 +125,7 @@ def score_citations(
 ) -> dict[str, int]:
     """Citations of each sentence, ``read`` as facts, against the paragraphs that truly state what it says.
 
-    ``given`` paragraphs, of which ``correct`` state a true fact of the sentence; ``true`` ones state one, cited or not.
+    ``given`` paragraphs; ``correct`` of them state a true fact of the sentence; ``true`` ones state one, cited or not.
     Precision is correct / given and recall correct / true, best of sums over a corpus. A sentence without a true fact
     has no true citation and counts nowhere: facts are scored by ``score_facts``.
     """

@@ -18,7 +18,7 @@ HEAD = "lm_head.weight"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def read_json(folder: Path, name: str) -> dict[str, Any]:
+def read_config_json(folder: Path, name: str) -> dict[str, Any]:
     """Return the object in a file of the folder. Raises UserError if it is missing or damaged."""
     path = folder / name
     try:
@@ -39,7 +39,7 @@ def read_arrays(folder: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{folder} has no weights: it needs one of {', '.join(_WEIGHTS)}")
     parts = [folder / name]
     if name.endswith(".json"):
-        files = read_json(folder, name).get("weight_map")
+        files = read_config_json(folder, name).get("weight_map")
         if not isinstance(files, Mapping) or not all(_is_file_name(file) for file in files.values()):
             raise UserError(f"{folder / name} does not name the files of its tensors: copy it again")
         parts = [folder / file for file in dict.fromkeys(files.values())]

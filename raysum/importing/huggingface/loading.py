@@ -12,7 +12,7 @@ from torch import Tensor
 from raysum import systems
 from raysum.errors import UserError
 from raysum.importing.huggingface.families import bart_like, t5
-from raysum.importing.huggingface.folder import read_arrays, read_json, untied
+from raysum.importing.huggingface.folder import read_arrays, read_config_json, untied
 from raysum.importing.mapping import Arrays, Part, PublishedModel, conversion_error, map_weights
 from raysum.models.specs.family import FamilySpec
 
@@ -51,7 +51,7 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
     """
     if folder.is_file():
         raise UserError(f"{folder} is a file: name its folder, {folder.parent}")
-    config = read_json(folder, "config.json")
+    config = read_config_json(folder, "config.json")
     name = config.get("model_type")
     if not isinstance(name, str) or name not in KINDS:
         raise UserError(f"{folder} is a {name}, but must be one of {', '.join(KINDS)}")

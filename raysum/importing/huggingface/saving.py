@@ -38,7 +38,7 @@ _OUTSIDE = (HEAD, "final_logits_bias")  # names without the model's prefix
 def save(folder: Path, spec: FamilySpec, weights: dict[str, Tensor]) -> None:
     """Write config.json and model.safetensors. Raises UserError if transformers has no such model."""
     _check(spec, weights)
-    config = config_of(spec)
+    config = published_config(spec)
     kind = KINDS[config["model_type"]]
     tensors = {}
     for name, published in name_pairs(f"huggingface/{kind.table}", parts_of(spec, kind)):
@@ -102,7 +102,7 @@ def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def kind_of(backbone: Backbone, norm: str) -> str:
+def backbone_kind(backbone: Backbone, norm: str) -> str:
     """Return transformers' name of a model with such layers."""
     if backbone.places == "relative":
         return "umt5" if backbone.layer_distances else backbone.model_type or "t5"
@@ -111,11 +111,11 @@ def kind_of(backbone: Backbone, norm: str) -> str:
     return "bart" if norm == "post" else "mbart" if backbone.embedding_norm else "pegasus"
 
 
-def config_of(spec: FamilySpec) -> dict[str, Any]:
+def published_config(spec: FamilySpec) -> dict[str, Any]:
     """Return the config.json of a model with pretrained layers."""
     backbone = spec.backbone
     assert backbone is not None
-    kind = kind_of(backbone, spec.norm)
+    kind = backbone_kind(backbone, spec.norm)
     config = {
         "model_type": kind,
         "architectures": [f"{_CLASSES[kind]}ForConditionalGeneration"],

@@ -98,7 +98,7 @@ class HibertSpec(TransformerSpec):
     """
 
     MODEL: ClassVar = "raysum.models.systems.hibert:Hibert"
-    OBJECTIVE: ClassVar = "raysum.models.systems.hibert:objective"
+    OBJECTIVE: ClassVar = "raysum.models.systems.hibert:hibert_objective"
     KIND: ClassVar = "sentences"
     summarizes: ClassVar = False
     attends_to_paragraphs: ClassVar = False

@@ -136,7 +136,7 @@ class SentenceDecoderLayer(AttentionLayer):
         return self.feed_forward(x + vectors)  # eq. 4-5
 
 
-def objective(model: Hibert, smoothing: float) -> nn.Module:
+def hibert_objective(model: Hibert, smoothing: float) -> nn.Module:
     """Return the objective of ``model`` for its task."""
     return Labelling(model, smoothing) if model.spec.task == "extraction" else SentencePrediction(model, smoothing)
 

@@ -9,7 +9,7 @@ from raysum.pages.parts import document
 from raysum.report.board import places
 from raysum.report.board.places import BoardEntry
 from raysum.report.gather import gather
-from raysum.report.page import page as report_page
+from raysum.report.page import report_page
 from raysum.tune.page import REFRESH_SECONDS, search_page
 from raysum.tune.record import read_search
 

@@ -1,4 +1,4 @@
-"""What judges found: scores of the systems, whether they differ, how far the judges agree."""
+"""The analysis of judges' answers: scores of the systems, significance tests, agreement of the judges."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysum.metrics.agreement import krippendorff
 from raysum.metrics.significance import Compared, anova, binomial, paired_t, tukey
-from raysum.research.human.answers import MARKS, Judged, Place, Study, mark
+from raysum.research.human.answers import MARKS, AnswerPlace, Judged, Study, write_marks
 from raysum.research.human.designs import Design
 from raysum.runtime.rendering import Shown
 
@@ -25,11 +25,11 @@ _TUKEY = "one-way ANOVA, Tukey HSD"
 
 @dataclass(frozen=True)
 class Judgement(Shown):
-    """``scores`` of each system; ``tests`` of each two, at ``level``; Krippendorff's alpha of each measure.
+    """``scores`` of each system; ``tests`` of each pair, at ``level``; Krippendorff's alpha of each measure.
 
-    ``judges`` have answered so many of so many. While ``waiting`` answers to questions have no mark yet, nothing is
-    scored: those that need none are mostly right. ``comments`` name the judge, the item and whose summary stood where.
-    Answers count as independent of each other, as in the papers; ``p`` is None where a test has too few of them.
+    ``judges``: the answered and all questions of each judge. While ``waiting`` answers have no mark yet, nothing is
+    scored: answers that need no mark are mostly right. ``comments`` name the judge, the item and the position of
+    each system. Answers count as independent, as in the papers; ``p`` is None if a test has too few answers.
     """
 
     design: str
@@ -45,7 +45,7 @@ class Judgement(Shown):
 
     @property
     def answered(self) -> int:
-        return sum(given for given, _ in self.judges.values())
+        return sum(done for done, _ in self.judges.values())
 
     @property
     def asked(self) -> int:
@@ -53,18 +53,18 @@ class Judgement(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         counted = {"answered": self.answered, "asked": self.asked, "share": round(100 * self.answered / self.asked, 1)}
-        by_judge = {judge: {"answered": given, "asked": asked} for judge, (given, asked) in self.judges.items()}
+        by_judge = {judge: {"answered": done, "asked": asked} for judge, (done, asked) in self.judges.items()}
         whole = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return whole | counted | {"judges": by_judge}
 
     def to_pandas(self) -> "pd.DataFrame":
-        """A line a system, a column a figure; ``pd.DataFrame(result.tests)`` are the tests."""
+        """Return a row for each system and a column for each figure; ``pd.DataFrame(result.tests)`` has the tests."""
         import pandas as pd
 
         return pd.DataFrame.from_dict(self.scores, orient="index").rename_axis("system")
 
     def render(self) -> "Grid":
-        """A line a system; below what was answered, the tests and the agreement."""
+        """Return a table with a line for each system; its caption has the answers, the tests and the agreement."""
         from raysum.runtime.grid import Grid
 
         table = Grid(
@@ -100,15 +100,15 @@ class Judgement(Shown):
 
 
 def human_analyze(folder: str | Path) -> Judgement:
-    """Scores, tests and agreement of a study that :func:`human_sheets` made, from the sheets that judges filled in.
+    """Return scores, tests and agreement of a study of :func:`human_sheets`, from the sheets of its judges.
 
-    A sheet may be half filled; what is there counts. Raises UserError that names file and line of what cannot be read.
+    A sheet may be incomplete: its answers count. Raises UserError with the file and line of a wrong cell.
 
     >>> raysum.human_analyze("study").to_pandas()
     """
     study = Study.read(Path(folder))
     counts = study.counts()
-    waiting = mark(study) if study.design.name == "questions" else 0
+    waiting = write_marks(study) if study.design.name == "questions" else 0
     judged = [] if waiting else study.judged()
     by_measure: dict[str, list[Judged]] = defaultdict(list)
     for one in judged:
@@ -137,7 +137,7 @@ def human_analyze(folder: str | Path) -> Judgement:
     )
 
 
-def _comment(study: Study, place: Place, said: str) -> dict[str, Any]:
+def _comment(study: Study, place: AnswerPlace, said: str) -> dict[str, Any]:
     task = study.tasks[place]
     systems = dict(zip(study.design.places(len(task.systems)), task.systems, strict=True))
     return {"judge": place[0], "item": task.item, "systems": systems, "comment": said}
@@ -156,7 +156,7 @@ def _compared(design: Design, given: Sequence[Judged], values: dict[str, list[fl
 
 
 def _scores(design: Design, by_measure: dict[str, list[Judged]], systems: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Means of each system's measures and what they come of; the best system first."""
+    """Return the means of each system's measures and the number of answers; the best system first."""
     scores: dict[str, dict[str, float]] = {}
     for system in systems:
         values = {name: [one.value for one in given if one.system == system] for name, given in by_measure.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from raysum.errors import UserError
-from raysum.research.human.assignment import Task
+from raysum.research.human.assignment import JudgeTask
 from raysum.research.human.designs import DESIGNS, UNKNOWN, Asked, Design
 from raysum.research.human.sheets import COMMENT, GIVEN, KEY, SHEETS
 from raysum.research.human.spreadsheet import read_table, write_table
@@ -19,11 +19,11 @@ MARKS = "marks.csv"
 _MARKS = ("study", "question", "expected", "answer", "mark")
 
 
-class Unanswered(UserError):
-    """A study whose sheets are all blank."""
+class UnansweredStudy(UserError):
+    """A study without any answer."""
 
 
-Place = tuple[str, int]  # a judge, and the number of a task, from 1
+AnswerPlace = tuple[str, int]  # a judge, and the number of a task, from 1
 
 
 class Judged(NamedTuple):
@@ -42,9 +42,9 @@ class Study:
 
     folder: Path
     key: dict[str, Any]
-    answers: dict[Place, dict[str, str]] = field(default_factory=dict)
-    lines: dict[Place, str] = field(default_factory=dict)  # the file and line that has them, for messages
-    comments: dict[Place, str] = field(default_factory=dict)
+    answers: dict[AnswerPlace, dict[str, str]] = field(default_factory=dict)
+    lines: dict[AnswerPlace, str] = field(default_factory=dict)  # the file and line that has them, for messages
+    comments: dict[AnswerPlace, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> "Study":
@@ -61,7 +61,9 @@ class Study:
         for file in files:
             study.add(file)
         if not study.answers:
-            raise Unanswered(f"no sheet in {folder / SHEETS} has an answer yet; put there what the judges sent back")
+            raise UnansweredStudy(
+                f"no sheet in {folder / SHEETS} has an answer yet; put the sheets of the judges there"
+            )
         return study
 
     @property
@@ -73,10 +75,10 @@ class Study:
         return self.design.asked(len(self.tasks[min(self.tasks)].systems))
 
     @cached_property
-    def tasks(self) -> dict[Place, Task]:
+    def tasks(self) -> dict[AnswerPlace, JudgeTask]:
         sheets = self.key["judges"].items()
         return {
-            (judge, number): Task(task["item"], tuple(task["systems"]), task["question"])
+            (judge, number): JudgeTask(task["item"], tuple(task["systems"]), task["question"])
             for judge, tasks in sheets
             for number, task in enumerate(tasks, 1)
         }
@@ -127,10 +129,10 @@ class Study:
         return {judge: (given, asked) for judge, (given, asked) in counts.items()}
 
 
-def mark(study: Study) -> int:
+def write_marks(study: Study) -> int:
     """Give each answer to a question its mark, and return how many still wait for one.
 
-    An answer of the expected words has 1, and none (``-``) 0; the others stand in ``marks.csv``, each once and without
+    An answer of the expected words has 1, and none (``-``) 0; the others are in ``marks.csv``, each once and without
     a system's name, for a person to write 1, 0.5 or 0 beside them.
     Raises UserError that names the line of a mark that is none of these.
     """
@@ -187,7 +189,7 @@ def _plain(text: str) -> str:
     return " ".join(words(text)) or text.casefold()
 
 
-def _unit(design: Design, task: Task) -> tuple[str, ...]:
+def _unit(design: Design, task: JudgeTask) -> tuple[str, ...]:
     """What is judged: an item, an item's question, or for a preference the two that it is between."""
     if design.name == "pairwise":
         return (task.item, *sorted(task.systems))

@@ -1,4 +1,4 @@
-"""The five ways of asking judges, as the papers did: what a sheet shows and asks, and what an answer is worth."""
+"""The five designs of studies, as in the papers: the content of a sheet, its questions, the values of answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _QUALITY = ("very poor", "poor", "fair", "good", "very good")
 
 @dataclass(frozen=True)
 class Asked:
-    """A column to fill in: what it asks, and the answers there are, each with its meaning; without any, a text."""
+    """A column to fill in: its prompt, and its choices with their meanings; without choices, a text."""
 
     column: str
     prompt: str
@@ -46,7 +46,7 @@ class Design:
         return list(ascii_uppercase[:shown]) if shown > 1 else ["summary"]
 
     def asked(self, shown: int) -> list[Asked]:
-        """Columns to fill in, where ``shown`` summaries stand in a task."""
+        """Return the columns to fill in for a task with ``shown`` summaries."""
         raise NotImplementedError
 
     def problem(self, answers: Answers) -> str | None:
@@ -125,7 +125,7 @@ class Rating(Design):
         return [Value(0, aspect, float(given)) for aspect, given in answers.items()]
 
 
-class Ranking(Design):
+class RankingDesign(Design):
     """HIBERT paper, section 4.3 and Table 4: judges rank all systems, ties allowed; the share of each rank, the mean
     rank, and Student's t test on the ranks, paired here (p < 0.05). Ranks are closed up: 1, 1, 3 reads as 1, 1, 2."""
 
@@ -170,5 +170,5 @@ class Questions(Design):
         return [Value(0, "score", 100.0 * float(answers["mark"]))]
 
 
-_ALL: Sequence[Design] = (BestWorst(), Pairwise(), Rating(), Ranking(), Questions())
+_ALL: Sequence[Design] = (BestWorst(), Pairwise(), Rating(), RankingDesign(), Questions())
 DESIGNS = {design.name: design for design in _ALL}

@@ -15,21 +15,21 @@ _NO_SYSTEM = {"id", REFERENCE, "other_references", "notes"}
 
 
 @dataclass(frozen=True)
-class Item:
-    """An example, its reference and each system's summary: one line each, so that no line break tells a system."""
+class JudgedItem:
+    """An example, its reference and each system's summary, without line breaks, which could reveal a system."""
 
     id: str
     reference: str
     summaries: dict[str, str]
 
 
-def read_items(evaluations: Sequence[str | Path], systems: Sequence[str] | None = None) -> list[Item]:
+def read_items(evaluations: Sequence[str | Path], systems: Sequence[str] | None = None) -> list[JudgedItem]:
     """The examples that all evaluation folders have, with the summaries of ``systems``, by id: by default all that
     are in whole sentences, without those that are cut as in the papers.
 
-    Raises UserError where a folder holds no outputs, a system is unknown or stands for two, or references differ.
+    Raises UserError if a folder has no outputs, a system is unknown or ambiguous, or references differ.
     """
-    found: dict[str, Item] = {}
+    found: dict[str, JudgedItem] = {}
     for number, folder in enumerate(map(Path, evaluations)):
         items = {item.id: item for item in _items(folder, systems)}
         both = [name for name in found if name in items]
@@ -42,10 +42,13 @@ def read_items(evaluations: Sequence[str | Path], systems: Sequence[str] | None 
             raise UserError(f"no system {name!r} in these outputs; there are {', '.join(sorted(known))}")
     if len(known) < 2:
         raise UserError(f"judges compare two systems at least, and here is {', '.join(known) or 'none'}; name more")
-    return [Item(one.id, one.reference, {name: one.summaries[name] for name in sorted(known)}) for one in _by_id(found)]
+    return [
+        JudgedItem(one.id, one.reference, {name: one.summaries[name] for name in sorted(known)})
+        for one in _by_id(found)
+    ]
 
 
-def read_questions(path: str, items: Iterable[Item]) -> dict[str, list[tuple[str, str]]]:
+def read_questions(path: str, items: Iterable[JudgedItem]) -> dict[str, list[tuple[str, str]]]:
     """The questions and answers of each example from a CSV of id, question and answer.
 
     Raises UserError where a column or text is missing, or no question is about one of the ``items``.
@@ -63,7 +66,7 @@ def read_questions(path: str, items: Iterable[Item]) -> dict[str, list[tuple[str
     return {name: asked for name, asked in questions.items() if name in known}
 
 
-def scorers_questions(items: Iterable[Item]) -> dict[str, list[tuple[str, str]]]:
+def scorers_questions(items: Iterable[JudgedItem]) -> dict[str, list[tuple[str, str]]]:
     """Return the questions that registered scorers ask about the references, such as the factbook's about its facts.
 
     Raises UserError if there are none.
@@ -77,7 +80,7 @@ def scorers_questions(items: Iterable[Item]) -> dict[str, list[tuple[str, str]]]
     return {name: pairs for name, pairs in asked.items() if pairs}
 
 
-def _items(folder: Path, systems: Sequence[str] | None) -> list[Item]:
+def _items(folder: Path, systems: Sequence[str] | None) -> list[JudgedItem]:
     check_here(folder)
     path = folder / "outputs.jsonl"
     if not path.is_file():
@@ -93,13 +96,13 @@ def _items(folder: Path, systems: Sequence[str] | None) -> list[Item]:
         texts |= {REFERENCE: reference} if systems and REFERENCE in systems else {}
         shown = systems or [name for name in texts if not name.endswith(PAPER)]
         kept = {name: _one_line(text) for name, text in texts.items() if name in shown}
-        items.append(Item(line["id"], _one_line(reference), kept))
+        items.append(JudgedItem(line["id"], _one_line(reference), kept))
     if not items:
         raise UserError(f"{path} is empty; evaluate once more")
     return items
 
 
-def _joined(item: Item, other: Item, folder: Path) -> Item:
+def _joined(item: JudgedItem, other: JudgedItem, folder: Path) -> JudgedItem:
     if item.reference != other.reference:
         raise UserError(
             f"{folder}: the reference of {item.id} is another one; evaluate all systems on the same dataset"
@@ -110,10 +113,10 @@ def _joined(item: Item, other: Item, folder: Path) -> Item:
                 f"{folder}: {name!r} wrote another summary of {item.id} than its namesake in a folder before; "
                 "evaluate a copy of the run under another name, or leave it out with --systems"
             )
-    return Item(item.id, item.reference, item.summaries | other.summaries)
+    return JudgedItem(item.id, item.reference, item.summaries | other.summaries)
 
 
-def _by_id(items: dict[str, Item]) -> list[Item]:
+def _by_id(items: dict[str, JudgedItem]) -> list[JudgedItem]:
     return [items[name] for name in sorted(items)]
 
 

@@ -9,7 +9,7 @@ from importlib import resources
 from raysum.research.human.designs import Asked
 
 
-def page(
+def sheet_page(
     study: str, judge: str, instruction: str, asked: Sequence[Asked], tasks: Sequence[dict[str, str]], comment: str
 ) -> str:
     """The HTML of a judge's sheet. ``tasks`` are the texts of each, by column; the CSV has their numbers from 1."""

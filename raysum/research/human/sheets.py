@@ -1,4 +1,4 @@
-"""Making the sheets of a study: for each judge a CSV and a page of the same tasks, and the key apart from them."""
+"""The sheets of a study: a CSV and a page with the same tasks for each judge, and a separate key."""
 
 import hashlib
 import json
@@ -11,11 +11,11 @@ from typing import Any
 from raysum.config.loading import section_of
 from raysum.config.signatures import with_settings
 from raysum.errors import UserError
-from raysum.research.human.assignment import Task, tasks_of
+from raysum.research.human.assignment import JudgeTask, tasks_of
 from raysum.research.human.config import SheetsConfig
 from raysum.research.human.designs import DESIGNS, Asked, Design
-from raysum.research.human.outputs import REFERENCE, Item, read_items, read_questions, scorers_questions
-from raysum.research.human.page import page
+from raysum.research.human.outputs import REFERENCE, JudgedItem, read_items, read_questions, scorers_questions
+from raysum.research.human.page import sheet_page
 from raysum.research.human.spreadsheet import write_table
 from raysum.runtime.checksums import sealed
 from raysum.runtime.rendering import Shown
@@ -23,7 +23,7 @@ from raysum.runtime.storage import new_folder, write_json, write_text
 
 KEY = "key.json"
 SHEETS = "sheets"
-GIVEN = ("study", "judge", "task")  # the columns that tell what a row is about
+GIVEN = ("study", "judge", "task")  # the columns that identify a row
 COMMENT = "comment"
 
 
@@ -53,10 +53,10 @@ class Sheets(Shown):
 
 @with_settings(SheetsConfig)
 def human_sheets(evaluations: str | Path | Sequence[str | Path], **settings: Any) -> Sheets:
-    """Sheets for judges of the summaries in evaluation folders.
+    """Write sheets for judges of the summaries in evaluation folders.
 
-    Sheets name no system: a summary stands at place A, B, ... of a task, and ``key.json`` alone knows whose it is.
-    Raises UserError for folders that do not go together, too few examples, or questions about none of them.
+    Sheets name no system: a summary is at position A, B, ... of a task, and only ``key.json`` has its system. Raises
+    UserError if folders do not match, examples are too few, or no question is about them.
 
     >>> raysum.human_sheets("runs/pht/evaluation/data-1f/test", design="best-worst", out="study")
     """
@@ -92,7 +92,7 @@ def human_sheets(evaluations: str | Path | Sequence[str | Path], **settings: Any
     return Sheets(config.out, study, config.design, systems, len(items), config.judges, max(map(len, sheets)))
 
 
-def _questions(config: SheetsConfig, known: dict[str, Item]) -> dict[str, list[tuple[str, str]]]:
+def _questions(config: SheetsConfig, known: dict[str, JudgedItem]) -> dict[str, list[tuple[str, str]]]:
     if config.design != "questions":
         if config.questions:
             raise UserError(f"--questions is of the design `questions`, not of {config.design}; leave it out")
@@ -108,7 +108,9 @@ def _drawn(config: SheetsConfig, names: list[str]) -> list[str]:
     return Random(f"raysum items {config.seed}").sample(names, config.items)
 
 
-def _shown(design: Design, item: Item, task: Task, questions: dict[str, list[tuple[str, str]]]) -> dict[str, str]:
+def _shown(
+    design: Design, item: JudgedItem, task: JudgeTask, questions: dict[str, list[tuple[str, str]]]
+) -> dict[str, str]:
     """The texts of a task, by column."""
     reference = {REFERENCE: item.reference} if design.shows_reference and REFERENCE not in item.summaries else {}
     places = design.places(len(task.systems))
@@ -122,7 +124,7 @@ def _write(
     columns = [*(one.column for one in asked), COMMENT]
     rows = ([study, judge, str(number), *texts.values(), *[""] * len(columns)] for number, texts in enumerate(tasks, 1))
     write_table(folder / f"{judge}.csv", [*GIVEN, *tasks[0], *columns], rows)
-    write_text(folder / f"{judge}.html", page(study, judge, design.instruction, asked, tasks, COMMENT))
+    write_text(folder / f"{judge}.html", sheet_page(study, judge, design.instruction, asked, tasks, COMMENT))
 
 
 def _legend(design: Design, asked: list[Asked]) -> str:

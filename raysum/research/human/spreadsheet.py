@@ -1,4 +1,4 @@
-"""CSV files that people fill in, in whatever spreadsheet they have."""
+"""CSV files that people fill in with any spreadsheet."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[s
             raise UserError(f"{path} is empty; put back the sheet as it was made")
         for name in columns:
             if header.count(name) != 1:
-                wrong = "is missing" if name not in header else "stands there twice"
+                wrong = "is missing" if name not in header else "occurs twice"
                 raise UserError(f"{path}, line 1: column {name!r} {wrong}; there must be {', '.join(columns)}")
         line = rows.line_num + 1
         for row in rows:
@@ -42,7 +42,7 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[s
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """With a byte-order mark, by which spreadsheets know UTF-8; texts never read as formulas."""
+    """Write a CSV with a byte-order mark, so that spreadsheets read UTF-8. Texts never become formulas."""
     text = StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(header)

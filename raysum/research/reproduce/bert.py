@@ -1,4 +1,4 @@
-"""What BERT's row begins with: a folder of published weights that was given, or only word pieces of the data."""
+"""The start of BERT's row: a folder of published weights, or word pieces of the data and random weights."""
 
 from pathlib import Path
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.models.specs.scorers import SIZES
-from raysum.research.reproduce.workspace import BASE, Place
+from raysum.research.reproduce.workspace import BASE, Workspace
 from raysum.runtime.storage import read_json
 
-_PIECES = 4000  # about twice the sentence pieces of the size small, as [CLS] and ## tell places apart
+_PIECES = 4000  # about twice the sentence pieces of the size small, because pieces with and without ## differ
 _MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 UNPUBLISHED = (
     "of random weights and small, in word pieces of the data, as no bert=FOLDER of published weights was given"
 )
 
 
-def word_pieces(place: Place) -> Path:
-    """The folder whose tokenizer.json the row's dataset is in."""
+def word_pieces(place: Workspace) -> Path:
+    """Return the folder with the tokenizer.json of the row's dataset."""
     if place.config.bert:
         return Path(place.config.bert)
     folder = place.out / "bert"
@@ -35,12 +35,12 @@ def word_pieces(place: Place) -> Path:
     return folder
 
 
-def begins(place: Place) -> dict[str, Any]:
-    """The sections of its config that follow. Raises UserError where the folder that was given tells no sizes."""
+def begins(place: Workspace) -> dict[str, Any]:
+    """Return the config sections for the row. Raises UserError if the folder of weights has no sizes."""
     if not place.config.bert:
         return {"model": {"layers": 2, "width": 128, "ffn": 512, "heads": 4}, "optim": {"lr": 0.001}}
-    told = read_json(Path(place.config.bert) / "config.json")
-    if not isinstance(told, dict):
-        raise UserError(f"{place.config.bert}/config.json tells no sizes of a bert")
-    sizes = {own: told[name] for own, name in SIZES.items() if name in told}
+    values = read_json(Path(place.config.bert) / "config.json")
+    if not isinstance(values, dict):
+        raise UserError(f"{place.config.bert}/config.json has no sizes of a BERT")
+    sizes = {own: values[name] for own, name in SIZES.items() if name in values}
     return {"model": sizes, "train": {"init_from": place.config.bert}}

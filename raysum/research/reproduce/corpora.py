@@ -10,7 +10,7 @@ from raysum.examples.factbook import corpus as factbook
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.job import prepare
 from raysum.research.reproduce.bert import word_pieces
-from raysum.research.reproduce.workspace import BASE, Place
+from raysum.research.reproduce.workspace import BASE, Workspace
 from raysum.sources.find import RawSource
 from raysum.sources.record import SPLITS
 
@@ -21,7 +21,7 @@ _RECIPES: dict[str, dict[str, Any]] = {
     BASE: {"graph": "similarity"},
     "unranked": {"ranker": "none"},
     "discourse": {"graph": "discourse"},
-    "many": {"max_paragraphs": 1000},  # of which a ranker finds the best
+    "many": {"max_paragraphs": 1000},  # a ranker finds the best of them
     "sentences": _SENTENCES,
     "bert": _SENTENCES,
     "in-domain": _BARE,
@@ -35,8 +35,8 @@ OPEN_TOLD = (
 )
 
 
-def prepare_dataset(place: Place, name: str) -> None:
-    """Make the dataset ``name``. Raises UserError where the raw data lacks a split."""
+def prepare_dataset(place: Workspace, name: str) -> None:
+    """Prepare the dataset ``name``. Raises UserError if the raw data lacks a split."""
     small = place.config.size == "small"
     settings = ({"paragraph_tokens": _PARAGRAPH_TOKENS} if small else {}) | _RECIPES[name]
     if name == "bert":
@@ -52,7 +52,7 @@ def prepare_dataset(place: Place, name: str) -> None:
         _check_splits(place, dataset)
 
 
-def _open_sources(place: Place) -> list[str]:
+def _open_sources(place: Workspace) -> list[str]:
     if place.config.open:
         return [place.config.open]
     folder = place.out / "open"
@@ -63,8 +63,8 @@ def _open_sources(place: Place) -> list[str]:
     return ["samples", str(folder)]
 
 
-def check_splits(place: Place, sources: list[RawSource]) -> None:
-    """Raises UserError where no row of the raw data is of one of the splits, which its first rows tell of most data."""
+def check_splits(place: Workspace, sources: list[RawSource]) -> None:
+    """Raise UserError if a split has no rows in the raw data. The first rows are enough for most data."""
     config, lacking = PrepareConfig(out=str(place.out)), {*SPLITS}
     firsts = ((source, islice(source.records(), 1)) for source in sources)
     for source, records in chain(firsts, ((source, source.records()) for source in sources)):
@@ -75,7 +75,7 @@ def check_splits(place: Place, sources: list[RawSource]) -> None:
     raise _lacks(place, min(lacking, key=SPLITS.index))
 
 
-def _check_splits(place: Place, dataset: Dataset) -> None:
+def _check_splits(place: Workspace, dataset: Dataset) -> None:
     missing = [split for split in SPLITS if split not in dataset.splits or not dataset.references(split)]
     if missing:
         shutil.rmtree(dataset.path)
@@ -83,7 +83,7 @@ def _check_splits(place: Place, dataset: Dataset) -> None:
         raise _lacks(place, missing[0])
 
 
-def _lacks(place: Place, split: str) -> UserError:
+def _lacks(place: Workspace, split: str) -> UserError:
     return UserError(
         f"{place.config.data} has no clusters with summaries of the split {split}; name its files "
         f"{', '.join(SPLITS)}, as in {split}.jsonl"

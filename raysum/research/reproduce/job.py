@@ -1,4 +1,4 @@
-"""`raysum reproduce`: prepare, train, evaluate what the tables need and is not there yet, then fill them."""
+"""`raysum reproduce`: prepare, train and evaluate everything that the tables need, then fill them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,46 +13,45 @@ from raysum.errors import UserError
 from raysum.research.reproduce.bert import UNPUBLISHED
 from raysum.research.reproduce.config import ReproduceConfig
 from raysum.research.reproduce.corpora import OPEN, OPEN_TOLD, check_splits, prepare_dataset
-from raysum.research.reproduce.measures import fill, row_of
+from raysum.research.reproduce.measures import fill_table, row_of
 from raysum.research.reproduce.rendering import Filled, Reproduction
 from raysum.research.reproduce.scoring import evaluate_system, folder_of
 from raysum.research.reproduce.systems import ALIGN, PREPARE, SCORE, START, System, datasets_of, needed, systems
-from raysum.research.reproduce.tables import Table, chosen
+from raysum.research.reproduce.tables import PaperTable, chosen
 from raysum.research.reproduce.training import choose_beta, seconds_of, train_alignment, train_system
-from raysum.research.reproduce.workspace import BASE, Place
+from raysum.research.reproduce.workspace import BASE, Workspace
 from raysum.runtime.eta import Stages, span
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.storage import write_json, write_text, writing
 from raysum.sources.find import find_sources
 
 _NOTHING = 0.005  # is shown as 0.00
-_FACTBOOK = 19 << 20  # bytes of the quickstart's, as they are estimated, of which PREPARE is
+_FACTBOOK = 19 << 20  # estimated bytes of the quickstart's corpus; PREPARE is its time
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something to do, unless ``done`` is there."""
+    """A step, which is skipped if ``done`` exists."""
 
     name: str
     told: str
     seconds: float
     done: Path
     act: Callable[[], Any]
-    fixed: float = 0.0  # of the seconds, those that it has on every machine
+    fixed: float = 0.0  # the part of ``seconds`` that is equal on all machines
 
 
 @with_settings(ReproduceConfig)
 def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -> Reproduction:
-    """The papers' ``tables`` (ids such as ``ht-2,pht-1``, or ``all``) with figures of systems that are trained here.
+    """Make the papers' ``tables`` (ids such as ``ht-2,pht-1``, or ``all``) with systems that raysum trains.
 
-    ``data`` are raw clusters. Everything goes into ``out``, where the
-    same call goes on, and where a system that is trained stays so for other tables.
-    Raises UserError for no such table, data without a split, or an ``out`` that holds something else.
+    ``data`` are raw clusters. All results are in ``out``: the same call resumes there, and other tables reuse trained
+    systems. Raises UserError if a table is unknown, the data lacks a split, or ``out`` has other files.
 
     >>> raysum.reproduce("ht-2,ht-3", "clusters", "out", minutes=5).to_pandas()
     """
     began, asked = time.monotonic(), chosen(tables)
-    place = Place(section_of(ReproduceConfig, {**settings, "data": str(data), "out": str(out)}))
+    place = Workspace(section_of(ReproduceConfig, {**settings, "data": str(data), "out": str(out)}))
     _check_given(place.config)
     sources = find_sources([place.config.data])
     if place.config.open is not None:
@@ -69,7 +68,7 @@ def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -
 
 
 def _check_given(config: ReproduceConfig) -> None:
-    """Raises UserError where a file or folder that is given besides is not there, before anything is made."""
+    """Raise UserError if a file or folder in the settings is missing, before anything is made."""
     for name, wanted in (("bert", "tokenizer.json"), ("questions", "")):
         given = getattr(config, name)
         if given and not (file := Path(given).expanduser() / wanted).is_file():
@@ -86,8 +85,8 @@ def _work(steps: list[Step]) -> None:
         trained = [name for name in trained if name != step.name]
 
 
-def _steps(place: Place, tables: list[Table], size: int) -> Iterator[Step]:
-    """What the tables need, each thing once, before what needs it; ``size`` are bytes of raw text."""
+def _steps(place: Workspace, tables: list[PaperTable], size: int) -> Iterator[Step]:
+    """Yield the steps that the tables need, each once and in order; ``size`` is the raw text in bytes."""
     prepared = START + PREPARE * size / _FACTBOOK
     used = [one for table in tables for one in needed(table) if not place.lacks(one)]
     runs = {run.name: run for one in used for run in one.trained}
@@ -123,8 +122,8 @@ def _steps(place: Place, tables: list[Table], size: int) -> Iterator[Step]:
         yield from _evaluations(place, table)
 
 
-def _evaluations(place: Place, table: Table) -> Iterator[Step]:
-    """Of the systems of a table whose measure is of evaluations."""
+def _evaluations(place: Workspace, table: PaperTable) -> Iterator[Step]:
+    """Yield the evaluations of the systems of a table, if its measure needs any."""
     if table.measure not in ("rouge", "attention", "people"):
         return
     for system in needed(table):
@@ -135,9 +134,9 @@ def _evaluations(place: Place, table: Table) -> Iterator[Step]:
             yield Step(name, told, SCORE, done, partial(evaluate_system, place, system, table))
 
 
-def _made(place: Place, table: Table) -> Filled:
-    """The table, filled and written."""
-    found = fill(place, table)
+def _made(place: Workspace, table: PaperTable) -> Filled:
+    """Fill and write the table."""
+    found = fill_table(place, table)
     rows = [_row(place, table, name, cells) for name, cells in found["rows"].items()]
     notes = [*table.notes, *found.get("notes", [])]
     if table.measure == "rouge":
@@ -170,7 +169,7 @@ def _too_short(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{', '.join(lost)}: figures of 0 say only that the training was too short; give more minutes=."
 
 
-def _row(place: Place, table: Table, name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
+def _row(place: Workspace, table: PaperTable, name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
     row = row_of(name, table)
     system: System | None = systems().get(row.system)
     spent = seconds_of(place, system) if system and table.measure != "efficiency" else None

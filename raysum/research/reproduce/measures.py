@@ -7,35 +7,35 @@ from raysum.metrics.rouge import PROTOCOLS
 from raysum.research.reproduce.people import people
 from raysum.research.reproduce.scoring import evaluated
 from raysum.research.reproduce.systems import MEASURE, RANKER, systems
-from raysum.research.reproduce.tables import Row, Table
+from raysum.research.reproduce.tables import PaperTable, TableRow
 from raysum.research.reproduce.training import beta_of
-from raysum.research.reproduce.workspace import BASE, Place
+from raysum.research.reproduce.workspace import BASE, Workspace
 from raysum.runtime.eta import span
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, write_json
 
-# A figure, {"value", "low", "high"}, the last two where it has an interval; or {"told"}: why there is none.
+# A figure {"value", "low", "high"}, the last two if it has an interval; or {"told"}: the reason for its absence.
 Cell = dict[str, Any]
 _ENDS = ("low", "high")
 Filled = dict[str, Any]  # "rows": {row: [cells]}, and of the whole table "protocol", "examples", "notes", "plot"
 
 
-def fill(place: Place, table: Table) -> Filled:
-    """The cells of a table, of which all systems are trained and evaluated."""
+def fill_table(place: Workspace, table: PaperTable) -> Filled:
+    """The cells of a table with trained and evaluated systems."""
     return _MEASURES[table.measure](place, table)
 
 
-def _rouge(place: Place, table: Table) -> Filled:
+def _rouge(place: Workspace, table: PaperTable) -> Filled:
     last = PROTOCOLS[table.protocol].published_l
     return _of_evaluations(place, table, ["rouge1", "rouge2", last])
 
 
-def _attention(place: Place, table: Table) -> Filled:
+def _attention(place: Workspace, table: PaperTable) -> Filled:
     return _of_evaluations(place, table, ["attention_similarity"])
 
 
-def _of_evaluations(place: Place, table: Table, names: list[str]) -> Filled:
+def _of_evaluations(place: Workspace, table: PaperTable, names: list[str]) -> Filled:
     filled: Filled = {"rows": {}}
     for row in table.rows:
         if lacking := place.lacks(systems()[row.system]):
@@ -54,7 +54,7 @@ def _cell(figures: dict[str, float], name: str) -> Cell:
     return {"value": figures[name]} | {end: figures[f"{name}_{end}"] for end in _ENDS if f"{name}_{end}" in figures}
 
 
-def _kept(place: Place, name: str, measured: Callable[[], Filled]) -> Filled:
+def _kept(place: Workspace, name: str, measured: Callable[[], Filled]) -> Filled:
     """What is ``measured``, once for each folder."""
     file = place.measure(name)
     if not file.is_file():
@@ -65,7 +65,7 @@ def _kept(place: Place, name: str, measured: Callable[[], Filled]) -> Filled:
     return found
 
 
-def _recall(place: Place, table: Table) -> Filled:
+def _recall(place: Workspace, table: PaperTable) -> Filled:
     """HT Table 1; L is scaled as all counts of paragraphs are."""
     from raysum.research.analyses.recall import recall
 
@@ -90,12 +90,12 @@ def _recall(place: Place, table: Table) -> Filled:
     return _kept(place, table.id, measured)
 
 
-def _pool(place: Place) -> str:
-    """The dataset among whose paragraphs the best are sought: at the papers' size one that keeps them all."""
+def _pool(place: Workspace) -> str:
+    """Return the dataset for the best paragraphs; at the papers' size it has all paragraphs."""
     return "many" if place.config.size == "paper" else BASE
 
 
-def _compression(place: Place, table: Table) -> Filled:
+def _compression(place: Workspace, table: PaperTable) -> Filled:
     """PHT Table 6: figures of all paragraphs, differences to them of fewer."""
     from raysum.research.analyses.compression import compression
 
@@ -130,7 +130,7 @@ def _compression(place: Place, table: Table) -> Filled:
     return _kept(place, table.id, measured)
 
 
-def _ranks(place: Place, table: Table) -> Filled:
+def _ranks(place: Workspace, table: PaperTable) -> Filled:
     """PHT Figure 2: the plot, and the quartiles of the first ranks."""
     from raysum.research.analyses.ranks import plot_ranks, ranks
 
@@ -150,7 +150,7 @@ def _ranks(place: Place, table: Table) -> Filled:
     return _kept(place, table.id, measured)
 
 
-def _efficiency(place: Place, table: Table) -> Filled:
+def _efficiency(place: Workspace, table: PaperTable) -> Filled:
     """VHT Table 4, PHT Table 5: of fresh weights, as they take the same time and memory; the papers' sizes always."""
     from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
 
@@ -179,10 +179,10 @@ def _efficiency(place: Place, table: Table) -> Filled:
     return {"rows": rows, "size": told, "notes": notes}
 
 
-# Source tokens, and MiB in which a batch is sought: the papers' 1,600 take two cores some ten minutes.
+# Source tokens, and MiB for a batch. The papers' 1,600 tokens take about ten minutes on two cores.
 _EFFICIENT = {"small": (400, 1024), "paper": (1600, 2048)}
 _COSTED = ["ft-3", "transformer-decoder", "tdmca-3", "txl", "ht-3-3", "vht", "pht"]
-_MEASURES: dict[str, Callable[[Place, Table], Filled]] = {
+_MEASURES: dict[str, Callable[[Workspace, PaperTable], Filled]] = {
     "rouge": _rouge,
     "attention": _attention,
     "recall": _recall,
@@ -193,6 +193,6 @@ _MEASURES: dict[str, Callable[[Place, Table], Filled]] = {
 }
 
 
-def row_of(name: str, table: Table) -> Row:
+def row_of(name: str, table: PaperTable) -> TableRow:
     """A row of the table, or one that the paper does not have."""
-    return next((row for row in table.rows if row.name == name), Row(name, "", [None] * len(table.columns)))
+    return next((row for row in table.rows if row.name == name), TableRow(name, "", [None] * len(table.columns)))

@@ -7,12 +7,12 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.research.human.analysis import human_analyze
-from raysum.research.human.answers import MARKS, Unanswered
+from raysum.research.human.answers import MARKS, UnansweredStudy
 from raysum.research.human.sheets import SHEETS, human_sheets
 from raysum.research.reproduce.scoring import folder_of
 from raysum.research.reproduce.systems import systems
-from raysum.research.reproduce.tables import REFERENCE, Table
-from raysum.research.reproduce.workspace import Place
+from raysum.research.reproduce.tables import REFERENCE, PaperTable
+from raysum.research.reproduce.workspace import Workspace
 from raysum.runtime.storage import read_lines, write_text
 
 AVERAGE = "average"
@@ -20,7 +20,7 @@ JUDGES = "judges"
 Scores = dict[str, dict[str, float]]  # by system and measure
 
 
-def people(place: Place, table: Table) -> dict[str, Any]:
+def people(place: Workspace, table: PaperTable) -> dict[str, Any]:
     """The cells of a table of judgements: ``judges`` where no sheet has an answer yet."""
     lacking = {row.name: place.lacks(systems()[row.system]) for row in table.rows if row.system in systems()}
     judged = [row.system for row in table.rows if lacking.get(row.name) == ""]
@@ -41,7 +41,7 @@ def people(place: Place, table: Table) -> dict[str, Any]:
     return {"rows": cells, "notes": notes}
 
 
-def _study(place: Place, table: Table, study: dict[str, Any], judged: list[str]) -> tuple[Scores | None, str]:
+def _study(place: Workspace, table: PaperTable, study: dict[str, Any], judged: list[str]) -> tuple[Scores | None, str]:
     """What the judges of a study found, whose sheets are made if need be, None where they cannot be; and what is still
     to be done for it."""
     folder = place.study(f"{table.id}-{study['design']}")
@@ -50,7 +50,7 @@ def _study(place: Place, table: Table, study: dict[str, Any], judged: list[str])
         if not folder.is_dir():
             _write(place, table, study, judged, folder)
         found = human_analyze(folder)
-    except Unanswered:
+    except UnansweredStudy:
         return {}, f"Sheets for judges ({study['design']}) are in {folder / SHEETS}; {again}."
     except UserError as error:
         if folder.is_dir():  # a sheet that does not read
@@ -71,7 +71,7 @@ def _value(scores: Scores, study: dict[str, Any], system: str, key: str) -> floa
     return scores.get(system, {}).get(key)
 
 
-def _write(place: Place, table: Table, study: dict[str, Any], judged: list[str], folder: Path) -> None:
+def _write(place: Workspace, table: PaperTable, study: dict[str, Any], judged: list[str], folder: Path) -> None:
     """The sheets of a study. Raises UserError as ``human_sheets`` does."""
     folders = [folder_of(place, name, table) for name in judged]
     names = [*judged, *(row.system for row in table.rows if row.system == REFERENCE)]
@@ -85,7 +85,7 @@ def _write(place: Place, table: Table, study: dict[str, Any], judged: list[str],
     human_sheets(folders, **settings, items=min(study["items"], examples))
 
 
-def _sides(place: Place, table: Table, sides: dict[str, list[str]], folder: Path) -> Path:
+def _sides(place: Workspace, table: PaperTable, sides: dict[str, list[str]], folder: Path) -> Path:
     """Outputs as of two systems: of each example a summary by one of each side's systems, drawn."""
     draw = Random(f"raysum sides {table.id}")
     outputs = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysum.pages.parts import document, note, section, table
 from raysum.research.reproduce.systems import expected
-from raysum.research.reproduce.tables import PAPERS, Table
+from raysum.research.reproduce.tables import PAPERS, PaperTable
 from raysum.runtime.eta import span
 from raysum.runtime.rendering import Shown
 
@@ -24,7 +24,7 @@ _DIGITS = {"attention": 4, "ranks": 4}  # behind the point, where it is not two,
 class Filled(Shown):
     """A table with our figures beside the paper's. ``rows``: name, ``paper`` and ``ours`` by column, ``note``."""
 
-    table: Table
+    table: PaperTable
     rows: list[dict[str, Any]]
     told: dict[str, str]  # what holds of all rows: protocol, data, training, size
     notes: list[str] = field(default_factory=list)
@@ -147,10 +147,10 @@ class Reproduction(Shown):
 
 
 @dataclass(frozen=True)
-class Listed(Shown):
+class ListedFigures(Shown):
     """What `raysum reproduce --list` prints."""
 
-    tables: list[Table]
+    tables: list[PaperTable]
 
     def to_dict(self) -> dict[str, Any]:
         return {"tables": {one.id: self._told(one) for one in self.tables}}
@@ -172,5 +172,5 @@ class Listed(Shown):
         return Group(grid, *papers, usual)
 
     @staticmethod
-    def _told(one: Table) -> dict[str, Any]:
+    def _told(one: PaperTable) -> dict[str, Any]:
         return {"paper": one.paper, "about": one.about, "rows": len(one.rows), "seconds": expected([one], _USUAL)}

@@ -13,16 +13,16 @@ from raysum.evaluate.systems import System as Evaluated
 from raysum.extract.summarizer import Extractor
 from raysum.research.reproduce.sizes import decoding
 from raysum.research.reproduce.systems import RANKER, System, datasets_of, systems
-from raysum.research.reproduce.tables import Table
+from raysum.research.reproduce.tables import PaperTable
 from raysum.research.reproduce.training import beta_of
-from raysum.research.reproduce.workspace import Place
+from raysum.research.reproduce.workspace import Workspace
 from raysum.runtime.storage import read_json
 from raysum.systems import PAPER
 
 _SCORERS = ["rouge", "attention"]
 
 
-def evaluate_system(place: Place, system: System, table: Table) -> None:
+def evaluate_system(place: Workspace, system: System, table: PaperTable) -> None:
     """Decode and score a split with a system, by the table's protocol."""
     data = place.data(datasets_of(system)[-1])
     settings: dict[str, Any] = {"protocol": table.protocol, "scorers": _SCORERS, "limit": place.config.limit}
@@ -31,25 +31,25 @@ def evaluate_system(place: Place, system: System, table: Table) -> None:
     compare_systems([_built(place, system, table)], Dataset.open(data), table.split, config, out=folder)
 
 
-def folder_of(place: Place, name: str, table: Table) -> Path:
+def folder_of(place: Workspace, name: str, table: PaperTable) -> Path:
     """Return the folder of the evaluation of the system ``name`` by the table's protocol."""
     system = systems()[name]
     served = bool(system.extracts) and _extracted(system, table) != system.extracts
     return place.evaluation(f"{name}-served" if served else name, table.protocol, table.split)
 
 
-def _extracted(system: System, table: Table) -> str:
+def _extracted(system: System, table: PaperTable) -> str:
     """Return the extractive system of a row: whole sentences for judges, the paper's word-cut baseline for ROUGE."""
     return system.extracts.removesuffix(PAPER) if table.studies else system.extracts
 
 
-def evaluated(place: Place, name: str, table: Table) -> dict[str, Any]:
+def evaluated(place: Workspace, name: str, table: PaperTable) -> dict[str, Any]:
     """What :func:`evaluate_system` found: as ``Evaluation.to_dict()`` has it."""
     found: dict[str, Any] = read_json(folder_of(place, name, table) / "table.json")
     return found
 
 
-def _built(place: Place, system: System, table: Table) -> Evaluated:
+def _built(place: Workspace, system: System, table: PaperTable) -> Evaluated:
     """The system, ready to summarize rows, under its own name."""
     if system.extracts:
         return Extracted.named(_extracted(system, table))
@@ -67,6 +67,6 @@ def _built(place: Place, system: System, table: Table) -> Evaluated:
     return Trained(system.name, summarizer, found.settings)
 
 
-def strategy_settings(place: Place, system: System) -> dict[str, Any]:
-    """What ``raysum evaluate --terms`` is told: the ranker, and the weight found on the valid split."""
+def strategy_settings(place: Workspace, system: System) -> dict[str, Any]:
+    """Return the settings of ``raysum evaluate --terms``: the ranker, and the weight from the valid split."""
     return {"ranker": str(place.run(RANKER).path), "beta": beta_of(place, system.run)}

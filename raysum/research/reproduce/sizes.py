@@ -91,11 +91,11 @@ def values_of(system: System, scale: Scale) -> tuple[str, dict[str, Any]]:
 
 
 def decoding(system: System, scale: Scale) -> dict[str, Any]:
-    """Settings by which it decodes the run of another."""
+    """Decoding settings for the run of another system."""
     return scale.scaled(system.decode)
 
 
-def config_of(system: System, scale: Scale, more: Mapping[str, Any] | None = None) -> Config:
+def system_config(system: System, scale: Scale, more: Mapping[str, Any] | None = None) -> Config:
     """The checked config of its training, with ``more`` sections over it. Raises UserError where it is none."""
     preset, values = values_of(system, scale)
     return load_config(preset, (), merge(values, dict(more or {})))

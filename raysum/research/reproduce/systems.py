@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from raysum.research.reproduce.tables import Table, read_own
+from raysum.research.reproduce.tables import PaperTable, read_own
 
 RANKER = "ranker"
 
@@ -29,7 +29,7 @@ class System:
 
     @property
     def trained(self) -> list["System"]:
-        """The systems whose runs it decodes with, its own run first."""
+        """Return the systems with the runs that it decodes, its own run first."""
         if self.extracts:
             return []
         return [systems()[self.run or self.name], *([systems()[RANKER]] if self.strategy else [])]
@@ -41,7 +41,7 @@ def systems() -> dict[str, System]:
     return {name: System(name, **told) for name, told in read_own("systems.yaml").items()}
 
 
-def needed(table: Table) -> list[System]:
+def needed(table: PaperTable) -> list[System]:
     """The systems of a table; none of efficiency, which is of fresh weights."""
     return [systems()[name] for name in table.systems if name in systems() and table.measure != "efficiency"]
 
@@ -56,7 +56,7 @@ def datasets_of(system: System) -> list[str]:
 PREPARE, START, ALIGN, SCORE, MEASURE = 40.0, 6.0, 15.0, 6.0, 60.0
 
 
-def expected(tables: list[Table], seconds: float) -> float:
+def expected(tables: list[PaperTable], seconds: float) -> float:
     """How long ``tables`` take, from raw data, where each system is trained for so many ``seconds``."""
     used = {one.name: one for table in tables for one in needed(table)}.values()
     runs = {run.name for one in used for run in one.trained}

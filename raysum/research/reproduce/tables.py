@@ -11,7 +11,7 @@ from raysum.config.problems import did_you_mean
 from raysum.errors import UserError
 
 ALL = "all"
-REFERENCE = "reference"  # stands for the summary that people wrote
+REFERENCE = "reference"  # the summary by people
 
 # What the tables call the papers.
 PAPERS = {
@@ -23,14 +23,14 @@ PAPERS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     name: str
     system: str  # of systems.yaml, or what the table's measure makes of it
     paper: list[float | None]  # by the table's columns
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """``measure`` says how its cells come about (see ``measures.py``)."""
 
     id: str
@@ -38,7 +38,7 @@ class Table:
     about: str
     measure: str
     columns: list[str]
-    rows: list[Row]
+    rows: list[TableRow]
     protocol: str = "google"
     split: str = "test"
     system: str | None = None  # the one that the whole table is about
@@ -52,10 +52,10 @@ class Table:
 
 
 @cache
-def tables() -> dict[str, Table]:
+def tables() -> dict[str, PaperTable]:
     """All of them by id."""
     found = read_own("tables.yaml")
-    return {name: Table(name, **told | {"rows": [*_rows(told["rows"])]}) for name, told in found.items()}
+    return {name: PaperTable(name, **told | {"rows": [*_rows(told["rows"])]}) for name, told in found.items()}
 
 
 def read_own(name: str) -> dict[str, Any]:
@@ -63,11 +63,11 @@ def read_own(name: str) -> dict[str, Any]:
     return parse_yaml(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"), name)[0]
 
 
-def _rows(rows: list[list[Any]]) -> Iterator[Row]:
-    return (Row(str(name), str(system), figures) for name, system, *figures in rows)
+def _rows(rows: list[list[Any]]) -> Iterator[TableRow]:
+    return (TableRow(str(name), str(system), figures) for name, system, *figures in rows)
 
 
-def chosen(names: str) -> list[Table]:
+def chosen(names: str) -> list[PaperTable]:
     """The tables of a list such as ``ht-2,ht-3``, or ``all``. Raises UserError naming what is none."""
     known = tables()
     asked = [*known] if names == ALL else [name.strip() for name in names.split(",") if name.strip()]

@@ -11,11 +11,11 @@ from raysum.config.loading import load_config, merge
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.examples import read_examples
-from raysum.evaluate.scorers import score, scorers_of
+from raysum.evaluate.scorers import score_table, scorers_of
 from raysum.research.reproduce.bert import begins
 from raysum.research.reproduce.sizes import values_of
 from raysum.research.reproduce.systems import System
-from raysum.research.reproduce.workspace import Place
+from raysum.research.reproduce.workspace import Workspace
 from raysum.runs.folder import Run
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, write_json
@@ -39,7 +39,7 @@ def stages_of(system: System, seconds: float | None) -> Iterator[tuple[str, str,
     yield name, system.data, seconds if seconds is None or not before else seconds * _TUNED
 
 
-def train_system(place: Place, system: System) -> None:
+def train_system(place: Workspace, system: System) -> None:
     """All stages of it that are not trained yet. Raises UserError as training does."""
     start = None
     for name, corpus, seconds in stages_of(system, place.config.seconds):
@@ -54,7 +54,7 @@ def train_system(place: Place, system: System) -> None:
         start = str(place.run(name).path)
 
 
-def _paced(run: Run, preset: str, values: dict[str, Any], seconds: float | None, place: Place) -> dict[str, Any]:
+def _paced(run: Run, preset: str, values: dict[str, Any], seconds: float | None, place: Workspace) -> dict[str, Any]:
     """What of a config follows from the ``seconds``: at the size small also the steps, by the speed of a few."""
     if seconds is None:
         return {}
@@ -84,14 +84,14 @@ def _told(run: Run) -> dict[str, Any]:
     return {"seconds": state.get("seconds"), "steps": state["step"], "valid_loss": min(run.validations().values())}
 
 
-def seconds_of(place: Place, system: System) -> float | None:
+def seconds_of(place: Workspace, system: System) -> float | None:
     """Seconds that its stages were trained for, as measured; None where nothing is trained."""
     names = [name for one in system.trained[:1] for name, _, _ in stages_of(one, place.config.seconds)]
     found = [read_json(place.trained(name)).get("seconds") for name in names if place.trained(name).is_file()]
     return sum(found) if found and all(found) else None
 
 
-def train_alignment(place: Place, system: System) -> None:
+def train_alignment(place: Workspace, system: System) -> None:
     """The attention predictor of a system's run."""
     run = place.run(system.name)
     values: dict[str, Any] = {"data": str(place.data(system.data)), "run": str(run.path), "train": {"workers": 0}}
@@ -104,14 +104,14 @@ def train_alignment(place: Place, system: System) -> None:
     write_json(place.trained(f"{system.name}.alignment"), _told(run.alignment))
 
 
-def choose_beta(place: Place, system: System) -> None:
+def choose_beta(place: Workspace, system: System) -> None:
     """The weight of attention alignment that is the best on the valid split, by mean ROUGE-1, 2 and L."""
     dataset = Dataset.open(place.data(system.data))
     rows = list(islice(read_examples(dataset, "valid"), place.config.limit))
     summarizer = Summarizer.load(place.run(system.name).path)
     found = summarizer.summarize_betas(rows, summarizer.settings, _BETAS, progress=True)
     scorers = scorers_of(["rouge"], "pht-paper")
-    values = [float(score(rows, one, scorers)[_FOUND_BY].mean(axis=None)) for one in found]
+    values = [float(score_table(rows, one, scorers)[_FOUND_BY].mean(axis=None)) for one in found]
     best = max(range(len(_BETAS)), key=values.__getitem__)
     say(
         f"beta {_BETAS[best]:g} is the best: "
@@ -123,5 +123,5 @@ def choose_beta(place: Place, system: System) -> None:
     )
 
 
-def beta_of(place: Place, name: str) -> float:
+def beta_of(place: Workspace, name: str) -> float:
     return float(read_json(place.trained(f"{name}.beta"))["beta"])

@@ -15,14 +15,14 @@ from raysum.runtime.extras import has
 from raysum.runtime.storage import check_vacant, read_json, write_json, writing
 from raysum.sources.find import find_sources
 
-BASE = "ranked"  # the dataset of which all others have the vocabulary
+BASE = "ranked"  # all other datasets have its vocabulary
 _SETTINGS = "settings.json"
 _PATHS = ("data", "open", "bert")
 _FIXED = (*_PATHS, "minutes", "size")  # settings that hold of all that is in the folder
 
 
 @dataclass(frozen=True)
-class Place:
+class Workspace:
     config: ReproduceConfig
 
     @property
@@ -30,9 +30,9 @@ class Place:
         return Path(self.config.out).expanduser().absolute()
 
     def claim(self) -> None:
-        """Write the settings, or find that they are those of the work that is there.
+        """Write the settings, or compare them with those in the folder.
 
-        Raises UserError where there is something else, or a reproduction of other settings.
+        Raises UserError if the folder has other files, or a reproduction with other settings.
         """
         size = sum(source.size for source in find_sources([self.config.data]))
         wanted = {name: getattr(self.config, name) for name in _FIXED}
@@ -47,8 +47,8 @@ class Place:
         other = [name for name in wanted if known.get(name) != wanted[name]]
         if other:
             name = other[0]
-            told = "other data" if name == "bytes" else f"{name}={known.get(name)}, not {wanted[name]}"
-            raise UserError(f"{self.out} was made with {told}; give that again, or choose another out=")
+            previous = "other data" if name == "bytes" else f"{name}={known.get(name)}, not {wanted[name]}"
+            raise UserError(f"{self.out} was made with {previous}; use that again, or choose another out=")
 
     def data(self, name: str) -> Path:
         return self.out / "data" / name
@@ -78,7 +78,7 @@ class Place:
         return Scale() if self.config.size == "paper" else Scale.of(Dataset.open(self.data(BASE)))
 
     def lacks(self, system: System) -> str:
-        """The setting without which nothing can be said of a system; empty where there is none."""
+        """Return the setting that a system needs and that is missing, or an empty string."""
         if system.name != "bert":
             return ""
         if not has("transformers"):
