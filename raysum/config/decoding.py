@@ -43,6 +43,12 @@ class DecodeConfig(Section):
     """Beam search and its score terms. The names of other toolkits are accepted too."""
 
     num_beams: int = Field(5, gt=0, le=256, description="number of hypotheses at each step")
+    num_beam_groups: int = Field(
+        1, gt=0, le=256, description="diverse beam search: groups of num_beams / num_beam_groups hypotheses"
+    )
+    diversity_penalty: Weight = Field(
+        0.0, description="subtracted from a token's log-probability for each hypothesis of earlier groups that adds it"
+    )
     length_normalization: Literal["gnmt", "length", "none"] = Field(
         "gnmt", description="divide the log-probability by ((5 + n) / 6)^p, by n^p, or not; p = length_penalty"
     )
@@ -118,6 +124,10 @@ class DecodeConfig(Section):
     def _check(self) -> "DecodeConfig":
         if self.n_best > self.num_beams:
             raise ValueError(f"n_best {self.n_best} needs at least {self.n_best} beams; num_beams is {self.num_beams}")
+        if self.num_beams % self.num_beam_groups:
+            raise ValueError(f"num_beams {self.num_beams} is no multiple of num_beam_groups {self.num_beam_groups}")
+        if self.diversity_penalty and self.num_beam_groups == 1:
+            raise ValueError("diversity_penalty acts between groups: set num_beam_groups above 1")
         if self.min_length > self.max_length:
             raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
         return self

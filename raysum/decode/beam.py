@@ -58,6 +58,7 @@ def search(
     prompt: Tensor | None = None,
     constraint: Constraint | None = None,
     source: Tensor | None = None,
+    groups: int = 1,
 ) -> FinishedHypotheses:
     """Return all finished hypotheses, scored by log-probability and the ``terms`` that are not final.
 
@@ -75,6 +76,7 @@ def search(
       the length, and as certain.
     - ``constraint``: the names and numbers that hypotheses may contain.
     - ``source`` [B, S]: padded ids; ``encoder_no_repeat_ngram_size`` blocks their n-grams.
+    - ``groups``: so many consecutive examples are groups of one diverse beam search (:func:`_best_in_groups`).
     """
     num_examples, paragraphs = memory.paragraph_mask.shape
     beams, device = settings.num_beams, memory.paragraph_mask.device
@@ -108,7 +110,11 @@ def search(
             stuck = log_probs.amax(-1) == -torch.inf
         norm = length_norm(settings, length)
         bonus = sum((term(history) for term in steering), torch.zeros_like(log_prob))
-        parent, token, log_prob = _best(log_probs, norm * bonus)
+        if groups == 1:
+            parent, token, log_prob = _best(log_probs, norm * bonus)
+        else:
+            penalty = settings.diversity_penalty
+            parent, token, log_prob = _best_in_groups(log_probs, norm * bonus, history.examples, groups, penalty)
         parent_bonus = bonus.gather(1, parent)
         score, eos_score = log_prob / norm + parent_bonus, eos / norm + bonus
 
@@ -238,6 +244,30 @@ def _force(log_probs: Tensor, eos: Tensor, log_prob: Tensor, token: Tensor, mark
     eos[end] = log_prob[end]
     other = is_forced & ~end
     log_probs[other, :, token[other]] = log_prob[other]
+
+
+def _best_in_groups(
+    log_probs: Tensor, offset: Tensor, examples: Tensor, groups: int, penalty: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return :func:`_best` for each group after the other, each with the penalties of the groups before it.
+
+    Diverse beam search (Vijayakumar et al. 2018, eq. 4) with Hamming diversity: a token loses ``penalty`` for each
+    hypothesis of earlier groups that adds it at this step. Penalties stay in the log-probability; EOS has none.
+    Group g of an example is the one of ``examples`` [B] that is g modulo ``groups``.
+    """
+    parts = [torch.zeros_like(offset, dtype=dtype) for dtype in (torch.long, torch.long, log_probs.dtype)]
+    added = log_probs.new_zeros(int(examples.max()) // groups + 1, log_probs.shape[-1])  # hypotheses by example, token
+    for group in range(groups):
+        rows = (examples % groups == group).nonzero().squeeze(1)
+        example = examples[rows] // groups
+        best = _best(log_probs[rows] - penalty * added[example, None], offset[rows])
+        for part, values in zip(parts, best, strict=True):
+            part[rows] = values
+        _, token, values = best
+        index = example[:, None].expand_as(token)
+        added.index_put_((index, token), (values > -torch.inf).to(added.dtype), accumulate=True)
+    parent, token, log_prob = parts
+    return parent, token, log_prob
 
 
 def _best(log_probs: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -79,8 +80,11 @@ class FinishedHypotheses:
         scores = [entries[0].hypothesis.score if entries else -torch.inf for entries in last]
         return torch.tensor(scores, device=examples.device)
 
-    def best(self, n_best: int, terms: Sequence[Term] = ()) -> list[list[Hypothesis]]:
-        """Return the ``n_best`` hypotheses of each example by score and the final ones of ``terms``, best first."""
+    def best(self, n_best: int, terms: Sequence[Term] = (), groups: int = 1) -> list[list[Hypothesis]]:
+        """Return the ``n_best`` hypotheses of each example by score and the final ones of ``terms``, best first.
+
+        ``groups``: so many consecutive examples are one.
+        """
         entries = [entry for example in self._entries for entry in example]
         ranked: list[list[_Entry]] = [[] for _ in self._entries]
         if entries:
@@ -96,4 +100,5 @@ class FinishedHypotheses:
                 if value > -torch.inf:  # otherwise a term is NaN, because its predictor diverged
                     hypothesis = replace(entry.hypothesis, score=value)
                     ranked[number].append(replace(entry, hypothesis=hypothesis))
-        return [[entry.hypothesis for entry in sorted(example, key=_Entry.rank)[:n_best]] for example in ranked]
+        pooled = [list(chain(*ranked[start : start + groups])) for start in range(0, len(ranked), groups)]
+        return [[entry.hypothesis for entry in sorted(example, key=_Entry.rank)[:n_best]] for example in pooled]

@@ -1,4 +1,4 @@
-"""Searches with several betas (weights of attention alignment) for the same examples.
+"""Searches with several betas (weights of attention alignment) or groups of beams for the same examples.
 
 The source is encoded once. At each step, searches of an example with equal beams share one step of the model; they
 separate when their beams differ.
@@ -40,32 +40,29 @@ def search_betas(
     ``predicted`` [B, M] is the predicted attention, None if all betas are 0; ``extracted`` [B, M] are the extractive
     probabilities, None if ``settings`` do not use them. :func:`search` explains the other parameters.
     """
-    number = len(betas)
-    options: dict[str, Any] = {"marks": marks, "exempt": exempt}
-    if number == 1 or settings.alignment_when == "final":
-        strongest = terms(settings, memory, predicted, extracted, max(betas))  # needs the attention that any beta needs
-        own: dict[str, Any] = {
-            "prompt": prompt,
-            "constraint": constraint,
-            "is_cancelled": is_cancelled,
-            "source": source,
-        }
-        finished = search(model, memory, settings, strongest, **options, **own)
-        by_beta = (terms(settings, memory, predicted, extracted, beta) for beta in betas)
-        ranked = [finished.best(settings.n_best, chosen) for chosen in by_beta]
-        return [list(example) for example in zip(*ranked, strict=True)]
-    searches = Searches(model, memory, number)
-    predicted, extracted, prompt, source = (
-        None if part is None else part.repeat_interleave(number, 0) for part in (predicted, extracted, prompt, source)
-    )
-    constraint = None if constraint is None else constraint.repeat(number)
-    mask = memory.paragraph_mask
-    each_beta = torch.tensor(betas, device=mask.device).repeat(len(mask))
-    chosen = terms(settings, searches, predicted, extracted, each_beta)
+    groups, mask = settings.num_beam_groups, memory.paragraph_mask
+    is_shared = len(betas) == 1 or settings.alignment_when == "final"  # one search finds what every beta ranks
+    number = groups if is_shared else groups * len(betas)
+    if number > 1:
+        model = memory = Searches(model, memory, number)
+        predicted, extracted, prompt, source = (
+            None if part is None else part.repeat_interleave(number, 0)
+            for part in (predicted, extracted, prompt, source)
+        )
+        constraint = None if constraint is None else constraint.repeat(number)
     each_cancelled = None if is_cancelled is None else lambda index: is_cancelled(index // number)
-    own = {"prompt": prompt, "constraint": constraint, "is_cancelled": each_cancelled, "source": source}
-    best = search(searches, searches, settings, chosen, **options, **own).best(settings.n_best, chosen)
-    return [best[start : start + number] for start in range(0, len(best), number)]
+    each_beta = torch.tensor(betas, device=mask.device).repeat_interleave(groups).repeat(len(mask))
+    steering = terms(settings, memory, predicted, extracted, max(betas) if is_shared else each_beta)
+    options: dict[str, Any] = {"marks": marks, "exempt": exempt, "prompt": prompt, "constraint": constraint}
+    options |= {"is_cancelled": each_cancelled, "source": source, "groups": groups}
+    own_settings = settings.model_copy(update={"num_beams": settings.num_beams // groups})
+    finished = search(model, memory, own_settings, steering, **options)
+    if is_shared:
+        by_beta = (terms(settings, memory, predicted, extracted, beta) for beta in betas)
+        ranked = [finished.best(settings.n_best, chosen, groups) for chosen in by_beta]
+        return [list(example) for example in zip(*ranked, strict=True)]
+    best = finished.best(settings.n_best, steering, groups)
+    return [best[start : start + len(betas)] for start in range(0, len(best), len(betas))]
 
 
 @dataclass

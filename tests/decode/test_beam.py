@@ -684,3 +684,52 @@ def test_betas_together_give_what_each_gives_alone(mix, when, others):
     best = [[tuple(h.ids for h in hypotheses) for hypotheses in example] for example in found]
     assert any(example[0] != example[-1] for example in best), "betas that never matter test nothing"
     assert together.rows * (4 if when == "final" else 1.2) <= apart.rows
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.4, 3.0])
+def test_groups_of_one_beam_equal_greedy_searches_that_avoid_each_others_tokens(penalty):
+    draw = random.Random(5)
+    for _ in range(40):
+        table = {(): _drawn(draw)} | {(token,): _drawn(draw) for token in (A, B, C)}
+        live: list[tuple[list[int], float]] = [([], 0.0) for _ in range(3)]
+        for length in range(1, 7):
+            counts: dict[int, int] = {}
+            for group, (ids, score) in enumerate(live):
+                if ids and (ids[-1] == EOS or len(ids) < length - 1):
+                    continue
+                options = table[tuple(ids[-1:])]
+                scores = {t: math.log(p) - penalty * counts.get(t, 0) * (t != EOS) for t, p in options.items()}
+                token = max(scores, key=scores.__getitem__)
+                live[group] = [*ids, token], score + scores[token]
+                del scores[EOS]  # a group that ends keeps its best other token for this step
+                other = max(scores, key=scores.__getitem__)
+                counts[other] = counts.get(other, 0) + 1
+        expected = sorted(live, key=lambda one: -one[1])
+        chosen = settings(num_beams=3, num_beam_groups=3, diversity_penalty=penalty, n_best=3, max_length=6)
+        ((found,),) = search_betas(Script(table), memory(), chosen, [0.0])
+        assert [h.score for h in found] == pytest.approx([score for _, score in expected], abs=1e-4)
+        assert {tuple(h.ids) for h in found} == {tuple(ids) for ids, _ in expected}
+
+
+def _drawn(draw: random.Random) -> dict[int, float]:
+    shares = [draw.random() + 0.05 for _ in range(4)]
+    return dict(zip((A, B, C, EOS), (share / sum(shares) for share in shares), strict=True))
+
+
+def test_groups_without_a_penalty_search_alike_and_several_betas_share_them():
+    table = {(): {A: 0.5, B: 0.3, C: 0.2}, (A,): {EOS: 0.6, B: 0.4}, (B,): {EOS: 1.0}, (C,): {EOS: 1.0}}
+    one = search(table)
+    grouped = settings(num_beams=4, num_beam_groups=2, n_best=4)
+    ((found,),) = search_betas(Script(table), memory(), grouped, [0.0])
+    assert sorted(h.ids for h in found) == sorted(2 * [h.ids for h in one])
+    betas = search_betas(Script(table, {None: [0.5, 0.5]}), memory(2), grouped, [0.0, 0.0])
+    assert betas == 2 * [[found, found]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"num_beams": 5, "num_beam_groups": 2}, "no multiple of"), ({"diversity_penalty": 1.0}, "num_beam_groups")],
+)
+def test_wrong_groups_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        DecodeConfig(**changes)
