@@ -21,7 +21,7 @@ _ABOUT = re.compile(
 
 
 def read_folder(folder: Path) -> Iterator[Record]:
-    """Yield one cluster a folder of texts, Markdown, web pages, PDF, Word documents and e-mail; its name is the id.
+    """Yield one cluster a folder of documents (see ``documents.read``); its name is the id.
 
     ``title.txt``, ``summary.txt`` and further references such as ``summary.1.txt`` are not documents. Files about the
     folder, such as a README, are ignored.

@@ -6,6 +6,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.sources.documents.sandbox import read_limited
+from raysum.sources.documents.subtitles import read_subtitles
 from raysum.sources.documents.text import DocumentText, decode_text
 from raysum.sources.record import LONGEST, TOO_LONG
 from raysum.sources.staging import downloaded, with_urls
@@ -17,6 +18,7 @@ _SUFFIXES = {  # by kind of document
     "pdf": (".pdf",),
     "docx": (".docx",),
     "mail": (".eml", ".mht", ".mhtml"),
+    "subtitles": (".srt",),
 }
 SUFFIXES = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
 _SIGNATURES = {b"%pdf-": "pdf", b"<!doctype html": "html", b"<html": "html"}  # first bytes in lower case
@@ -62,7 +64,9 @@ def parse_document(content: bytes, name: str, where: str) -> DocumentText:
     kind = next((kind for kind, suffixes in _SUFFIXES.items() if suffix in suffixes), None)
     head = content[:64].lstrip().lower()
     kind = kind or next((kind for signature, kind in _SIGNATURES.items() if head.startswith(signature)), "text")
-    return DocumentText(decode_text(content, where)) if kind == "text" else read_limited(kind, content, where)
+    if kind == "text":
+        return DocumentText(decode_text(content, where))
+    return read_subtitles(content, where) if kind == "subtitles" else read_limited(kind, content, where)
 
 
 def raw_document(document: DocumentText, source: str) -> dict[str, Any]:
