@@ -77,7 +77,7 @@ def test_what_is_taken_of_an_answer(server, content, summary):
 def test_a_nonsense_count_is_none(server, usage):
     always(server, told=completion(usage=usage))
     assert taught(server)["tokens"] == {"prompt": 0, "completion": 0}
-    with pytest.raises(UserError, match="does not tell what an answer costs"):
+    with pytest.raises(UserError, match="does not report the cost of answers"):
         taught(server, out="b.jsonl", budget=10**6)
 
 

@@ -202,7 +202,7 @@ def test_a_budget_spent_before_all_are_cited_says_so(tmp_path, server):
 
 def test_a_budget_needs_a_server_that_counts(tmp_path, server):
     server.control(rules=[{"when": "Bridge", "no_usage": True}])
-    with pytest.raises(UserError, match="does not tell what an answer costs"):
+    with pytest.raises(UserError, match="does not report the cost of answers"):
         taught(tmp_path, server, clusters(3), budget=10_000)
     assert taught(tmp_path, server, clusters(3)).taught == 3
 
