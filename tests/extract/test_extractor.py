@@ -156,7 +156,7 @@ def test_what_was_trained_is_told_and_does_not_train_again(run: Path, data: Path
     with pytest.raises(UserError, match="another config or dataset"):
         raysum.train("extractor", data=str(data), out=str(run), model={"trees": 50})
     for changes in ({"train": {"init_from": str(run)}}, {"train": {"minutes": 1}}, {"decode": {"beta": 0.4}}):
-        with pytest.raises(UserError, match=f"{[*changes][0]} settings do not act on it: leave them out"):
+        with pytest.raises(UserError, match=f"does not use {[*changes][0]} settings: leave them out"):
             raysum.train("extractor", data=str(data), out=str(run.with_name("x")), **changes)
     again = run.with_name("again")
     raysum.train("extractor", data=str(data), out=str(again), model={"trees": 40})
