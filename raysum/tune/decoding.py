@@ -84,7 +84,7 @@ class TrialScorer:
         self.folder, self.metric = job.folder(name), job.space.config.metric
         self.parts: list[pd.DataFrame] = []
 
-    def score_table(self, start: int, stop: int, summaries: list[Summary]) -> dict[str, Any]:
+    def score(self, start: int, stop: int, summaries: list[Summary]) -> dict[str, Any]:
         """Return the mean scores so far. After the last rows, save the scores of each example."""
         import pandas as pd
 
