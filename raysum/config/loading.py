@@ -48,8 +48,11 @@ def section_of(
     overrides: Iterable[str] = (),
     locations: dict[str, str] | None = None,
 ) -> AnySection:
-    """Return ``values``, changed by ``key=value`` overrides, as a ``root`` section. Raises UserError for wrong ones."""
-    changed, locations = dict(values), locations or {}
+    """Return ``values``, changed by ``key=value`` overrides, as a ``root`` section. Raises UserError for wrong ones.
+
+    The arguments stay as they are.
+    """
+    changed, locations = merge({}, values), dict(locations or {})
     for override in overrides:
         apply_override(changed, locations, override)
     return validate(changed, locations, root)

@@ -1,6 +1,5 @@
 """`raysum prepare`: write a complete dataset folder from sources, or nothing."""
 
-import reprlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,16 +16,13 @@ from raysum.data.recipe import read_recipe
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.models.specs.scorers import BertSpec
-from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.paragraphs import Paragraph, paragraphs_of
-from raysum.prepare.repeated import boilerplate, mark
 from raysum.prepare.resume import begin, can_resume, is_begun, job_of
-from raysum.prepare.row_builder import IDS
-from raysum.prepare.shards import size_of, write_shards
+from raysum.prepare.sampling import find_boilerplate, train_vocabulary
+from raysum.prepare.shards import write_shards
 from raysum.prepare.upload import is_staged, publish, staging_folder
 from raysum.runs.folder import Run
-from raysum.runtime.progress import bar, say
+from raysum.runtime.progress import say
 from raysum.runtime.remote import local
 from raysum.runtime.remote_lock import leased
 from raysum.runtime.rendering import Shown
@@ -35,17 +31,13 @@ from raysum.runtime.storage import new_folder
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import RawSource, find_sources
 from raysum.sources.published_files import unpaired
-from raysum.sources.record import Record, Rejected
-from raysum.text.cleaning import Normalization, normalize
 from raysum.tokenizers.loading import load_tokenizer
-from raysum.tokenizers.sentence_piece import Vocabulary, sample_texts
 from raysum.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
+    pass
 
 _SAMPLE_ROWS = 1000  # that check the user's description of their shape
-_BOILERPLATE_CLUSTERS = 5000  # sampled; with 525 paragraphs each they take half a minute and 50 MB
 _SMALL = 8 << 20  # bytes of text that one core prepares in about 8 s, the start time of Ray
 
 
@@ -109,18 +101,25 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     job = job_of(raw_sources, config, __version__, " ".join(_identity(vocabulary, ranker)) or "trained")
     with leased(out_folder):
         if not is_staged(staging, job):
-            with new_folder(staging, partial(can_resume, job=job)) as folder:
-                writer = _writer(folder, raw_sources, config, vocabulary, ranker)
+            with (
+                new_folder(staging, partial(can_resume, job=job)) as folder,
+                optional_session(config.address, config.address is not None or not is_small) as on_ray,
+            ):
+                writer = _writer(folder, raw_sources, config, vocabulary, ranker, on_ray)
                 begin(folder, job)
-                with optional_session(config.address, config.address is not None or not is_small) as on_ray:
-                    rejected_file = out_folder.with_name(f"{out_folder.name}.{REJECTED}")
-                    write_shards(raw_sources, writer, config, rejected_file, on_ray)
+                rejected_file = out_folder.with_name(f"{out_folder.name}.{REJECTED}")
+                write_shards(raw_sources, writer, config, rejected_file, on_ray)
         publish(staging, job)
     return PrepareResult(Dataset.open(config.out), time.monotonic() - started)
 
 
 def _writer(
-    folder: Path, sources: list[RawSource], config: PrepareConfig, given: Tokenizer | None, ranker: Run | None
+    folder: Path,
+    sources: list[RawSource],
+    config: PrepareConfig,
+    given: Tokenizer | None,
+    ranker: Run | None,
+    on_ray: bool,
 ) -> DatasetWriter:
     """Return the writer of the dataset in ``folder``; train a vocabulary if none is ``given``."""
     how = config.normalize or (given.suggested_normalization() if given else "none")
@@ -135,8 +134,8 @@ def _writer(
     elif is_begun(folder):
         vocabulary = load_tokenizer(folder / VOCABULARY)
     else:
-        vocabulary = _train_vocabulary(sources, config, how)
-    recipe = config.recipe(vocabulary.sha256, how, ranker_sha256, _boilerplate(sources, config))
+        vocabulary = train_vocabulary(sources, config, how, on_ray)
+    recipe = config.recipe(vocabulary.sha256, how, ranker_sha256, find_boilerplate(sources, config, on_ray))
     return DatasetWriter(folder, config.kind, recipe, vocabulary)
 
 
@@ -158,70 +157,3 @@ def _identity(vocabulary: Tokenizer | None, ranker: Run | None) -> Iterator[str]
     if ranker:
         weights = ranker.checkpoint().weights.stat()
         yield f"{weights.st_size} {weights.st_mtime_ns}"
-
-
-def _train_vocabulary(sources: list[RawSource], config: PrepareConfig, how: Normalization) -> Vocabulary:
-    with bar(total=sum(source.size for source in sources), label="vocabulary", unit="B") as progress:
-        sample = sample_texts(_train_texts(sources, config, progress), config.vocab_size)
-    vocabulary = Vocabulary.train((normalize(text, how) for text in sample), config.vocab_size)
-    if len(vocabulary) < config.vocab_size:
-        say(f"The corpus has text for only {len(vocabulary)} of {config.vocab_size} pieces: the vocabulary is smaller")
-    return vocabulary
-
-
-def _train_texts(
-    sources: list[RawSource], config: PrepareConfig, progress: "tqdm[Any]"
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield id and texts of each readable cluster of the train split; the job counts the others.
-
-    Raises UserError if no cluster is readable.
-    """
-    readable, first = False, ""
-    for source in sources:
-        end = progress.n + source.size
-        for record, cluster in _train_clusters(source, config):
-            progress.update(min(record.size or size_of(record.raw), end - progress.n))
-            if isinstance(record.raw, dict) and IDS in record.raw:
-                raise UserError(f"{source.name} holds ids, which need their own vocabulary: add --vocab FILE.model")
-            if isinstance(cluster, Rejected):
-                first = first or f"{record.where}: {cluster}"
-            elif cluster:
-                readable = True
-                yield cluster.id, [cluster.title, *cluster.summaries, *(text for _, text in cluster.documents)]
-        progress.update(end - progress.n)
-    if first and not readable:
-        raise UserError(f"no cluster of the train split can be read; the first problem is {first}")
-
-
-def _train_clusters(source: RawSource, config: PrepareConfig) -> Iterator[tuple[Record, Cluster | Rejected | None]]:
-    """Yield each record with its cluster or the reason of its rejection; None if it is in another split."""
-    for record in source.records():
-        try:
-            cluster = read_cluster(record.cluster())
-        except Rejected as reason:
-            yield record, reason
-            continue
-        yield record, cluster if config.choose_split(record, source.split) == "train" else None
-
-
-def _boilerplate(sources: list[RawSource], config: PrepareConfig) -> list[str] | None:
-    """Report and return the marks of the boilerplate paragraphs; None if the config keeps boilerplate."""
-    if config.boilerplate is None:
-        return None
-    sample = ([p.words for p in paragraphs] for paragraphs in _sample_paragraphs(sources, config))
-    marks = boilerplate(sample, config.boilerplate)
-    message = f"{len(marks)} paragraphs are boilerplate: they are in at least {config.boilerplate:.2%} of the clusters"
-    if marks:
-        paragraphs = chain.from_iterable(_sample_paragraphs(sources, config))
-        commonest = next(paragraph.text for paragraph in paragraphs if mark(paragraph.words) == marks[0])
-        message += f", most often {reprlib.repr(commonest)}"
-    say(message)
-    return marks
-
-
-def _sample_paragraphs(sources: list[RawSource], config: PrepareConfig) -> Iterator[list[Paragraph]]:
-    """Yield the paragraphs of the first clusters of the train split, equally many from each source."""
-    for source in sources:
-        clusters = (cluster for _, cluster in _train_clusters(source, config) if isinstance(cluster, Cluster))
-        for cluster in islice(clusters, -(-_BOILERPLATE_CLUSTERS // len(sources))):
-            yield [*paragraphs_of(cluster, config.paragraph_separator)]

@@ -76,12 +76,17 @@ def mark(paragraph: Words) -> str:
     return hashlib.blake2b(" ".join(paragraph).encode(), digest_size=8).hexdigest()
 
 
-def boilerplate(clusters: Iterable[Iterable[Words]], share: float) -> list[str]:
-    """Return the marks of the paragraphs in at least a ``share`` (0 to 1) of the clusters, and at least five clusters.
+def paragraph_marks(cluster: Iterable[Words]) -> np.ndarray:
+    """Return the distinct marks of a cluster's paragraphs, as numbers."""
+    return np.unique(np.array([int(mark(words), 16) for words in cluster], np.uint64))
 
-    The most frequent come first, at most 2,000.
+
+def boilerplate(clusters: Iterable[np.ndarray], share: float) -> list[str]:
+    """Return the marks that are in at least a ``share`` (0 to 1) of the clusters, and in at least five clusters.
+
+    ``clusters`` gives the result of :func:`paragraph_marks` for each. The most frequent come first, at most 2,000.
     """
-    parts = [np.unique(np.array([int(mark(words), 16) for words in cluster], np.uint64)) for cluster in clusters]
+    parts = list(clusters)
     marks, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]), return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_MAX_MARKS]
     return [f"{marks[at]:016x}" for at in order if counts[at] >= max(_MIN_CLUSTERS, share * len(parts))]

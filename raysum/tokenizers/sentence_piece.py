@@ -234,19 +234,32 @@ class WordCache(dict[str, list[int] | None]):
         return len(best) > 1 and best[0].score - best[1].score < _MARGIN
 
 
-def sample_texts(examples: Iterable[tuple[str, list[str]]], size: int) -> list[str]:
-    """Return lines to train ``size`` pieces, sampled from examples of (id, texts) in bounded memory.
+class TextSample:
+    """A sample of examples to train ``size`` pieces, in bounded memory.
 
-    The sample holds the examples with the smallest hashes of their ids, until it has 1,000 characters per piece. So it
-    covers the corpus evenly and does not depend on its order.
+    It holds the examples with the smallest hashes of their ids, until it has 1,000 characters per piece. So it covers
+    the corpus evenly, does not depend on its order, and can be merged from samples of the corpus's parts.
     """
-    budget, num_characters = size * _SAMPLE_CHARACTERS, 0
-    heap: list[tuple[int, str, str]] = []  # largest hash on top
-    for name, texts in examples:
-        text = "\n".join(texts)[:_EXAMPLE_CHARACTERS]
-        order = -int.from_bytes(hashlib.blake2b(name.encode(errors="replace"), digest_size=8).digest(), "big")
-        heapq.heappush(heap, (order, name, text))
-        num_characters += len(text)
-        while num_characters - len(heap[0][2]) >= budget:
-            num_characters -= len(heapq.heappop(heap)[2])
-    return [line for _, _, text in sorted(heap, reverse=True) for line in text.splitlines() if line.strip()]
+
+    def __init__(self, size: int):
+        self._budget, self._num_characters = size * _SAMPLE_CHARACTERS, 0
+        self.heap: list[tuple[int, str, str]] = []  # (negative hash, id, text), the largest hash on top
+
+    def add(self, id: str, texts: Iterable[str]) -> None:
+        order = -int.from_bytes(hashlib.blake2b(id.encode(errors="replace"), digest_size=8).digest(), "big")
+        self._push((order, id, "\n".join(texts)[:_EXAMPLE_CHARACTERS]))
+
+    def update(self, other: "TextSample") -> None:
+        """Add the examples of another sample of the same size."""
+        for example in other.heap:
+            self._push(example)
+
+    def lines(self) -> list[str]:
+        """Return the lines of the sampled texts that are not empty, in the order of the hashes."""
+        return [line for *_, text in sorted(self.heap, reverse=True) for line in text.splitlines() if line.strip()]
+
+    def _push(self, example: tuple[int, str, str]) -> None:
+        heapq.heappush(self.heap, example)
+        self._num_characters += len(example[2])
+        while self._num_characters - len(self.heap[0][2]) >= self._budget:
+            self._num_characters -= len(heapq.heappop(self.heap)[2])

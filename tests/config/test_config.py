@@ -1,5 +1,6 @@
 """Configuration: overrides, strict keys with the nearest one named, presets."""
 
+import json
 import subprocess
 import sys
 
@@ -20,6 +21,16 @@ def test_overrides_reach_nested_keys_and_keep_types():
     config = load_config(None, ["train.steps=7", "optim.lr=1e-4", "model.encoder=LLG", "deepspeed.bf16.enabled=true"])
     assert (config.train.steps, config.optim.lr, config.model.encoder) == (7, 1e-4, "LLG")
     assert config.deepspeed == {"gradient_clipping": 0.0, "bf16": {"enabled": True}}
+
+
+def test_loading_leaves_the_given_values_as_they_were():
+    values = {"train": {"start": "other", "steps": 5}, "optim": {"lr": 0.5}, "decode": {"num_beams": 2}}
+    before = json.dumps(values)
+    config = load_config("ht", ["train.steps=7", "optim.lr=1e-4", "decode.num_beams=3"], values)
+    assert (config.train.steps, config.optim.lr, config.train.init_from) == (7, 1e-4, "other")
+    locations = {"optim.lr": "here", "optim": "there"}
+    section_of(Config, values, ["optim={lr: 0.1}"], locations)
+    assert json.dumps(values) == before and locations == {"optim.lr": "here", "optim": "there"}
 
 
 def test_unknown_key_names_the_nearest_key_its_section_and_the_line(tmp_path):

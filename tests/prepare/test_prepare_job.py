@@ -19,6 +19,7 @@ from raysum.evaluate.evaluation import evaluate
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import prepare_example
+from raysum.prepare.sampling import find_boilerplate, train_vocabulary
 from raysum.prepare.shards import write_shards
 from raysum.sources.find import RawSource, find_sources
 from raysum.sources.record import Record
@@ -197,6 +198,25 @@ def test_the_dataset_is_the_same_in_this_process_and_on_ray(ray_session, tmp_pat
     here, ray = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("here", "ray"))
     assert here == ray and len(here) == 1 + 1 + 1 + 2 + 5  # manifest, vocabulary, rejected; lengths, shards
     assert Dataset.open(tmp_path / "ray").manifest["rejected"] == {"not JSON": 28}
+
+
+def test_vocabulary_and_boilerplate_are_the_same_on_ray(ray_session, tmp_path, capsys):
+    banner = "We use cookies to improve what you read on this site."
+    for part in range(3):
+        rows = [row | {"id": f"{part}-{n}"} for n, row in enumerate(clusters(80 * (part + 1)))]
+        for row in rows:
+            row["documents"][0] += f"\n\n{banner}"
+        write_lines(tmp_path / f"{part}.jsonl", iter(rows))
+    sources, config = find_sources([tmp_path]), PrepareConfig(out="data", vocab_size=300, boilerplate=0.5)
+    here, ray = (train_vocabulary(sources, config, "lower", on_ray=on_ray).sha256 for on_ray in (False, True))
+    assert here == ray
+    here, ray = (find_boilerplate(sources, config, on_ray=on_ray) for on_ray in (False, True))
+    assert here == ray and len(here) == 1
+    assert capsys.readouterr().err.count("most often 'We use coo") == 2
+    (tmp_path / "3.jsonl.gz").write_bytes(gzip.compress((tmp_path / "2.jsonl").read_bytes())[:-200])
+    for on_ray in (False, True):
+        with pytest.raises(UserError, match=r"3\.jsonl\.gz"):
+            train_vocabulary(find_sources([tmp_path]), config, "lower", on_ray=on_ray)
 
 
 @pytest.mark.long

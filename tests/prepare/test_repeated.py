@@ -7,7 +7,7 @@ import pytest
 
 from raysum.data.dataset import Dataset
 from raysum.prepare.job import prepare
-from raysum.prepare.repeated import boilerplate, mark, near_duplicates
+from raysum.prepare.repeated import boilerplate, mark, near_duplicates, paragraph_marks
 from raysum.prepare.row_builder import prepare_counted, prepare_example
 from raysum.text.tfidf import words
 from raysum.tokenizers.loading import load_tokenizer
@@ -56,6 +56,7 @@ def test_many_paragraphs_of_one_form_take_no_square_of_time():
 def test_boilerplate_stands_in_many_clusters():
     banner, rare = words("We use cookies to improve this site."), words("Only here.")
     clusters = [[banner, banner, words(f"Text {n} of its own.")] + [rare] * (n < 5) for n in range(40)]
+    clusters = [paragraph_marks(cluster) for cluster in clusters]
     assert boilerplate(clusters, 0.9) == [mark(banner)]
     assert boilerplate(clusters, 0.125) == boilerplate(clusters, 0.01) == [mark(banner), mark(rare)]
     assert boilerplate(clusters[:4], 0.5) == []  # too few clusters to tell

@@ -7,6 +7,7 @@ import pickle
 import random
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import sentencepiece
@@ -15,7 +16,7 @@ from helpers.special_ids import BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END, TITL
 from raysum.errors import UserError
 from raysum.text.cleaning import normalize
 from raysum.tokenizers.loading import load_tokenizer
-from raysum.tokenizers.sentence_piece import Vocabulary, sample_texts
+from raysum.tokenizers.sentence_piece import TextSample, Vocabulary
 from raysum.tokenizers.special_tokens import SPECIAL_PIECES
 
 TEXT = "river mountain village opened Lisbon painter, (1923) engine of the and was designed by <T> /S>"
@@ -134,6 +135,13 @@ def test_vocabulary_of_other_special_pieces_is_refused():
         Vocabulary(buffer.getvalue())
 
 
+def sample_texts(corpus, size: int) -> list[str]:
+    sample = TextSample(size)
+    for name, texts in corpus:
+        sample.add(name, texts)
+    return sample.lines()
+
+
 def test_sample_is_bounded_and_does_not_depend_on_order():
     corpus = [(f"id{i}", [f"text {i} " + "x" * 90]) for i in range(400)]
     sample = sample_texts(iter(corpus), 10)
@@ -142,6 +150,18 @@ def test_sample_is_bounded_and_does_not_depend_on_order():
     numbers = sorted(int(line.split()[1]) for line in sample)
     assert numbers[0] < 50 and numbers[-1] > 350  # spread over the corpus, not its beginning
     assert sorted(sample_texts(corpus[:3], 1000)) == sorted(text for _, (text,) in corpus[:3])
+
+
+@pytest.mark.parametrize("cuts", [[0, 1], [7, 200, 201], [399], [100, 100, 300]])
+def test_samples_of_parts_merge_to_the_sample_of_the_whole(cuts: list[int]):
+    corpus = [(f"id{i}", [f"text {i} " + "x" * (i * 37 % 200)]) for i in range(400)]
+    merged = TextSample(10)
+    for start, stop in pairwise([0, *cuts, 400]):
+        part = TextSample(10)
+        for name, texts in corpus[start:stop]:
+            part.add(name, texts)
+        merged.update(part)
+    assert merged.lines() == sample_texts(corpus, 10)
 
 
 def drawn_texts(count: int) -> Iterator[str]:
