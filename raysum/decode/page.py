@@ -9,25 +9,12 @@ from html import escape
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
+from raysum.pages.parts import templates
+
 if TYPE_CHECKING:
     from raysum.decode.summary import Citation, Sentence, Summary
 
 _MAX_QUOTE = 160  # characters
-
-_STYLE = (
-    ".raysum{line-height:1.5;max-width:60rem}.raysum p{margin:.4em 0}"
-    ".raysum sup{opacity:.75;font-size:.75em}.raysum .s{border-radius:3px}"
-    ".raysum ol{padding-left:1.8em;font-size:.92em}.raysum li,.raysum mark{border-radius:3px}"
-    ".raysum mark{background:#e8b93133;color:inherit;padding:0 .1em}"
-    ".raysum .s:hover{background:#e8b93155}.raysum .u{text-decoration:underline wavy #d33}"
-    ".raysum .w{border-left:3px solid #d33;padding-left:.6em}.raysum .q{opacity:.7;font-size:.9em}"
-    ".raysum pre{white-space:pre-wrap;overflow-wrap:anywhere;font:inherit;margin:.4em 0}"
-    ".raysum summary{font-weight:600;margin-top:1em}"
-)
-_PAGE = (
-    ":root{color-scheme:light dark}"
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-)
 
 
 def fragment(summary: "Summary") -> str:
@@ -37,11 +24,8 @@ def fragment(summary: "Summary") -> str:
 
 def summaries_page(summaries: Sequence["Summary"], clusters: Sequence[Mapping[str, Any]]) -> str:
     """Return a page with each summary, its notes, and the sources of its raw cluster with the cited passages."""
-    parts = [_section(summary, cluster) for summary, cluster in zip(summaries, clusters, strict=True)]
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>raysum</title><style>{_PAGE}</style>{''.join(parts)}</html>\n"
-    )
+    blocks = [_section(summary, cluster) for summary, cluster in zip(summaries, clusters, strict=True)]
+    return templates().get_template("summaries.html").render(blocks=blocks) + "\n"
 
 
 def _section(summary: "Summary", raw: Mapping[str, Any]) -> str:
@@ -53,36 +37,18 @@ def _section(summary: "Summary", raw: Mapping[str, Any]) -> str:
 
 def _block(summary: "Summary", heading: str | None, documents: Iterable[tuple[str, str]]) -> str:
     """Return a summary under its ``heading``, with its notes and the named texts of its ``documents``."""
-    name = "r" + hashlib.blake2b(summary.model_dump_json().encode(), digest_size=6).hexdigest()
-    notes, top = summary.notes, "" if heading is None else f"<h2>{escape(heading)}</h2>"
-    text = " ".join(_sentence(summary, number) for number in range(len(summary.sentences)))
-    listed = "".join(f'<li class="n{number}">{_note(note)}</li>' for number, note in enumerate(notes, 1))
-    sources = [_source(number, *document, notes) for number, document in enumerate(documents)]
-    sources = ["<h3>Sources</h3>", *sources] if sources else []
     return (
-        f'<div class="raysum" id="{name}"><style>{_STYLE}{_lights(name, summary)}</style>{top}<p>{text}</p>'
-        f"{_trust(summary)}<ol>{listed}</ol>{''.join(sources)}</div>"
+        templates()
+        .get_template("summary.html")
+        .render(
+            name="r" + hashlib.blake2b(summary.model_dump_json().encode(), digest_size=6).hexdigest(),
+            summary=summary,
+            heading=heading,
+            sources=[_source(number, *document, summary.notes) for number, document in enumerate(documents)],
+            doubted=doubted,
+            shortened=shortened,
+        )
     )
-
-
-def _lights(name: str, summary: "Summary") -> str:
-    """Return the CSS rules that highlight notes and passages for a sentence, and passages for a note."""
-    rules, light = [], "{background:#e8b93199}"
-    for number, sentence in enumerate(summary.sentences):
-        rules += [f"#{name}:has(.s{number}:hover) .n{note}{light}" for note in summary.numbered(sentence)]
-    rules += [f"#{name}:has(li.n{note}:hover) .n{note}{light}" for note in range(1, len(summary.notes) + 1)]
-    return "".join(rules)
-
-
-def _sentence(summary: "Summary", number: int) -> str:
-    sentence = summary.sentences[number]
-    notes = "".join(f"[{note}]" for note in summary.numbered(sentence))
-    support = (
-        ""
-        if sentence.support is None
-        else f' title="{100 * sentence.support:.0f} % is in the paragraphs that it cites"'
-    )
-    return f'<span class="s s{number}"{support}>{doubted(sentence)}<sup>{notes}</sup></span>'
 
 
 def doubted(sentence: "Sentence") -> str:
@@ -94,24 +60,10 @@ def doubted(sentence: "Sentence") -> str:
     return html + escape(sentence.text[done:])
 
 
-def _trust(summary: "Summary") -> str:
-    lines = [f'<p class="w">{escape(warning)}</p>' for warning in summary.warnings]
-    if summary.support is not None:
-        doubted = ", ".join(escape(span.text) for span in summary.unsupported)
-        lines.append(f'<p class="q">support {summary.support:.0f} of 100{doubted and f"; in no source: {doubted}"}</p>')
-    return "".join(lines)
-
-
-def _note(note: "Citation") -> str:
-    where = f'<span class="q">characters {note.start}–{note.end}</span>'
-    return f"{escape(note.name)}, “{escape(shortened(note.quote))}” {where}"
-
-
-def _source(number: int, name: str, text: str, notes: Sequence["Citation"]) -> str:
-    """Return a document with its cited passages marked by the numbers of their notes; open if it has any."""
+def _source(number: int, name: str, text: str, notes: Sequence["Citation"]) -> dict[str, Any]:
+    """Return name, HTML and whether a note cites it, of the document with that number."""
     cited = {index: (note.start, note.end) for index, note in enumerate(notes, 1) if note.document == number}
-    opened = " open" if cited else ""
-    return f"<details{opened}><summary>{escape(name)}</summary><pre>{marked(text, cited)}</pre></details>"
+    return {"name": name, "html": marked(text, cited), "cited": bool(cited)}
 
 
 def marked(text: str, cited: Mapping[int, tuple[int, int]]) -> str:

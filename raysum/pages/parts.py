@@ -1,12 +1,24 @@
-"""HTML pages and their parts: sections, tables, notes. These functions escape all data."""
+"""HTML pages and their parts: sections, tables, notes. The templates escape all data, except arguments named html."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from html import escape
-from importlib import resources
+from typing import TYPE_CHECKING, Any
 
 from raysum import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+@cache
+def templates() -> "Environment":
+    """Return the templates of raysum's pages."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(loader=PackageLoader("raysum.pages"), autoescape=True, undefined=StrictUndefined)
 
 
 def document(
@@ -18,37 +30,37 @@ def document(
     shows ``note`` if no newer version appears.
     """
     anchors = [key for key in names if any(f'id="{key}"' in section for section in sections)]
-    links = "".join(f'<a href="#{key}">{names[key]}</a>' for key in anchors)
-    nav = f"<nav><div>{links}</div></nav>" if links else ""
-    timing = f' data-every="{every:g}" data-written="{time.time():.0f}"' if every else ""
-    reload = f'<noscript><meta http-equiv="refresh" content="{every:.0f}"></noscript>' if every else ""
-    scripts = "".join(f"<script>{_resource(name)}</script>" for name in ("page.js", *(["live.js"] if every else [])))
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="data:,">{reload}<title>raysum: {escape(title)}</title>'
-        f"<style>{_resource('page.css')}</style></head><body{timing}><header><h1>{escape(title)}</h1>{top}"
-        f'<p class="stale warning" hidden>{escape(note)}</p></header>{nav}<main>{"".join(sections)}</main>'
-        f"<footer>raysum {__version__}, {datetime.now():%Y-%m-%d %H:%M:%S}</footer>{scripts}</body></html>\n"
+        templates()
+        .get_template("page.html")
+        .render(
+            title=title,
+            top=top,
+            sections=sections,
+            links=[(key, names[key]) for key in anchors],
+            every=every,
+            written=int(time.time()),
+            note=note,
+            scripts=["page.js", "live.js"] if every else ["page.js"],
+            version=__version__,
+            now=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
+        )
+        + "\n"
     )
 
 
-def _resource(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def section(name: str, title: str, *parts: str) -> str:
+def section(name: str, title: str, *html: str) -> str:
     """Return a section with the anchor ``name``."""
-    return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
+    return _part("section", name, title, html)
 
 
 def missing(message: str, command: str) -> str:
     """Return a paragraph about missing content, and the ``command`` that creates it."""
-    return f'<p class="missing">{escape(message)} <code>{escape(command)}</code></p>'
+    return _part("missing", message, command)
 
 
 def note(text: str) -> str:
-    return f'<p class="note">{escape(text)}</p>' if text else ""
+    return _part("note", text) if text else ""
 
 
 def heading(text: str) -> str:
@@ -65,32 +77,24 @@ def table(
     head: Sequence[str], lines: Iterable[Sequence[str]], numbers: bool = False, links: Mapping[str, str] | None = None
 ) -> str:
     """Return a table. The first column has row names, with ``links``; the others have texts, or ``numbers``."""
-    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(
-        f'<tr><th scope="row">{_linked(first, links or {})}</th>'
-        f"{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
-        for first, *cells in lines
-    )
-    kind = ' class="numbers"' if numbers else ""
-    return f'<div class="wide"><table{kind}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _linked(name: str, links: Mapping[str, str]) -> str:
-    return f'<a href="{escape(links[name])}">{escape(name)}</a>' if name in links else escape(name)
+    return _part("table", head, lines, numbers, links or {})
 
 
 def folded(title: str, html: str, opened: bool = False) -> str:
-    return f"<details{' open' if opened else ''}><summary>{escape(title)}</summary>{html}</details>"
+    return _part("folded", title, html, opened)
 
 
 def tiles(values: Iterable[tuple[str, str]]) -> str:
     """Return values in large letters, each with its label."""
-    html = (f"<div><b>{escape(value)}</b><span>{escape(label)}</span></div>" for value, label in values)
-    return f'<div class="tiles">{"".join(html)}</div>'
+    return _part("tiles", values)
 
 
 def code(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
+
+
+def _part(macro: str, *arguments: Any) -> str:
+    return str(getattr(templates().get_template("parts.html").module, macro)(*arguments))
 
 
 def duration(seconds: float) -> str:

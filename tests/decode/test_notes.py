@@ -233,7 +233,7 @@ def test_a_page_shows_sources_with_what_is_cited_and_lets_no_markup_through():
     quotes = [note.quote for note in summary.notes]
     assert [shown.marks[number][1] for number in range(len(quotes))] == quotes
     assert [shown.marks[number][0] for number in range(len(quotes))] == ["n1", "n2"][: len(quotes)]
-    assert '<span class="u">Zor</span>' in html and unescape(evil) in shown.text and "color-scheme:light dark" in html
+    assert '<span class="u">Zor</span>' in html and unescape(evil) in shown.text and "color-scheme: light dark" in html
     cell = fragment(summary)
     assert summary._repr_html_() == cell and "script" not in Checked(cell).tags
     name = re.search(r'id="(\w+)"', cell).group(1)

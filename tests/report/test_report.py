@@ -102,7 +102,7 @@ def test_nothing_comes_from_elsewhere(page):
     for _, own in page.tags:
         for name in ("href", "src", "srcset", "action", "data", "xlink:href"):
             assert own.get(name, "#").startswith(("#", "data:,"))
-    text = (Path(raysum.__file__).parent / "pages" / "page.css").read_text()
+    text = (Path(raysum.__file__).parent / "pages" / "templates" / "page.css").read_text()
     assert "url(" not in text and "@import" not in text
 
 

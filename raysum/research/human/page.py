@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
 from importlib import resources
 
+from raysum.pages.parts import templates
 from raysum.research.human.designs import Asked
 
 
@@ -21,7 +21,5 @@ def sheet_page(
         "comment": comment,
     }
     given = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    html = (resources.files("raysum.research.human") / "page.html").read_text(encoding="utf-8")
-    for name, text in {"INSTRUCTION": escape(instruction), "JUDGE": escape(judge), "DATA": given}.items():
-        html = html.replace(f"{{{{{name}}}}}", text)  # DATA comes last: its texts may hold the others' names
-    return html
+    template = (resources.files("raysum.research.human") / "page.html").read_text(encoding="utf-8")
+    return templates().from_string(template).render(judge=judge, instruction=instruction, data=given) + "\n"
