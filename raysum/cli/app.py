@@ -368,9 +368,9 @@ def export_checkpoint(
 
 @verb(app)
 def bench(
-    name: Annotated[str, typer.Argument(help="train, decode, stream, rouge or start.")],
+    name: Annotated[str, typer.Argument(help="decode, efficiency, prepare, rouge, start, stream or train.")],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings such as presets=[ht,pht] threads=2.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings such as threads=2.")
     ] = None,
     against: Annotated[str | None, typer.Option(metavar="A,B", help="Other tools to measure for comparison.")] = None,
 ) -> Any:
