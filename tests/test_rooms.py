@@ -214,4 +214,5 @@ def test_every_data_file_is_installed():
             folder = next(parent for parent in file.parents if (parent / "__init__.py").is_file())
             package = ".".join(folder.relative_to(PACKAGE.parent).parts)
             told = re.split(r"[,\n]\s*", patterns.get(package, "").strip())  # as setuptools reads it, not at blanks
-            assert any(pattern and file.relative_to(folder).match(pattern) for pattern in told), f"{file} is missing in an installed raysum"
+            found = any(pattern and file.relative_to(folder).match(pattern) for pattern in told)
+            assert found, f"{file} is missing in an installed raysum"
