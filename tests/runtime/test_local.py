@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
 
 import raysum
 from helpers.small_datasets import write_dataset
@@ -132,9 +133,15 @@ def test_a_ray_that_does_not_start_in_time_is_one_message_and_is_stopped():
     assert "train.workers" not in said  # a setting of training alone
 
 
+@pytest.fixture
+def no_session(monkeypatch):
+    """Let raysum start Ray itself, although another test of this process may have a session."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray takes TMPDIR on Linux")
 @pytest.mark.parametrize("verb", ["prepare", "teach"])
-def test_without_ray_one_process_does_the_work(tmp_path, monkeypatch, capsys, verb):
+def test_without_ray_one_process_does_the_work(tmp_path, monkeypatch, capsys, no_session, verb):
     rows = [{"title": f"Town {n}", "documents": [f"Town {n} has a river and {n} bridges."]} for n in range(40)]
     (tmp_path / "towns.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(f"raysum.{verb}.job._SMALL", 0)  # as if these were gigabytes
@@ -153,7 +160,9 @@ def test_without_ray_one_process_does_the_work(tmp_path, monkeypatch, capsys, ve
 @pytest.mark.parametrize(
     ("folder", "words"), [("/none", "No such file"), ("/" + "x" * 60, "too long a path"), ("/dev/null", "Not a")]
 )
-def test_a_training_names_tmpdir_where_ray_cannot_use_it_and_makes_no_run(tmp_path, monkeypatch, folder, words):
+def test_a_training_names_tmpdir_where_ray_cannot_use_it_and_makes_no_run(
+    tmp_path, monkeypatch, no_session, folder, words
+):
     data = write_dataset(tmp_path / "data", {"train": 4, "valid": 2})
     monkeypatch.setenv("TMPDIR", folder)
     with pytest.raises(UserError, match=f"TMPDIR=.*{words}"):
