@@ -1,4 +1,4 @@
-"""All uses of private names of other libraries. tests/runtime/test_private.py fails if a release changes them.
+"""All uses of private names of other libraries. tests/runtime/test_compat.py fails if a release changes them.
 
 Functions import the libraries that they use, so importing this module is fast.
 """

@@ -4,8 +4,9 @@ Ray Train and Tune start a dozen processes, which would each import Ray, pandas,
 Mechanism: while a private session starts, ``sys.executable`` is a shell script. For Ray's workers the script runs
 ``forkclient.py``, which sends the worker's arguments, environment and streams to the server; the server forks, and the
 copy runs Ray's worker script. For everything else the script runs Python.
-Assumptions: Linux, no GPU (CUDA does not survive a fork), no threads in the server, and one job per server.
-Fallback: if an assumption fails, the server declines or ends, and the client starts Python as Ray would.
+Assumptions: Linux, no GPU (CUDA does not survive a fork), the tested version of Ray (the copy replaces what its set-up
+script does), no threads in the server, and one job per server.
+Fallback: if an assumption fails, no server starts, or it declines or ends, and Python is started as Ray would.
 """
 
 import atexit
@@ -24,7 +25,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -32,6 +34,7 @@ from unittest import mock
 from raysum.runtime.compat import no_ids_drawn, search_path
 from raysum.runtime.forkclient import end_with
 from raysum.runtime.private_folder import PrivateFolder
+from raysum.runtime.progress import say
 
 # Libraries that workers load: first those that do not import Ray, then the others. Modules of raysum register for a
 # task by entry points of the group ``raysum.preload``; names of those that import Ray contain ``.ray``.
@@ -53,6 +56,7 @@ PURPOSES = {
     "search": ("training", "decoding", "searching"),
 }
 
+_TESTED = "2.60.0"  # version of Ray
 _OFF = "RAYSUM_FORKS"  # environment variable; 0: Ray starts its workers itself
 _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, either under Windows
 _CLIENT = Path(__file__).with_name("forkclient.py")
@@ -102,12 +106,24 @@ class Server:
 
 
 def start(purpose: str) -> None:
-    """Start the server with the modules of ``purpose``, unless it runs, or the machine has a GPU."""
+    """Start the server with the modules of ``purpose``, unless it runs or an assumption fails."""
     global _server
-    is_usable = os.environ.get(_OFF, "1") != "0" and sys.platform == "linux" and not any(map(os.path.exists, _GPUS))
-    if is_usable and _server is None:
+    if _server is None and _is_usable():
         _server = Server(*preloaded(purpose))
         atexit.register(stop)
+
+
+def _is_usable() -> bool:
+    if os.environ.get(_OFF, "1") == "0" or sys.platform != "linux" or any(map(os.path.exists, _GPUS)):
+        return False
+    return _is_tested()
+
+
+@cache
+def _is_tested() -> bool:
+    if (installed := version("ray")) != _TESTED:
+        say(f"workers start more slowly: starting them by fork is tested with Ray {_TESTED}, not with {installed}")
+    return installed == _TESTED
 
 
 def preloaded(purpose: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,14 +1,20 @@
-"""Each touch of what another library keeps to itself still does what it is there for: see raysum/runtime/compat.py."""
+"""Private names of other libraries: every function of raysum/runtime/compat.py still has its effect.
+
+Four are tested where their effect is seen: `loopback_only` and `stop_half_started` in test_local.py, `boosted_trees` in
+extract/test_extractor.py, `openai_client` in teach/test_teach_citing.py.
+"""
 
 import inspect
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import psutil
 import pytest
+import ray
 import torch
 from torch.nn.functional import linear
 
@@ -22,7 +28,66 @@ def test_a_packed_matrix_gives_the_plain_product():
         packed = compat.packed_linear(weight, term)
         assert packed is not None
         torch.testing.assert_close(packed(x), linear(x, weight, term))
+        torch.testing.assert_close(compat.onednn_linear(x, weight, term), linear(x, weight, term))
     assert compat.packed_linear(weight.bfloat16(), bias.bfloat16()) is None
+
+
+def test_the_search_path_is_absolute_and_in_order(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["b", "/a", "", "b", "/a"])
+    assert compat.search_path() == [f"{tmp_path}/b", "/a", str(tmp_path)]
+
+
+def test_workers_search_modules_where_the_driver_does_and_not_in_its_folder(ray_session):
+    """The session's job config is from `same_modules`. Ray itself would put the driver's folder first."""
+    found = ray.get(ray.remote(num_cpus=0)(lambda: (list(sys.path), compat.search_path())).remote())[0]
+    known = [folder for folder in compat.search_path() if folder in found]
+    assert known and sorted(known, key=found.index) == known
+    assert found.index(str(Path(compat.__file__).parents[2])) >= 0
+    outside = os.getcwd() not in compat.search_path()
+    assert not (outside and os.getcwd() in found)
+
+
+def test_a_submitted_job_keeps_its_own_config(monkeypatch):
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert compat.same_modules() is None
+
+
+def test_a_session_has_a_folder_and_processes_that_no_signal_to_this_group_reaches(ray_session):
+    assert os.path.exists(f"{compat.session_folder()}/sockets")
+    servers = [child for child in psutil.Process().children() if child.name() in ("raylet", "gcs_server")]
+    assert len(servers) == 2
+    assert os.getpgid(0) not in {os.getpgid(server.pid) for server in servers}
+
+
+FORKS = """
+import os, sys
+from contextlib import nullcontext
+from raysum.runtime.compat import no_ids_drawn
+
+with no_ids_drawn() if sys.argv[1] == "kept" else nullcontext():
+    import ray
+    @ray.remote
+    class Actor: ...
+    import ray.data
+
+def drawn():
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, ray.NodeID.from_random().binary())
+        os._exit(0)
+    os.close(writer)
+    return open(reader, "rb").read()
+
+sys.exit(drawn() == drawn())
+"""
+
+
+@pytest.mark.parametrize(("generator", "equal"), [("kept", False), ("drawn", True)])
+def test_copies_of_a_process_draw_different_ids_if_it_drew_none(generator, equal):
+    """If `drawn` fails, Ray's generator survives forks and `no_ids_drawn` can go."""
+    done = subprocess.run([sys.executable, "-c", FORKS, generator], timeout=120, check=False)
+    assert done.returncode == equal
 
 
 TRAINING = """
@@ -86,8 +151,8 @@ def test_it_is_known_whether_a_cluster_asks_for_its_token(mode, required):
 
 
 DEATH = """
-import os, ray
-from raysum.runtime.compat import dashboard
+import os, ray, signal
+from raysum.runtime.compat import dashboard, session_folder
 from raysum.runtime.session import ray_session
 
 @ray.remote(max_retries=0)
@@ -95,8 +160,13 @@ def die():
     print("a word of a worker")
     os._exit(1)
 
-assert dashboard() is None
+def end(number, frame):
+    raise SystemExit(3)
+
+assert dashboard() is None and session_folder() is None
+signal.signal(signal.SIGTERM, end)
 with ray_session(cpus=1):
+    assert signal.getsignal(signal.SIGTERM) is end
     host, _, port = dashboard().removeprefix("http://").partition(":")
     assert host == "127.0.0.1" and int(port) > 0
     try:

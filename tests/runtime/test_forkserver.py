@@ -129,6 +129,19 @@ def test_copies_end_with_a_killed_driver_and_leave_no_folder(request):
     assert not list(folder.glob("raysum-*"))
 
 
+def test_with_an_untested_ray_no_server_starts_and_one_line_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(forkserver, "_server", None)
+    monkeypatch.setattr(forkserver, "version", lambda package: {"ray": "2.61.0"}[package])
+    forkserver._is_tested.cache_clear()
+    try:
+        forkserver.start("train")
+        forkserver.start("train")
+        assert forkserver._server is None
+    finally:
+        forkserver._is_tested.cache_clear()
+    assert capsys.readouterr().err.count("2.61.0") == 1
+
+
 def test_where_ray_runs_already_nothing_is_loaded_ahead(ray_session):
     before = forkserver._server
     forkserver._server = None

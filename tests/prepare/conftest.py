@@ -1,0 +1,3 @@
+"""Fixtures for the small cluster."""
+
+from helpers.lisbon import recipe, vocabulary  # noqa: F401 - fixtures
