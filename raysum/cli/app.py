@@ -14,7 +14,8 @@ from pydantic import Field
 
 from raysum import __version__
 from raysum.cli.groups import config_app, data_app, human_app
-from raysum.cli.options import Overrides, print_result, verb
+from raysum.cli.options import Overrides, completed_by, print_result, verb
+from raysum.config.loading import presets
 from raysum.config.sections import LoadConfig
 from raysum.errors import UserError, check_no_password
 from raysum.evaluate.config import EvaluateConfig
@@ -34,11 +35,7 @@ _PANELS = {
     "Other models, papers and measurements": ("import", "export", "reproduce", "bench"),
 }
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(data_app, name="data")
 app.add_typer(config_app, name="config")
 app.add_typer(human_app, name="human")
@@ -156,7 +153,12 @@ def prepare(
 @verb(app)
 def train(
     preset: Annotated[
-        str, typer.Argument(metavar="PRESET|FILE|RUN", help="Config to train; RUN also provides the initial weights.")
+        str,
+        typer.Argument(
+            metavar="PRESET|FILE|RUN",
+            help="Config to train; RUN also provides the initial weights.",
+            autocompletion=completed_by(presets),
+        ),
     ],
     overrides: Overrides = None,
 ) -> Any:
@@ -169,9 +171,18 @@ def train(
     return run(preset, *(overrides or []))
 
 
+def _spaces() -> list[str]:
+    from raysum.tune.spaces import spaces
+
+    return spaces()
+
+
 @verb(app)
 def tune(
-    space: Annotated[str, typer.Argument(metavar="SPACE", help="Name or file of a search space.")],
+    space: Annotated[
+        str,
+        typer.Argument(metavar="SPACE", help="Name or file of a search space.", autocompletion=completed_by(_spaces)),
+    ],
     overrides: Overrides = None,
 ) -> Any:
     """Search a space with Ray Tune: data=DATA out=SEARCH, and run=RUN for decoding spaces."""

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from raysum.cli.options import Overrides, verb
+from raysum.cli.options import Overrides, completed_by, verb
+from raysum.config.loading import presets
 from raysum.research.human.config import SheetsConfig
 from raysum.runtime.progress import say
 
@@ -16,7 +17,10 @@ human_app = typer.Typer(help="Let people judge summaries, and analyze their answ
 
 
 @verb(config_app, name="show")
-def config_show(preset: Annotated[str, typer.Argument(metavar="PRESET|FILE")], overrides: Overrides = None) -> Any:
+def config_show(
+    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE", autocompletion=completed_by(presets))],
+    overrides: Overrides = None,
+) -> Any:
     """Print the fully resolved config of a preset or file, and its number of parameters."""
     from raysum.config.loading import load_config
     from raysum.config.sizes import SizedConfig

@@ -36,6 +36,15 @@ _PAIR = re.compile(r"[A-Za-z_][\w.]*=")
 _DECODE = {*DecodeConfig.model_fields, *DECODE_ALIASES, *ExtractConfig.model_fields}
 
 
+def completed_by(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
+    """Return a completion of an argument for the shell, which completes files where no name fits."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return complete
+
+
 def verb(
     app: typer.Typer, section: type[Section] | None = None, name: str | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

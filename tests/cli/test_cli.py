@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -194,3 +195,20 @@ def test_an_interrupt_while_the_command_line_loads_is_one_line(module):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr, done.stdout) == (130, "raysum: stopped\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("raysum tr", {"train"}),
+        ("raysum prepare --vocab-s", {"--vocab-size"}),
+        ("raysum train hibert", {"hibert_m", "hibert_s_pretraining"}),
+        ("raysum config show ht-g", {"ht-graph"}),
+        ("raysum tune be", {"beta", "beta_continuous"}),
+    ],
+)
+def test_the_shell_completes_commands_options_and_names(words, offered):
+    typed = {"_RAYSUM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [str(Path(sys.executable).with_name("raysum"))]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **typed}, timeout=60, check=False)
+    assert offered <= set(done.stdout.split()), done.stderr
