@@ -54,9 +54,8 @@ class Answers:
     An answer never replaces an older one of the same key: all of them count as spent tokens.
     """
 
-    def __init__(self, path: Path):
-        self.path, self._lock = path, threading.Lock()
-        self._db = _opened(path)
+    def __init__(self, db: sqlite3.Connection):
+        self._db, self._lock = db, threading.Lock()
         sums = "total(prompt_tokens), total(completion_tokens)"
         last, prompt, completion = self._db.execute(f"SELECT max(id), {sums} FROM answers").fetchone()
         self._last_old, self.prompt_tokens, self.completion_tokens = last or 0, int(prompt), int(completion)
@@ -107,39 +106,41 @@ _INSERT = f"INSERT INTO answers (key, {_COLUMNS}) VALUES ({', '.join('?' * (len(
 def open_answers(path: Path) -> Iterator[Answers]:
     """Open the answers file, or create it. Raises UserError if it is damaged, of another program, or not writable."""
     try:
-        with closing(Answers(path)) as answers:
-            yield answers
+        if _is_jsonl(path):
+            _import_lines(path)
+        with closing(_connected(path)) as db:
+            _set_up(db, path)
+            with closing(Answers(db)) as answers:
+                yield answers
     except sqlite3.Error as error:
         raise UserError(_explained(path, error)) from None
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    """Return a connection that commits each statement. Imports the JSONL file of an older version."""
+def _is_jsonl(path: Path) -> bool:
+    """Return whether the file is of an older version, or of another program."""
     try:
         with path.open("rb") as file:
-            head = file.read(len(_HEADER))
+            return file.read(len(_HEADER)) not in (b"", _HEADER)
     except FileNotFoundError:
-        head = b""
+        return False
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror}); choose another --out") from None
-    if head and head != _HEADER:
-        _import_lines(path)
-    db = _connected(path)
-    if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-        if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            db.close()
-            raise UserError(f"{path} holds no answers; remove it, or choose another --out")
-        db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-    return db
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """Return a connection that locks the file for this process alone, also against readers."""
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    """Return a connection that commits each statement."""
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+
+def _set_up(db: sqlite3.Connection, path: Path) -> None:
+    """Lock the file for this process alone, also against readers, and create its tables if it is new."""
     db.execute("PRAGMA locking_mode = EXCLUSIVE")  # the write-ahead log then needs no shared memory
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")  # each commit waits for the disk
-    return db
+    if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            raise UserError(f"{path} holds no answers; remove it, or choose another --out")
+        db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
 
 
 def _import_lines(path: Path) -> None:
@@ -162,7 +163,7 @@ def _import_lines(path: Path) -> None:
             db.execute("COMMIT")
         partial.replace(path)
     finally:
-        for name in (partial.name, f"{partial.name}-wal"):
+        for name in (partial.name, f"{partial.name}-journal"):
             partial.with_name(name).unlink(missing_ok=True)
 
 

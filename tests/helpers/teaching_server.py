@@ -33,7 +33,14 @@ class Teacher(ThreadingHTTPServer):
         self.delay = 0.0
         self.script: list[dict[str, Any]] = []  # of the next requests, one each; {} is an ordinary answer
         self.rules: list[dict[str, Any]] = []  # of requests whose prompt holds what is under "when"
-        self.seen: dict[str, Any] = {"requests": 0, "most": 0, "answered": Counter(), "bodies": [], "paths": Counter()}
+        self.seen: dict[str, Any] = {
+            "requests": 0,
+            "most": 0,
+            "answered": Counter(),
+            "bodies": [],
+            "headers": {},
+            "paths": Counter(),
+        }
         self.busy = 0
 
     def handle_error(self, *_: Any) -> None:
@@ -64,6 +71,7 @@ class Handler(BaseHTTPRequestHandler):
             seen["paths"][self.path] += 1
             seen["most"] = max(seen["most"], self.server.busy)
             seen["bodies"] = [*seen["bodies"][-20:], body]
+            seen["headers"] = dict(self.headers)
             prompt = body["messages"][0]["content"]
             act = self.server.script.pop(0) if self.server.script else {}
             act = next((rule for rule in self.server.rules if rule["when"] in prompt), act)

@@ -3,8 +3,10 @@
 import gzip
 import json
 import os
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,35 @@ def test_what_is_not_ours_is_not_written(server, make, place, source, words):
     assert server.requests == asked and Path("c.jsonl").read_bytes() == before
     assert not Path(place).is_file() or "tiny" not in Path(place).read_text()
     assert not Path("t.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:4096] + b"\xa5" * (len(content) - 4096),
+        lambda content: content[:16] + b"\0" * (len(content) - 16),
+    ],
+    ids=["cut", "overwritten", "emptied"],
+)
+def test_a_damaged_answers_file_is_named_and_kept(server, damage):
+    """Its answers cost money: they are neither removed nor asked for again without a word."""
+    taught(server)
+    answers, asked = Path("t.jsonl.answers"), server.requests
+    answers.write_bytes(damage(answers.read_bytes()))
+    before = answers.read_bytes()
+    with pytest.raises(UserError, match=r"t.jsonl.answers .*(restore a copy|remove it)"):
+        taught(server)
+    assert server.requests == asked and answers.read_bytes() == before
+
+
+def test_answers_in_use_by_another_program_are_waited_for(server):
+    taught(server)
+    with closing(sqlite3.connect("t.jsonl.answers")) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(UserError, match="used by another process; wait"):
+            taught(server)
+    assert taught(server)["answers"] == 0
 
 
 def test_what_cannot_be_written_whole_leaves_no_part(server, monkeypatch):

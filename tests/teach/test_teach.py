@@ -357,6 +357,26 @@ def test_a_key_is_sent(tmp_path, server, monkeypatch):
         taught(tmp_path, server, clusters(3))
 
 
+def test_variables_of_the_openai_client_are_ignored(tmp_path, server, monkeypatch):
+    """They are for another server, which must not get the clusters, and their keys are not for this one."""
+    secrets = {"OPENAI_API_KEY": "sk-other", "OPENAI_ADMIN_KEY": "sk-admin", "OPENAI_ORG_ID": "org-other"}
+    secrets |= {"OPENAI_PROJECT_ID": "proj-other", "OPENAI_WEBHOOK_SECRET": "whsec-other"}
+    with teaching() as other:
+        for name, value in (secrets | {"OPENAI_BASE_URL": other.url}).items():
+            monkeypatch.setenv(name, value)
+        assert taught(tmp_path, server, clusters(3)).taught == 3
+        assert server.requests == 3 and other.requests == 0
+    sent = json.dumps(server.seen["headers"])
+    assert "User-Agent" in sent and not [value for value in secrets.values() if value in sent]
+
+
+def test_without_the_openai_package_the_command_that_installs_it_is_named(tmp_path, server, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)  # its import fails
+    with pytest.raises(UserError, match=r"needs openai, .*\.\[teach\]"):
+        taught(tmp_path, server, clusters(3))
+    assert server.requests == 0 and not (tmp_path / "t.jsonl").exists()
+
+
 def test_a_mistake_is_one_message_and_exit_code_2(tmp_path, server):
     write(tmp_path / "c.jsonl", clusters(3))
     began = time.monotonic()
