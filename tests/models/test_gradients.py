@@ -134,11 +134,11 @@ def test_four_processes_train_as_one(folder):
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_several_processes_train_as_one_at_every_stage(folder):
-    """Prints the table of all systems and stages."""
-    cases = [(name, stage, low) for name in CASES for stage in STAGES for low in (False, True)]
-    check(folder, 2, 20, cases)
-    check(folder, 4, 20, cases)
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("stage", STAGES)
+def test_several_processes_train_as_one_at_every_stage(folder, stage, world):
+    """Prints a table of all systems."""
+    check(folder, world, 20, [(name, stage, low) for name in CASES for low in (False, True)])
 
 
 @pytest.mark.slow
