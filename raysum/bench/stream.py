@@ -1,11 +1,16 @@
-"""Streaming speed of a dataset: start-up, rows and tokens per second, padding, and the time a model waits."""
+"""Streaming speed of a dataset: start-up, rows and tokens per second, padding, and the time a model waits.
+
+With ``ranks``: what one more rank costs.
+"""
 
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
+import psutil
 import torch
 from pydantic import Field
 
@@ -18,13 +23,19 @@ from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.models.batch import move
+from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.placement import device
 from raysum.runtime.processes import peak_rss_mb
 from raysum.runtime.progress import bar
+from raysum.runtime.session import ray_session
 from raysum.stream.collators.base import kind_of
-from raysum.stream.loader import MicroBatch, Stream, batches, plan_of
+from raysum.stream.loader import batches, ray_dataset
 from raysum.stream.plan import PlanSettings
+from raysum.stream.reader import MicroBatch, Ranges, Reader
+from raysum.stream.stream import Stream, plan_of
 from raysum.tokenizers.loading import load_tokenizer
+
+_DRIVER_STEPS = 500_000  # of a long training
 
 
 class StreamBench(Section):
@@ -34,6 +45,7 @@ class StreamBench(Section):
     seconds: float = Field(5.0, gt=0, description="duration of the measurement of throughput")
     steps: int = Field(6, ge=0, description="micro-batches to train on, to measure waiting; 0 = none")
     threads: int = Field(2, gt=0)
+    ranks: list[int] = Field([], description="measure reading an epoch for these numbers of ranks instead")
     config: list[str] = Field([], description="key=value overrides of every preset")
 
 
@@ -43,6 +55,11 @@ def bench_stream(settings: StreamBench) -> BenchResult:
     machine = measure(settings.threads, ["fp32"])
     with tempfile.TemporaryDirectory() as folder:
         data = settings.data or str(wikisum_like(Path(folder) / "data", settings.rows))
+        if settings.ranks:
+            cases = [(preset, config, ranks) for preset, config in configs.items() for ranks in settings.ranks]
+            shown = bar(cases, label="bench stream", unit="row")
+            rows = [alone(ranks_row, data, *case, max(settings.ranks)) for case in shown]
+            return BenchResult("stream", machine, rows)
         work = bar([*configs.items()], label="bench stream", unit="row")
         rows = [alone(stream_row, settings, machine, data, *preset) for preset in work]
     return BenchResult("stream", machine, rows)
@@ -55,9 +72,7 @@ def stream_row(settings: StreamBench, machine: Machine, data: str, preset: str, 
     with _seconds(row, "open_s"):
         dataset = Dataset.open(data)
         dataset.check_shards()
-    train, kind = config.train, kind_of(config.model, dataset)
-    plans = PlanSettings(train.batch_tokens, train.micro_batches, train.window, train.seed)
-    stream = Stream(dataset.address, "train", config.source, plans, kind)
+    stream = _stream(dataset, config, config.train.micro_batches)
     with _seconds(row, "plan_s"):
         steps = plan_of(stream).epoch(0).num_steps
     row |= {"rows": dataset.rows("train"), "steps": steps}
@@ -72,6 +87,46 @@ def stream_row(settings: StreamBench, machine: Machine, data: str, preset: str, 
         first = stream.kind.collate(next(stream_batches).arrays)
         row["wait_share"] = wait_share(stream, training_step(config, move(first, device()), "fp32")[0], settings.steps)
     return row
+
+
+def ranks_row(data: str, preset: str, config: Config, ranks: int, micro_batches: int) -> Row:
+    """Return what reading an epoch for ``ranks`` ranks costs, with steps of ``micro_batches`` micro-batches.
+
+    The seconds of CPU are those of a reading task's work in this process. ``driver_mb`` is what the driver of a
+    training of ``_DRIVER_STEPS`` steps needs for the stream, while it hands out the first blocks of all ranks.
+    """
+    dataset = Dataset.open(data)
+    stream = _stream(dataset, config, micro_batches)
+    steps = plan_of(stream).epoch(0).num_steps
+    row: Row = {"preset": preset, "ranks": ranks, "rows": dataset.rows("train"), "steps": steps}
+    row["driver_mb"] = _driver_mb(stream, ranks)
+    opened = used = 0
+    began, ranges, number, first = time.process_time(), Ranges(plan_of(stream)), 0, 0
+    while first < steps:
+        reader = Reader(stream, ranges.steps(number, first, steps), range(ranks), ranks)
+        for block in reader.blocks():
+            used += sum(len(batch.arrays["counts"]) for batches in block for batch in batches if batch.real)
+        opened += reader.opened
+        number, first = number + 1, ranges.steps(number, first, steps).stop
+    return row | {"opened_per_row": opened / used, "cpu_us_per_row": (time.process_time() - began) / used * 1e6}
+
+
+def _driver_mb(stream: Stream, ranks: int) -> float:
+    process = psutil.Process()
+    with ray_session(cpus=4, purpose="data"):
+        quiet_data()
+        before = process.memory_info().rss
+        dataset = ray_dataset(stream, ranks, 0, _DRIVER_STEPS)
+        dataset.context.execution_options.preserve_order = True
+        for _ in islice(dataset.iter_batches(batch_size=None, batch_format="pyarrow"), 2 * ranks):
+            pass
+        return (process.memory_info().rss - before) / (1 << 20)
+
+
+def _stream(dataset: Dataset, config: Config, micro_batches: int) -> Stream:
+    train = config.train
+    plans = PlanSettings(train.batch_tokens, micro_batches, train.window, train.seed)
+    return Stream(dataset.address, "train", config.source, plans, kind_of(config.model, dataset))
 
 
 def _throughput(stream: Stream, stream_batches: Iterator[MicroBatch], seconds: float) -> Row:

@@ -28,8 +28,9 @@ from raysum.runtime.placement import device
 from raysum.runtime.processes import peak_rss_mb
 from raysum.runtime.progress import bar
 from raysum.stream.collators.base import kind_of
-from raysum.stream.loader import Stream, batches
+from raysum.stream.loader import batches
 from raysum.stream.plan import PlanSettings
+from raysum.stream.stream import Stream
 
 ENDLESS = 100_000  # more steps than any benchmark runs
 

@@ -32,13 +32,15 @@ class PlanSettings:
 class Epoch:
     """``rows`` [n] in reading order; micro-batch i is ``rows[offsets[i] : offsets[i + 1]]``; ``weights`` [steps].
 
-    ``drawn`` [rows of the split]: the number of each row's reference in this epoch.
+    ``drawn`` [rows of the split]: the number of each row's reference in this epoch. ``windows`` [W] is the number of
+    micro-batches up to the end of each window.
     """
 
     rows: np.ndarray
     offsets: np.ndarray
     weights: np.ndarray
     drawn: np.ndarray
+    windows: np.ndarray
 
     @property
     def num_steps(self) -> int:
@@ -99,6 +101,7 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.keep.any():
             raise ValueError("a plan needs at least one row")
+        self.windows = -(-len(self.groups) // self.settings.window)  # of an epoch
         self._group_starts = np.cumsum(self.groups) - self.groups
         self._first_epoch, first_step = self.origin
         self._first_steps = [first_step]  # of each computed epoch since the origin, and of the next one
@@ -112,10 +115,47 @@ class Plan:
     def locate(self, step: int) -> tuple[int, int]:
         """Return the epoch of a global step, and its position in the epoch."""
         while self._first_steps[-1] <= step:
-            newest = self.epoch(self._first_epoch + len(self._first_steps) - 1)
-            self._first_steps.append(self._first_steps[-1] + newest.num_steps)
+            self._add_epoch()
         number = bisect_right(self._first_steps, step) - 1
         return self._first_epoch + number, step - self._first_steps[number]
+
+    def window_at(self, step: int) -> int:
+        """Return the window, counted over all epochs, in which the first micro-batch of a global step is."""
+        index, position = self.locate(step)
+        passed = np.searchsorted(self._window_ends(index)[:-1], position, side="right")
+        return index * self.windows + int(passed)
+
+    def first_step(self, window: int, stop: int) -> int:
+        """Return the first global step that begins in ``window`` (as counted by ``window_at``) or later.
+
+        It is at least the first step of the origin, and at most ``stop``.
+        """
+        index, number = divmod(window, self.windows)
+        if index < self._first_epoch:
+            index, number = self._first_epoch, 0
+        while len(self._first_steps) <= index - self._first_epoch and self._first_steps[-1] < stop:
+            self._add_epoch()
+        if len(self._first_steps) <= index - self._first_epoch:
+            return stop
+        first = self._first_steps[index - self._first_epoch]
+        if number and first < stop:
+            first += int(self._window_ends(index)[number - 1])
+        return min(first, stop)
+
+    def most_windows(self, steps: int) -> int:
+        """Return an upper bound of the number of windows in which ``steps`` successive steps are."""
+        costs = (self.costs if self.costs.ndim == 1 else self.costs.min(1))[self.keep]
+        tokens = np.minimum(costs, self.settings.batch_tokens).sum() if self.mix is None else costs.min() * len(costs)
+        per_epoch = max(-(-int(tokens) // self.settings.batch_tokens // self.settings.micro_batches), 1)
+        return (steps // per_epoch + 2) * self.windows
+
+    def _window_ends(self, index: int) -> np.ndarray:
+        """Return the number of steps of an epoch that begin up to the end of each window."""
+        return -(-self.epoch(index).windows // self.settings.micro_batches)
+
+    def _add_epoch(self) -> None:
+        newest = self.epoch(self._first_epoch + len(self._first_steps) - 1)
+        self._first_steps.append(self._first_steps[-1] + newest.num_steps)
 
     def rows(self, step: int, micro_batch: int) -> np.ndarray:
         """Return the rows of one micro-batch of a global step; empty ones fill the last step of an epoch."""
@@ -161,7 +201,8 @@ class Plan:
         filled = np.zeros(-sum(map(len, sizes)) % per_step, np.int64)
         offsets = np.cumsum(np.concatenate([[0], *sizes, filled]))
         totals = np.cumsum(np.append(0, weights[visited]), dtype=np.int64)
-        return Epoch(visited, offsets, np.diff(totals[offsets[::per_step]]), drawn)
+        counts = np.cumsum([len(window_sizes) for window_sizes in sizes])
+        return Epoch(visited, offsets, np.diff(totals[offsets[::per_step]]), drawn, counts)
 
     def _windows(self, index: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Return the kept rows of an epoch by window of row groups."""

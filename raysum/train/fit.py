@@ -21,7 +21,8 @@ from raysum.runtime.progress import say
 from raysum.runtime.run_sync import push_so_far, refresh, sync_up
 from raysum.runtime.session import make_ready
 from raysum.runtime.storage import check_own, check_vacant, writing
-from raysum.stream.loader import Stream, batches
+from raysum.stream.loader import batches
+from raysum.stream.stream import Stream
 from raysum.stream.truncation import TRAINING, split_truncation
 from raysum.systems import part
 from raysum.tokenizers.loading import load_tokenizer

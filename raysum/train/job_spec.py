@@ -13,8 +13,8 @@ from raysum.runs.folder import Run
 from raysum.runs.restore import Start
 from raysum.runtime.progress import say
 from raysum.stream.collators.base import kind_of
-from raysum.stream.loader import Stream, plan_of, rows_with_targets
 from raysum.stream.plan import PlanSettings
+from raysum.stream.stream import Stream, plan_of, rows_with_targets
 
 if TYPE_CHECKING:
     from raysum.train.validation_metric import ValidationMetric

@@ -10,7 +10,9 @@ from torch import distributed
 from raysum.models.batch import move
 from raysum.runs.folder import Checkpoint
 from raysum.runtime.run_sync import push_so_far
-from raysum.stream.loader import MicroBatch, batches, plan_of
+from raysum.stream.loader import batches
+from raysum.stream.reader import MicroBatch
+from raysum.stream.stream import plan_of
 from raysum.train import checkpoints
 from raysum.train.engine import HookOrder, build_engine, gradient_norm
 from raysum.train.job_spec import JobSpec, out_of_patience

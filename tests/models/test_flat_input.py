@@ -20,7 +20,7 @@ from raysum.models.batch import Source
 from raysum.models.specs.family import FamilySpec
 from raysum.prepare.row_builder import prepare_example
 from raysum.stream.collators.summarization import Summarization, cut_source
-from raysum.stream.loader import read_rows
+from raysum.stream.reader import read_rows
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import fit
 

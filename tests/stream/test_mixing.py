@@ -17,8 +17,9 @@ from raysum.errors import UserError
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.stream.collators.summarization import Summarization
-from raysum.stream.loader import Stream, batches, plan_of
+from raysum.stream.loader import batches
 from raysum.stream.plan import Mix, Plan, PlanSettings
+from raysum.stream.stream import Stream, plan_of
 from raysum.train.fit import fit
 
 SIZES = (1000, 130, 37)

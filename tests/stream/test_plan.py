@@ -10,8 +10,10 @@ import pytest
 from helpers.small_datasets import write_dataset
 from raysum.config.sources import SourceConfig
 from raysum.stream.collators.summarization import Summarization, cut_source, cut_target
-from raysum.stream.loader import Stream, batches, plan_of
+from raysum.stream.loader import batches
 from raysum.stream.plan import Plan, PlanSettings, cut
+from raysum.stream.reader import Ranges, Reader
+from raysum.stream.stream import Stream, plan_of
 
 
 def plan(rows=1000, budget=300, micro_batches=4, window=3, seed=0, drop=0.1, origin=(0, 0), **sizes) -> Plan:
@@ -224,3 +226,38 @@ def test_collate_gives_the_rows_back(stream):
     assert int(made.source.lengths.sum()) == len(made.source.ids)
     assert int((made.target != PAD).sum()) == len(batch.arrays["target"])
     assert made.target.shape == (len(made.source.counts), batch.arrays["target_lengths"].max())
+
+
+@pytest.mark.parametrize(("rows", "window", "start"), [(1000, 2, 0), (1000, 2, 57), (40, 64, 11)])
+def test_ranges_hold_every_step_once_in_order(rows, window, start):
+    stop, made = 400, plan(rows, window=window)
+    ranges, found = Ranges(made), []
+    numbers = range(ranges.number(start), ranges.number(start) + ranges.most(stop - start))
+    epoch, place = made.locate(start)
+    late = Ranges(plan(rows, window=window, origin=(epoch, start - place)))
+    for number in numbers:
+        steps = ranges.steps(number, start, stop)
+        assert steps == late.steps(number, start, stop)
+        found += steps
+    assert found == [*range(start, stop)]
+    assert made.locate(stop)[0] > epoch, "an epoch ends on the way"
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_range_is_read_once_for_all_ranks(tmp_path, world):
+    path = write_dataset(tmp_path / "data", {"train": 1500})
+    stream = Stream(str(path), "train", SourceConfig(), PlanSettings(200, 4, 2, 0), Summarization())
+    stop, opened, found = plan_of(stream).epoch(0).num_steps, 0, []
+    ranges = Ranges(plan_of(stream))
+    for number in range(ranges.most(stop)):
+        reader = Reader(stream, ranges.steps(number, 0, stop), range(world), world)
+        for block in reader.blocks(is_first=number == 0):
+            assert [{one.rank for one in micro_batches} for micro_batches in block] == [{rank} for rank in range(world)]
+            found += [one for micro_batches in block for one in micro_batches]
+        opened += reader.opened
+    assert sorted((one.step, one.index) for one in found) == [
+        (step, index) for step in range(stop) for index in range(4)
+    ]
+    expected = {(one.step, one.index): one.digest for one in batches(stream, 0, 1, 0, stop)}
+    assert {(one.step, one.index): one.digest for one in found} == expected
+    assert opened <= 1.2 * 1500

@@ -18,8 +18,9 @@ from raysum.runtime.storage import read_lines
 from raysum.stream.collators.alignment import Alignment
 from raysum.stream.collators.base import kind_of
 from raysum.stream.collators.sentences import Blocks
-from raysum.stream.loader import Stream, batches, plan_of
+from raysum.stream.loader import batches
 from raysum.stream.plan import PlanSettings
+from raysum.stream.stream import Stream, plan_of
 from raysum.train.fit import fit
 from raysum.train.group import lone_group
 from raysum.train.metrics_logger import Meter

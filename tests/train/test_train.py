@@ -30,8 +30,8 @@ from raysum.runs.folder import Run
 from raysum.runtime.checksums import SEAL
 from raysum.runtime.storage import read_lines
 from raysum.stream.collators.summarization import Summarization
-from raysum.stream.loader import Stream, plan_of
 from raysum.stream.plan import PlanSettings
+from raysum.stream.stream import Stream, plan_of
 from raysum.systems import build
 from raysum.train.fit import fit, train
 from raysum.train.job_spec import epochs_warning, job_spec_of
@@ -110,8 +110,8 @@ def batches_of(data, tokens: int, rows: range):
     """Batches of the rows of ``data``, cut at ``tokens``; and their targets' number."""
     from raysum.config.sources import SourceConfig
     from raysum.stream.collators.summarization import Summarization
-    from raysum.stream.loader import read_rows
     from raysum.stream.plan import cut
+    from raysum.stream.reader import read_rows
 
     kind = Summarization()
     found = list(read_rows(str(data), "train", np.array(rows), kind.columns).values())

@@ -18,7 +18,7 @@ from raysum.runtime.placement import device
 from raysum.runtime.progress import bar
 from raysum.runtime.storage import writing
 from raysum.stream.collators.base import Kind, kind_of
-from raysum.stream.loader import read_rows
+from raysum.stream.reader import read_rows
 from raysum.train.labels import attention_labels
 
 _REACH = 1.5  # interquartile ranges from the box to the end of a whisker, at most (Tukey)
