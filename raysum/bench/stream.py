@@ -92,14 +92,15 @@ def stream_row(settings: StreamBench, machine: Machine, data: str, preset: str, 
 def ranks_row(data: str, preset: str, config: Config, ranks: int, micro_batches: int) -> Row:
     """Return what reading an epoch for ``ranks`` ranks costs, with steps of ``micro_batches`` micro-batches.
 
-    The seconds of CPU are those of a reading task's work in this process. ``driver_mb`` is what the driver of a
-    training of ``_DRIVER_STEPS`` steps needs for the stream, while it hands out the first blocks of all ranks.
+    The CPU time is that of a reading task's work in this process. ``driver_mb`` is the memory of this process as the
+    driver of a training of ``_DRIVER_STEPS`` steps, after it handed out the first blocks of all ranks, and
+    ``driver_stream_mb`` what the stream added to it.
     """
     dataset = Dataset.open(data)
     stream = _stream(dataset, config, micro_batches)
     steps = plan_of(stream).epoch(0).num_steps
     row: Row = {"preset": preset, "ranks": ranks, "rows": dataset.rows("train"), "steps": steps}
-    row["driver_mb"] = _driver_mb(stream, ranks)
+    row |= _driver_memory(stream, ranks)
     opened = used = 0
     began, ranges, number, first = time.process_time(), Ranges(plan_of(stream)), 0, 0
     while first < steps:
@@ -111,16 +112,17 @@ def ranks_row(data: str, preset: str, config: Config, ranks: int, micro_batches:
     return row | {"opened_per_row": opened / used, "cpu_us_per_row": (time.process_time() - began) / used * 1e6}
 
 
-def _driver_mb(stream: Stream, ranks: int) -> float:
+def _driver_memory(stream: Stream, ranks: int) -> Row:
     process = psutil.Process()
     with ray_session(cpus=4, purpose="data"):
         quiet_data()
         before = process.memory_info().rss
         dataset = ray_dataset(stream, ranks, 0, _DRIVER_STEPS)
         dataset.context.execution_options.preserve_order = True
-        for _ in islice(dataset.iter_batches(batch_size=None, batch_format="pyarrow"), 2 * ranks):
+        for _ in islice(dataset.iter_internal_ref_bundles(), 2 * ranks):  # without their data, as in a training
             pass
-        return (process.memory_info().rss - before) / (1 << 20)
+        after = process.memory_info().rss
+    return {"driver_mb": after / (1 << 20), "driver_stream_mb": (after - before) / (1 << 20)}
 
 
 def _stream(dataset: Dataset, config: Config, micro_batches: int) -> Stream:

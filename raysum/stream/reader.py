@@ -14,8 +14,9 @@ from raysum.stream.collators.base import Arrays, digest
 from raysum.stream.plan import Plan
 from raysum.stream.stream import Stream, open_dataset, plan_of
 
-_WINDOWS, _ROW_GROUPS = 4, 256  # of a range at least, because steps at its ends also read from its neighbours
+_WINDOWS, _ROW_GROUPS = 8, 512  # of a range at least, because steps at its ends also read from its neighbours
 _FIRST, _MICRO_BATCHES = 32, 256  # of a block, for all ranks: few at first, so that training starts soon
+_OF_RANK = 8  # micro-batches of a block, for each rank at least: Ray keeps objects below 100 kB in the driver's memory
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,9 @@ class Reader:
 
     def blocks(self, is_first: bool = False) -> Iterator[list[list[MicroBatch]]]:
         """Yield blocks of successive steps: the micro-batches of each rank. The first one is small if ``is_first``."""
-        begin, per_step = 0, self._stream.settings.micro_batches
+        begin, most = 0, max(_MICRO_BATCHES, _OF_RANK * self._world)
         while begin < len(self._planned):
-            end = begin + max((_FIRST if is_first and not begin else _MICRO_BATCHES) // per_step, 1)
+            end = begin + max((_FIRST if is_first and not begin else most) // self._stream.settings.micro_batches, 1)
             block = [*chain.from_iterable(self._planned[begin:end])]
             self._load(np.concatenate([micro_batch.rows for micro_batch in block]))
             yield [[self._pack(one, rank) for one in block if one.index % self._world == rank] for rank in self._ranks]
