@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from raysum.evaluate.evaluation import evaluate as evaluate
     from raysum.extract.loading import load as load
     from raysum.prepare.job import prepare as prepare
+    from raysum.report.status import status as status
     from raysum.report.writing import report as report
     from raysum.research.human.analysis import human_analyze as human_analyze
     from raysum.research.human.sheets import human_sheets as human_sheets
@@ -44,6 +45,7 @@ __all__ = [
     "report",
     "reproduce",
     "serve",
+    "status",
     "teach",
     "train",
     "tune",
@@ -55,6 +57,7 @@ _WITHIN = {
     "human_sheets": "raysum.research.human.sheets:human_sheets",
     "load": "raysum.extract.loading:load",
     "reproduce": "raysum.research.reproduce.job:reproduce",
+    "status": "raysum.report.status:status",
 }
 
 

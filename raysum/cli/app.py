@@ -30,7 +30,7 @@ from raysum.teach.config import TeachConfig
 _PANELS = {
     "Start": ("quickstart", "prepare", "train"),
     "Use what is trained": ("evaluate", "summarize", "serve"),
-    "Search and compare": ("tune", "compare", "report", "board", "human"),
+    "Search and compare": ("tune", "compare", "status", "report", "board", "human"),
     "Data and configurations": ("data", "config", "teach"),
     "Other models, papers and measurements": ("import", "export", "reproduce", "bench"),
 }
@@ -229,6 +229,16 @@ def report(
     from raysum.report.writing import report as run
 
     return run(paths, out)
+
+
+@verb(app)
+def status(
+    path: Annotated[str, typer.Argument(metavar="RUN|SEARCH", help="Folder or URL of a run or a search.")],
+) -> Any:
+    """Show the state of a run or a search: step, speed, remaining time, hosts, last checkpoint, last failure."""
+    from raysum.report.status import status as run
+
+    return run(path)
 
 
 @verb(app, BoardConfig)

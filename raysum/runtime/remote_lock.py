@@ -55,6 +55,17 @@ def leased(folder: Path) -> Iterator[None]:
         own.unlink(missing_ok=True)
 
 
+def is_leased(url: str) -> bool:
+    """Return whether a process writes the store folder ``url``, by the store's time of the last renewal."""
+    if _read_lock(url) is None:
+        return False
+    files, root = store(url)
+    with store_errors(url):
+        files.invalidate_cache()
+        renewed = files.modified(f"{root}/{LOCK}")
+    return time.time() - renewed.timestamp() < 2 * _GONE
+
+
 def check_lease(folder: Path) -> None:
     """Raises UserError if another process has taken the lock of ``folder`` from this writer."""
     own, url = _own(folder), url_of(folder)

@@ -5,7 +5,7 @@ The workers run under Ray Train, or in this process if ``train.workers`` is 0.
 
 import os
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from raysum.config.loading import load_config, pairs, presets
@@ -14,7 +14,9 @@ from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
 from raysum.decode.domain_shift import learn
 from raysum.errors import UserError
+from raysum.runs.events import add_event
 from raysum.runs.folder import Checkpoint, Run, RunResult
+from raysum.runtime.local import reason
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import say
@@ -151,6 +153,10 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
                 refresh(run.path)
             else:
                 _train_here(job_spec)
+    except Exception as error:
+        with suppress(OSError):  # a full disk
+            add_event(run.path, "failure", message=reason(error))
+        raise
     finally:
         checkpoints.clear(run)
     if newest := run.latest():

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensorboardX.event_file_writer import EventsWriter
@@ -13,11 +13,15 @@ from tensorboardX.summary import scalar
 from torch import distributed
 
 from raysum.errors import UserError
+from raysum.runs.events import add_event
 from raysum.runs.folder import Run
 from raysum.runtime.processes import peak_rss_mb
 from raysum.runtime.storage import append_line
 from raysum.stream.collators.base import Kind
 from raysum.stream.reader import MicroBatch
+
+if TYPE_CHECKING:
+    from raysum.train.gauges import Gauges
 
 _SUMS = ("loss", "source_tokens", "target_tokens", "padding", "waited", "digest")
 _SECONDS = ("waited", "stepped")
@@ -152,11 +156,18 @@ class Meter:
 class Reporter:
     """Write lines to metrics.jsonl and TensorBoard (first worker only), and keep the ``latest`` value of every metric.
 
-    All workers ``report`` the latest values to Ray Train, only at checkpoints: each report waits half a second.
+    All workers ``report`` the latest values to Ray Train, only at checkpoints: each report waits half a second. The
+    first worker sets the ``gauges``.
     """
 
-    def __init__(self, run: Run, first: bool, report: Callable[[dict[str, Any]], None] = lambda line: None):
-        self.run, self.first, self.report = run, first, report
+    def __init__(
+        self,
+        run: Run,
+        first: bool,
+        report: Callable[[dict[str, Any]], None] = lambda line: None,
+        gauges: "Gauges | None" = None,
+    ):
+        self.run, self.first, self.report, self._gauges = run, first, report, gauges
         self.latest: dict[str, Any] = {}
         self._board: EventsWriter | None = None
         self._done = 0
@@ -169,6 +180,8 @@ class Reporter:
 
     def write(self, line: dict[str, Any]) -> None:
         self.latest |= line
+        if self._gauges:
+            self._gauges.set(line)
         if self.first:
             append_line(self.run.metrics, line)
             if figures := {name: value for name, value in line.items() if name.startswith("valid_")}:
@@ -177,6 +190,13 @@ class Reporter:
                 self._draw(line["step"], summary=scalar(name, line[name]))
             if self._board is not None:
                 self._board.flush()
+
+    def add_event(self, event: str, **values: Any) -> None:
+        """Append an event to events.jsonl (first worker only)."""
+        if self.first:
+            add_event(self.run.path, event, **values)
+        if self._gauges and event == "checkpoint":
+            self._gauges.saved()
 
     def _draw(self, step: int, **event: Any) -> None:
         """Write to TensorBoard without a writer thread: such a thread blocks forever when the disk is full."""

@@ -33,7 +33,7 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
         from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-        from raysum.train.backend import SharedDevices
+        from raysum.train.backend import FailureRecord, SharedDevices
 
         each, in_order = share("worker", workers), ExecutionOptions(preserve_order=True)
         check_fits(workers, each)
@@ -53,7 +53,7 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
                 name=f"{job_spec.run.path.name}-{secrets.token_hex(3)}",
                 storage_path=str(folder),
                 failure_config=FailureConfig(max_failures=_FAILURES, controller_failure_limit=_STARTS),  # type: ignore[call-arg]
-                callbacks=list(callbacks),
+                callbacks=[FailureRecord(job_spec.run.path), *callbacks],  # type: ignore[list-item]
             ),
         )
         try:
@@ -75,6 +75,7 @@ def _worker(settings: dict[str, Any]) -> str | None:
     import ray.train
 
     from raysum.train.checkpoints import clear
+    from raysum.train.gauges import Gauges
     from raysum.train.group import ray_group
     from raysum.train.metrics_logger import Reporter
     from raysum.train.worker import work
@@ -86,7 +87,8 @@ def _worker(settings: dict[str, Any]) -> str | None:
         clear(job_spec.run)  # of an earlier attempt on this host
     shard = ray.train.get_dataset_shard("train")
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
-    reporter = Reporter(job_spec.run, context.get_world_rank() == 0, report=ray.train.report)
+    first = context.get_world_rank() == 0
+    reporter = Reporter(job_spec.run, first, ray.train.report, Gauges(job_spec.run) if first else None)
     try:
         with ray_group(), closing(reporter):
             work(job_spec, lambda start: ray_batches(tables), reporter)

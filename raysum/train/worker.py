@@ -1,5 +1,6 @@
 """The training loop of one worker: build, restore, step, save, validate."""
 
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,9 @@ def work(job_spec: JobSpec, load: Callable[[int], Iterator[MicroBatch]], reporte
     state = resume(engine, job_spec, checkpoint)
     order = HookOrder(engine, settings.check_hook_order)
     reporter.resume(state["step"])
+    hosts: list[str] = [""] * distributed.get_world_size()
+    distributed.all_gather_object(hosts, socket.gethostname())
+    reporter.add_event("start", step=state["step"], hosts=hosts)
     coming, meter = load(state["step"]), Meter(engine.device, state)
     scores = _from_rank_0(run.validation_scores(settings))
 
@@ -60,6 +64,7 @@ def work(job_spec: JobSpec, load: Callable[[int], Iterator[MicroBatch]], reporte
             with meter.paused():
                 checkpoints.save(engine, run, state | meter.state() | {"step": done}, remote)
                 meter.saved()
+                reporter.add_event("checkpoint", step=done)
                 if validates:
                     validate(done)
                 reporter.report(reporter.latest)

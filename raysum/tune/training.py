@@ -64,9 +64,10 @@ class ReportValidations(TuneReportCallback):
 
 def best_so_far(run: Run) -> dict[str, Any]:
     """Return the loss of the best checkpoint, and the costs: steps, seconds with validations, parameters."""
-    losses = run.validations()
+    best = run.best()
+    losses = run.validations()  # read after the best one: the training may add a better one in between
     return {
-        "valid_loss": losses[run.best().step],
+        "valid_loss": losses[best.step],
         "step": max(losses),
         "train_seconds": run.checkpoints()[-1].state["seconds"],
         "parameters": count_parameters(run.config.model),

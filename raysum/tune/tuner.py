@@ -19,6 +19,8 @@ from raysum.errors import UserError
 from raysum.runtime.log_filters import muted
 from raysum.runtime.placement import share
 from raysum.runtime.progress import bar, say
+from raysum.runtime.remote import shown
+from raysum.train.gauges import TRIAL
 from raysum.tune.decoding import decode_trial, shared_decoder
 from raysum.tune.record import RecordWriter, recorded_metrics
 from raysum.tune.results import Trial
@@ -117,7 +119,7 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
             storage_path=str(job.out),
             verbose=0,
             stop=_ends(job),
-            callbacks=[TrialProgress(space.metric, job.space.num_trials)],
+            callbacks=[TrialProgress(space.metric, job.space.num_trials, job.out)],
         ),
     )
 
@@ -214,15 +216,14 @@ class Drawn(OptunaSearch):
 class TrialProgress(tune.Callback):
     """Show each ended trial and a progress bar, export results as metrics, and write the record of the search.
 
-    Each result is the gauge ``raysum_trial_METRIC{trial="beta=0.8"}``. The page of the search reads the record.
+    Each result is a value of the gauge ``raysum_trial_metric``. The page of the search reads the record.
     """
 
-    def __init__(self, metric: str, total: int):
-        self.metric, self.total = metric, total
+    def __init__(self, metric: str, total: int, out: Path):
+        self.metric, self.total, self._search = metric, total, shown(out)
 
     def setup(self, *args: Any, **info: Any) -> None:
-        description = f"{self.metric} of each trial of the search so far"
-        self.gauge = Gauge(f"raysum_trial_{self.metric}", description, tag_keys=("trial",))
+        self.gauge = Gauge(*TRIAL, tag_keys=("run", "trial", "metric"))
         self.bar = bar(total=self.total, label="search", unit="trial")
         self.record = RecordWriter()
 
@@ -231,7 +232,8 @@ class TrialProgress(tune.Callback):
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
         if self.metric in result:
-            self.gauge.set(result[self.metric], tags={"trial": str(trial)})
+            tags = {"run": self._search, "trial": str(trial), "metric": self.metric}
+            self.gauge.set(result[self.metric], tags=tags)
             self._write(trial, config=trial.config, metrics=recorded_metrics(result), seconds=result["time_total_s"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:

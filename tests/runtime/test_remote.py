@@ -477,6 +477,18 @@ def test_the_lease_of_a_writer_that_is_gone_is_taken_over(store, patience, tmp_p
         assert time.monotonic() - began < 1.5  # it is known to be gone
 
 
+def test_a_store_tells_whether_a_folder_is_written(store, patience):
+    url = f"s3://{BUCKET}/run"
+    assert not remote_lock.is_leased(url)
+    with remote_lock.leased(remote.local(url)):
+        assert remote_lock.is_leased(url)
+    assert not remote_lock.is_leased(url)
+    store.pipe_file(f"{BUCKET}/run/.lock", b"{}")  # of a writer that was killed
+    assert remote_lock.is_leased(url)
+    time.sleep(4.1)  # the store's times are whole seconds
+    assert not remote_lock.is_leased(url)
+
+
 def test_a_writer_that_lost_its_lease_uploads_nothing_more(store, run_url):
     folder = remote.local(run_url)
     with remote_lock.leased(folder):

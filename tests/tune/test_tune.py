@@ -188,7 +188,7 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
     actors, name = list_actors(address=dashboard(), limit=1000), "beta=0.8,alignment_when=step"
     assert {t.name for t in result.trials} <= {actor.name for actor in actors}
     assert all(actor.state == "DEAD" for actor in actors if actor.class_name == "Decoder")  # it would hold a CPU
-    assert gauge("raysum_trial_rouge2", name) == pytest.approx(metric(result, name), abs=1e-6)
+    assert gauge("raysum_trial_metric", name) == pytest.approx(metric(result, name), abs=1e-6)
     assert hparams(tmp_path / "search" / "tune" / name)["decode.beta"] == 0.8
 
     for when in ("final", "step"):  # betas are decoded together

@@ -11,9 +11,9 @@ from raysum.errors import UserError
 from raysum.pages import parts
 from raysum.report import training
 from raysum.report.gather import RunRecord, read_training
+from raysum.report.progress import is_finished
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, is_held
-from raysum.train.job_spec import out_of_patience
 from raysum.tune.page import best_so_far, metric_title
 from raysum.tune.record import RECORD, SearchRecord, read_search
 
@@ -125,11 +125,7 @@ def _of_run(entry: BoardEntry, run: RunRecord, running: bool) -> BoardEntry:
     losses, settings = run.validations, run.run.config.train
     step = max([run.state.get("step", 0), *(line.step for line in run.lines)])
     seconds = max([run.state.get("seconds") or 0.0, *(line.seconds or 0.0 for line in run.lines)])
-    out = settings.minutes and seconds >= 60 * settings.minutes
-    over = not run.lines or bool(run.run.config.model.TRAINER) or step >= settings.steps or out
-    finished = run.best is not None and (
-        over or out_of_patience(settings.patience, run.run.validation_scores(settings), step)
-    )
+    finished = is_finished(run, step)
     return replace(
         entry,
         state="running" if running else "finished" if finished else "interrupted",

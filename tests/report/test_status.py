@@ -1,0 +1,130 @@
+"""`raysum status`: what a run and a search are doing, and what went wrong last."""
+
+import json
+import shutil
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+import raysum
+from helpers.small_datasets import write_dataset
+from helpers.small_runs import TRAINING
+from raysum.cli.app import main
+from raysum.errors import UserError
+from raysum.report.status import Status
+from raysum.runs.events import EVENTS, add_event
+from raysum.runs.folder import Run
+from raysum.runtime.lock import LOCK, folder_lock
+from raysum.runtime.storage import append_line
+from raysum.tune.record import RECORD
+
+HERE = socket.gethostname()
+
+
+def train(folder: Path, **optim) -> Path:
+    settings = {**TRAINING, "optim": {**TRAINING["optim"], **optim}}
+    settings["train"] = {**TRAINING["train"], "workers": 0, "steps": 12, "validate_every": 6}
+    raysum.train("pht", data=str(folder / "data"), out=str(folder / "run"), **settings)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("status")
+    write_dataset(folder / "data", {"train": 40, "valid": 8})
+    return train(folder)
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_a_finished_training_and_one_that_goes_on(run):
+    found = raysum.status(run)
+    assert (found.state, found.step, found.steps, found.checkpoint, found.failure) == ("finished", 12, 12, 12, None)
+    assert found.hosts == [HERE] and found.speed > 0 and found.tokens_per_s > 0 and found.seconds_left is None
+    assert 0 <= found.checkpoint_age < 600
+    longer = Run(run).config.train.model_copy(update={"steps": 36})
+    Run(run).create(Run(run).config.model_copy(update={"train": longer}), Run(run).recipe, None)
+    assert raysum.status(run).state == "interrupted"
+    with folder_lock(run, run / LOCK):
+        going = raysum.status(run)
+    assert going.state == "running" and going.seconds_left == pytest.approx((36 - 12) / going.speed)
+
+
+def test_the_last_failure_is_told(tmp_path):
+    write_dataset(tmp_path / "data", {"train": 40, "valid": 8})
+    with pytest.raises(UserError, match="the loss is"):
+        train(tmp_path, lr=1e4, weight_decay=1e4)
+    found = raysum.status(tmp_path / "run")
+    assert found.state == "interrupted" and found.failure.startswith("the loss is") and found.failure_age < 60
+
+
+def test_the_speed_is_that_since_the_last_start(run):
+    (run / "metrics.jsonl").unlink()
+    for step in range(1, 11):
+        append_line(run / "metrics.jsonl", {"step": step, "loss": 2.0, "seconds": 10.0 * step, "tokens_per_s": 50.0})
+    add_event(run, "start", step=10, hosts=["a", "b", "b"])
+    for step in range(11, 16):
+        seconds = 1000.0 + step
+        append_line(run / "metrics.jsonl", {"step": step, "loss": 2.0, "seconds": seconds, "tokens_per_s": 500.0})
+    add_event(run, "failure", message="worker 1: " + "x" * 1000)
+    found = raysum.status(run)
+    assert found.speed == pytest.approx(1.0) and found.tokens_per_s == 500.0
+    shown = found.render()
+    assert "3 on a (1), b (2)" in shown and "1.00 steps/s" in shown and "worker 1: xxx" in shown
+    assert len(max(shown.splitlines(), key=len)) < 600
+
+
+def test_a_search_has_its_trials_by_state_and_the_last_failure(tmp_path):
+    folder = tmp_path / "search"
+    folder.mkdir()
+    space = {"about": "rates", "kind": "train", "preset": "pht", "metric": "valid_loss"}
+    space["search"] = {"model.dropout": {"grid": [0.0, 0.1, 0.2]}}
+    (folder / "search.yaml").write_text(json.dumps({"name": "rates", "space": space}))
+    now = time.time()
+    for line in (
+        {"time": now - 60, "begun": 3},
+        {"time": now - 50, "trial": "a", "config": {"model.dropout": 0.0}, "metrics": {"valid_loss": 2.5, "step": 4}},
+        {"time": now - 40, "trial": "a", "state": "ended"},
+        {"time": now - 30, "trial": "b", "config": {"model.dropout": 0.1}},
+        {"time": now - 20, "trial": "b", "state": "failed", "error": "ValueError: no"},
+        {"time": now - 10, "trial": "c", "config": {"model.dropout": 0.2}},
+    ):
+        append_line(folder / RECORD, line)
+    with folder_lock(folder, folder / LOCK):
+        found = raysum.status(folder)
+    assert found.state == "running" and found.trials == {"ended": 1, "running": 1, "failed": 1, "in total": 3}
+    assert list(found.best.values()) == [2.5] and found.failure == "b: ValueError: no" and found.seconds_left > 0
+    assert raysum.status(folder).state == "interrupted"
+
+
+@pytest.mark.parametrize(
+    "line", ["[1, 2]", '{"event": "start"}', '{"time": 1, "event": "birth"}', '{"time": -1, "event": "start"}']
+)
+def test_damaged_events_are_named_with_the_way_out(run, line, monkeypatch, capsys):
+    (run / EVENTS).write_text(f"{line}\n")
+    monkeypatch.setattr("sys.argv", ["raysum", "status", str(run)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and str(run / EVENTS) in told and len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("x")])
+def test_what_is_no_run_is_named(tmp_path, make):
+    make(tmp_path / "x")
+    with pytest.raises(UserError, match=str(tmp_path / "x")):
+        raysum.status(tmp_path / "x")
+
+
+def test_status_prints_json(run, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["raysum", "status", str(run), "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (None, 0)
+    found = Status(**json.loads(capsys.readouterr().out))
+    assert (found.state, found.checkpoint, found.hosts) == ("finished", 12, [HERE])
