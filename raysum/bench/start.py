@@ -20,9 +20,9 @@ from raysum.bench.result import BenchResult, Row
 from raysum.config.base import Section
 from raysum.errors import UserError
 from raysum.examples.factbook import corpus
-from raysum.runtime.local import NO_DASHBOARD
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import bar
+from raysum.runtime.session import NO_DASHBOARD
 
 _CLUSTERS = {"train": 2000, "valid": 60, "test": 60}  # examples of the generated dataset
 _INTERVAL = 0.1  # seconds between two samples of the processes

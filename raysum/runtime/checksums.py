@@ -22,9 +22,9 @@ def damaged(path: Path, what: str, mend: str = "put back a copy of it") -> UserE
     return UserError(f"{path} {what}; {mend}")
 
 
-def seal(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Flush the files ``names`` of ``folder`` (None: all files) to disk, then write their checksums."""
-    files = [folder / name for name in names or ()] if names else [path for path in folder.rglob("*") if path.is_file()]
+def seal(folder: Path, names: Iterable[str] = ()) -> None:
+    """Flush the files ``names`` of ``folder`` (by default all files) to disk, then write their checksums."""
+    files = [folder / name for name in names] or [path for path in folder.rglob("*") if path.is_file()]
     checksums = {str(path.relative_to(folder)): checksum(path, flush=True) for path in sorted(files)}
     write_json(folder / SEAL, sealed({"files": checksums}))
 
@@ -34,24 +34,22 @@ def check(folder: Path, *parts: str) -> None:
 
     Folders of former versions have no checksums: there each file must exist and have the format of its suffix.
     """
-    checksums = check_sealed(read_json(folder / SEAL), folder / SEAL).get("files") if (folder / SEAL).exists() else None
-    if not isinstance(checksums, dict | None) or not all(isinstance(one, dict) for one in (checksums or {}).values()):
-        raise damaged(folder / SEAL, "holds no checksums of files")
+    file = folder / SEAL
+    checksums = check_sealed(read_json(file), file).get("files") if file.exists() else {}
+    if not isinstance(checksums, dict) or not all(isinstance(one, dict) for one in checksums.values()):
+        raise damaged(file, "holds no checksums of files")
     for part in parts:
-        if checksums is not None and (
-            inside := [name for name in checksums if name == part or name.startswith(f"{part}/")]
-        ):
-            for name in inside:
-                check_file(folder / name, checksums[name])
-        else:
-            file = folder / part
-            for path in sorted(file.rglob("*")) if file.is_dir() else [file]:
-                _check_form(path)
+        names = [name for name in checksums if name == part or name.startswith(f"{part}/")]
+        for name in names:
+            check_file(folder / name, checksums[name])
+        if not names:
+            for path in (folder / part, *sorted((folder / part).rglob("*"))):
+                _check_format(path)
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON ``values`` with a checksum of themselves."""
-    return {**values, _OWN: _own(values)}
+    return {**values, _OWN: zlib.crc32(json.dumps(values, sort_keys=True).encode())}
 
 
 def check_sealed(values: Any, path: Path, required: bool = False) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def check_sealed(values: Any, path: Path, required: bool = False) -> dict[str, A
         raise damaged(path, "is no mapping of names to values")
     if required and _OWN not in values:
         raise damaged(path, "has no checksum")
-    if values.get(_OWN, own := _own({name: value for name, value in values.items() if name != _OWN})) != own:
+    if _OWN in values and values != sealed({name: value for name, value in values.items() if name != _OWN}):
         raise damaged(path, "was changed since it was written")
     return values
 
@@ -85,9 +83,8 @@ def check_file(path: Path, expected: Mapping[str, Any]) -> None:
         size = path.stat().st_size
         if size != expected.get("bytes", size):
             raise damaged(path, f"is damaged: it has {size} bytes of {expected['bytes']}")
-        if "crc32" in expected and checksum(path)["crc32"] != expected["crc32"]:
-            raise damaged(path, "is damaged: its content is not what was written")
-        if "sha256" in expected and hashlib.sha256(path.read_bytes()).hexdigest() != expected["sha256"]:
+        differs = "crc32" in expected and checksum(path)["crc32"] != expected["crc32"]
+        if differs or "sha256" in expected and hashlib.sha256(path.read_bytes()).hexdigest() != expected["sha256"]:
             raise damaged(path, "is damaged: its content is not what was written")
     except OSError as error:
         raise damaged(path, f"cannot be read ({error.strerror})") from None
@@ -102,13 +99,10 @@ def is_whole(path: Path, expected: Mapping[str, Any]) -> bool:
     return True
 
 
-def _own(values: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(values, sort_keys=True).encode())
-
-
-def _check_form(path: Path) -> None:
-    """Raises UserError if the content of a file does not have the format of its suffix."""
+def _check_format(path: Path) -> None:
+    """Raises UserError if a file is missing, or if its content does not have the format of its suffix."""
     try:
+        path.stat()
         if path.suffix == ".safetensors":
             with open_tensors(path):
                 pass
@@ -116,6 +110,5 @@ def _check_form(path: Path) -> None:
             raise damaged(path, f"is damaged at {torn}")
         elif path.suffix == ".json":
             check_sealed(read_json(path), path)
-        path.stat()
     except (OSError, zipfile.BadZipFile) as error:
         raise damaged(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None

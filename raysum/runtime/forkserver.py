@@ -17,7 +17,6 @@ import os
 import runpy
 import select
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -33,23 +32,24 @@ from unittest import mock
 
 from raysum.runtime.compat import no_ids_drawn, search_path
 from raysum.runtime.forkclient import end_with
-from raysum.runtime.private_folder import PrivateFolder
+from raysum.runtime.lock import PrivateFolder
 from raysum.runtime.progress import say
 
-# Libraries that workers load: first those that do not import Ray, then the others. Modules of raysum register for a
-# task by entry points of the group ``raysum.preload``; names of those that import Ray contain ``.ray``.
+# Libraries that workers load for a task. Modules of raysum register for a task by entry points of the group
+# ``raysum.preload``; names of those that import Ray contain ``.ray``.
 _ANY = ("uvloop", "requests", "jsonschema", "pandas", "pyarrow.dataset", "pyarrow.parquet", "fsspec", "pydantic")
-_TASKS = {
+_LIBRARIES = {
+    "reading": ("ray.data",),
     "training": (
-        ("torch.distributed", "torch._dynamo", "deepspeed"),
-        ("ray.data", "ray.train.v2.api.data_parallel_trainer"),
+        *("torch.distributed", "torch._dynamo", "deepspeed"),
+        *("ray.data", "ray.train.v2.api.data_parallel_trainer"),
     ),
-    "decoding": (("safetensors.torch", "syntok.segmenter"), ("ray.data", "ray.tune")),
-    "serving": (("safetensors.torch",), ("ray.serve",)),
-    "searching": ((), ()),
+    "decoding": ("safetensors.torch", "syntok.segmenter", "ray.data", "ray.tune"),
+    "serving": ("safetensors.torch", "ray.serve"),
+    "searching": (),
 }
 PURPOSES = {
-    "data": (),
+    "data": ("reading",),
     "train": ("training",),
     "decode": ("decoding",),
     "serve": ("serving",),
@@ -59,11 +59,10 @@ PURPOSES = {
 _TESTED = "2.60.0"  # version of Ray
 _OFF = "RAYSUM_FORKS"  # environment variable; 0: Ray starts its workers itself
 _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, either under Windows
-_CLIENT = Path(__file__).with_name("forkclient.py")
 _WORKER = "/default_worker.py"  # end of the path of Ray's worker script
 _IDENTITY = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # Ray's library reads these when it is imported
 # `-m` would search the current folder first.
-_PROGRAM = "import sys; sys.path[:] = filter(None, sys.path); from raysum.runtime.forkserver import run; run()"
+_PROGRAM = "import sys; sys.path[:] = filter(None, sys.path); from raysum.runtime.forkserver import main; main()"
 _NAME = 120  # characters reserved in the command line, into which Ray writes the title of a worker
 # Keep imports from starting threads, which a fork does not copy.
 _QUIET = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -74,22 +73,22 @@ _server: "Server | None" = None
 class Server:
     """The server's process and the script that replaces Python, in a private folder."""
 
-    def __init__(self, modules: tuple[str, ...], ray_modules: tuple[str, ...]):
+    def __init__(self, modules: list[str], ray_modules: list[str]):
         self.folder = PrivateFolder(tempfile.gettempdir())
-        address, self.python = os.path.join(self.folder.path, "server"), os.path.join(self.folder.path, "python")
-        client = shlex.join([sys.executable, "-IS", str(_CLIENT), address, sys.executable])
-        Path(self.python).write_text(
-            f'#!/bin/sh\ncase "$1" in\n  */_private/workers/*) exec {client} "$@" ;;\nesac\n'
+        address, self.python = f"{self.folder.path}/server", Path(self.folder.path, "python")
+        client = [sys.executable, "-IS", str(Path(__file__).with_name("forkclient.py")), address, sys.executable]
+        self.python.write_text(
+            f'#!/bin/sh\ncase "$1" in\n  */_private/workers/*) exec {shlex.join(client)} "$@" ;;\nesac\n'
             f'exec {shlex.quote(sys.executable)} "$@"\n'
         )
-        os.chmod(self.python, 0o700)
+        self.python.chmod(0o700)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(address)
             listener.listen(128)
-            command = [sys.executable, "-c", _PROGRAM, str(listener.fileno())]
+            arguments = [str(listener.fileno()), ",".join(modules), ",".join(ray_modules), "-" * _NAME]
             path = {"PYTHONPATH": os.pathsep.join(search_path())}
             self.process = subprocess.Popen(
-                [*command, ",".join(modules), ",".join(ray_modules), "-" * _NAME],
+                [sys.executable, "-c", _PROGRAM, *arguments],
                 stdin=subprocess.PIPE,  # the server ends when stdin closes, and so with this process
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -102,21 +101,16 @@ class Server:
         """End the server and remove its folder."""
         self.process.kill()
         self.process.communicate()
-        self.folder.remove()
+        self.folder.close()
 
 
 def start(purpose: str) -> None:
     """Start the server with the modules of ``purpose``, unless it runs or an assumption fails."""
     global _server
-    if _server is None and _is_usable():
+    is_possible = sys.platform == "linux" and not any(map(os.path.exists, _GPUS))
+    if _server is None and is_possible and os.environ.get(_OFF, "1") != "0" and _is_tested():
         _server = Server(*preloaded(purpose))
         atexit.register(stop)
-
-
-def _is_usable() -> bool:
-    if os.environ.get(_OFF, "1") == "0" or sys.platform != "linux" or any(map(os.path.exists, _GPUS)):
-        return False
-    return _is_tested()
 
 
 @cache
@@ -126,15 +120,17 @@ def _is_tested() -> bool:
     return installed == _TESTED
 
 
-def preloaded(purpose: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def preloaded(purpose: str) -> tuple[list[str], list[str]]:
     """Return the modules that workers load for ``purpose``: those that do not import Ray, and those that do."""
-    own = [(*point.name.split("."), point.value) for point in entry_points(group="raysum.preload")]
-    modules, ray_modules = [*_ANY], [] if PURPOSES[purpose] else ["ray.data"]
+    points = [(*point.name.partition("."), point.value) for point in entry_points(group="raysum.preload")]
+    modules, ray_modules = [*_ANY], list[str]()
     for task in PURPOSES[purpose]:
-        libraries, ray_libraries = _TASKS[task]
-        modules += [*libraries, *(part[-1] for part in own if part[0] == task and "ray" not in part)]
-        ray_modules += [*ray_libraries, *(part[-1] for part in own if part[0] == task and "ray" in part)]
-    return tuple(modules), tuple(ray_modules)
+        for name in _LIBRARIES[task]:
+            (ray_modules if name.startswith("ray.") else modules).append(name)
+        for registered, _, rest, name in points:
+            if registered == task:
+                (ray_modules if "ray" in rest.split(".") else modules).append(name)
+    return modules, ray_modules
 
 
 def stop() -> None:
@@ -152,26 +148,21 @@ def forked_python() -> Iterator[None]:
         return
     import multiprocessing.spawn  # noqa: F401 - it stores the real sys.executable
 
-    with mock.patch.object(sys, "executable", _server.python):
+    with mock.patch.object(sys, "executable", str(_server.python)):
         yield
 
 
-def run() -> None:
-    """Run the server; :class:`Server` starts this as a process."""
-    listener, before_ray, with_ray, *_ = sys.argv[1:]
-    main(socket.socket(fileno=int(listener)), before_ray.split(","), with_ray.split(","))
+def main() -> None:
+    """Run the server, which :class:`Server` starts as a process: fork a worker for each request until stdin closes.
 
-
-def main(listener: socket.socket, modules: list[str], ray_modules: list[str]) -> None:
-    """Import ``modules``, then fork a worker for each request until stdin closes.
-
-    Ray and ``ray_modules`` are imported at the first request, with its environment: Ray reads its job's identity once,
-    when it is imported. Requests of other jobs get no answer, so their clients start Python.
+    Ray and the modules that import it are imported at the first request, with its environment: Ray reads its job's
+    identity once, when it is imported. Requests of other jobs get no answer, so their clients start Python.
     """
+    number, modules, ray_modules, *_ = sys.argv[1:]
+    listener, server = socket.socket(fileno=int(number)), os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     _load(modules)
     served: list[str | None] | None = None
-    server = os.getpid()
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         with listener.accept()[0] as connection:
             request, streams = _receive(connection)
@@ -192,14 +183,12 @@ def main(listener: socket.socket, modules: list[str], ray_modules: list[str]) ->
                 _become(request, streams)
             for stream in streams:
                 os.close(stream)
-    else:  # the driver has ended or was killed
-        shutil.rmtree(os.path.dirname(listener.getsockname()), ignore_errors=True)
     os._exit(0)  # without clean-up of modules, which takes seconds
 
 
-def _load(modules: list[str]) -> None:
+def _load(modules: str) -> None:
     gc.disable()
-    for name in modules:
+    for name in modules.split(","):
         with suppress(ImportError):
             importlib.import_module(name)
     gc.enable()

@@ -1,10 +1,16 @@
-"""Folder locks: one writer at a time. The system frees a lock when its holder ends for any reason."""
+"""Locks of folders: one writer at a time, and temporary folders that a later process removes.
+
+The system frees a lock when its holder ends for any reason.
+"""
 
 import errno
 import fcntl
 import json
 import os
+import shutil
 import socket
+import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +23,8 @@ from raysum.runtime.progress import say
 LOCK = ".lock"  # file name in run and search folders
 _LOOK = 0.05  # seconds; :func:`is_held` holds a lock for much less
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of file systems without locks
+_PREFIX = "raysum-"  # of private folders
+_MARK = "temporary"  # file in a private folder, except in those that are left to the user
 
 
 @contextmanager
@@ -37,14 +45,14 @@ def folder_lock(folder: Path, lock: Path) -> Iterator[None]:
         raise UserError(f"cannot write {folder}: {error.strerror}; choose another folder") from None
     if file is None:
         raise UserError(f"{folder} is being written by {_holder(lock)}; wait for its end, or choose another folder")
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            lock.unlink(missing_ok=True)  # before it is free: a waiting process checks whether the file still exists
-            for parent in created:
-                parent.rmdir()
-        file.close()
+    with file:
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                lock.unlink(missing_ok=True)  # before it is free: a waiting process checks whether it still exists
+                for parent in created:
+                    parent.rmdir()
 
 
 def _locked(path: Path) -> IO[str] | None:
@@ -53,12 +61,11 @@ def _locked(path: Path) -> IO[str] | None:
         file = path.open("a+", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 file.close()
+                if isinstance(error, BlockingIOError):
+                    return None
                 raise
             say(f"{path.parent} is on a file system without locks; let no other command write there")
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
@@ -75,10 +82,8 @@ def is_held(lock: Path) -> bool:
     try:
         with lock.open(encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # freed as the file is closed
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False
 
 
@@ -88,3 +93,50 @@ def _holder(path: Path) -> str:
         return f"process {holder['process']} on {holder['host']} since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of the file ``path``, which stays, during the block; wait while another process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class PrivateFolder:
+    """A new folder in ``parent`` with mode 0700 and a random name. Creating one removes the leftovers in ``parent``."""
+
+    def __init__(self, parent: str):
+        remove_leftovers(parent)
+        self.path = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+        self._folder = os.open(self.path, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._folder, fcntl.LOCK_EX)
+        Path(self.path, _MARK).touch()
+
+    def close(self, keep: bool = False) -> None:
+        """Remove the folder, or leave it to the user: then no process removes it."""
+        if keep:
+            Path(self.path, _MARK).unlink(missing_ok=True)
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._folder)
+
+
+def remove_leftovers(parent: str) -> None:
+    """Remove the private folders in ``parent`` of this user's processes that ended without removing them.
+
+    It follows no links, and touches no folder of another user, of a living process or without the mark.
+    """
+    for path in Path(parent).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                status = os.fstat(folder)
+                is_own = status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o700
+                if is_own and stat.S_ISREG(os.stat(_MARK, dir_fd=folder, follow_symlinks=False).st_mode):
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises OSError while the owner lives
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(folder)

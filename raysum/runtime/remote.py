@@ -5,13 +5,11 @@ folder of the cache (``RAYSUM_CACHE``, by default ~/.cache/raysum); URL and path
 """
 
 import errno
-import fcntl
 import hashlib
 import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from raysum.errors import UserError, check_no_password, without_users
 from raysum.runtime.checksums import check_file
 from raysum.runtime.extras import needs
+from raysum.runtime.lock import waiting_lock
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -28,8 +27,7 @@ _LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": 
 _FETCHED_FIRST = ("http", "https", "ftp")  # they have no folder listings, and changes of files cannot be detected
 _TRIES = 2  # of s3fs, each with that many of botocore: a silent server costs one minute instead of seven
 _OPTIONS: dict[str, Any] = dict.fromkeys(("s3", "s3a"), {"config_kwargs": {"retries": {"total_max_attempts": _TRIES}}})
-_WITH_BUCKETS = ("s3:", "s3a:", "gs:", "gcs:")
-_HADOOP = re.compile("libhdfs|libjvm|[Hh]adoop")  # in the OSError of pyarrow if Hadoop is missing
+_WITH_BUCKETS = ("s3", "s3a", "gs", "gcs")
 _ROOT = "@"  # first folder in the cache of a URL without a host, such as hdfs:///data
 _VERSION = ".version-"  # prefix of a cache folder that holds one version of the URL above it
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "modified", "created", "LastModified")
@@ -42,14 +40,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("RAYSUM_CACHE") or "~/.cache/raysum").expanduser().absolute()
 
 
-def check_cache() -> None:
-    """Raises UserError if the cache cannot be written."""
-    try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        if not os.access(cache_folder(), os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise UserError(f"cannot write the cache {cache_folder()} ({error.strerror}); set RAYSUM_CACHE") from None
+def kept() -> Path:
+    """Return the folder of all mirrors."""
+    return cache_folder() / "kept"
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -57,7 +50,10 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def local(path: str | os.PathLike[str]) -> Path:
-    """Return the absolute local path: of a URL, that of its mirror in the cache. Raises UserError if there is none."""
+    """Return the absolute local path: of a URL, that of its mirror.
+
+    Raises UserError if the URL is not valid, or if the cache cannot be written.
+    """
     if not (found := _URL.fullmatch(os.fspath(path))):
         return Path(path).expanduser().absolute()
     check_no_password(os.fspath(path))
@@ -67,12 +63,13 @@ def local(path: str | os.PathLike[str]) -> Path:
     parts = [_ROOT] * rest.startswith("/") + [part for part in rest.split("/") if part]
     if ".." in parts or not parts:
         raise UserError(f"{protocol}://... is no path on a store; write {protocol}://BUCKET/FOLDER")
-    check_cache()
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        if not os.access(cache_folder(), os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UserError(f"cannot write the cache {cache_folder()} ({error.strerror}); set RAYSUM_CACHE") from None
     return kept() / protocol / Path(*parts)
-
-
-def kept() -> Path:
-    return cache_folder() / "kept"
 
 
 def address(path: Path) -> str:
@@ -97,11 +94,7 @@ def shown(path: Path) -> str:
 
 def as_named(text: str) -> str:
     """Replace paths of mirrors in ``text`` by their URLs."""
-
-    def named(found: re.Match[str]) -> str:
-        return str(url_of(Path(found[0])))
-
-    return re.sub(rf"{re.escape(str(kept()))}/[^\s;,:'\"()]+", named, text)
+    return re.sub(rf"{re.escape(str(kept()))}/[^\s;,:'\"()]+", lambda found: shown(Path(found[0])), text)
 
 
 def version(folder: Path, content: bytes | None = None) -> Path:
@@ -129,10 +122,8 @@ def store(url: str) -> "tuple[AbstractFileSystem, str]":
     with store_errors(url):
         try:
             files, path = fsspec.url_to_fs(url, **_OPTIONS.get(protocol, {}))
-        except (ImportError, OSError) as error:
-            if isinstance(error, ImportError) or _HADOOP.search(str(error)):
-                raise UserError(f"{protocol}:// needs a library that is not found: {_public(error)}") from None
-            raise
+        except ImportError as error:
+            raise UserError(f"{protocol}:// needs a library that is not found: {_public(error)}") from None
     if protocol in _OPTIONS:
         files.retries = _TRIES
     return files, path
@@ -146,16 +137,14 @@ def store_errors(url: str) -> Iterator[None]:
     except (UserError, FileNotFoundError, FileExistsError):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _LOCAL:
-            raise UserError(
-                f"cannot keep {url} in {cache_folder()} ({error.strerror}); set RAYSUM_CACHE elsewhere"
-            ) from None
         reason = f"({type(error).__name__}: {_public(error)})"
-        if isinstance(error, PermissionError) or "redential" in type(error).__name__:
-            raise UserError(f"{url} is denied {reason}; check the credentials in the environment and rights") from None
-        raise UserError(
-            f"{url} cannot be reached {reason}; check the address, the network and the credentials"
-        ) from None
+        if isinstance(error, OSError) and error.errno in _LOCAL:
+            problem = f"cannot be kept in {cache_folder()} ({error.strerror}); set RAYSUM_CACHE elsewhere"
+        elif isinstance(error, PermissionError) or "redential" in type(error).__name__:
+            problem = f"is denied {reason}; check the credentials in the environment and rights"
+        else:
+            problem = f"cannot be reached {reason}; check the address, the network and the credentials"
+        raise UserError(f"{url} {problem}") from None
 
 
 def _public(error: Exception) -> str:
@@ -172,43 +161,24 @@ def listed(url: str) -> dict[str, tuple[int, str]]:
 
     The version is a text that changes with the content.
     """
-    found, root = {}, store(url)[1].rstrip("/")
-    for name, info in _find(url).items():
-        inside = name.strip("/").removeprefix(root.strip("/")).strip("/")
-        if info.get("type") == "file" and not name.endswith("/") and ".." not in inside.split("/"):
-            size = int(info.get("size") or 0)
-            found[inside] = size, f"{size} {next((info[key] for key in _VERSION_KEYS if info.get(key)), '')}"
-    return found
-
-
-def _find(url: str) -> dict[str, Any]:
+    found: dict[str, tuple[int, str]] = {}
     files, root = store(url)
     files.invalidate_cache()
-    with store_errors(url):
-        try:
-            return files.find(root, detail=True)
-        except FileNotFoundError:
-            return {}
+    with store_errors(url), suppress(FileNotFoundError):
+        for name, info in files.find(root, detail=True).items():
+            inside = name.strip("/").removeprefix(root.strip("/")).strip("/")
+            if info.get("type") == "file" and not name.endswith("/") and ".." not in inside.split("/"):
+                size = int(info.get("size") or 0)
+                found[inside] = size, f"{size} {next((info[key] for key in _VERSION_KEYS if info.get(key)), '')}"
+    return found
 
 
 def read(url: str) -> bytes | None:
     """Return the content of a small file, or None if it does not exist."""
     files, name = store(url)
-    with store_errors(url):
-        try:
-            return files.cat_file(name)
-        except FileNotFoundError:
-            return None
-
-
-def check_bucket(url: str) -> None:
-    """Raises UserError if the store says that the bucket does not exist."""
-    protocol, _, bucket, *_ = url.replace("//", "/").replace("/", "//", 1).split("/")  # pathlib writes s3:/bucket
-    root, there = f"{protocol}//{bucket}", True
-    with suppress(UserError):  # listing it may be forbidden
-        there = protocol not in _WITH_BUCKETS or exists(root)
-    if not there:
-        raise UserError(f"there is no bucket {root}, or not for these credentials; check its name")
+    with store_errors(url), suppress(FileNotFoundError):
+        return files.cat_file(name)
+    return None
 
 
 def exists(url: str) -> bool:
@@ -216,6 +186,16 @@ def exists(url: str) -> bool:
     with store_errors(url):
         files.invalidate_cache()
         return files.exists(name)
+
+
+def check_bucket(url: str) -> None:
+    """Raises UserError if the store says that the bucket does not exist."""
+    protocol, _, path = url.partition(":")
+    root, is_there = f"{protocol}://{path.strip('/').partition('/')[0]}", True
+    with suppress(UserError):  # listing it may be forbidden
+        is_there = protocol not in _WITH_BUCKETS or exists(root)
+    if not is_there:
+        raise UserError(f"there is no bucket {root}, or not for these credentials; check its name")
 
 
 def fetch(path: Path, expected: Mapping[str, Any] | None = None, url: str | None = None, replace: bool = False) -> Path:
@@ -230,10 +210,8 @@ def fetch(path: Path, expected: Mapping[str, Any] | None = None, url: str | None
     if ".." in path.parts:  # names on a store are arbitrary
         raise UserError(f"{url} leads out of its folder; it is not fetched")
     files, name = store(url)
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with waiting_lock(partial):
         try:
             if replace or not path.is_file():
                 with store_errors(url):
@@ -254,14 +232,10 @@ def upload(folder: Path, names: Sequence[str]) -> None:
     url = url_of(folder)
     assert url, f"{folder} mirrors no URL"
     files, root = store(url)
+    options = {"batch_size": _AT_ONCE} if files.async_impl else {}
     try:
-        with store_errors(url), ThreadPoolExecutor(_AT_ONCE if files.async_impl else 1) as pool:
-            uploads = [pool.submit(files.put_file, str(folder / name), f"{root}/{name}") for name in names]
-            try:
-                for each in uploads:
-                    each.result()
-            finally:
-                pool.shutdown(cancel_futures=True)
+        with store_errors(url):
+            files.put([str(folder / name) for name in names], [f"{root}/{name}" for name in names], **options)
     except FileNotFoundError as error:
         raise UserError(f"cannot write {url} ({_public(error)}); make the bucket first") from None
 
@@ -270,8 +244,5 @@ def remove(url: str, names: Sequence[str]) -> None:
     """Delete files of the folder ``url`` that exist."""
     files, root = store(url)
     for name in names:
-        with store_errors(url):
-            try:
-                files.rm_file(f"{root}/{name}")
-            except FileNotFoundError:
-                continue
+        with store_errors(url), suppress(FileNotFoundError):
+            files.rm_file(f"{root}/{name}")

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from raysum.runtime.remote import read, remove, store, store_errors, url_of
 
 _RENEWED, _GONE = 8, 30  # seconds between renewals, and without renewal until the lock is free
 _LOOK = 0.5
-_OWN = ".lease"  # suffix of the local file with the token, for all processes of the writer
 
 
 @contextmanager
@@ -40,10 +39,19 @@ def leased(folder: Path) -> Iterator[None]:
     holder: dict[str, Any] = {"token": secrets.token_hex(8), "machine": _machine(), "host": socket.gethostname()}
     holder |= {"process": os.getpid(), "since": time.strftime("%F %T")}
     _take(url, holder)
-    own, ended = _own(folder), threading.Event()
-    own.parent.mkdir(parents=True, exist_ok=True)
-    own.write_text(holder["token"], encoding="utf-8")
-    renewing = threading.Thread(target=_renew, args=(folder, holder, ended), daemon=True)
+    _own_token(folder).parent.mkdir(parents=True, exist_ok=True)
+    _own_token(folder).write_text(holder["token"], encoding="utf-8")
+    ended = threading.Event()
+
+    def renew() -> None:
+        number = 0
+        while not ended.wait(_RENEWED):
+            with suppress(UserError):  # disconnected; writers check the lock themselves
+                check_lease(folder)
+                number += 1
+                _write_lock(url, holder | {"renewed": number}, create=False)
+
+    renewing = threading.Thread(target=renew, daemon=True)
     renewing.start()
     try:
         yield
@@ -52,61 +60,52 @@ def leased(folder: Path) -> Iterator[None]:
         renewing.join()
         if _token(url) == holder["token"]:
             remove(url, [LOCK])
-        own.unlink(missing_ok=True)
+        _own_token(folder).unlink(missing_ok=True)
 
 
 def is_leased(url: str) -> bool:
     """Return whether a process writes the store folder ``url``, by the store's time of the last renewal."""
-    if _read_lock(url) is None:
-        return False
     files, root = store(url)
-    with store_errors(url):
+    with store_errors(url), suppress(FileNotFoundError):
         files.invalidate_cache()
-        renewed = files.modified(f"{root}/{LOCK}")
-    return time.time() - renewed.timestamp() < 2 * _GONE
+        return time.time() - files.modified(f"{root}/{LOCK}").timestamp() < 2 * _GONE
+    return False
 
 
 def check_lease(folder: Path) -> None:
     """Raises UserError if another process has taken the lock of ``folder`` from this writer."""
-    own, url = _own(folder), url_of(folder)
+    own, url = _own_token(folder), url_of(folder)
     if url and own.is_file() and own.read_text(encoding="utf-8") != _token(url):
         raise UserError(f"{url} was taken over by another command while this one was cut off from it; stop one of them")
 
 
-def _own(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}{_OWN}")
+def _own_token(folder: Path) -> Path:
+    """Return the local file with the token of the lock, for all processes of the writer."""
+    return folder.with_name(f".{folder.name}.lease")
 
 
 def _take(url: str, holder: dict[str, Any]) -> None:
-    seen, since = None, time.monotonic()
+    """Create the lock object; one that nobody renews is replaced. Raises UserError if its holder renews it."""
+    seen, since = None, 0.0
     while not _write_lock(url, holder, create=True):
         found = _read_lock(url)
         if found is None:  # it was released
             continue
+        name = f"process {found.get('process')} on {found.get('host')} since {found.get('since')}"
+        died_here = found.get("machine") == holder["machine"] and not psutil.pid_exists(int(found.get("process", 0)))
         if seen is None:
             seen, since = found, time.monotonic()
-            if not _died_here(found):
-                say(f"{url} has a lock of {_describe(found)}; it counts as dead if it is not renewed within {_GONE} s")
+            if not died_here:
+                say(f"{url} has a lock of {name}; it counts as dead if it is not renewed within {_GONE} s")
         elif found != seen:
-            raise UserError(f"{url} is being written by {_describe(found)}; wait for its end, or choose another folder")
-        if _died_here(found) or time.monotonic() - since > _GONE:
+            raise UserError(f"{url} is being written by {name}; wait for its end, or choose another folder")
+        if died_here or time.monotonic() - since > _GONE:
             _write_lock(url, holder, create=False)
             time.sleep(_LOOK)  # another process may have done the same
             if _token(url) == holder["token"]:
                 return
             seen = None
         time.sleep(_LOOK)
-
-
-def _renew(folder: Path, holder: dict[str, Any], ended: threading.Event) -> None:
-    url, number = str(url_of(folder)), 0
-    while not ended.wait(_RENEWED):
-        try:
-            check_lease(folder)
-            number += 1
-            _write_lock(url, holder | {"renewed": number}, create=False)
-        except UserError:
-            continue  # disconnected; writers check the lock themselves
 
 
 def _write_lock(url: str, holder: dict[str, Any], create: bool) -> bool:
@@ -123,29 +122,21 @@ def _write_lock(url: str, holder: dict[str, Any], create: bool) -> bool:
 
 
 def _read_lock(url: str) -> dict[str, Any] | None:
+    """Return the content of the lock object, or None if there is none."""
     content = read(f"{url}/{LOCK}")
     try:
-        found = None if content is None else json.loads(content)
+        found = json.loads(content or b"null")
     except ValueError:
         found = {}
-    return found if isinstance(found, dict) or found is None else {}
+    return found if isinstance(found, dict) or content is None else {}
 
 
 def _token(url: str) -> str | None:
     return (_read_lock(url) or {}).get("token")
 
 
-def _describe(lock: dict[str, Any]) -> str:
-    return f"process {lock.get('process')} on {lock.get('host')} since {lock.get('since')}"
-
-
-def _died_here(found: dict[str, Any]) -> bool:
-    return found.get("machine") == _machine() and not psutil.pid_exists(int(found.get("process", 0)))
-
-
 def _machine() -> str:
-    """Return an identifier of this machine, its boot, and its process namespace."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    started = boot.read_text().strip() if boot.exists() else str(int(psutil.boot_time()))
-    space = os.stat("/proc/self/ns/pid").st_ino if Path("/proc/self/ns/pid").exists() else 0
-    return f"{socket.gethostname()} {started} {space}"
+    """Return an identifier of this machine's boot and of its process namespace."""
+    with suppress(OSError):
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    return secrets.token_hex(8)  # not Linux: unknown to all other processes

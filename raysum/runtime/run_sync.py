@@ -4,46 +4,27 @@ Large files (weights, engine state) are downloaded on demand. A checkpoint on th
 there, so they are uploaded last and deleted first.
 """
 
-import fcntl
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime.checksums import SEAL
-from raysum.runtime.lock import LOCK, is_held
+from raysum.runtime.lock import LOCK, is_held, waiting_lock
 from raysum.runtime.progress import say
-from raysum.runtime.remote import (
-    cache_folder,
-    check_bucket,
-    exists,
-    fetch,
-    kept,
-    listed,
-    local,
-    read,
-    remove,
-    upload,
-    url_of,
-)
+from raysum.runtime.remote import cache_folder, check_bucket, exists, fetch, kept, listed, local, remove, upload, url_of
 from raysum.runtime.remote_lock import check_lease, leased
 from raysum.runtime.storage import read_json, write_json
 
-_MARKS = (
-    "config.yaml",
-    "search.yaml",
-    "table.json",
-)  # of a run, a search and an evaluation; uploaded first
-_STATE = "state.json"  # in a checkpoint
+_MARKS = ("config.yaml", "search.yaml", "table.json")  # of a run, a search and an evaluation; uploaded first
 _STEP = re.compile(r"(?:^|.*/)(step-\d+)(?=/)")  # prefix of the files of a checkpoint
 _OWN = re.compile(r"(^|/)(\.|damaged-)|(^|/)(ray|tune)/")  # never uploaded: unfinished or damaged files, and Ray's
-_missed = dict[Path, int]()  # number of consecutive failed uploads by folder
 _LATER = re.compile(r"(^|/)(tensorboard|labels)/")  # downloaded on demand
+_missed = dict[Path, int]()  # number of consecutive failed uploads by folder
 
 
 def sync_down(path: str | os.PathLike[str]) -> Path:
@@ -53,16 +34,8 @@ def sync_down(path: str | os.PathLike[str]) -> Path:
     """
     folder = local(path)
     if url_of(folder) and not _is_written(folder):
-        with _alone(folder):
-            _pull(folder)
+        refresh(folder)
     return folder
-
-
-def refresh(folder: Path) -> None:
-    """Fetch what another host has uploaded of the run at ``folder``, which this process writes, if it is on a store."""
-    if url_of(folder):
-        with _alone(folder):
-            _pull(folder)
 
 
 @contextmanager
@@ -78,14 +51,11 @@ def sync_up(folder: Path) -> Iterator[None]:
         if url and not any((folder / mark).is_file() for mark in _MARKS) and listed(url).keys() - {LOCK}:
             raise UserError(f"{url} exists already; remove it or choose another folder")
         yield
-        if url:
-            check_lease(folder)
-            try:
-                push(folder, pruned=True)
-            except UserError as error:
-                raise UserError(
-                    f"{error}. All files are in the cache, {cache_folder()}; run the same command again to upload them"
-                ) from None
+        try:
+            push(folder, pruned=True)
+        except UserError as error:
+            advice = f"All files are in the cache, {cache_folder()}; run the same command again to upload them"
+            raise UserError(f"{error}. {advice}") from None
 
 
 @contextmanager
@@ -98,7 +68,7 @@ def added_to(folder: Path) -> Iterator[None]:
 
 def push_so_far(folder: Path) -> None:
     """Upload a run during its training. A failed upload is retried with the next one, and training continues."""
-    missed = _missed.get(folder, 0)
+    missed = _missed.pop(folder, 0)
     try:
         push(folder, pruned=True)
     except UserError as error:
@@ -106,7 +76,7 @@ def push_so_far(folder: Path) -> None:
         if not missed:
             say(f"Not uploaded yet: {error}. Training continues; the next upload retries")
         return
-    if _missed.pop(folder, 0):
+    if missed:
         say(f"Uploaded after {missed} failed attempts")
 
 
@@ -119,53 +89,52 @@ def push(folder: Path, pruned: bool = False) -> None:
     if (url := url_of(folder)) is None:
         return
     check_lease(folder)
-    with _alone(folder):
-        _push(folder, url, pruned)
-
-
-def _push(folder: Path, url: str, pruned: bool) -> None:
-    there, here = _record(folder)
-    found = {str(path.relative_to(folder)): _state(path) for path in folder.rglob("*") if path.is_file()}
-    found = {name: state for name, state in found.items() if not _OWN.search(name)}
-    changed = {name for name, state in found.items() if here.get(name) != state and (name in here or name not in there)}
-    steps = {_step(name) for name in changed if Path(name).name == SEAL} - {""}  # new checkpoints
-    changed |= {name for name in found if _step(name) in steps}
-    gone = {name for name in there if pruned and _step(name) and not (folder / name).parent.is_dir()}
-    seals = {name for name in changed if Path(name).name == SEAL}
-    remove(url, sorted((gone | seals) & there.keys(), key=lambda name: Path(name).name != SEAL))
-    first = changed & {*_MARKS}
-    for part in (first, changed - first - seals, seals):
-        upload(folder, sorted(part))
-    if changed or gone:
-        now = listed(url)
-        there = {name: state for name, state in there.items() if name not in gone}
-        there |= {name: now[name][1] for name in changed if name in now}
-        _remember(folder, there, here | {name: found[name] for name in changed})
+    with waiting_lock(_record_of(folder, "lock")):
+        there, here = _read_record(folder)
+        found = {str(path.relative_to(folder)): _state(path) for path in folder.rglob("*") if path.is_file()}
+        found = {name: state for name, state in found.items() if not _OWN.search(name)}
+        changed = {name for name in found if name not in there or here.get(name, found[name]) != found[name]}
+        seals = {name for name in changed if Path(name).name == SEAL}
+        changed |= {name for name in found if _step(name) in map(_step, seals) and _step(name)}  # new checkpoints
+        gone = {name for name in there if pruned and _step(name) and not (folder / name).parent.is_dir()}
+        remove(url, sorted((gone | seals) & there.keys(), key=lambda name: Path(name).name != SEAL))
+        first = changed & {*_MARKS}
+        for part in (first, changed - first - seals, seals):
+            upload(folder, sorted(part))
+        if changed or gone:
+            now = listed(url)
+            there = {name: state for name, state in there.items() if name not in gone}
+            there |= {name: now[name][1] for name in changed if name in now}
+            _write_record(folder, there, here | {name: found[name] for name in changed})
 
 
 def bring(folder: Path, *parts: str) -> None:
     """Download the missing ``parts`` (files or folders) of a checkpoint, if it mirrors a store."""
-    if url := url_of(folder):
-        is_sealed = (folder / SEAL).is_file()
-        files = read_json(folder / SEAL)["files"] if is_sealed else dict.fromkeys(listed(url))  # former versions
-        for name, expected in files.items():
+    if url_of(folder) and (folder / SEAL).is_file():
+        for name, expected in read_json(folder / SEAL)["files"].items():
             if any(name == part or name.startswith(f"{part}/") for part in parts):
                 fetch(folder / name, expected)
 
 
-def _pull(folder: Path) -> None:
-    url = str(url_of(folder))
-    before, here = _record(folder)
-    marked = any(exists(f"{url}/{mark}") for mark in _MARKS)  # do not list arbitrary folders
-    there = {name: state for name, (_, state) in listed(url).items() if not _OWN.search(name)} if marked else {}
-    if not there:
-        check_bucket(url)
-    if there == before:
-        return  # local files may be newer
-    if not there:
-        _clear(folder)
+def refresh(folder: Path) -> None:
+    """Fetch what other hosts have uploaded of the run at ``folder``, if it mirrors a store."""
+    if (url := url_of(folder)) is None:
+        return
+    with waiting_lock(_record_of(folder, "lock")):
+        before, here = _read_record(folder)
+        is_known = any(exists(f"{url}/{mark}") for mark in _MARKS)  # do not list arbitrary folders
+        there = {name: state for name, (_, state) in listed(url).items() if not _OWN.search(name)} if is_known else {}
+        if not there:
+            check_bucket(url)
+        if there != before:  # else local files may be newer
+            _pull(folder, before, there, here)
+
+
+def _pull(folder: Path, before: dict[str, str], there: dict[str, str], here: dict[str, list[int]]) -> None:
+    """Make ``folder`` like the store, whose files have the versions ``there``, and had those ``before``."""
+    if not there:  # it was deleted
+        shutil.rmtree(folder, ignore_errors=True)
     whole = {_step(name) for name in there if Path(name).name == SEAL} | {""}
-    whole |= {_step(name) for name in there if Path(name).name == _STATE and _is_former(f"{url}/{name}")}
     for name in before.keys() - there.keys():
         (folder / name).unlink(missing_ok=True)
     for path in folder.rglob("step-*"):
@@ -177,31 +146,12 @@ def _pull(folder: Path) -> None:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = there[name] != before.get(name)
-        if path.name in (_STATE, SEAL) if step else not _LATER.search(name):
+        if path.name in ("state.json", SEAL) if step else not _LATER.search(name):
             if is_new or not path.is_file():
                 here[name] = _state(fetch(path, replace=True))
         elif is_new:
             path.unlink(missing_ok=True)
-    _remember(folder, there, here)
-
-
-def _is_former(url: str) -> bool:
-    """Return whether a checkpoint is of a former version, without checksums."""
-    try:
-        return "sealed" not in json.loads(read(url) or b"0")
-    except (ValueError, TypeError):
-        return False
-
-
-def _clear(folder: Path) -> None:
-    """Delete everything but a lock: the run is no longer on the store."""
-    for item in folder.iterdir() if folder.is_dir() else ():
-        if item.is_dir():
-            shutil.rmtree(item)
-        elif item.name != LOCK:
-            item.unlink()
-    with suppress(OSError):
-        folder.rmdir()
+    _write_record(folder, there, here)
 
 
 def _step(name: str) -> str:
@@ -217,30 +167,20 @@ def _state(path: Path) -> list[int]:
 
 def _is_written(folder: Path) -> bool:
     """Return whether a command on this machine writes ``folder``, a subfolder or a parent."""
-    around = (place for place in (folder, *folder.parents) if place.is_relative_to(kept()))
-    return any(map(is_held, [*folder.rglob(LOCK), *(place / LOCK for place in around)]))
+    around = (parent for parent in (folder, *folder.parents) if parent.is_relative_to(kept()))
+    return any(map(is_held, [*folder.rglob(LOCK), *(parent / LOCK for parent in around)]))
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Make other processes of this machine that synchronise ``folder`` wait until the block ends."""
-    file = folder.with_name(f".{folder.name}.store.lock")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _record_of(folder: Path, suffix: str) -> Path:
+    return folder.with_name(f".{folder.name}.store.{suffix}")
 
 
-def _record(folder: Path) -> tuple[dict[str, str], dict[str, list[int]]]:
+def _read_record(folder: Path) -> tuple[dict[str, str], dict[str, list[int]]]:
     """Return the states of remote and local files at the last synchronisation."""
-    file = _record_of(folder)
+    file = _record_of(folder, "json")
     record: dict[str, Any] = read_json(file) if file.is_file() else {}
     return record.get("there", {}), record.get("here", {})
 
 
-def _remember(folder: Path, there: dict[str, str], here: dict[str, list[int]]) -> None:
-    write_json(_record_of(folder), {"there": there, "here": here})
-
-
-def _record_of(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.store.json")
+def _write_record(folder: Path, there: dict[str, str], here: dict[str, list[int]]) -> None:
+    write_json(_record_of(folder, "json"), {"there": there, "here": here})

@@ -1,17 +1,29 @@
-"""Start or join Ray, and stop a session that raysum started."""
+"""Start or join Ray, and stop a session that raysum started.
+
+A private session on this machine listens on loopback only, and leaves nothing behind when it stops.
+"""
 
 import logging
 import os
+import re
+import shutil
+import signal
 import socket
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.compat import same_modules
-from raysum.runtime.local import NotStartedError, check_temporary, delayed_signals, reason, start_local, stop_local
-from raysum.runtime.log_filters import quiet_ray
+from raysum.runtime.compat import loopback_only, no_sigterm_handler, own_groups, same_modules, stop_half_started
+from raysum.runtime.lock import PrivateFolder, waiting_lock
+from raysum.runtime.log_filters import muted, quiet_ray
+from raysum.runtime.network import check_listening, free_port
+from raysum.runtime.processes import cores, environment
 from raysum.runtime.progress import say
 
 # Ray reads these when it is imported or started; workers inherit them.
@@ -31,17 +43,31 @@ _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new output ignores verbosity
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune's handler returns as if the search had ended
 }
+NO_DASHBOARD = "RAYSUM_NO_DASHBOARD"  # environment variable: start Ray without its dashboard
+_DASHBOARD = 8265  # Ray's default port
+_OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each
+_STARTS = 5  # attempts, if another user's session takes a port between our check and Ray's start
+_SOCKET = (
+    f"/raysum-12345678/ray/session_2026-11-22_05-42-14_534597_{os.getpid()}/sockets/plasma_store"  # Ray's longest path
+)
+_LONGEST = 107 - len(_SOCKET)  # bytes; the path of a socket has at most 107
+
+_folder: PrivateFolder | None = None  # the folder of the running session
+
+
+class NotStartedError(UserError):
+    """Ray did not start on this machine."""
 
 
 def make_ready(purpose: str, address: str | None = None) -> None:
     """Start the fork server early if a private session will be needed; ``purpose`` is in ``forkserver.PURPOSES``.
 
-    Raises UserError as :func:`start_ray` would, before the command writes anything.
+    Raises UserError as :func:`ray_session` would, before the command writes anything.
     """
     _set_environment()
     ray = sys.modules.get("ray")
     if not (is_joined(address) or (ray and ray.is_initialized())):
-        check_temporary()
+        temporary_folder()
         forkserver.start(purpose)
 
 
@@ -50,73 +76,44 @@ def is_joined(address: str | None) -> bool:
     return bool(address or os.environ.get("RAY_ADDRESS"))
 
 
-def start_ray(address: str | None = None, cpus: float | None = None, purpose: str = "data") -> None:
-    """Join the Ray cluster at ``address``, or start a private session, unless this process has one already.
-
-    ``cpus`` is the least number of logical CPUs of a private session, so that workers never wait for cores that the
-    machine lacks. ``purpose`` is one of ``forkserver.PURPOSES``. In a submitted job (`ray job submit`) the default
-    address is the job's cluster. Raises UserError if ``address`` does not answer or Ray does not start.
-    """
-    _set_environment()
-    import ray
-
-    if ray.is_initialized():
-        return
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
-    if address == "local":
-        start_local(cpus, purpose)
-    else:
-        _join(address)
-    quiet_ray()
-
-
-def _join(address: str) -> None:
-    import ray
-
-    try:
-        _check_listening(address)
-        with delayed_signals():
-            ray.init(address=address, job_config=same_modules(), log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"no Ray cluster answers at {address!r} ({reason(error)}); check the address, or leave it out"
-        ) from None
-
-
 def _set_environment() -> None:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
-def _check_listening(address: str) -> None:
-    """Raises OSError if nothing listens at ``host:port``, for which Ray would try for minutes. Ignores other forms."""
-    host, colon, port = address.rpartition("://")[2].rpartition(":")
-    if colon and port.isdecimal():
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=10):
-            pass
-
-
 @contextmanager
 def ray_session(address: str | None = None, cpus: float | None = None, purpose: str = "data") -> Iterator[None]:
-    """Provide Ray during the block, as :func:`start_ray` does; a session that existed before stays.
+    """Provide Ray during the block: join the cluster at ``address``, or start a private session.
 
+    A session that this process had before is used and stays. ``cpus`` is the least number of logical CPUs of a private
+    session, so that workers never wait for cores that the machine lacks. ``purpose`` is one of
+    ``forkserver.PURPOSES``. In a submitted job (`ray job submit`) the default address is the job's cluster.
     The folder of a private session (logs, sockets) is removed at the end, except after an unexpected error.
+    Raises UserError if ``address`` does not answer or Ray does not start.
     """
+    _set_environment()
     import ray
 
     if ray.is_initialized():
         yield
         return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
     failed = True
     try:
-        start_ray(address, cpus, purpose)
+        if address == "local":
+            _start(cpus, purpose)
+        else:
+            _join(address)
+        quiet_ray()
         yield
         failed = False
     except (UserError, KeyboardInterrupt):
         failed = False
         raise
     finally:
-        stop_local(keep_logs=failed)
+        ray.shutdown(wait_for_processes=True)
+        forkserver.stop()
+        _close_folder(keep=failed)
 
 
 @contextmanager
@@ -133,3 +130,158 @@ def optional_session(address: str | None, wanted: bool) -> Iterator[bool]:
                 say(f"one process does the work, without Ray: {error}")
                 wanted = False
         yield wanted
+
+
+def _join(address: str) -> None:
+    import ray
+
+    try:
+        check_listening(address)  # Ray would try for minutes
+        with delayed_signals():
+            ray.init(address=address, job_config=same_modules(), log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"no Ray cluster answers at {address!r} ({reason(error)}); check the address, or leave it out"
+        ) from None
+
+
+def temporary_folder() -> str:
+    """Return the folder for Ray's files and sockets. Raises NotStartedError if Ray cannot keep them there."""
+    names = ("RAY_TMPDIR", "TMPDIR") if sys.platform == "linux" else ()
+    name = next((name for name in names if name in os.environ), None)
+    folder = os.path.abspath(os.environ[name] if name else "/tmp")
+    setting = f"{name}={folder}" if name else folder
+    if len(os.fsencode(folder)) > _LONGEST:
+        raise NotStartedError(
+            f"{setting} is too long a path for Ray's sockets; set TMPDIR to one of at most {_LONGEST} bytes"
+        )
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b" " * 4096)
+    except OSError as error:
+        raise NotStartedError(
+            f"Ray cannot keep its files in {setting} ({error.strerror}); set TMPDIR to a folder that can be written"
+        ) from None
+    return folder
+
+
+def _start(cpus: float | None, purpose: str) -> None:
+    """Start Ray with at least ``cpus`` logical CPUs. Raises NotStartedError if it does not start."""
+    global _folder
+    import ray
+
+    parent = temporary_folder()
+    forkserver.start(purpose)
+    _close_folder(keep=False)  # of a session that was shut down without this module
+    _folder = PrivateFolder(parent)
+    port = _DASHBOARD
+    for attempt in range(1, _STARTS + 1):
+        try:
+            with _alone(), delayed_signals(), muted("ray._private.services"), loopback_only(), own_groups():
+                port = free_port(port)
+                _init(cpus, port, Path(_folder.path))
+            break
+        except Exception as error:  # Ray has no exception class for a failed start
+            folder = stop_half_started(error)
+            taken = re.search("already occupied|already in use", str(error))
+            if not taken or attempt == _STARTS:
+                logs = f"; its logs are in {folder}/logs" if folder else ""
+                _close_folder(keep=bool(folder))
+                without = ", or train without Ray (train.workers=0)" if purpose == "train" else ""
+                raise NotStartedError(
+                    f"Ray did not start on this machine ({reason(error)}){logs}; "
+                    f"try again when it is less busy{without}"
+                ) from None
+            shutil.rmtree(folder or "", ignore_errors=True)
+            port += 1
+    with suppress(OSError):  # anyone who can read Ray's token can run code here
+        (Path.home() / ".ray" / "auth_token").chmod(0o600)
+    ray.remote(num_cpus=0)(lambda: None).remote()  # the fork server begins to load Ray while we do
+
+
+def _init(cpus: float | None, port: int, folder: Path) -> None:
+    """Start Ray with a dashboard at ``port`` and its files in ``folder``.
+
+    Without the API address Ray Train's clean-up asks the newest session of the machine whether a training still runs,
+    fails, and never frees the CPUs of a trial that Tune stopped. The preemption watcher is for cloud machines.
+    """
+    import ray
+
+    temporary = folder / "tmp"  # killed workers leave files, which are removed with the session
+    temporary.mkdir(exist_ok=True)
+    values = {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}", "TMPDIR": str(temporary)}
+    with forkserver.forked_python(), environment(values | {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}):
+        ray.init(
+            address="local",
+            job_config=same_modules(),
+            num_cpus=max(int(cpus or 0), cores(), 4),
+            object_store_memory=_OBJECT_STORE,
+            _temp_dir=str(folder / "ray"),  # Ray gives it mode 0777
+            include_dashboard=not os.environ.get(NO_DASHBOARD),
+            dashboard_port=port,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+
+
+def _close_folder(keep: bool) -> None:
+    global _folder
+    folder, _folder = _folder, None
+    if folder:
+        folder.close(keep)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other sessions of this user from starting during the block, since they would choose the same free port.
+
+    The lock file is in the folder of Ray's token, which other users cannot write. Without that folder nothing is
+    locked.
+    """
+    folder = Path.home() / ".ray"
+    with ExitStack() as stack:
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            stack.enter_context(waiting_lock(folder / f"raysum-{socket.gethostname()}.lock"))
+        yield
+
+
+@contextmanager
+def delayed_signals() -> Iterator[None]:
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the end of the block; processes started in it never receive Ctrl-C.
+
+    If Ray is interrupted while it starts, it leaves processes behind or waits forever for a process that Ctrl-C ended.
+    Ray's own SIGTERM handler would end this process before it has cleaned up; if there was no handler before, this
+    function installs one like it at the end. Child processes inherit this thread's signal mask. Another thread may
+    still receive a signal, so the handlers record it and print a message.
+    """
+    received: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+
+    def hold(number: int, frame: Any) -> None:
+        if not received:
+            say("stopping, as soon as Ray has started")
+        received.append(number)
+
+    def leave(number: int, frame: Any) -> None:
+        sys.exit(number)
+
+    delayed = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if in_main else ()
+    handlers = {number: signal.signal(number, hold) for number in delayed}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        with no_sigterm_handler():
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            is_bare = number == signal.SIGTERM and handler == signal.SIG_DFL
+            signal.signal(number, leave if is_bare else handler)  # like Ray's handler: Ray ends when Python exits
+        for which in dict.fromkeys(received):
+            signal.raise_signal(which)
+
+
+def reason(error: Exception) -> str:
+    """Return the first line of an error's message, or the name of its class."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -17,8 +17,8 @@ from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, extract_settings, extracts
 from raysum.runs.folder import Run
-from raysum.runtime.address import listening, url_of
 from raysum.runtime.log_filters import muted
+from raysum.runtime.network import http_url, listening
 from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
 from raysum.serve.config import ServeConfig
@@ -78,7 +78,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
             with muted("ray.serve"):  # errors are also raised
                 timeouts = {"request_timeout_s": _LONGEST, "keep_alive_timeout_s": _IDLE}
                 _run(deployments, {"host": config.host, "port": port, **timeouts}, logs)
-            url = url_of(config.host, port)
+            url = http_url(config.host, port)
             _wait_until_ready(url)
             yield url
             with muted("ray.serve"):

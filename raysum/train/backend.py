@@ -11,7 +11,7 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.callback import UserCallback
 
 from raysum.runs.events import add_event
-from raysum.runtime.local import reason
+from raysum.runtime.session import reason
 
 
 class _SharedDevices(Backend):

@@ -16,12 +16,11 @@ from raysum.decode.domain_shift import learn
 from raysum.errors import UserError
 from raysum.runs.events import add_event
 from raysum.runs.folder import Checkpoint, Run, RunResult
-from raysum.runtime.local import reason
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import say
 from raysum.runtime.run_sync import push_so_far, refresh, sync_up
-from raysum.runtime.session import make_ready
+from raysum.runtime.session import make_ready, reason
 from raysum.runtime.storage import check_own, check_vacant, writing
 from raysum.stream.loader import batches
 from raysum.stream.stream import Stream

@@ -1,7 +1,7 @@
 """Private names of other libraries: every function of raysum/runtime/compat.py still has its effect.
 
-Four are tested where their effect is seen: `loopback_only` and `stop_half_started` in test_local.py, `boosted_trees` in
-extract/test_extractor.py, `openai_client` in teach/test_teach_citing.py.
+Four are tested where their effect is seen: `loopback_only` and `stop_half_started` in test_session.py,
+`boosted_trees` in extract/test_extractor.py, `openai_client` in teach/test_teach_citing.py.
 """
 
 import inspect

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -16,12 +15,12 @@ import pytest
 
 from raysum.runtime import forkserver
 from raysum.runtime.forkserver import PURPOSES, preloaded
-from raysum.runtime.private_folder import remove_leftovers
+from raysum.runtime.lock import remove_leftovers
 from raysum.runtime.session import make_ready
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-# Starts a session, an actor with an environment (as Ray Train's have) and one without, and tells what they are.
+# Starts a session, an actor with an environment (as Ray Train's have) and three without, and tells what they are.
 SCRIPT = """
 import json, os, sys
 import ray
@@ -36,10 +35,10 @@ class Told:
         thread.join()
         return {
             "module": __import__("raysum.runs.folder").__file__,
-            "pid": os.getpid(), "parent": " ".join(psutil.Process(os.getppid()).cmdline()), "ids": ids,
+            "pid": os.getpid(), "ids": ids, "put": ray.put(1).hex(), "draw": __import__("numpy").random.random(),
+            "copied": "raysum.runtime.forkserver" in " ".join(psutil.Process(os.getppid()).cmdline()),
             "loaded": "pandas" in sys.modules, "variable": os.environ.get("RAYSUM_TEST"), "group": os.getpgid(0),
-            "child": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, "put": ray.put(1).hex(),
-            "draw": __import__("numpy").random.random(),
+            "child": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL,
         }
 
 with ray_session(cpus=4):
@@ -52,80 +51,71 @@ with ray_session(cpus=4):
         sys.stdin.readline()
         print(json.dumps(ray.get(ray.remote(num_cpus=0)(Told).remote().tell.remote())), flush=True)
 """
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
 
-def started(*arguments: str, **variables: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables},
-    )  # fmt: skip
+def started(*arguments: str, **variables: str) -> tuple[subprocess.Popen, list[dict]]:
+    """A process of the script, and what it tells of its actors."""
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], env=os.environ | variables, **PIPES)
+    return process, json.loads(process.stdout.readline())
 
 
-def told(process: subprocess.Popen):
-    return json.loads(process.stdout.readline())
+def left_after(family: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """What of ``family`` still runs after so many seconds."""
+    _, alive = psutil.wait_procs(family, timeout=seconds)
+    return [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
-def server_of(process: subprocess.Popen) -> psutil.Process:
-    (server,) = [
-        p for p in psutil.Process(process.pid).children() if "raysum.runtime.forkserver" in " ".join(p.cmdline())
-    ]
-    return server
-
-
-needs_forks = pytest.mark.skipif(
-    sys.platform != "linux" or os.path.exists("/dev/nvidiactl"), reason="processes are not copied here"
-)
+has_forks = sys.platform == "linux" and not os.path.exists("/dev/nvidiactl")
+needs_forks = pytest.mark.skipif(not has_forks, reason="processes are not copied here")
 
 
 def test_what_is_loaded_ahead_is_there():
     names = {name for purpose in PURPOSES for group in preloaded(purpose) for name in group}
     assert {"raysum.train.fit", "raysum.evaluate.scorers", "raysum.serve.replicas", "deepspeed"} <= names
     assert not [name for name in names if importlib.util.find_spec(name) is None]
+    before, after = preloaded("train")
+    assert "raysum.train.worker" in before and {"ray.data", "raysum.train.backend"} <= {*after}
 
 
 @needs_forks
 def test_workers_are_copies_and_no_two_are_the_same():
-    process = started()
-    found = told(process)
+    process, found = started()
     assert process.wait(60) == 0
-    assert all("raysum.runtime.forkserver" in one["parent"] and one["loaded"] for one in found)
+    assert all(one["copied"] and one["loaded"] and one["child"] for one in found)
     assert [one["variable"] for one in found] == ["1", None, None, None]
     ids = [number for one in found for number in one["ids"]]
     assert len(set(ids)) == len(ids), "copies of Ray's library draw the same ids"
     assert len({one["put"] for one in found}) == len({one["draw"] for one in found}) == 4
     assert all(one["group"] == one["pid"] for one in found), "Ray ends a worker with its group of processes"
-    assert all(one["child"] for one in found)
 
 
 @needs_forks
 def test_without_its_server_a_session_goes_on_with_processes_as_ever():
-    process = started("wait")
-    found = told(process)
-    server = server_of(process)
+    process, found = started("wait")
+    children = psutil.Process(process.pid).children()
+    (server,) = [child for child in children if "raysum.runtime.forkserver" in " ".join(child.cmdline())]
     family = [server, *server.children(recursive=True)]
     server.send_signal(signal.SIGKILL)
     assert not left_after([server], 20)
-    print("", file=process.stdin, flush=True)
-    another = told(process)
-    assert "raysum.runtime.forkserver" not in another["parent"] and another["pid"] not in {one["pid"] for one in found}
-    assert process.wait(60) == 0
+    another = json.loads(process.communicate("\n", timeout=60)[0])
+    assert not another["copied"] and another["pid"] not in {one["pid"] for one in found}
+    assert process.returncode == 0
     assert not left_after(family, 20)
 
 
 @needs_forks
-def test_copies_end_with_a_killed_driver_and_leave_no_folder(request):
+def test_copies_end_with_a_killed_driver_and_the_next_session_removes_its_folders(request):
     folder = Path(tempfile.mkdtemp())  # a short path: Ray puts sockets there
     request.addfinalizer(lambda: shutil.rmtree(folder, ignore_errors=True))
-    process = started("wait", TMPDIR=str(folder))
-    told(process)
+    process, _ = started("wait", TMPDIR=str(folder))
     assert list(folder.glob("raysum-*/server"))
     family = psutil.Process(process.pid).children(recursive=True)
     family = [child for child in family if "Agent" not in " ".join(child.cmdline())]
     process.kill()
     process.wait()
     assert not left_after(family, 60)
-    assert not list(folder.glob("raysum-*/server")) and list(folder.glob("raysum-*/ray"))
-    remove_leftovers(str(folder))  # as the next session does
+    remove_leftovers(str(folder))
     assert not list(folder.glob("raysum-*"))
 
 
@@ -142,21 +132,10 @@ def test_with_an_untested_ray_no_server_starts_and_one_line_says_so(monkeypatch,
     assert capsys.readouterr().err.count("2.61.0") == 1
 
 
-def test_where_ray_runs_already_nothing_is_loaded_ahead(ray_session):
-    before = forkserver._server
-    forkserver._server = None
+def test_where_ray_runs_already_nothing_is_loaded_ahead(ray_session, monkeypatch):
+    monkeypatch.setattr(forkserver, "_server", None)
     make_ready("train")
-    started, forkserver._server = forkserver._server, before
-    assert started is None
-
-
-@pytest.mark.long
-def test_forks_can_be_turned_off():
-    process = started(RAYSUM_FORKS="0")
-    found = told(process)
-    assert process.wait(60) == 0
-    assert not any("raysum.runtime.forkserver" in one["parent"] for one in found)
-    assert [one["variable"] for one in found] == ["1", None, None, None]
+    assert forkserver._server is None
 
 
 @pytest.mark.long
@@ -168,53 +147,30 @@ def test_workers_import_what_the_driver_does_whatever_the_current_folder_holds(t
     (other / "__init__.py").write_text("raise ImportError('this is another one')")
     script.write_text(SCRIPT)
     root = Path(forkserver.__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=other.parent, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "RAYSUM_FORKS": forks, "PYTHONPATH": str(root)},
-    )  # fmt: skip
-    assert done.returncode == 0
+    environment = os.environ | {"RAYSUM_FORKS": forks, "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, str(script)], cwd=other.parent, env=environment, check=True, **PIPES)
     found = json.loads(done.stdout)
     assert {one["module"] for one in found} == {str(root / "raysum" / "__init__.py")}
-    copies = forks == "1" and sys.platform == "linux" and not os.path.exists("/dev/nvidiactl")
-    assert all(("raysum.runtime.forkserver" in one["parent"]) == copies for one in found)
-
-
-def left_after(family: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """What of ``family`` still runs after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        left = [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-        if not left:
-            return []
-        time.sleep(0.2)
-    return left
-
-
-def test_a_process_as_ever_is_not_started_for_a_dead_raylet_and_ends_with_a_living_one(tmp_path):
-    client = Path(forkserver.__file__).with_name("forkclient.py")
-    (tmp_path / "worker.py").write_text("print('started', flush=True)\nimport time\ntime.sleep(300)\n")
-    command = [
-        sys.executable,
-        "-IS",
-        str(client),
-        str(tmp_path / "no-server"),
-        sys.executable,
-        str(tmp_path / "worker.py"),
-    ]
-    gone = subprocess.run(command, env=os.environ | {"RAY_RAYLET_PID": "1"}, capture_output=True, timeout=60)
-    assert (gone.returncode, gone.stdout) == (1, b"")
-    raylet = subprocess.Popen(
-        [sys.executable, "-c", RAYLET, *command], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
-    )
-    assert raylet.stdout is not None and raylet.stdout.readline() == "started\n"
-    family = psutil.Process(raylet.pid).children(recursive=True)
-    assert family
-    raylet.kill()
-    raylet.communicate()
-    assert not left_after(family, 10)
+    assert all(one["copied"] == (forks == "1" and has_forks) for one in found)
+    assert [one["variable"] for one in found] == ["1", None, None, None]
 
 
 RAYLET = """
 import os, subprocess, sys
 subprocess.run(sys.argv[1:], env=os.environ | {"RAY_RAYLET_PID": str(os.getpid())})
 """
+
+
+def test_a_process_as_ever_is_not_started_for_a_dead_raylet_and_ends_with_a_living_one(tmp_path):
+    client, worker = Path(forkserver.__file__).with_name("forkclient.py"), tmp_path / "worker.py"
+    worker.write_text("print('started', flush=True)\nimport time\ntime.sleep(300)\n")
+    command = [sys.executable, "-IS", *map(str, (client, tmp_path / "no-server", sys.executable, worker))]
+    gone = subprocess.run(command, env=os.environ | {"RAY_RAYLET_PID": "1"}, capture_output=True, timeout=60)
+    assert (gone.returncode, gone.stdout) == (1, b"")
+    raylet = subprocess.Popen([sys.executable, "-c", RAYLET, *command], **PIPES)
+    assert raylet.stdout is not None and raylet.stdout.readline() == "started\n"
+    family = psutil.Process(raylet.pid).children(recursive=True)
+    assert family
+    raylet.kill()
+    raylet.communicate()
+    assert not left_after(family, 10)

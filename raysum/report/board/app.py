@@ -9,7 +9,7 @@ from raysum.errors import UserError
 from raysum.pages import parts
 from raysum.pages.parts import document
 from raysum.report.board.config import BoardConfig
-from raysum.runtime.address import listening, url_of
+from raysum.runtime.network import http_url, listening
 from raysum.runtime.progress import say
 from raysum.runtime.storage import check_here
 
@@ -41,7 +41,7 @@ def board(folder: str, **settings: Any) -> None:
         from raysum.serve.guard import LOCAL
 
         api = build_board_api(path, config.host in LOCAL)
-        say(f"runs and searches in {folder}: {url_of(config.host, listener.getsockname()[1])}")
+        say(f"runs and searches in {folder}: {http_url(config.host, listener.getsockname()[1])}")
         if config.host not in LOCAL:
             say(f"warning: everyone who reaches {config.host} can see them; use 127.0.0.1 for this machine only")
         say("Ctrl-C stops it")
