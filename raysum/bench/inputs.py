@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from raysum import systems
 from raysum.bench.machine import timed
+from raysum.config.decoding import SourceConfig
 from raysum.config.sections import Config
-from raysum.config.sources import SourceConfig
 from raysum.data.dataset import ROW_GROUP, Dataset
 from raysum.data.recipe import Recipe
 from raysum.data.rows import Row, table_of

@@ -12,9 +12,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from raysum.config.base import Section
-from raysum.config.decoding import DecodeConfig, ExtractConfig
+from raysum.config.decoding import DecodeConfig, ExtractConfig, SourceConfig
 from raysum.config.sections import Config, OptimConfig, TrainConfig
-from raysum.config.sources import SourceConfig
 from raysum.evaluate.config import EvaluateConfig
 from raysum.models.specs.backbone import Adapters
 from raysum.prepare.config import PrepareConfig

@@ -12,30 +12,27 @@ Most = Annotated[int, Field(ge=0, le=10**6)]  # a systems.Size, or 0 for none
 Count = Annotated[int, Field(gt=0, le=10**9)]  # of steps and examples
 Share = Annotated[float, Field(ge=0, lt=1)]
 
-
 _reported = set[str]()  # old names that a message has named
 
 
 class Section(systems.Checked):
-    """Base of all sections. ``ALIASES`` maps old names of fields to new ones, in files, flags and keyword arguments."""
+    """Base of all sections. Old names of fields (``ALIASES``, with one message each) and names of other toolkits
+    (``SYNONYMS``) are accepted in files, flags and keyword arguments."""
 
     ALIASES: ClassVar[dict[str, str]] = {}
+    SYNONYMS: ClassVar[dict[str, str]] = {}
 
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, values: Any) -> Any:
-        """Accept old names, with one message for each name and process.
-
-        If both names are given, the value of the old one wins: presets and runs have the new one, and the user's value
-        comes later.
-        """
+        """Return ``values`` with the current names; if a field has several, the last one counts."""
         if not isinstance(values, dict):
             return values
         for name in values.keys() & cls.ALIASES.keys() - _reported:
             say(f"{name} is the old name of {cls.ALIASES[name]}; use the new name")
             _reported.add(name)
-        current = {name: value for name, value in values.items() if name not in cls.ALIASES}
-        return current | {cls.ALIASES[name]: value for name, value in values.items() if name in cls.ALIASES}
+        names = cls.ALIASES | cls.SYNONYMS
+        return {names.get(name, name): value for name, value in values.items()}
 
     @classmethod
     def with_current_names(cls, values: dict[str, Any]) -> dict[str, Any]:

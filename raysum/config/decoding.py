@@ -1,12 +1,11 @@
-"""Config sections for decoding: beam search, and extraction of sentences."""
+"""Config sections for the source of an example, for beam search, and for the extraction of sentences."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from raysum.config.base import Count, Most, Section
-from raysum.config.sources import SourceConfig
 from raysum.systems import Size, Weight
 from raysum.tokenizers.special_tokens import Id
 
@@ -28,8 +27,6 @@ def _check_layer(number: int) -> int:
 
 # A layer of a decoder: 1 is the first, -1 the last.
 Layer = Annotated[int, Field(ge=-1000, le=1000), AfterValidator(_check_layer)]
-
-
 Word = Annotated[list[Id], Field(min_length=1, max_length=100)]
 
 
@@ -39,8 +36,21 @@ def _check_stopping(value: Any) -> Any:
     raise ValueError("must be true, false or never; null selects raysum's own rule")
 
 
+class SourceConfig(Section):
+    """How much of a prepared example a model reads. The dataset may have more."""
+
+    max_paragraphs: Size = Field(30, description="number of best-ranked paragraphs to read")
+    paragraph_tokens: Size = Field(100, description="tokens to read from each paragraph")
+    max_tokens: Count | None = Field(None, description="tokens to read from the whole source; None = all")
+    target_tokens: int = Field(
+        400, gt=1, le=10**6, description="maximum tokens of a target in training; the rest is cut"
+    )
+
+
 class DecodeConfig(Section):
     """Beam search and its score terms. The names of other toolkits are accepted too."""
+
+    SYNONYMS: ClassVar[dict[str, str]] = DECODE_ALIASES
 
     num_beams: int = Field(5, gt=0, le=256, description="number of hypotheses at each step")
     num_beam_groups: int = Field(
@@ -110,15 +120,6 @@ class DecodeConfig(Section):
         description="decoder layers that provide the attention for citations: 1 is the first, -1 the last; None = all",
     )
     batch_examples: Size = Field(16, description="examples decoded together")
-
-    @classmethod
-    def renamed(cls, values: Any) -> Any:
-        """Return ``values`` with raysum's names; if two names are one setting, the later one counts."""
-        if not isinstance(values, dict):
-            return values
-        return {DECODE_ALIASES.get(key, key): value for key, value in values.items()}
-
-    _rename = model_validator(mode="before")(renamed)
 
     @model_validator(mode="after")
     def _check(self) -> "DecodeConfig":

@@ -2,10 +2,9 @@
 
 import json
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -20,6 +19,7 @@ _PRESETS = Path(__file__).parents[1] / "presets"
 _RUN_KEYS = ("data", "mixed", "data_weights", "out", "run")  # not copied from a run to a new training
 _MAX_BYTES = 64 << 20  # of a text file
 _MAX_VALUES, _MAX_DEPTH = 100_000, 30  # values in a YAML text, with every use of an alias, and levels of nesting
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def presets() -> list[str]:
@@ -32,30 +32,27 @@ def yaml_names(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.yaml"))
 
 
-def load_config(name: str | None, overrides: Iterable[str] = (), values: dict[str, Any] | None = None) -> Config:
+def load_config(name: str | None, overrides: Iterable[str] = (), values: Mapping[str, Any] = _NONE) -> Config:
     """Return the config of a preset or YAML file, changed by ``values`` and then by dotted ``key=value`` overrides.
 
     Raises UserError that lists every problem with its file, line and the nearest valid key.
     """
     base, locations = read_values(name) if name is not None else ({}, {})
-    locations |= {pair.partition("=")[0]: "an argument" for pair in pairs(values or {})}
-    return section_of(Config, merge(base, values or {}), overrides, locations)
+    locations |= {pair.partition("=")[0]: "an argument" for pair in pairs(values)}
+    return section_of(Config, merge(base, values), overrides, locations)
 
 
 def section_of(
     root: type[AnySection],
-    values: dict[str, Any],
+    values: Mapping[str, Any],
     overrides: Iterable[str] = (),
-    locations: dict[str, str] | None = None,
+    locations: Mapping[str, str] = _NONE,
 ) -> AnySection:
-    """Return ``values``, changed by ``key=value`` overrides, as a ``root`` section. Raises UserError for wrong ones.
-
-    The arguments stay as they are.
-    """
-    changed, locations = merge({}, values), dict(locations or {})
+    """Return ``values``, changed by ``key=value`` overrides, as a ``root`` section. The arguments stay as they are."""
+    changed, places = merge({}, values), dict(locations)
     for override in overrides:
-        apply_override(changed, locations, override)
-    return validate(changed, locations, root)
+        apply_override(changed, places, override)
+    return validate(changed, places, root)
 
 
 def dump(config: Section) -> str:
@@ -110,8 +107,7 @@ def published_message(name: str | os.PathLike[str]) -> str | None:
     """Return the message for a published model in place of a run, or None if ``name`` is not the folder of one."""
     if not os.path.isfile(os.path.join(name, "config.json")):
         return None
-    command = f"`raysum import huggingface {name} --out RUN`"
-    return f"{name} is a published model, not a run; import it with {command}, and name RUN"
+    return f"{name} is a published model, not a run; import it with `raysum import huggingface {name} --out RUN`"
 
 
 def read_text(path: Path) -> str:
@@ -120,9 +116,7 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
-            raise UserError(
-                f"{path} is larger than {_MAX_BYTES >> 20} MiB, which no hand-written text is; name another"
-            )
+            raise UserError(f"{path} is larger than {_MAX_BYTES >> 20} MiB; name another file")
         return content.decode("utf-8-sig")  # keeps line ends: citations count characters
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}); {converted(content, path)}") from None
@@ -133,52 +127,46 @@ def read_text(path: Path) -> str:
 def parse_yaml(text: str, label: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a YAML mapping, and ``"label, line n"`` for each dotted key. Raises UserError if the YAML is not valid."""
     try:
-        node, values = _parse(text)
+        values, lines = _parse(text)
     except Exception as error:  # PyYAML has no exception class for a value that does not fit its tag
         reason = "nested too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise UserError(f"{label} is not valid YAML: {reason}") from None
-    if values is None:
-        return {}, {}
-    if not isinstance(values, dict):
+    if not isinstance(values, dict | None):
         raise UserError(f"{label} must be a mapping of sections to values")
-    return values, dict(_locations(node, "", label))
+    return values or {}, {key: f"{label}, line {line}" for key, line in lines.items()}
 
 
-def _parse(text: str) -> tuple[yaml.Node | None, Any]:
-    """Return the root node of a YAML text and its value. Raises ValueError for repeated keys and endless aliases."""
-    loader = yaml.SafeLoader(text)
+def _parse(text: str) -> tuple[Any, dict[str, int]]:
+    """Return the value of a YAML text and the line of each dotted key. Raises ValueError if it is too large."""
+    loader, lines = yaml.SafeLoader(text), dict[str, int]()
     root = loader.get_single_node()
-    for number, node in enumerate(_walk(root)):
+    for number, (key, line) in enumerate(_keys(root)):
         if number == _MAX_VALUES:
             raise ValueError(f"more than {_MAX_VALUES:,} values, with every use of an alias")
-        names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        repeated = [name for name, times in Counter(names).items() if times > 1]
-        if repeated:
-            raise ValueError(f"the key {repeated[0]!r} is repeated, line {node.start_mark.line + 1} and below")
-    return root, loader.construct_document(root) if root else None
+        lines[key] = line
+    return loader.construct_document(root) if root else None, lines
 
 
-def _walk(node: yaml.Node | None, depth: int = 0) -> Iterator[yaml.Node]:
-    """Yield ``node`` and all nodes in it, those of an alias at every use."""
+def _keys(node: yaml.Node | None, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
+    """Yield the dotted key and the line of each value in ``node``, those of an alias at every use."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"nested more than {_MAX_DEPTH} deep")
-    if node is not None:
-        yield node
-    if isinstance(node, yaml.CollectionNode):
-        children = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
-        for child in children:
-            yield from _walk(child, depth + 1)
-
-
-def _locations(node: yaml.Node | None, prefix: str, label: str) -> Iterator[tuple[str, str]]:
+    inside: list[tuple[Any, yaml.Node, yaml.Node]] = []
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            dotted = f"{prefix}{key.value}"
-            yield dotted, f"{label}, line {key.start_mark.line + 1}"
-            yield from _locations(value, f"{dotted}.", label)
+        inside = [(key.value, key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        inside = [(number, item, item) for number, item in enumerate(node.value)]
+    seen = set[str]()
+    for name, place, value in inside:
+        key, line = f"{prefix}{name}", place.start_mark.line + 1
+        if key in seen:
+            raise ValueError(f"the key {name!r} is repeated, line {line}")
+        seen.add(key)
+        yield key, line
+        yield from _keys(value, f"{key}.", depth + 1)
 
 
-def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``base`` with ``changes`` applied, mapping by mapping."""
     merged = dict(base)
     for key, value in changes.items():
@@ -193,7 +181,7 @@ def apply_override(values: dict[str, Any], locations: dict[str, str], override: 
     if not equals or not dotted:
         raise UserError(f"{override!r} is not key=value; put the key and = before the value")
     try:
-        value = _parse(text)[1] if text else ""
+        value = _parse(text)[0] if text else ""
     except Exception:  # see parse_yaml
         value = text
     assign(values, locations, dotted, value, "on the command line")
@@ -201,21 +189,20 @@ def apply_override(values: dict[str, Any], locations: dict[str, str], override: 
 
 def assign(values: dict[str, Any], locations: dict[str, str], dotted: str, value: Any, location: str) -> None:
     """Set a dotted key of ``values``; messages name the ``location`` where ``value`` was written."""
-    target = values
     *parents, last = dotted.split(".")
     if len(parents) > _MAX_DEPTH:
         raise UserError(f"{dotted!r} {location}: no key is nested so deep")
     for parent in parents:
-        target = target.setdefault(parent, {})
-        if not isinstance(target, dict):
+        values = values.setdefault(parent, {})
+        if not isinstance(values, dict):
             raise UserError(f"{dotted!r} {location}: {parent!r} is a value, not a section")
-    target[last] = value
+    values[last] = value
     for replaced in [key for key in locations if key.startswith(f"{dotted}.")]:
         del locations[replaced]
     locations[dotted] = location
 
 
-def pairs(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def pairs(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield nested ``values`` as dotted ``key=value`` overrides."""
     for key, value in values.items():
         if isinstance(value, dict) and value:

@@ -28,9 +28,8 @@ def validate(values: dict[str, Any], locations: dict[str, str] | None, root: typ
     try:
         return root.model_validate(values)
     except ValidationError as error:
-        spec = _spec_of(values)
-        problems = [_explain(problem, locations or {}, root, spec) for problem in error.errors()]
-        raise UserError("\n".join(problems)) from None
+        spec = _spec_of(values.get("model", {}))
+        raise UserError("\n".join(_explain(each, locations or {}, root, spec) for each in error.errors())) from None
 
 
 def keys(section: type[BaseModel] = Config, spec: type[systems.Spec] | None = None, prefix: str = "") -> Iterator[str]:
@@ -55,52 +54,42 @@ def _sections(annotation: Any, spec: type[systems.Spec] | None) -> list[type[Bas
     return [part for argument in get_args(annotation) for part in _sections(argument, spec)]
 
 
-def _spec_of(values: dict[str, Any]) -> type[systems.Spec] | None:
-    """Return the spec class of the system in the section ``model`` of ``values``, or None if it is unknown."""
-    model = values.get("model", {})
-    if isinstance(model, systems.Spec):
-        return type(model)
+def _spec_of(model: Any) -> type[systems.Spec] | None:
+    """Return the spec class of the section ``model``, or None if its system is unknown."""
     try:
-        return systems.spec_class(model.get("system", systems.DEFAULT)) if isinstance(model, dict) else None
-    except ValueError:
+        return (
+            type(model) if isinstance(model, systems.Spec) else systems.spec_class(model.get("system", systems.DEFAULT))
+        )
+    except (AttributeError, ValueError):
         return None
 
 
 def _explain(problem: Any, locations: dict[str, str], root: type[Section], spec: type[systems.Spec] | None) -> str:
     """Return the message for one problem of pydantic."""
-    dotted = ".".join(map(str, problem["loc"]))
+    dotted, kind, value = ".".join(map(str, problem["loc"])), problem["type"], problem["input"]
     where = f" ({location})" if (location := _location(problem, dotted, locations)) else ""
-    if problem["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         near = nearest(dotted, list(keys(root, spec)))
         return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
-    if problem["type"] == "missing":
+    if kind == "missing":
         field = root.model_fields.get(dotted)
         return f"--{dotted} is missing: {field.description}" if field else f"{dotted} is missing{where}"
-    section = problem["type"] in ("model_type", "dict_type")
-    message = "must be a section of keys and values" if section else problem["msg"].removeprefix("Value error, ")
-    value = "" if isinstance(problem["input"], dict | BaseModel) else f" (got {repr(problem['input'])[:_SHOWN]})"
-    subject = f"{dotted}: " if dotted else ""
-    return f"{subject}{message}{value}{where}"
+    is_section = kind in ("model_type", "dict_type")
+    message = "must be a section of keys and values" if is_section else problem["msg"].removeprefix("Value error, ")
+    shown = "" if isinstance(value, dict | BaseModel) else f" (got {repr(value)[:_SHOWN]})"
+    return f"{dotted}: {message}{shown}{where}".removeprefix(": ")
 
 
 def _location(problem: Any, dotted: str, locations: dict[str, str]) -> str:
-    """Return where ``dotted``, its section or its first inner key was written.
-
-    If the problem is in a section, return where the keys in its message were written.
-    """
-    if isinstance(problem["input"], dict):
-        inner = {key: locations.get(f"{dotted}.{key}" if dotted else key) for key in problem["input"]}
-        mentioned = [
-            f"{key}: {location}"
-            for key, location in inner.items()
-            if location and re.search(rf"\b{key}\b", problem["msg"])
-        ]
-        if mentioned:
-            return "; ".join(mentioned)
-    above = accumulate(dotted.split("."), "{}.{}".format)
-    written = [locations[key] for key in above if key in locations]
-    below = (locations[key] for key in locations if key.startswith(f"{dotted}."))
-    return next(reversed(written), "") or next(below, "")
+    """Return where the keys in the message were written, otherwise ``dotted``, its section or its first inner key."""
+    prefix, words = f"{dotted}." if dotted else "", re.findall(r"\w+", problem["msg"])
+    inner = problem["input"] if isinstance(problem["input"], dict) else {}
+    places = {key: locations[f"{prefix}{key}"] for key in inner if key in words and f"{prefix}{key}" in locations}
+    if places:
+        return "; ".join(f"{key}: {place}" for key, place in places.items())
+    written = [locations[key] for key in accumulate(dotted.split("."), "{}.{}".format) if key in locations]
+    below = [place for key, place in locations.items() if key.startswith(f"{dotted}.")]
+    return (written[-1:] or below[:1] or [""])[0]
 
 
 def nearest(dotted: str, valid: list[str]) -> str | None:

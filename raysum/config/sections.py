@@ -14,8 +14,7 @@ from pydantic import (
 
 from raysum import systems
 from raysum.config.base import Count, Section, Share
-from raysum.config.decoding import DecodeConfig
-from raysum.config.sources import SourceConfig
+from raysum.config.decoding import DecodeConfig, SourceConfig
 from raysum.models.specs.backbone import Adapters
 from raysum.systems import Size
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from raysum import systems
-from raysum.config.decoding import DecodeConfig
-from raysum.config.sources import SourceConfig
+from raysum.config.decoding import DecodeConfig, SourceConfig
 from raysum.data.rows import Row, title_of
 from raysum.decode.beam import IsCancelled
 from raysum.decode.citations import annotated

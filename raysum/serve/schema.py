@@ -59,7 +59,9 @@ class _Renamed(Strict):
     @classmethod
     def _rename(cls, values: Any) -> Any:
         """Accept names of other toolkits, as the command line does."""
-        return DecodeConfig.renamed(values)
+        if not isinstance(values, dict):
+            return values
+        return {DECODE_ALIASES.get(name, name): value for name, value in values.items()}
 
 
 Options = create_model(

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from raysum.config.sources import SourceConfig
+from raysum.config.decoding import SourceConfig
 from raysum.data.dataset import MANIFEST, Dataset, local_folder
 from raysum.stream.collators.base import Kind
 from raysum.stream.plan import Mix, Plan, PlanSettings

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 
 from raysum import systems
-from raysum.config.sources import SourceConfig
+from raysum.config.decoding import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.systems import Spec

@@ -14,8 +14,8 @@ import torch
 
 from raysum.bench.machine import measure
 from raysum.bench.result import alone
+from raysum.config.decoding import SourceConfig
 from raysum.config.sections import Config, OptimConfig, TrainConfig
-from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
 from raysum.data.rows import Row, table_of, title_tokens

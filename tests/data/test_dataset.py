@@ -12,7 +12,7 @@ from rich.console import Console
 
 from helpers.small_datasets import as_formerly, write_dataset
 from helpers.special_ids import TITLE_END
-from raysum.config.sources import SourceConfig
+from raysum.config.decoding import SourceConfig
 from raysum.data.dataset import MANIFEST, ROW_GROUP, Dataset
 from raysum.data.inspection import Card, check_dataset
 from raysum.data.recipe import Recipe

@@ -14,8 +14,7 @@ from helpers.published_tokenizers import tokenizer_of
 from helpers.small_runs import TEXTS
 from helpers.special_ids import UNK
 from raysum import systems
-from raysum.config.decoding import DecodeConfig
-from raysum.config.sources import SourceConfig
+from raysum.config.decoding import DecodeConfig, SourceConfig
 from raysum.data.recipe import Recipe
 from raysum.decode.grounding.cluster import SourceAutomaton
 from raysum.decode.grounding.constraint import Grounding

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 import raysum
+from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
-from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate

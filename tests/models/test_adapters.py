@@ -8,9 +8,9 @@ from torch.nn import functional
 
 from helpers.small_datasets import write_dataset
 from helpers.small_models import EXAMPLES, objective_of, pack, spec, targets
+from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
-from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.models.adapters import AdaptedLinear, adapt, merge_adapters

@@ -9,9 +9,9 @@ import torch
 from helpers.small_datasets import write_dataset
 from helpers.small_models import objective_of
 from helpers.small_runs import write_random_run
+from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
-from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
 from raysum.decode.summarizer import Summarizer

@@ -11,8 +11,8 @@ from helpers import references as plain
 from helpers.references import Weights
 from helpers.small_models import EXAMPLES, build_seeded, objective_of, pack, shaken
 from helpers.special_ids import BOS, EOS, MASK
+from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config
-from raysum.config.sources import SourceConfig
 from raysum.models.batch import Source
 from raysum.models.specs.scorers import HibertSpec
 from raysum.models.systems.hibert import SentenceBatch, mask_sentences

@@ -13,8 +13,8 @@ from helpers import references
 from helpers.factbook_data import write_factbook
 from helpers.small_models import EXAMPLES, build_seeded, objective_of, pack, shaken
 from helpers.special_ids import TITLE_END
+from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config
-from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.small_datasets import write_dataset
+from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
-from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.runs.folder import Run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.small_datasets import write_dataset
-from raysum.config.sources import SourceConfig
+from raysum.config.decoding import SourceConfig
 from raysum.stream.collators.summarization import Summarization, cut_source, cut_target
 from raysum.stream.loader import batches
 from raysum.stream.plan import Plan, PlanSettings, cut

@@ -10,8 +10,8 @@ import torch
 from helpers.small_datasets import write_dataset
 from helpers.small_models import SYSTEMS
 from raysum import systems
+from raysum.config.decoding import SourceConfig
 from raysum.config.sections import Config
-from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.models.layers import FeedForward
 from raysum.runtime.storage import read_lines

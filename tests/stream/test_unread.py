@@ -6,8 +6,8 @@ import pytest
 from helpers.small_datasets import write_dataset
 from helpers.small_runs import write_run
 from helpers.special_ids import PAD
+from raysum.config.decoding import SourceConfig
 from raysum.config.loading import section_of
-from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.evaluation import evaluate

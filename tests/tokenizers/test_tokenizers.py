@@ -14,8 +14,8 @@ import sentencepiece
 from transformers import AutoTokenizer
 
 from helpers.published_tokenizers import FAMILIES, published, texts
+from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config
-from raysum.config.sources import SourceConfig
 from raysum.data.recipe import Recipe
 from raysum.data.rows import title_of
 from raysum.decode.domain_shift import signals

@@ -18,9 +18,9 @@ from helpers.small_datasets import as_formerly, write_dataset
 from helpers.small_models import objective_of, pack
 from helpers.small_runs import without_times
 from helpers.special_ids import PAD
+from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config, presets
 from raysum.config.sections import Config, OptimConfig
-from raysum.config.sources import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
@@ -108,7 +108,7 @@ def test_no_targets_give_no_loss_and_zero_gradients():
 
 def batches_of(data, tokens: int, rows: range):
     """Batches of the rows of ``data``, cut at ``tokens``; and their targets' number."""
-    from raysum.config.sources import SourceConfig
+    from raysum.config.decoding import SourceConfig
     from raysum.stream.collators.summarization import Summarization
     from raysum.stream.plan import cut
     from raysum.stream.reader import read_rows

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raysum.config.sources import SourceConfig
+from raysum.config.decoding import SourceConfig
 from raysum.stream.collators.base import Arrays, Kind, padded, room
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from raysum import systems
-from raysum.config.sources import SourceConfig
+from raysum.config.decoding import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 

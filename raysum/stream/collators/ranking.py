@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from raysum.config.sources import SourceConfig
+from raysum.config.decoding import SourceConfig
 from raysum.data.rows import Row
 from raysum.metrics.labels import rouge2_recalls
 from raysum.metrics.rouge import unread
