@@ -1,27 +1,30 @@
 """Decoding speed: beam search with random weights, where every summary has the same length."""
 
+from collections.abc import Iterable
+from functools import cached_property
 from itertools import product
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 
 from raysum import systems
+from raysum.bench.base import PresetBench, Row, alone
 from raysum.bench.inputs import Search
 from raysum.bench.machine import DTYPES, Machine, measure
 from raysum.bench.operators import Costs
 from raysum.bench.peers import check_peer, fastest_row, tool_options
-from raysum.bench.result import BenchResult, Row, alone
-from raysum.config.base import Section
-from raysum.config.loading import load_config
 from raysum.decode.beam import beam_search
 from raysum.models.batch import move
 from raysum.models.kernels.linear import check_int8, optimize_for_inference
 from raysum.runtime.placement import device
-from raysum.runtime.progress import bar
 
 
-class DecodeBench(Section):
+class DecodeBench(PresetBench):
+    """A row for each preset, dtype, number of threads and batch size, and for each tool to compare with."""
+
+    NAME: ClassVar[str] = "decode"
     presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
     batches: list[int] = Field([1, 16], min_length=1, description="examples decoded together")
     threads: list[int] = Field([2], min_length=1)
@@ -30,32 +33,31 @@ class DecodeBench(Section):
     length: int = Field(200, gt=0, description="tokens of every summary")
     repeats: int = Field(2, gt=0, description="number of searches; the fastest counts")
     against: list[str] = Field([], description="tools to compare flat presets with: transformers, ctranslate2")
-    config: list[str] = Field([], description="key=value overrides of every preset")
 
+    def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
+        configs = self.configs()
+        for _, config in configs:
+            check_peer(self.against, config)
+        if "int8" in self.dtypes:
+            check_int8(device())
+        searches = [
+            Search(*preset, dtype, threads, batch, self.beams, self.length, self.repeats)
+            for preset, dtype, threads, batch in product(configs, self.dtypes, self.threads, self.batches)
+        ]
+        tools = [(search, tool) for tool in self.against for search in searches if tool_options(tool, search)]
+        return [(search, "") for search in searches] + tools
 
-def bench_decode(settings: DecodeBench) -> BenchResult:
-    """Return a row for each preset, dtype, number of threads and batch size.
+    @cached_property
+    def machines(self) -> dict[int, Machine]:
+        """The limits by number of threads; an int8 model also has fp32 products."""
+        rates = dict.fromkeys([*self.dtypes, *(["fp32"] if "int8" in self.dtypes else [])])
+        return {count: measure(count, [*rates]) for count in self.threads}
 
-    Raises UserError for an unknown preset or tool, a tool that is not installed, and int8 if unsupported.
-    """
-    configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
-    for config in configs.values():
-        check_peer(settings.against, config)
-    if "int8" in settings.dtypes:
-        check_int8(device())
-    rates = dict.fromkeys([*settings.dtypes, *(["fp32"] if "int8" in settings.dtypes else [])])
-    machines = {count: measure(count, list(rates)) for count in settings.threads}
-    variants = product(configs.items(), settings.dtypes, settings.threads, settings.batches)
-    searches = [
-        Search(preset, config, dtype, threads, batch, settings.beams, settings.length, settings.repeats)
-        for (preset, config), dtype, threads, batch in variants
-    ]
-    work: list[Any] = [(alone, decode_row, search, machines[search.threads]) for search in searches]
-    work += [
-        (fastest_row, name, search) for name in settings.against for search in searches if tool_options(name, search)
-    ]
-    rows = [measure_row(*arguments) for measure_row, *arguments in bar(work, label="bench decode", unit="row")]
-    return BenchResult("decode", machines[max(machines)], rows)
+    def machine(self) -> Machine:
+        return self.machines[max(self.threads)]
+
+    def measured(self, _: Machine, search: Search, tool: str) -> Row:
+        return fastest_row(tool, search) if tool else alone(decode_row, search, self.machines[search.threads])
 
 
 def decode_row(search: Search, machine: Machine) -> Row:

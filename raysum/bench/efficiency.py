@@ -1,30 +1,32 @@
 """The cost of systems: largest batch in a given memory, parameters, validation time (PHT Table 5; VHT Table 4)."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 
 from raysum import systems
+from raysum.bench.base import PresetBench, Row
 from raysum.bench.inputs import batch
-from raysum.bench.machine import measure, timed
-from raysum.bench.result import BenchResult, Row, alone
+from raysum.bench.machine import Machine, timed
 from raysum.bench.train import training_step
-from raysum.config.base import Section
-from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.config.sizes import megabytes
 from raysum.models.batch import move
 from raysum.runtime.placement import device
 from raysum.runtime.processes import forget_peak, peak_rss_mb
-from raysum.runtime.progress import bar
 
 _VALIDATION_BATCH = 4  # examples
 _GROWTH = 4  # the next size is at most so many times the largest known size
 
 
-class EfficiencyBench(Section):
+class EfficiencyBench(PresetBench):
+    """A row for each preset; ``parameters_mb`` counts as the papers do: with Adam's moments and a tied output."""
+
+    NAME: ClassVar[str] = "efficiency"
     presets: list[str] = Field(
         ["ft-3", "transformer-decoder", "tdmca-3", "txl", "ht-3-3", "vht", "pht", "graphsum"], min_length=1
     )
@@ -38,37 +40,49 @@ class EfficiencyBench(Section):
         description="key=value overrides of every preset; the default is the papers' 1,600 source tokens",
     )
 
+    def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
+        return self.configs()
 
-def bench_efficiency(settings: EfficiencyBench) -> BenchResult:
-    """Return a row for each preset.
+    def row(self, _: Machine, preset: str, config: Config) -> Row:
+        """Return the figures of one model, measured in this process; ``memory_mb`` is the peak at its largest batch."""
+        torch.set_num_threads(self.threads)
+        spec, tied = config.model, {"tied_output": True} if "tied_output" in type(config.model).model_fields else {}
+        seconds = self._validation_seconds(config)
+        largest, peak = largest_batch(partial(self._training_peak, config), self.memory_mb, self.most)
+        return {
+            "preset": preset,
+            "largest_batch": largest,
+            "memory_mb": peak,
+            "parameters": systems.count_parameters(spec),
+            "parameters_mb": megabytes(spec.model_copy(update=tied), moments=True),
+            "validation_s": seconds,
+            "threads": self.threads,
+        }
 
-    ``parameters_mb`` counts as the papers do: with Adam's moments and a tied output. Raises UserError for an unknown
-    preset, or a process that was killed (usually for lack of memory).
-    """
-    configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
-    machine = measure(settings.threads, ["fp32"])
-    progress = bar(configs.items(), total=len(configs), label="bench efficiency", unit="row")
-    rows = [alone(efficiency_row, settings, *preset) for preset in progress]
-    return BenchResult("efficiency", machine, rows)
+    def _training_peak(self, config: Config, examples: int) -> float:
+        """Return the MiB of two training steps: of this process, or allocated on a GPU."""
+        forget_peak()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        inputs = move(batch(config, examples, self.target_tokens), device())
+        step, _ = training_step(config, inputs, "fp32")
+        for _ in range(2):
+            step()
+        return torch.cuda.max_memory_allocated() / (1 << 20) if torch.cuda.is_available() else peak_rss_mb()
 
+    def _validation_seconds(self, config: Config) -> float:
+        """Return the seconds to compute the validation loss of a fixed set, after a warm-up."""
+        objective = systems.objective(config.model, systems.build(config.model), 0.0).eval().to(device())
+        sizes = [min(_VALIDATION_BATCH, self.examples - start) for start in range(0, self.examples, _VALIDATION_BATCH)]
+        inputs = [batch(config, size, self.target_tokens, seed=seed) for seed, size in enumerate(sizes)]
+        batches = [move(item, device()) for item in inputs]
 
-def efficiency_row(settings: EfficiencyBench, preset: str, config: Config) -> Row:
-    """Return the figures of one model, measured in this process; ``memory_mb`` is the peak at its largest batch."""
-    torch.set_num_threads(settings.threads)
-    spec, tied = config.model, {"tied_output": True} if "tied_output" in type(config.model).model_fields else {}
-    seconds = _validation_seconds(settings, config)
-    largest, peak = largest_batch(
-        lambda size: _training_peak(settings, config, size), settings.memory_mb, settings.most
-    )
-    return {
-        "preset": preset,
-        "largest_batch": largest,
-        "memory_mb": peak,
-        "parameters": systems.count_parameters(spec),
-        "parameters_mb": megabytes(spec.model_copy(update=tied), moments=True),
-        "validation_s": seconds,
-        "threads": settings.threads,
-    }
+        def validate() -> Any:
+            with torch.inference_mode():
+                return [float(objective(item)) for item in batches]
+
+        validate()
+        return timed(validate)
 
 
 def largest_batch(peak: Callable[[int], float], limit: float, most: int) -> tuple[int, float]:
@@ -94,32 +108,3 @@ def _expected(known: dict[int, float], limit: float) -> int:
     slope = (known[upper] - known[lower]) / (upper - lower)
     furthest = _GROWTH * sizes[-1]
     return min(int(lower + (limit - known[lower]) / slope), furthest) if slope > 0 else furthest
-
-
-def _training_peak(settings: EfficiencyBench, config: Config, examples: int) -> float:
-    """Return the MiB of two training steps: of this process, or allocated on a GPU."""
-    forget_peak()
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    inputs = move(batch(config, examples, settings.target_tokens), device())
-    step, _ = training_step(config, inputs, "fp32")
-    for _ in range(2):
-        step()
-    return torch.cuda.max_memory_allocated() / (1 << 20) if torch.cuda.is_available() else peak_rss_mb()
-
-
-def _validation_seconds(settings: EfficiencyBench, config: Config) -> float:
-    """Return the seconds to compute the validation loss of a fixed set, after a warm-up."""
-    objective = systems.objective(config.model, systems.build(config.model), 0.0).eval().to(device())
-    sizes = [
-        min(_VALIDATION_BATCH, settings.examples - start) for start in range(0, settings.examples, _VALIDATION_BATCH)
-    ]
-    inputs = [batch(config, size, settings.target_tokens, seed=seed) for seed, size in enumerate(sizes)]
-    batches = [move(item, device()) for item in inputs]
-
-    def validate() -> Any:
-        with torch.inference_mode():
-            return [float(objective(item)) for item in batches]
-
-    validate()
-    return timed(validate)

@@ -1,6 +1,7 @@
-"""Random rows of a preset's sizes: the speed of a model depends on sizes, not on words."""
+"""Inputs: random rows of a preset's sizes, as the speed of a model depends on sizes alone, and clusters of texts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from raysum.data.dataset import ROW_GROUP, Dataset
 from raysum.data.recipe import Recipe
 from raysum.data.rows import Row, table_of
 from raysum.data.writer import DatasetWriter
+from raysum.examples.factbook import corpus
+from raysum.prepare.cluster import Cluster, read_cluster
+from raysum.sources.find import find_sources
+from raysum.sources.record import Rejected
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.special_tokens import PUBLISHED, SPECIAL_PIECES
 
@@ -83,6 +88,15 @@ def wikisum_like(folder: Path, rows: int) -> Path:
     whole, rest = divmod(rows, _REPEATED)
     folder.mkdir(parents=True)
     return _write_dataset(folder, [table] * whole + ([table[:rest]] if rest else []), "summarization").path
+
+
+def clusters(files: Sequence[str], count: int) -> Iterator[Cluster]:
+    """Yield the valid clusters of ``files``, or ``count`` of the factbook if there are none."""
+    records = (record for source in find_sources(files) for record in source.records()) if files else ()
+    raw = (record.raw for record in records) if files else corpus.generate("test", count)
+    for values in raw:
+        with suppress(Rejected):
+            yield read_cluster(values)
 
 
 def _write_dataset(folder: Path, tables: list[pa.Table], form: str, **choices: Any) -> Dataset:

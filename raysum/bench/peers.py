@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import torch
 
+from raysum.bench.base import Row, alone
 from raysum.bench.inputs import Search
 from raysum.bench.machine import DTYPES
-from raysum.bench.result import Row, alone
 from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.importing.huggingface.saving import published_config
@@ -73,21 +72,38 @@ def peer_row(name: str, search: Search, options: Options) -> Row:
 
 
 def _transformers(search: Search, ids: torch.Tensor) -> Callable[[], Any]:
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM
-
-    spec: Any = search.config.model
-    config = published_config(spec) if spec.backbone else _marian(spec, max(ids.shape[1], search.length) + 2)
-    model: Any = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(**config))
+    model, ids = _model(search, ids).to(device(), DTYPES[search.dtype]), ids.to(device())
     model.generation_config.forced_bos_token_id = model.generation_config.forced_eos_token_id = None
-    model, ids = model.eval().to(device(), DTYPES[search.dtype]), ids.to(device())
     sizes = {"num_beams": search.beams, "min_new_tokens": search.length, "max_new_tokens": search.length}
     mask = torch.ones_like(ids)
     return lambda: model.generate(input_ids=ids, attention_mask=mask, do_sample=False, **sizes)
 
 
-def _marian(spec: Any, positions: int) -> dict[str, Any]:
-    """Return the config of transformers' model that is closest to a flat Transformer of the papers."""
-    return {
+def _ctranslate2(search: Search, ids: torch.Tensor, options: Options) -> Callable[[], Any]:
+    import ctranslate2
+    from ctranslate2.converters.transformers import BartLoader
+
+    published = _model(search, ids)
+    model = BartLoader().get_model_spec(published)
+    pieces = ["<unk>", "<s>", "</s>", *(str(number) for number in range(3, published.config.vocab_size))]
+    model.register_source_vocabulary(pieces)
+    model.register_target_vocabulary(pieces)
+    model.validate()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(folder)
+        translator = ctranslate2.Translator(folder, device().type, **options)
+    tokens = [[pieces[number] for number in row] for row in ids.tolist()]
+    sizes = {"beam_size": search.beams, "min_decoding_length": search.length, "max_decoding_length": search.length}
+    part = -(-len(tokens) // options["inter_threads"])
+    return lambda: translator.translate_batch(tokens, max_batch_size=part, max_input_length=0, **sizes)
+
+
+def _model(search: Search, ids: torch.Tensor) -> Any:
+    """Return transformers' model that is closest to the preset's: its backbone, or a flat Transformer of its sizes."""
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+    spec: Any = search.config.model
+    flat = {
         "model_type": "marian",
         "vocab_size": spec.vocabulary,
         "d_model": spec.width,
@@ -97,58 +113,12 @@ def _marian(spec: Any, positions: int) -> dict[str, Any]:
         "decoder_ffn_dim": spec.ffn,
         "encoder_attention_heads": spec.heads,
         "decoder_attention_heads": spec.heads,
-        "max_position_embeddings": positions,
+        "max_position_embeddings": max(ids.shape[1], search.length) + 2,
         "pad_token_id": PUBLISHED.pad,
         "eos_token_id": PUBLISHED.end,
         "decoder_start_token_id": PUBLISHED.start,
         "forced_eos_token_id": None,
     }
-
-
-def _ctranslate2(search: Search, ids: torch.Tensor, options: Options) -> Callable[[], Any]:
-    import ctranslate2
-
-    spec: Any = search.config.model
-    kind = ctranslate2.specs.TransformerSpec.from_config((len(spec.encoder), len(spec.decoder)), spec.heads)
-    _fill(kind, spec)
-    pieces = ["<unk>", "<s>", "</s>", *(str(number) for number in range(3, spec.vocabulary))]
-    kind.register_source_vocabulary(pieces)
-    kind.register_target_vocabulary(pieces)
-    kind.validate()
-    with tempfile.TemporaryDirectory() as folder:
-        kind.save(folder)
-        translator = ctranslate2.Translator(folder, device().type, **options)
-    tokens = [[pieces[number] for number in row] for row in ids.tolist()]
-    sizes = {"beam_size": search.beams, "min_decoding_length": search.length, "max_decoding_length": search.length}
-    part = -(-len(tokens) // options["inter_threads"])
-    return lambda: translator.translate_batch(tokens, max_batch_size=part, max_input_length=0, **sizes)
-
-
-def _fill(part: Any, spec: Any) -> None:
-    """Set random weights of the right shapes in a CTranslate2 specification."""
-    random, width = np.random.default_rng(0), spec.width
-
-    def put(layer: Any, *shape: int) -> None:
-        layer.weight = random.normal(0, 0.02, shape).astype(np.float32)
-        if hasattr(layer, "bias"):
-            layer.bias = np.zeros(shape[0], np.float32)
-
-    def norm(layer: Any) -> None:
-        layer.gamma, layer.beta = np.ones(width, np.float32), np.zeros(width, np.float32)
-
-    def attention(layer: Any, *parts: int) -> None:
-        norm(layer.layer_norm)
-        for linear, count in zip(layer.linear, parts, strict=True):
-            put(linear, count * width, width)
-
-    for table in (part.encoder.embeddings[0], part.decoder.embeddings, part.decoder.projection):
-        put(table, spec.vocabulary, width)
-    for side in (part.encoder, part.decoder):
-        norm(side.layer_norm)
-        for layer in side.layer:
-            attention(layer.self_attention, 3, 1)
-            norm(layer.ffn.layer_norm)
-            put(layer.ffn.linear_0, spec.ffn, width)
-            put(layer.ffn.linear_1, width, spec.ffn)
-    for layer in part.decoder.layer:
-        attention(layer.attention, 1, 2, 1)
+    config = AutoConfig.for_model(**(published_config(spec) if spec.backbone else flat))
+    config.normalize_before, config.normalize_embedding = False, bool(spec.backbone)
+    return AutoModelForSeq2SeqLM.from_config(config).eval()

@@ -1,29 +1,19 @@
-"""The benchmarks by name, with their settings."""
+"""The benchmarks by name."""
 
-from collections.abc import Callable
-
-from raysum.bench.decode import DecodeBench, bench_decode
-from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
-from raysum.bench.prepare import PrepareBench, bench_prepare
-from raysum.bench.result import BenchResult
-from raysum.bench.rouge import RougeBench, bench_rouge
-from raysum.bench.start import StartBench, bench_start
-from raysum.bench.stream import StreamBench, bench_stream
-from raysum.bench.train import TrainBench, bench_train
-from raysum.config.base import Section
+from raysum.bench.base import Bench, BenchResult
+from raysum.bench.decode import DecodeBench
+from raysum.bench.efficiency import EfficiencyBench
+from raysum.bench.prepare import PrepareBench
+from raysum.bench.rouge import RougeBench
+from raysum.bench.start import StartBench
+from raysum.bench.stream import StreamBench
+from raysum.bench.train import TrainBench
 from raysum.config.loading import section_of
 from raysum.config.problems import did_you_mean
 from raysum.errors import UserError
 
-BENCHES: dict[str, tuple[type[Section], Callable[..., BenchResult]]] = {
-    "decode": (DecodeBench, bench_decode),
-    "efficiency": (EfficiencyBench, bench_efficiency),
-    "prepare": (PrepareBench, bench_prepare),
-    "rouge": (RougeBench, bench_rouge),
-    "start": (StartBench, bench_start),
-    "stream": (StreamBench, bench_stream),
-    "train": (TrainBench, bench_train),
-}
+_KINDS = (DecodeBench, EfficiencyBench, PrepareBench, RougeBench, StartBench, StreamBench, TrainBench)
+BENCHES: dict[str, type[Bench]] = {kind.NAME: kind for kind in _KINDS}
 
 
 def bench(name: str, overrides: list[str] | None = None) -> BenchResult:
@@ -33,5 +23,4 @@ def bench(name: str, overrides: list[str] | None = None) -> BenchResult:
     """
     if name not in BENCHES:
         raise UserError(f"unknown benchmark {name!r}: {did_you_mean(name, BENCHES)}choose one of {', '.join(BENCHES)}")
-    kind, run = BENCHES[name]
-    return run(section_of(kind, {}, overrides or []))
+    return section_of(BENCHES[name], {}, overrides or []).run()

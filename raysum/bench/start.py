@@ -6,22 +6,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import psutil
 from pydantic import Field
 
-from raysum.bench.machine import measure
-from raysum.bench.result import BenchResult, Row
-from raysum.config.base import Section
+from raysum.bench.base import Bench, Row
+from raysum.bench.machine import Machine, measure
 from raysum.errors import UserError
 from raysum.examples.factbook import corpus
 from raysum.runtime.processes import cores
-from raysum.runtime.progress import bar
 from raysum.runtime.session import NO_DASHBOARD
 
 _CLUSTERS = {"train": 2000, "valid": 60, "test": 60}  # examples of the generated dataset
@@ -31,26 +29,32 @@ _TIMEOUT = 300  # seconds
 _RAY = {"ray": ("raylet", "gcs_server"), "dashboard": ("dashboard", "Head", "agent", "monitor.py")}
 
 
-class StartBench(Section):
+class StartBench(Bench):
+    """A row for each command, number of workers and dashboard setting: medians of ``repeats`` starts."""
+
+    NAME: ClassVar[str] = "start"
     commands: list[Literal["train", "tune"]] = Field(["train", "tune"], min_length=1)
     workers: list[int] = Field([2, 0], min_length=1, description="workers of the training; 0 = in the process itself")
     dashboard: list[bool] = Field([True], min_length=1, description="whether Ray has its dashboard")
     repeats: int = Field(3, gt=0)
 
+    def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
+        _prepare(scratch, aligned="tune" in self.commands)
+        counts = {"train": self.workers, "tune": self.workers[:1]}
+        variants = ((command, workers) for command in self.commands for workers in counts[command])
+        return [(scratch, *variant, dashboard) for variant, dashboard in product(variants, self.dashboard)]
 
-def bench_start(settings: StartBench) -> BenchResult:
-    """Return a row for each command, number of workers and dashboard setting: medians of ``repeats`` starts.
+    def machine(self) -> Machine:
+        return measure(cores(), ["fp32"])
 
-    Raises UserError if a command fails.
-    """
-    machine = measure(cores(), ["fp32"])
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        work = [setting for setting in product(settings.commands, settings.workers, settings.dashboard)
-                if setting[0] == "train" or setting[1] == settings.workers[0]]  # fmt: skip
-        _prepare(folder, aligned="tune" in settings.commands)
-        rows = [_row(folder, settings.repeats, *setting) for setting in bar(work, label="bench start", unit="row")]
-    return BenchResult("start", machine, rows)
+    def measured(self, _: Machine, folder: Path, command: str, workers: int, dashboard: bool) -> Row:
+        """Return the figures of a case. Raises UserError if the command fails."""
+        starts = [_start(folder, command, workers, dashboard) for _ in range(self.repeats)]
+        seconds = [start.pop("seconds") for start in starts]
+        row: Row = {"start": command, "dashboard": "yes" if dashboard else "no"}
+        row |= {"workers": workers} if command == "train" else {}
+        row |= {"seconds": median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
+        return row | {name: median(start[name] for start in starts) for name in starts[0]}
 
 
 def _prepare(folder: Path, aligned: bool) -> None:
@@ -65,15 +69,6 @@ def _prepare(folder: Path, aligned: bool) -> None:
         done = subprocess.run(_raysum(*command), capture_output=True, text=True)
         if done.returncode:
             raise UserError(f"raysum {' '.join(command)} failed: {done.stderr[-2000:]}")
-
-
-def _row(folder: Path, repeats: int, command: str, workers: int, dashboard: bool) -> Row:
-    starts = [_start(folder, command, workers, dashboard) for _ in range(repeats)]
-    seconds = [start.pop("seconds") for start in starts]
-    row: Row = {"start": command, "dashboard": "yes" if dashboard else "no"}
-    row |= {"workers": workers} if command == "train" else {}
-    row |= {"seconds": median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
-    return row | {name: median(start[name] for start in starts) for name in starts[0]}
 
 
 def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[str, float]:

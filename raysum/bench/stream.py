@@ -3,30 +3,27 @@
 With ``ranks``: what one more rank costs.
 """
 
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import psutil
 import torch
 from pydantic import Field
 
+from raysum.bench.base import PresetBench, Row
 from raysum.bench.inputs import wikisum_like
-from raysum.bench.machine import Machine, measure
-from raysum.bench.result import BenchResult, Row, alone
+from raysum.bench.machine import Machine
 from raysum.bench.train import ENDLESS, training_step, wait_share
-from raysum.config.base import Section
-from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.models.batch import move
 from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.placement import device
 from raysum.runtime.processes import peak_rss_mb
-from raysum.runtime.progress import bar
 from raysum.runtime.session import ray_session
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches, ray_dataset
@@ -38,7 +35,10 @@ from raysum.tokenizers.loading import load_tokenizer
 _DRIVER_STEPS = 500_000  # of a long training
 
 
-class StreamBench(Section):
+class StreamBench(PresetBench):
+    """A row for each preset, or for each preset and number of ranks."""
+
+    NAME: ClassVar[str] = "stream"
     presets: list[str] = Field(["pht"], min_length=1, description="models that consume the batches")
     data: str | None = Field(None, description="dataset, split train; None = a generated one like WikiSum")
     rows: int = Field(20_000, gt=0, description="rows of the generated dataset")
@@ -46,50 +46,45 @@ class StreamBench(Section):
     steps: int = Field(6, ge=0, description="micro-batches to train on, to measure waiting; 0 = none")
     threads: int = Field(2, gt=0)
     ranks: list[int] = Field([], description="measure reading an epoch for these numbers of ranks instead")
-    config: list[str] = Field([], description="key=value overrides of every preset")
 
+    def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
+        configs = self.configs()
+        data = self.data or str(wikisum_like(scratch / "data", self.rows))
+        return [(data, *preset, ranks) for preset in configs for ranks in self.ranks or [0]]
 
-def bench_stream(settings: StreamBench) -> BenchResult:
-    """Return a row for each preset. Raises UserError for an unknown preset, or a dataset on which it cannot train."""
-    configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
-    machine = measure(settings.threads, ["fp32"])
-    with tempfile.TemporaryDirectory() as folder:
-        data = settings.data or str(wikisum_like(Path(folder) / "data", settings.rows))
-        if settings.ranks:
-            cases = [(preset, config, ranks) for preset, config in configs.items() for ranks in settings.ranks]
-            shown = bar(cases, label="bench stream", unit="row")
-            rows = [alone(ranks_row, data, *case, max(settings.ranks)) for case in shown]
-            return BenchResult("stream", machine, rows)
-        work = bar([*configs.items()], label="bench stream", unit="row")
-        rows = [alone(stream_row, settings, machine, data, *preset) for preset in work]
-    return BenchResult("stream", machine, rows)
+    def row(self, _: Machine, data: str, preset: str, config: Config, ranks: int) -> Row:
+        if ranks:
+            return {"preset": preset, "ranks": ranks} | ranks_row(data, config, ranks, max(self.ranks))
+        return {"preset": preset, "dtype": "fp32", "threads": self.threads} | self.stream_row(data, config)
 
-
-def stream_row(settings: StreamBench, machine: Machine, data: str, preset: str, config: Config) -> Row:
-    """Return the figures of one preset, measured in this process. The wait for the first batch counts as start-up."""
-    torch.set_num_threads(settings.threads)
-    row: Row = {"preset": preset, "dtype": "fp32", "threads": settings.threads}
-    with _seconds(row, "open_s"):
+    def stream_row(self, data: str, config: Config) -> Row:
+        """Return the figures of one model, measured in this process. The wait for the first batch is start-up time."""
+        torch.set_num_threads(self.threads)
+        times = [time.perf_counter()]
         dataset = Dataset.open(data)
         dataset.check_shards()
-    stream = _stream(dataset, config, config.train.micro_batches)
-    with _seconds(row, "plan_s"):
+        times.append(time.perf_counter())
+        stream = _stream(dataset, config, config.train.micro_batches)
         steps = plan_of(stream).epoch(0).num_steps
-    row |= {"rows": dataset.rows("train"), "steps": steps}
-    stream_batches = batches(stream, 0, 1, 0, ENDLESS)
-    with _seconds(row, "first_batch_s"):
+        times.append(time.perf_counter())
+        stream_batches = batches(stream, 0, 1, 0, ENDLESS)
         next(stream_batches)
-    row |= _throughput(stream, stream_batches, settings.seconds) | {"peak_rss_mb": peak_rss_mb()}
-    if settings.steps:
-        if settings.data:
-            model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
-            config = config.model_copy(update={"model": model})
-        first = stream.kind.collate(next(stream_batches).arrays)
-        row["wait_share"] = wait_share(stream, training_step(config, move(first, device()), "fp32")[0], settings.steps)
-    return row
+        times.append(time.perf_counter())
+        opened, planned, arrived = np.diff(times).tolist()
+        row: Row = {"open_s": opened, "plan_s": planned, "rows": dataset.rows("train"), "steps": steps}
+        row["first_batch_s"] = arrived
+        row |= _throughput(stream, stream_batches, self.seconds) | {"peak_rss_mb": peak_rss_mb()}
+        if self.steps:
+            if self.data:
+                model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
+                config = config.model_copy(update={"model": model})
+            first = stream.kind.collate(next(stream_batches).arrays)
+            step, _ = training_step(config, move(first, device()), "fp32")
+            row["wait_share"] = wait_share(stream, step, self.steps)
+        return row
 
 
-def ranks_row(data: str, preset: str, config: Config, ranks: int, micro_batches: int) -> Row:
+def ranks_row(data: str, config: Config, ranks: int, micro_batches: int) -> Row:
     """Return what reading an epoch for ``ranks`` ranks costs, with steps of ``micro_batches`` micro-batches.
 
     The CPU time is that of a reading task's work in this process. ``driver_mb`` is the memory of this process as the
@@ -99,8 +94,7 @@ def ranks_row(data: str, preset: str, config: Config, ranks: int, micro_batches:
     dataset = Dataset.open(data)
     stream = _stream(dataset, config, micro_batches)
     steps = plan_of(stream).epoch(0).num_steps
-    row: Row = {"preset": preset, "ranks": ranks, "rows": dataset.rows("train"), "steps": steps}
-    row |= _driver_memory(stream, ranks)
+    row: Row = {"rows": dataset.rows("train"), "steps": steps} | _driver_memory(stream, ranks)
     opened = used = 0
     began, ranges, number, first = time.process_time(), Ranges(plan_of(stream)), 0, 0
     while first < steps:
@@ -147,10 +141,3 @@ def _throughput(stream: Stream, stream_batches: Iterator[MicroBatch], seconds: f
         "padding_share": padding / (tokens + padding),
         "seconds": spent,
     }
-
-
-@contextmanager
-def _seconds(row: Row, name: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    row[name] = time.perf_counter() - began

@@ -2,31 +2,28 @@
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 
 from raysum import systems
+from raysum.bench.base import BenchResult, PresetBench, Row
 from raysum.bench.inputs import batch, full_size
 from raysum.bench.machine import DTYPES, Machine, measure, timed
 from raysum.bench.operators import Costs
-from raysum.bench.result import BenchResult, Row, alone
-from raysum.config.base import Section
-from raysum.config.loading import load_config
 from raysum.config.sections import Config
-from raysum.errors import UserError
 from raysum.models.batch import move
 from raysum.runtime.log_filters import hushed
 from raysum.runtime.placement import device
 from raysum.runtime.processes import peak_rss_mb
-from raysum.runtime.progress import bar
+from raysum.runtime.storage import writing
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches
 from raysum.stream.plan import PlanSettings
@@ -35,7 +32,10 @@ from raysum.stream.stream import Stream
 ENDLESS = 100_000  # more steps than any benchmark runs
 
 
-class TrainBench(Section):
+class TrainBench(PresetBench):
+    """A row for each preset, dtype and number of paragraphs."""
+
+    NAME: ClassVar[str] = "train"
     presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
     dtypes: list[Literal["fp32", "bf16"]] = Field(["fp32"], min_length=1)
     paragraphs: list[int] = Field([], description="paragraphs per example, a row each; empty = the preset's number")
@@ -43,59 +43,62 @@ class TrainBench(Section):
     target_tokens: int = Field(140, gt=1, description="tokens of each target; WikiSum's have about 140")
     steps: int = Field(5, gt=0, description="timed steps, after two warm-up steps")
     threads: int = Field(2, gt=0)
-    config: list[str] = Field([], description="key=value overrides of every preset")
     plot: str | None = Field(None, description="PNG file for a plot of time and memory by paragraphs")
 
+    def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
+        counts: list[int | None] = [*self.paragraphs] or [None]
+        return [(*preset, dtype, count) for preset, dtype, count in product(self.configs(), self.dtypes, counts)]
 
-def bench_train(settings: TrainBench) -> BenchResult:
-    """Return a row for each preset, dtype and number of paragraphs.
+    def machine(self) -> Machine:
+        return measure(self.threads, [*self.dtypes])
 
-    Raises UserError for an unknown preset, or a batch that does not fit in memory.
-    """
-    configs = {preset: load_config(preset, settings.config) for preset in settings.presets}
-    machine = measure(settings.threads, list(settings.dtypes))
-    numbers: list[int | None] = [*settings.paragraphs] or [None]
-    work = bar(list(product(configs.items(), settings.dtypes, numbers)), label="bench train", unit="row")
-    rows = [alone(train_row, settings, machine, *preset, *sizes) for preset, *sizes in work]
-    if settings.plot:
-        plot_growth(rows, Path(settings.plot).expanduser())
-    return BenchResult("train", machine, rows)
+    def row(self, machine: Machine, preset: str, config: Config, dtype: str, paragraphs: int | None) -> Row:
+        """Return the figures of one model, measured in this process; the median step counts."""
+        torch.set_num_threads(self.threads)
+        inputs = batch(config, self.examples, self.target_tokens, paragraphs)
+        step, costs = training_step(config, move(inputs, device()), dtype)
+        for _ in range(2):
+            step()
+        seconds = median(timed(step) for _ in range(self.steps))
+        peak = peak_rss_mb()  # before the profiler allocates memory
+        share = _product_share(step)
+        source_tokens, target_tokens = len(inputs.source.ids), self.examples * self.target_tokens
+        flops = 3 * costs.flops  # a backward pass has two products for each product of the forward pass
+        row = {
+            "preset": preset,
+            "dtype": dtype,
+            "threads": self.threads,
+            "paragraphs": len(inputs.source.lengths) // self.examples,
+            "source_tokens_per_s": source_tokens / seconds,
+            "target_tokens_per_s": target_tokens / seconds,
+            "examples_per_s": self.examples / seconds,
+            "ms_per_step": 1000 * seconds,
+            "seconds": seconds * self.steps,
+            "matmul_fraction": flops / seconds / (1e9 * machine.gflops[dtype]),
+            "matmul_time_share": share,
+            "wait_share": self._wait_share(config, paragraphs, step),
+            "mflop_per_source_token": flops / source_tokens / 1e6,
+            "parameters": systems.count_parameters(config.model),
+            "peak_rss_mb": peak,
+        }
+        if torch.cuda.is_available():
+            row["peak_gpu_mb"] = torch.cuda.max_memory_allocated() / (1 << 20)
+        return row
 
+    def _wait_share(self, config: Config, paragraphs: int | None, step: Callable[[Any], None]) -> float:
+        """Return the :func:`wait_share` of a dataset of rows like those of the batch."""
+        with tempfile.TemporaryDirectory() as folder:
+            limits, dataset = full_size(Path(folder), config, self.target_tokens, paragraphs)
+            kind: Any = kind_of(config.model, dataset)
+            budget = self.examples * int(kind.costs(dataset.lengths("train"), limits)[0].max())
+            stream = Stream(dataset.address, "train", limits, PlanSettings(budget, 1), kind)
+            return wait_share(stream, step, self.steps)
 
-def train_row(
-    settings: TrainBench, machine: Machine, preset: str, config: Config, dtype: str, paragraphs: int | None
-) -> Row:
-    """Return the figures of one model, measured in this process; the median step counts."""
-    torch.set_num_threads(settings.threads)
-    inputs = batch(config, settings.examples, settings.target_tokens, paragraphs)
-    step, costs = training_step(config, move(inputs, device()), dtype)
-    for _ in range(2):
-        step()
-    seconds = median(timed(step) for _ in range(settings.steps))
-    peak = peak_rss_mb()  # before the profiler allocates memory
-    share = _product_share(step)
-    source_tokens, target_tokens = len(inputs.source.ids), settings.examples * settings.target_tokens
-    flops = 3 * costs.flops  # a backward pass has two products for each product of the forward pass
-    row = {
-        "preset": preset,
-        "dtype": dtype,
-        "threads": settings.threads,
-        "paragraphs": len(inputs.source.lengths) // settings.examples,
-        "source_tokens_per_s": source_tokens / seconds,
-        "target_tokens_per_s": target_tokens / seconds,
-        "examples_per_s": settings.examples / seconds,
-        "ms_per_step": 1000 * seconds,
-        "seconds": seconds * settings.steps,
-        "matmul_fraction": flops / seconds / (1e9 * machine.gflops[dtype]),
-        "matmul_time_share": share,
-        "wait_share": _waiting(settings, config, paragraphs, step),
-        "mflop_per_source_token": flops / source_tokens / 1e6,
-        "parameters": systems.count_parameters(config.model),
-        "peak_rss_mb": peak,
-    }
-    if torch.cuda.is_available():
-        row["peak_gpu_mb"] = torch.cuda.max_memory_allocated() / (1 << 20)
-    return row
+    def run(self) -> BenchResult:
+        result = super().run()
+        if self.plot:
+            plot_growth(result.rows, Path(self.plot).expanduser())
+        return result
 
 
 def wait_share(stream: Stream, step: Callable[[Any], None], count: int) -> float:
@@ -113,16 +116,6 @@ def wait_share(stream: Stream, step: Callable[[Any], None], count: int) -> float
         waited += time.perf_counter() - start
         timed(partial(step, move(stream.kind.collate(micro_batch.arrays), device())))
     return waited / (time.perf_counter() - began)
-
-
-def _waiting(settings: TrainBench, config: Config, paragraphs: int | None, step: Callable[[Any], None]) -> float:
-    """Return the :func:`wait_share` of a dataset of rows like those of the batch."""
-    with tempfile.TemporaryDirectory() as folder:
-        limits, dataset = full_size(Path(folder), config, settings.target_tokens, paragraphs)
-        kind: Any = kind_of(config.model, dataset)
-        budget = settings.examples * int(kind.costs(dataset.lengths("train"), limits)[0].max())
-        stream = Stream(dataset.address, "train", limits, PlanSettings(budget, 1), kind)
-        return wait_share(stream, step, settings.steps)
 
 
 def training_step(config: Config, inputs: Any, dtype: str) -> tuple[Callable[..., None], Costs]:
@@ -180,7 +173,5 @@ def plot_growth(rows: list[Row], file: Path) -> None:
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.grid(alpha=0.3)
     axes.legend()
-    try:
+    with writing(file.parent):
         figure.savefig(file, dpi=120)
-    except OSError as error:
-        raise UserError(f"cannot write the plot {file}: {error.strerror}; name another file with plot=") from None

@@ -2,14 +2,14 @@
 
 import pytest
 
-from raysum.bench.efficiency import EfficiencyBench, bench_efficiency, largest_batch
+from raysum.bench.efficiency import EfficiencyBench, largest_batch
 from raysum.cli.options import print_result
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_hierarchical_models_train_larger_batches_and_validate_faster():
-    result = bench_efficiency(EfficiencyBench())
+    result = EfficiencyBench().run()
     print_result(result, as_json=False)
     found = {row["preset"]: row for row in result.rows}
     assert all(found[name]["validation_s"] < found["ft-3"]["validation_s"] for name in ("vht", "pht"))
@@ -23,7 +23,7 @@ def test_rows_are_of_the_largest_batch_that_fits():
     settings = EfficiencyBench(
         presets=["pht", "transformer-decoder"], memory_mb=500, most=64, target_tokens=30, examples=3, config=small
     )
-    pht, decoder = bench_efficiency(settings).rows
+    pht, decoder = settings.run().rows
     for row in (pht, decoder):
         assert 2 < row["largest_batch"] < 64 and 400 < row["memory_mb"] <= 500 and row["validation_s"] > 0
     output = 2000 * 128  # tied in the papers' count, as it is in the decoder

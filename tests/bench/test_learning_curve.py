@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from raysum.bench.base import alone
 from raysum.bench.machine import measure
-from raysum.bench.result import alone
 from raysum.config.decoding import SourceConfig
 from raysum.config.sections import Config, OptimConfig, TrainConfig
 from raysum.data.dataset import Dataset

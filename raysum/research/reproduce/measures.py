@@ -152,7 +152,7 @@ def _ranks(place: Workspace, table: PaperTable) -> Filled:
 
 def _efficiency(place: Workspace, table: PaperTable) -> Filled:
     """VHT Table 4, PHT Table 5: of fresh weights, as they take the same time and memory; the papers' sizes always."""
-    from raysum.bench.efficiency import EfficiencyBench, bench_efficiency
+    from raysum.bench.efficiency import EfficiencyBench
 
     read, memory = _EFFICIENT[place.config.size]
     memory = place.config.memory or memory
@@ -165,7 +165,7 @@ def _efficiency(place: Workspace, table: PaperTable) -> Filled:
     )
 
     def measured() -> Filled:
-        return {"rows": {line["preset"]: line for line in bench_efficiency(asked).rows}}
+        return {"rows": {line["preset"]: line for line in asked.run().rows}}
 
     lines = _kept(place, f"efficiency-{memory}", measured)["rows"]
     keys = ("largest_batch", "parameters_mb", "validation_s")

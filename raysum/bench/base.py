@@ -1,0 +1,138 @@
+"""Benchmarks: settings, rows of figures, each measured in its own process, and the result as a table and as JSON."""
+
+import multiprocessing
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from raysum.bench.machine import Machine, measure
+from raysum.config.base import Section
+from raysum.config.loading import load_config
+from raysum.config.sections import Config
+from raysum.errors import UserError
+from raysum.runtime.processes import keep_freed_memory, peak_rss_mb
+from raysum.runtime.progress import bar
+from raysum.runtime.rendering import Shown
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+Row = dict[str, Any]
+_COLUMNS = 5
+
+
+class Bench(Section):
+    """The settings of a benchmark, which measures a row for each of its cases."""
+
+    NAME: ClassVar[str]
+
+    def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
+        """Return the arguments of ``row``, for each row. Raises UserError for settings that cannot be measured."""
+        raise NotImplementedError
+
+    def machine(self) -> Machine:
+        """Measure the limits that are stated beside the rows."""
+        return measure(getattr(self, "threads", 1), ["fp32"])
+
+    def row(self, *case: Any, **more: Any) -> Row:
+        """Return the figures of a case from the machine and the case's arguments, measured in this process."""
+        raise NotImplementedError
+
+    def measured(self, *case: Any, **more: Any) -> Row:
+        """Return the ``row`` of a case, measured in its own process."""
+        return alone(self.row, *case)
+
+    def run(self) -> "BenchResult":
+        """Measure all rows. Raises UserError for an unknown preset, or sizes that do not fit in memory."""
+        with tempfile.TemporaryDirectory() as scratch:
+            cases = [*self.cases(Path(scratch))]
+            machine = self.machine()
+            progress = bar(cases, label=f"bench {self.NAME}", unit="row")
+            return BenchResult(self.NAME, machine, [self.measured(machine, *case) for case in progress])
+
+
+class PresetBench(Bench):
+    """A benchmark of the models of presets."""
+
+    presets: list[str] = Field(min_length=1)
+    config: list[str] = Field([], description="key=value overrides of every preset")
+
+    def configs(self) -> list[tuple[str, Config]]:
+        """Return the presets with their configs. Raises UserError for an unknown preset."""
+        return [(preset, load_config(preset, self.config)) for preset in self.presets]
+
+
+def alone(work: Callable[..., Row], *arguments: Any) -> Row:
+    """Return the row of ``work(*arguments)``, run in a fresh process, with its ``peak_rss_mb`` if the row lacks one.
+
+    Peak memory and caches are then those of this measurement only. Raises UserError if the process is killed
+    (usually: out of memory).
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(_measured, work, arguments).result()
+        except BrokenProcessPool:
+            message = f"a benchmark process was killed, usually for lack of memory: {arguments}; use smaller sizes"
+            raise UserError(message) from None
+
+
+def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    keep_freed_memory()
+    row = work(*arguments)
+    return {**row, "peak_rss_mb": round(row.get("peak_rss_mb", peak_rss_mb()), 1)}
+
+
+def _end_with_parent() -> None:
+    """End this process when the benchmark is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent, "this is a child process"
+    parent.join()
+    os._exit(1)
+
+
+@dataclass(frozen=True)
+class BenchResult(Shown):
+    """The machine and flat ``rows``. A column that a row lacks is empty in the table."""
+
+    bench: str
+    machine: Machine
+    rows: list[Row]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def render(self) -> "Group":
+        """Return tables with a line per figure and a column per row; at most ``_COLUMNS`` rows fit side by side."""
+        from rich.console import Group
+
+        from raysum.runtime.grid import Grid
+
+        first, *names = dict.fromkeys(name for row in self.rows for name in row)
+        tables = []
+        for start in range(0, len(self.rows), _COLUMNS):
+            rows = self.rows[start : start + _COLUMNS]
+            table = Grid()
+            table.add_column(first.replace("_", " "), no_wrap=True)
+            for row in rows:
+                table.add_column(_cell(row.get(first)), justify="right")
+            for name in names:
+                table.add_row(name.replace("_", " "), *(_cell(row.get(name)) for row in rows))
+            tables.append(table)
+        return Group(*tables, str(self.machine))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    if isinstance(value, int):
+        return f"{value / 1e6:.1f} M" if value >= 1e6 else f"{value:,}"
+    return str(value or "")
