@@ -7,8 +7,8 @@ the tensors (``PREFIX.data-00000-of-00001``, or more shards). Every block and te
 import math
 import re
 import struct
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,27 +17,34 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from raysum.errors import UserError
-from raysum.sources.tfrecords import Schema, masked_crc32c, message_class
+from raysum.sources.tensor2tensor import masked_crc32c, message_fields
 
 _FOOTER = 48  # bytes: two block handles, zeros, the magic number
 _MAGIC = 0xDB4775248B80FB57  # of LevelDB's tables
 _TRAILER = 5  # bytes after a block: its compression and the masked CRC of both
 _DTYPES = {1: "<f4", 9: "<i8"}  # by TensorFlow's type number: weights, and the step counter
+_NUMBERS = {"dtype": 1, "shard_id": 3, "offset": 4, "size": 5, "crc32c": 6}  # of the fields of an entry
 _SUFFIX = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
-_SCHEMA: Schema = {  # tensorflow/core/protobuf/tensor_bundle.proto
-    "Header": [("num_shards", 1, "int32", False), ("endianness", 2, "int32", False)],
-    "Dim": [("size", 1, "int64", False)],
-    "Shape": [("dim", 2, "Dim", True)],
-    "Entry": [
-        ("dtype", 1, "int32", False),
-        ("shape", 2, "Shape", False),
-        ("shard_id", 3, "int32", False),
-        ("offset", 4, "int64", False),
-        ("size", 5, "int64", False),
-        ("crc32c", 6, "fixed32", False),
-        ("slices", 7, "bytes", True),
-    ],
-}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The location of a tensor: a BundleEntryProto of tensorflow/core/protobuf/tensor_bundle.proto."""
+
+    dtype: int
+    shape: list[int]
+    shard_id: int
+    offset: int
+    size: int
+    crc32c: int
+    is_sliced: bool
+
+    @classmethod
+    def of(cls, message: bytes) -> "_Entry":
+        fields = message_fields(message)
+        shape = [_number(dim, 1) for value in fields[2] for dim in map(message_fields, message_fields(value)[2])]
+        numbers = {name: _number(fields, number) for name, number in _NUMBERS.items()}
+        return cls(shape=shape, is_sliced=bool(fields[7]), **numbers)
 
 
 class TensorBundle:
@@ -61,20 +68,20 @@ class TensorBundle:
         """Return the tensor ``name``. Raises KeyError if it is missing, UserError if it is damaged or unsupported."""
         entry = self.entries[name]
         path = Path(f"{self.prefix}.data-{entry.shard_id:05d}-of-{self._shards:05d}")
-        if entry.dtype not in _DTYPES or entry.slices:
-            kind = "is stored in slices" if entry.slices else f"has TensorFlow's type number {entry.dtype}"
+        if entry.dtype not in _DTYPES or entry.is_sliced:
+            kind = "is stored in slices" if entry.is_sliced else f"has TensorFlow's type number {entry.dtype}"
             raise UserError(f"{path}: {name} {kind}; save the checkpoint with whole float32 tensors")
         data = _read(path, entry.offset, entry.size)
         if len(data) != entry.size:
             raise _damaged(path, f"{name} ends too early")
         if masked_crc32c(data) != entry.crc32c:
             raise _damaged(path, f"the checksum of {name} differs")
-        values, shape = np.frombuffer(data, _DTYPES[entry.dtype]), [dim.size for dim in entry.shape.dim]
+        values, shape = np.frombuffer(data, _DTYPES[entry.dtype]), entry.shape
         if values.size != math.prod(shape):
             raise _damaged(path, f"{name} does not have its shape {shape}")
         return values.reshape(shape)
 
-    def _parse(self, table: bytes) -> tuple[dict[str, Any], int]:
+    def _parse(self, table: bytes) -> tuple[dict[str, _Entry], int]:
         """Return all entries, and the number of shards."""
         if len(table) < _FOOTER or struct.unpack("<Q", table[-8:])[0] != _MAGIC:
             raise UserError(f"{self._index} is not the index of a TensorFlow checkpoint, or was cut off: copy it again")
@@ -84,11 +91,10 @@ class TensorBundle:
         values: dict[bytes, bytes] = {}
         for _, handle in self._block(table, footer):
             values |= dict(self._block(table, BytesIO(handle)))
-        header = _message("Header").FromString(values.pop(b""))
-        if header.endianness:
+        header = message_fields(values.pop(b""))
+        if _number(header, 2):
             raise UserError(f"{self._index} was written by a big-endian machine: save it on a little-endian one")
-        entry_class = _message("Entry")
-        return {name.decode(): entry_class.FromString(value) for name, value in values.items()}, header.num_shards
+        return {name.decode(): _Entry.of(value) for name, value in values.items()}, _number(header, 1)
 
     def _block(self, table: bytes, handle: BytesIO) -> Iterator[tuple[bytes, bytes]]:
         """Yield the keys and values of the block at ``handle``."""
@@ -107,9 +113,9 @@ class TensorBundle:
             yield key, entries.read(length)
 
 
-@cache
-def _message(name: str) -> Any:
-    return message_class(_SCHEMA, name)
+def _number(fields: Mapping[int, list[Any]], number: int) -> int:
+    """Return the value of a field, or 0, which is the default of all numbers."""
+    return fields[number][-1] if fields[number] else 0
 
 
 def _varint(stream: BytesIO) -> int:

@@ -30,7 +30,7 @@ from raysum.runtime.session import optional_session
 from raysum.runtime.storage import new_folder
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import RawSource, find_sources
-from raysum.sources.published_files import unpaired
+from raysum.sources.published import unpaired
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.tokenizer import Tokenizer
 

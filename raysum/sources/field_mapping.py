@@ -17,7 +17,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.sources.formats import FORMATS
-from raysum.sources.published_datasets import PUBLISHED, published_dataset, with_our_fields
+from raysum.sources.published import PUBLISHED, published_dataset, with_our_fields
 from raysum.sources.record import Record, Rejected, as_list, parse_json
 from raysum.sources.staging import natural_key
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raysum.errors import UserError
-from raysum.sources.columnar import read_arrow, read_parquet
-from raysum.sources.csv import read_csv, read_tsv
+from raysum.runtime.storage import converted
 from raysum.sources.documents.read import is_document
 from raysum.sources.jsonl import read_json_clusters, read_jsonl
-from raysum.sources.published_files import SOURCES, read_pairs, read_story, read_torch_list
+from raysum.sources.published import SOURCES, read_pairs, read_story, read_torch_list
 from raysum.sources.record import Record
 from raysum.sources.staging import head
+from raysum.sources.tables import read_arrow, read_csv, read_parquet, read_tsv
 from raysum.sources.tensor2tensor import CONTENT, read_wikis
 
 _HEAD = 4096  # bytes compared with signatures
@@ -38,13 +38,13 @@ class Format:
     is_text: bool = True
     needs_siblings: bool = False
 
-    def text_size(self, path: Path) -> int:
-        """Return the approximate number of bytes of text in a file."""
-        return path.stat().st_size * (1 if self.is_plain_text(path) else _COMPRESSION)
-
     def is_plain_text(self, path: Path) -> bool:
         """Return whether the file at ``path`` is uncompressed text."""
         return self.is_text and path.suffix != ".gz"
+
+    def text_size(self, path: Path) -> int:
+        """Return the approximate number of bytes of text in a file."""
+        return path.stat().st_size * (1 if self.is_plain_text(path) else _COMPRESSION)
 
 
 _ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
@@ -65,11 +65,17 @@ FORMATS = {
         ),
     )
 }
+EXTENSIONS = ", ".join(form.extensions for form in FORMATS.values())
 _UNSUPPORTED = {  # descriptions and remedies by suffix
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as CSV"),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "an archive; unpack it, and give the files in it"),
 }
-EXTENSIONS = ", ".join(form.extensions for form in FORMATS.values())
+_BINARY = {  # first bytes of files that have the name of a text
+    b"\x1f\x8b": "gzipped; let its name end in .gz",
+    b"PK\x03\x04": "a zip archive; unpack it (a file saved by torch is called .pt)",
+    b"PAR1": "Parquet; let its name end in .parquet",
+    b"ARROW1": "Arrow; let its name end in .arrow",
+}
 
 
 def format_by_name(path: Path) -> Format | None:
@@ -78,15 +84,27 @@ def format_by_name(path: Path) -> Format | None:
 
 
 def format_of(path: Path, name: str | None = None) -> Format:
-    """Return the format by ``name``, by the file name, or by the first bytes. Raises UserError if none matches."""
-    form = FORMATS.get(name or "") or format_by_name(path)
-    if form is not None:
-        return form
+    """Return the format by ``name``, by the file name, or by the first bytes.
+
+    Raises UserError if none matches, or if the file should be UTF-8 text and is not.
+    """
+    form = FORMATS.get(name or "") or format_by_name(path) or _format_by_content(path)
+    if form.is_plain_text(path):
+        begin = head(path, 8)
+        if kind := next((kind for signature, kind in _BINARY.items() if begin.startswith(signature)), None):
+            raise UserError(f"{path} is not text, but {kind}")
+        if (remedy := converted(begin, path)).startswith("it is"):
+            raise UserError(f"{path} is not UTF-8 text; {remedy}")
+    return form
+
+
+def _format_by_content(path: Path) -> Format:
     if description := _UNSUPPORTED.get(path.suffix.lower()):
         raise UserError(f"{path} is {description}")
-    first_bytes = _first_bytes(path)
+    content = head(path, _HEAD)
+    content = content.removeprefix(codecs.BOM_UTF8).lstrip() or content
     for form in FORMATS.values():
-        if form.signatures and first_bytes.startswith(form.signatures):
+        if form.signatures and content.startswith(form.signatures):
             return form
     if is_document(path):
         raise UserError(
@@ -97,9 +115,3 @@ def format_of(path: Path, name: str | None = None) -> Format:
         f"{path} has an unknown format; raysum reads {EXTENSIONS} and folders of documents. If its format is one of "
         f"these, name it with --format ({', '.join(FORMATS)})"
     )
-
-
-def _first_bytes(path: Path) -> bytes:
-    """Return the first bytes of a file, without a byte-order mark and white space before a text."""
-    first_bytes = head(path, _HEAD)
-    return first_bytes.removeprefix(codecs.BOM_UTF8).lstrip() or first_bytes

@@ -1,10 +1,14 @@
-"""Records: the raw clusters of a source, or the reasons why they cannot be read."""
+"""Records: the raw clusters of a source, or the reasons why they cannot be read.
+
+Readers pass each row of text through ``text_record`` and each table through ``table_records``, which reject hostile
+rows. No reader needs its own checks of encodings, lengths and columns.
+"""
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, AnyStr
 
@@ -18,6 +22,7 @@ _NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys
     ("valid", "val", "dev", "validation", "development"), "valid"
 )
 _LATIN = "; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > OTHER"
+_LISTS = ("documents", "paragraphs", "summaries")  # fields of a table that may hold JSON
 _MAX_DEPTH = 64  # levels of nested lists and objects; Python can copy and write many more
 
 
@@ -27,11 +32,14 @@ def split_of(name: Any) -> str | None:
 
 
 class Rejected(Exception):
-    """A raw cluster that gives no row. ``reason`` is one of a few fixed texts, so that reasons can be counted."""
+    """A raw cluster that gives no row. ``reason`` is one of a few fixed texts, so that reasons can be counted.
 
-    def __init__(self, reason: str, detail: str = ""):
+    ``raw`` is the readable part of the cluster.
+    """
+
+    def __init__(self, reason: str, detail: str = "", raw: Any = ""):
         super().__init__(f"{reason} ({detail})" if detail else reason)
-        self.reason, self.detail = reason, detail
+        self.reason, self.detail, self.raw = reason, detail, raw
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,45 @@ class Record:
         return self.raw | {"id": self.id}
 
 
+def text_record(where: str, content: bytes | None, parse: Callable[[str], Any]) -> Record:
+    """Return the record of a row of UTF-8 text, which ``parse`` turns into a raw cluster; None is a row too long.
+
+    ``parse`` raises Rejected for a text that is no row.
+    """
+    if content is None:
+        return Record(where, "", TOO_LONG)
+    try:
+        return Record(where, parse(decode_utf8(where, content)), size=len(content))
+    except UnicodeDecodeError as error:
+        reason, detail = "not UTF-8", f"byte {error.start}{_LATIN}"
+    except Rejected as error:
+        reason, detail = error.reason, error.detail
+    return Record(where, content.decode("utf-8", "replace").strip(), reason, detail, len(content))
+
+
+def table_records(
+    path: Path, columns: Sequence[str], rows: Iterable[tuple[int, Sequence[Any] | Rejected]]
+) -> Iterator[Record]:
+    """Yield the records of a table from its numbered ``rows``: the values of the ``columns``, or why they are missing.
+
+    Raises UserError if two columns have the same name.
+    """
+    if len(set(columns)) < len(columns):
+        raise UserError(f"{path} has the column `{_repeated(columns)}` twice; rename or remove one")
+    for number, values in rows:
+        cells = values.raw if isinstance(values, Rejected) else values
+        row = dict.fromkeys(columns) | dict(zip(columns, cells, strict=False))
+        try:
+            if isinstance(values, Rejected):
+                raise values
+            if len(values) != len(columns):
+                raise Rejected("not as many fields as the header")
+            record = Record("", row | {name: as_list(row[name]) for name in _LISTS if name in row})
+        except Rejected as error:
+            record = Record("", row, error.reason, error.detail)
+        yield replace(record, where=f"{path}:{number}")
+
+
 def decode_utf8(where: str, content: bytes) -> str:
     """Decode a row as UTF-8, with U+FFFD for a few invalid bytes. Raises UnicodeDecodeError if there are more."""
     try:
@@ -67,11 +114,6 @@ def decode_utf8(where: str, content: bytes) -> str:
         if (text := repair_utf8(content, where)) is None:
             raise
         return text
-
-
-def non_utf8_record(where: str, text: bytes, error: UnicodeDecodeError) -> Record:
-    """Return the record of a row in another encoding than UTF-8."""
-    return Record(where, text.decode("utf-8", "replace"), "not UTF-8", f"byte {error.start}{_LATIN}")
 
 
 def bounded_lines(readline: Callable[[int], AnyStr]) -> Iterator[AnyStr | None]:
@@ -90,45 +132,32 @@ def parse_json(text: str) -> Any:
     has the same key twice."""
     with suppress(RecursionError):
         value = _DECODER.decode(text)
-        if text.count("[") + text.count("{") <= _MAX_DEPTH:
+        if text.count("[") + text.count("{") <= _MAX_DEPTH or _depth(value) <= _MAX_DEPTH:
             return value
-        level = [value]
-        for _ in range(_MAX_DEPTH):
-            level = [child for item in level for child in _children(item) if isinstance(child, dict | list)]
-            if not level:
-                return value
     raise Rejected("nested too deep", f"more than {_MAX_DEPTH} levels")
 
 
-def _children(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+def _depth(value: Any) -> int:
+    """Return the number of levels of nested lists and objects."""
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
-        raise Rejected("an object has the same key twice", key)
+        raise Rejected("an object has the same key twice", _repeated(key for key, _ in pairs))
     return value
 
 
+def _repeated(names: Iterable[str]) -> str:
+    """Return the most frequent of the names."""
+    ((name, _),) = Counter(names).most_common(1)
+    return name
+
+
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
-
-
-def check_unique_columns(path: Path, columns: Sequence[str]) -> None:
-    """Raises UserError if a table has two columns of the same name."""
-    if len(set(columns)) < len(columns):
-        ((name, _),) = Counter(columns).most_common(1)
-        raise UserError(f"{path} has the column `{name}` twice; rename or remove one")
-
-
-def table_record(where: str, row: dict[str, Any]) -> Record:
-    """Return the record of a table row."""
-    lists = ("documents", "paragraphs", "summaries")
-    try:
-        return Record(where, {key: as_list(value) if key in lists else value for key, value in row.items()})
-    except Rejected as error:
-        return Record(where, row, error.reason, error.detail)
 
 
 def as_list(value: Any) -> Any:
@@ -139,8 +168,6 @@ def as_list(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
-        try:
+        with suppress(ValueError):  # a document that begins with a bracket
             return parse_json(value)
-        except ValueError:
-            pass  # a document that begins with a bracket
     return [value] if value.strip() else []

@@ -4,6 +4,7 @@ A placeholder has content only while the file is read.
 """
 
 import atexit
+import gzip
 import hashlib
 import os
 import re
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import psutil
 
@@ -25,13 +27,13 @@ from raysum.runtime.remote import (
     kept,
     listed,
     local,
-    shown,
     store,
     store_errors,
     url_of,
 )
 
 _PATTERN = re.compile(r"[*?\[]")
+_GZIPPED = re.compile(r"\.gz(-|$)")  # also with the number of a shard behind
 _downloaded = set[Path]()  # files of this process that have content now
 
 
@@ -88,23 +90,18 @@ def _staging_folder(process: int, within: Path) -> Path:
     return own
 
 
-def origin_url(path: Path) -> str:
-    """Return the URL of a placeholder, or "" for any other path."""
-    if not _has_staged() or not path.is_relative_to(folder := _staging_folder(os.getpid(), cache_folder())):
-        return ""
-    return shown(kept() / path.relative_to(folder))
-
-
-def _has_staged() -> bool:
-    return _staging_folder.cache_info().currsize > 0
-
-
 def with_urls(text: str) -> str:
     """Return ``text`` with URLs instead of the paths of placeholders."""
-    if not _has_staged():
+    if not _staging_folder.cache_info().currsize:
         return text
     folder = re.escape(str(_staging_folder(os.getpid(), cache_folder())))
-    return re.sub(rf"{folder}/([^/]+)/", r"\1://", text)
+    return re.sub(rf"{folder}/([^/]+)/", r"\1://", text).replace("://@/", ":///")
+
+
+def origin_url(path: Path) -> str:
+    """Return the URL of a placeholder, or "" for any other path."""
+    url = with_urls(str(path))
+    return "" if url == str(path) else url
 
 
 @contextmanager
@@ -123,6 +120,13 @@ def downloaded(path: Path) -> Iterator[None]:
     finally:
         _downloaded.discard(path)
         _write_placeholder(path, placeholder.st_size, placeholder.st_mtime_ns)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file with its content, unpacked if its name says that it is gzipped."""
+    with downloaded(path), gzip.open(path) if _GZIPPED.search(path.name) else path.open("rb") as file:
+        yield cast(BinaryIO, file)
 
 
 def head(path: Path, count: int) -> bytes:

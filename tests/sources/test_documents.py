@@ -11,6 +11,7 @@ from raysum.cli.app import main
 from raysum.cli.clusters import input_clusters
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
+from raysum.sources.documents.office import read_docx
 from raysum.sources.documents.read import read_document
 from raysum.sources.find import find_sources
 
@@ -138,10 +139,10 @@ def test_what_is_no_text_is_named(tmp_path, content, told):
         read(tmp_path / "a.txt", content)
 
 
-def test_a_library_that_is_not_there_is_named(tmp_path, monkeypatch):
+def test_a_library_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "docx", None)
     with pytest.raises(UserError, match=r'a\.docx needs python-docx, .*: pip install .* "\.\[documents\]"'):
-        read(tmp_path / "a.docx", b"")
+        read_docx(b"", "a.docx")
 
 
 @pytest.fixture
@@ -235,9 +236,7 @@ def test_a_repository_is_refused_with_the_folder_that_has_rows(tmp_path, suffix)
         place.mkdir(exist_ok=True)
         (place / name).write_text("About the data.")
     (place / "dataset_info.json").write_text("{}")
-    with pytest.raises(
-        UserError, match=r"repository holds no documents, but files about it \(CHANGELOG.md, LICENSE.txt"
-    ):
+    with pytest.raises(UserError, match=r"repository holds neither files .* nor .*, only CHANGELOG.md, LICENSE.txt"):
         find_sources([place])
     (place / "data" / "en").mkdir(parents=True)
     (place / "data" / "en" / f"train.{suffix}").write_text("rows")
@@ -278,12 +277,12 @@ def test_a_readme_is_no_document_of_a_cluster(towns, capsys):
 
 def test_what_may_be_clusters_or_not_is_refused_with_both_named(towns):
     (towns / "metadata.csv").write_text("name,year\nc1,2001\n")
-    with pytest.raises(UserError, match=r"both files \(metadata.csv\) and folders of documents \(c1, c2, c3\)"):
+    with pytest.raises(UserError, match=r"both files \(metadata.csv\) and folders of documents \(c1/, c2/, c3/\)"):
         find_sources([towns])
     (towns / "metadata.csv").unlink()
     for number in range(4):
         (towns / f"{number}.txt").write_text("A document?")
-    with pytest.raises(UserError, match=r"both files \(0.txt, 1.txt, 2.txt, ...\) and folders of documents \(c1"):
+    with pytest.raises(UserError, match=r"both files \(0.txt, 1.txt, 2.txt, 3.txt\) and folders of documents \(c1"):
         find_sources([towns])
     (towns / "title.txt").write_text("Towns")
     assert clusters_of(towns) == [("towns", 4)]

@@ -19,7 +19,7 @@ from raysum.errors import UserError
 from raysum.sources.documents import sandbox
 from raysum.sources.documents.read import parse_document, read_document
 from raysum.sources.find import find_sources
-from raysum.sources.published_files import read_pairs, read_torch_list
+from raysum.sources.published import read_pairs, read_torch_list
 from raysum.sources.tensor2tensor import read_wikis
 
 # Reads the file that it is given, in a process of its own: prints the error, if any, and the most MiB of a child.

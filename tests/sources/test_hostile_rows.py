@@ -22,8 +22,7 @@ from raysum.errors import UserError
 from raysum.prepare import paragraphs, row_builder
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import prepare_counted
-from raysum.sources import columnar, folders, jsonl, record
-from raysum.sources import csv as csv_source
+from raysum.sources import folders, jsonl, record, tables
 from raysum.sources.find import find_sources
 from raysum.text.cleaning import pieces
 from raysum.tokenizers.loading import load_tokenizer
@@ -177,7 +176,7 @@ def test_bad_rows_of_parquet(tmp_path, vocabulary):
 
 def test_rows_above_the_limit_are_passed_over(tmp_path, vocabulary, monkeypatch):
     assert record.LONGEST == 64 << 20
-    for module in (record, csv_source, folders, columnar):
+    for module in (record, tables, folders):
         monkeypatch.setattr(module, "LONGEST", 4000)
     text, long = GOOD["documents"][0], "x" * 9000
     names = ("a.csv", "b.jsonl.gz", "c.parquet", "d")

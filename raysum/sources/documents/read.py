@@ -1,27 +1,46 @@
-"""Read a file as one document: its text, and the page or heading of each part."""
+"""Documents: how each kind of file is recognized, and how a file is read as the text of one document."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.sources.documents.sandbox import read_limited
-from raysum.sources.documents.subtitles import read_subtitles
+from raysum.sources.documents.sandbox import call_limited
 from raysum.sources.documents.text import DocumentText, decode_text
 from raysum.sources.record import LONGEST, TOO_LONG
-from raysum.sources.staging import downloaded, with_urls
+from raysum.sources.staging import opened, with_urls
 
-_SUFFIXES = {  # by kind of document
-    "text": (".txt", ".text"),
-    "markdown": (".md", ".markdown"),
-    "html": (".html", ".htm", ".xhtml"),
-    "pdf": (".pdf",),
-    "docx": (".docx",),
-    "mail": (".eml", ".mht", ".mhtml"),
-    "subtitles": (".srt",),
-}
-SUFFIXES = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
-_SIGNATURES = {b"%pdf-": "pdf", b"<!doctype html": "html", b"<html": "html"}  # first bytes in lower case
+
+@dataclass(frozen=True)
+class DocumentFormat:
+    """A kind of document, called ``title`` in messages.
+
+    ``reader`` is the function, in a module beside this one, that returns the DocumentText of bytes and a name. It runs
+    in a child process with limits and may raise any error. ``library``, if installed, is loaded before the limits
+    apply. Files with other suffixes are recognized by ``signatures``, their first bytes in lower case.
+    """
+
+    title: str
+    suffixes: tuple[str, ...]
+    reader: str = ""  # plain text has none
+    library: str = ""
+    signatures: tuple[bytes, ...] = ()
+
+
+_TEXT = DocumentFormat("text", (".txt", ".text"))
+DOCUMENT_FORMATS = (
+    _TEXT,
+    DocumentFormat("Markdown", (".md", ".markdown"), "markup:read_markdown", "markdown_it"),
+    DocumentFormat(
+        "a web page", (".html", ".htm", ".xhtml"), "markup:read_html", "trafilatura", (b"<!doctype html", b"<html")
+    ),
+    DocumentFormat("PDF", (".pdf",), "office:read_pdf", "pypdf", (b"%pdf-",)),
+    DocumentFormat("a Word document", (".docx",), "office:read_docx", "docx"),
+    DocumentFormat("e-mail", (".eml", ".mht", ".mhtml"), "markup:read_mail", "trafilatura"),
+    DocumentFormat("subtitles", (".srt",), "subtitles:read_subtitles"),
+)
+SUFFIXES = tuple(suffix for form in DOCUMENT_FORMATS for suffix in form.suffixes)
 
 
 def is_document(path: Path) -> bool:
@@ -30,13 +49,9 @@ def is_document(path: Path) -> bool:
 
 
 def read_document(path: Path) -> DocumentText:
-    """Return the text of a file.
-
-    The suffix decides its kind; with other suffixes, the first bytes identify PDF and web pages.
-    Raises UserError if the file is unreadable, holds no text, or is too long.
-    """
+    """Return the text of a file. Raises UserError if the file is unreadable, holds no text, or is too long."""
     try:
-        with downloaded(path), path.open("rb") as file:
+        with opened(path) as file:
             content = file.read(LONGEST + 1)  # a limit for devices, too
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
@@ -60,13 +75,18 @@ def read_documents(paths: Iterable[Path]) -> list[DocumentText]:
 
 def parse_document(content: bytes, name: str, where: str) -> DocumentText:
     """Return the text of the ``content`` of a file called ``name``. Raises UserError, with ``where`` in the message."""
-    suffix = Path(name).suffix.lower()
-    kind = next((kind for kind, suffixes in _SUFFIXES.items() if suffix in suffixes), None)
-    head = content[:64].lstrip().lower()
-    kind = kind or next((kind for signature, kind in _SIGNATURES.items() if head.startswith(signature)), "text")
-    if kind == "text":
+    form = _detect(content, name)
+    if not form.reader:
         return DocumentText(decode_text(content, where))
-    return read_subtitles(content, where) if kind == "subtitles" else read_limited(kind, content, where)
+    return call_limited(form.reader, form.title, form.library, content, where)
+
+
+def _detect(content: bytes, name: str) -> DocumentFormat:
+    """Return the format by the suffix of ``name``, by the first bytes, or plain text."""
+    suffix, head = Path(name).suffix.lower(), content[:64].lstrip().lower()
+    by_suffix = [form for form in DOCUMENT_FORMATS if suffix in form.suffixes]
+    by_content = [form for form in DOCUMENT_FORMATS if form.signatures and head.startswith(form.signatures)]
+    return [*by_suffix, *by_content, _TEXT][0]
 
 
 def raw_document(document: DocumentText, source: str) -> dict[str, Any]:
