@@ -8,7 +8,7 @@ that holds JSON, as in the column of a table, is parsed. Fields that hold a list
 import json
 import re
 import reprlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -22,27 +22,29 @@ from raysum.sources.record import Record, Rejected, as_list, parse_json
 from raysum.sources.staging import natural_key
 
 # Separators that join a list of texts to one text: the field itself, or one item of a field that is a list.
-_TEXTS = {"id": " ", "title": " ", "summary": "\n", "split": " "}
-_LISTS = {"documents": "\n\n", "paragraphs": " ", "summaries": "\n"}
+_JOINTS = {"id": " ", "title": " ", "summary": "\n", "split": " "}
+_JOINTS |= {"documents": "\n\n", "paragraphs": " ", "summaries": "\n"}
+_LISTS = ("documents", "paragraphs", "summaries")
 _CLUSTERS, _SOURCE, _SEPARATOR, _JOINED = "clusters", "source", "separator", "joined"
 _KINDS = ("documents", "paragraphs")
 _SEVERAL = (*_LISTS, _SOURCE)  # fields that take several paths
-FIELDS = (*_TEXTS, *_LISTS, _SOURCE, _CLUSTERS)
+FIELDS = (*_JOINTS, _SOURCE, _CLUSTERS)
 _STEP = re.compile(r"[^.\[\]]+|\[\]")
 _PATH = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
+_PATTERN = re.compile("[*?]")
 _MAX_KEYS = 20  # in a message
 
 
 @dataclass(frozen=True)
 class FieldMapping:
-    """``paths`` by our field, with commas between several; ``separator`` splits a text into documents.
+    """``paths`` by our field; ``separator`` splits a text into documents.
 
     The field ``source`` names each document, and ``clusters`` is the list of clusters in a row. Without ``paths``,
     the keys of rows identify published datasets. ``format`` is the format of the files, or the dataset of the rows.
     ``used`` collects the options that had an effect on the rows read so far.
     """
 
-    paths: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     separator: str | None = None
     format: str | None = None
     used: set[str] = field(default_factory=set, compare=False)
@@ -50,57 +52,58 @@ class FieldMapping:
     @classmethod
     def of(cls, pairs: Iterable[str], separator: str | None = None, format: str | None = None) -> "FieldMapping":
         """Return the mapping of ``field=path`` pairs. Raises ValueError for a wrong pair or an unknown format."""
-        paths = dict[str, str]()
         if format is not None and format not in (*FORMATS, *PUBLISHED):
             raise ValueError(
                 f"unknown format {reprlib.repr(format)}; name a format of files ({', '.join(FORMATS)}) or a dataset "
                 f"({', '.join(PUBLISHED)})"
             )
+        found = dict[str, tuple[str, ...]]()
         for pair in pairs:
             name, _, path = pair.partition("=")
-            if name not in FIELDS or not all(map(_PATH.fullmatch, _split_paths(name, path))):
+            paths = tuple(map(str.strip, path.split(","))) if name in _SEVERAL else (path,)
+            if name not in FIELDS or not all(map(_PATH.fullmatch, paths)):
                 raise ValueError(
                     f"{pair!r} is not field=path, such as documents=articles[].text; the fields are {', '.join(FIELDS)}"
                 )
-            if name in paths and name not in _SEVERAL:
-                raise ValueError(f"maps {name} twice, to {paths[name]} and {path}; it takes one path: remove one")
-            paths[name] = f"{paths[name]},{path}" if name in paths else path
-        if "documents" in paths and "paragraphs" in paths:
+            found[name] = (*found.get(name, ()), *paths)
+            if len(found[name]) > 1 and name not in _SEVERAL:
+                raise ValueError(f"maps {name} twice, to {' and '.join(found[name])}; it takes one path: remove one")
+        if "documents" in found and "paragraphs" in found:
             raise ValueError("maps both documents and paragraphs; a cluster has only one of them: remove one")
-        return cls(paths, separator, format)
+        return cls(found, separator, format)
 
     def unused_options(self) -> list[str]:
         """Return a message for each option that had no effect on the rows read.
 
         A single path of documents is omitted, since rows without documents are rejected anyway.
         """
-        paths = {name: _split_paths(name, path) for name, path in self.paths.items()}
         messages = {
             f"{name}={path}": f"--map {name}={path} finds nothing"
-            for name, alternatives in paths.items()
-            for path in alternatives
-            if name not in _KINDS or len(alternatives) > 1
+            for name, paths in self.paths.items()
+            for path in paths
+            if name not in _KINDS or len(paths) > 1
         }
         messages |= {_SEPARATOR: f"--separator {self.separator!r} does not occur"} if self.separator else {}
         return [message for option, message in messages.items() if option not in self.used]
 
     def joined_summaries(self) -> str:
         """Return a message if several texts became one summary in the rows read, otherwise ""."""
-        path = self.paths.get("summary", "")
-        return f"--map summary={path} joins several texts to one summary; {_list_remedy(path)}" * (_JOINED in self.used)
+        if _JOINED not in self.used:
+            return ""
+        (path,) = self.paths["summary"]
+        return f"--map summary={path} joins several texts to one summary; {_list_remedy(path)}"
 
     def check_columns(self, path: Path, columns: Collection[str]) -> None:
         """Raises UserError if a table lacks a column of documents, or the first column of a path."""
         if not self.paths and published_dataset(columns, self.format):
             return
-        mapped = [(name, path) for name, paths in self.paths.items() for path in _split_paths(name, paths)]
-        missing = [_STEP.findall(path)[0] for name, path in mapped if not _expand(name, path, columns)]
-        if not {*_KINDS} & {*columns, *self.paths} and _CLUSTERS not in self.paths:
-            missing = ["documents` or `paragraphs"]
+        mapped = [(name, column) for name, paths in self.paths.items() for column in paths]
+        missing = [(name, _STEP.findall(column)[0]) for name, column in mapped if not _expand(name, column, columns)]
+        if {*_KINDS, _CLUSTERS}.isdisjoint(self.paths) and {*_KINDS}.isdisjoint(columns):
+            missing = [(_KINDS[0], "documents` or `paragraphs")]
         if missing:
-            available = ", ".join(columns) or "nothing"
-            name = next((name for name, path in mapped if _STEP.findall(path)[0] == missing[0]), _KINDS[0])
-            raise UserError(f"{path} has no column `{missing[0]}`, only {available}; name one with --map {name}=COLUMN")
+            (name, column), available = missing[0], ", ".join(columns) or "nothing"
+            raise UserError(f"{path} has no column `{column}`, only {available}; name one with --map {name}=COLUMN")
 
     def check_texts(self, name: str | Path) -> None:
         """Raises UserError if there are paths for ``name``, which holds plain texts."""
@@ -119,87 +122,79 @@ class FieldMapping:
         parts = [part for part in parts if part] or [""]
         name = document.get(_SOURCE) if len(parts) > 1 else None
         sources = [{_SOURCE: f"{name}, part {number}"} if name else {} for number in range(1, len(parts) + 1)]
-        rest = {
-            key: value for key, value in document.items() if key != "places"
-        }  # those are positions in the whole text
+        rest = {key: value for key, value in document.items() if key != "places"}  # positions in the whole text
         return [rest | {"text": part} | source for part, source in zip(parts, sources, strict=True)]
 
     def apply(self, record: Record) -> Iterator[Record]:
         """Yield the record, or each cluster in it, with our fields."""
-        if record.problem or not isinstance(record.raw, dict):
-            yield record
-            return
-        if not self.paths:
-            record = with_our_fields(record, self.format)
+        parts: Iterable[Record] = [record]
+        if _CLUSTERS in self.paths and isinstance(record.raw, dict) and not record.problem:
+            (path,) = self.paths[_CLUSTERS]
+            clusters = _value_at(record.raw, _STEP.findall(path))
+            if not isinstance(clusters, list):
+                yield record.rejected(_missing(_CLUSTERS, path, record.raw))
+                return
+            self.used.add(f"{_CLUSTERS}={path}")
+            places = (f"{record.where}:{number}" for number in range(1, len(clusters) + 1))
+            parts = (replace(record, where=where, raw=raw, size=0) for where, raw in zip(places, clusters, strict=True))
+        for part in parts:
+            if part.problem or not isinstance(part.raw, dict):
+                yield part
+                continue
+            try:
+                yield replace(part, raw=self._with_our_fields(part.raw))
+            except Rejected as error:
+                yield part.rejected(error)
+
+    def _with_our_fields(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Return a row with our fields. Raises Rejected if a mapped field does not have its shape."""
+        raw = raw if self.paths else with_our_fields(raw, self.format)
         if not (self.paths or self.separator):
-            yield record
-            return
-        if _CLUSTERS not in self.paths:
-            yield self._map(record)
-            return
-        clusters = _value_at(record.raw, _STEP.findall(self.paths[_CLUSTERS]))
-        if not isinstance(clusters, list):
-            yield _missing(record, _CLUSTERS, self.paths[_CLUSTERS])
-            return
-        self.used.add(f"{_CLUSTERS}={self.paths[_CLUSTERS]}")
-        for number, raw in enumerate(clusters, 1):
-            part = replace(record, where=f"{record.where}:{number}", raw=raw, size=0)
-            yield self._map(part) if isinstance(raw, dict) else part
-
-    def _value(self, raw: Mapping[str, Any], name: str, paths: str) -> Any:
-        """Return the value of our field ``name``: the value at its path, or the list of all values at its paths."""
-        values = list[Any]()
-        for path in _split_paths(name, paths):
-            at_path = [_value_at(raw, _STEP.findall(column)) for column in _expand(name, path, raw)]
-            at_path = [value for value in at_path if value is not None]
-            values += at_path
-            self.used.update([f"{name}={path}"] if at_path else [])
-        if len(values) < 2 and "," not in paths and not _is_pattern(paths):
-            return values[0] if values else None
-        lists = [value if name == _SOURCE else as_list(value) or "" for value in values]
-        return [*chain.from_iterable(value if isinstance(value, list) else [value] for value in lists)] or None
-
-    def _map(self, record: Record) -> Record:
-        try:
-            return self._with_our_fields(record)
-        except Rejected as error:
-            return replace(record, problem=error.reason, detail=error.detail)
-
-    def _with_our_fields(self, record: Record) -> Record:
+            return raw
         paths = {name: path for name, path in self.paths.items() if name != _CLUSTERS}
         if self.separator and not {*_KINDS} & paths.keys():
-            name = "paragraphs" if "paragraphs" in record.raw and "documents" not in record.raw else "documents"
-            paths[name] = name
-        values = {name: self._value(record.raw, name, path) for name, path in paths.items()}
+            name = "paragraphs" if "paragraphs" in raw and "documents" not in raw else "documents"
+            paths[name] = (name,)
+        values = {name: self._value(raw, name, path) for name, path in paths.items()}
         if isinstance(summary := values.get("summary"), list) and len(summary) > 1:
-            if "[]" not in paths["summary"]:
-                raise Rejected("summary is a list of texts", _list_remedy(paths["summary"]))
+            if "[]" not in paths["summary"][0]:
+                raise Rejected("summary is a list of texts", _list_remedy(paths["summary"][0]))
             self.used.add(_JOINED)
-        raw = {name: value for name, value in record.raw.items() if name not in paths}
-        for name, joint in _TEXTS.items():
-            if values.get(name) is not None:
-                raw[name] = _as_text(values[name], joint)
-        for name, joint in _LISTS.items():
-            value = as_list(values.get(name))
-            if value is not None:
-                raw[name] = [_as_text(item, joint) for item in (value if isinstance(value, list) else [value])]
+        ours = {name: value for name, value in raw.items() if name not in paths}
+        for name, joint in _JOINTS.items():
+            value = as_list(values.get(name)) if name in _LISTS else values.get(name)
+            if value is not None and name in _LISTS:
+                ours[name] = [_as_text(item, joint) for item in (value if isinstance(value, list) else [value])]
+            elif value is not None:
+                ours[name] = _as_text(value, joint)
         kind = next((name for name in _KINDS if name in paths), None)
         if kind is None:
-            return replace(record, raw=raw)
-        raw.pop("paragraphs" if kind == "documents" else "documents", None)
-        texts = raw.get(kind)
-        if texts is None:
-            return _missing(record, kind, paths[kind])
-        texts = [part for item in texts for part in self.split_document(item)]
+            return ours
+        if kind not in ours:
+            raise _missing(kind, ",".join(paths[kind]), raw)
+        texts = [part for item in ours[kind] for part in self.split_document(item)]
         names = values.get(_SOURCE)
         if names is not None:
             names = names if isinstance(names, list) else [names]
             if len(names) != len(texts):
                 raise Rejected("not as many sources as documents", f"{len(names)} and {len(texts)}")
-            texts = [
-                {"source": _as_text(name, " "), "text": text} for name, text in zip(names, texts, strict=True) if text
-            ]
-        return replace(record, raw=raw | {kind: [text for text in texts if text not in (None, "")]})
+            named = zip(names, texts, strict=True)
+            texts = [{"source": _as_text(name, " "), "text": text} for name, text in named if text]
+        others = {name: value for name, value in ours.items() if name not in _KINDS}
+        return others | {kind: [text for text in texts if text not in (None, "")]}
+
+    def _value(self, raw: Mapping[str, Any], name: str, paths: Sequence[str]) -> Any:
+        """Return the value of our field ``name``: the value at its path, or the list of all values at its paths."""
+        values = list[Any]()
+        for path in paths:
+            at_path = [_value_at(raw, _STEP.findall(column)) for column in _expand(name, path, raw)]
+            at_path = [value for value in at_path if value is not None]
+            values += at_path
+            self.used.update([f"{name}={path}"] if at_path else [])
+        if len(values) < 2 and len(paths) == 1 and not _PATTERN.search(paths[0]):
+            return values[0] if values else None
+        lists = [value if name == _SOURCE else as_list(value) or "" for value in values]
+        return [*chain.from_iterable(value if isinstance(value, list) else [value] for value in lists)] or None
 
 
 def _list_remedy(path: str) -> str:
@@ -208,19 +203,10 @@ def _list_remedy(path: str) -> str:
     return f"--map summaries={bare} makes each text a separate reference{lines}"
 
 
-def _is_pattern(path: str) -> bool:
-    return "*" in path or "?" in path
-
-
-def _split_paths(name: str, paths: str) -> list[str]:
-    """Return the paths of our field ``name``: several between commas if it takes several, otherwise one."""
-    return [path.strip() for path in paths.split(",")] if name in _SEVERAL else [paths]
-
-
 def _expand(name: str, path: str, columns: Collection[str]) -> list[str]:
     """Return ``path`` with each of the ``columns`` that match its first name, in natural order."""
     first = _STEP.findall(path)[0]
-    if first in columns or not (name in _SEVERAL and _is_pattern(first)):
+    if first in columns or not (name in _SEVERAL and _PATTERN.search(first)):
         return [path] if first in columns else []
     matching = sorted((column for column in columns if fnmatchcase(column, first)), key=natural_key)
     return [column + path.removeprefix(first) for column in matching]
@@ -232,8 +218,8 @@ def describe_keys(raw: Mapping[str, Any]) -> str:
     return f"found {', '.join(keys) or 'nothing'}; name them with --map documents=..."
 
 
-def _missing(record: Record, name: str, path: str) -> Record:
-    return replace(record, problem=f"no {name}", detail=f"nothing at {path}; {describe_keys(record.raw)}")
+def _missing(name: str, path: str, raw: Mapping[str, Any]) -> Rejected:
+    return Rejected(f"no {name}", f"nothing at {path}; {describe_keys(raw)}")
 
 
 def _value_at(value: Any, steps: list[str]) -> Any:

@@ -6,7 +6,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, zip_longest
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.sources.folders import leads_out
-from raysum.sources.record import LONGEST, Record, bounded_lines, decode_utf8, text_record
+from raysum.sources.record import LONGEST, Record, Rejected, bounded_lines, decode_utf8, text_record
 from raysum.sources.staging import opened
 
 Raw = Mapping[str, Any]
@@ -127,17 +127,20 @@ def published_dataset(keys: Collection[str], name: str | None = None) -> Publish
     return next((dataset for dataset in PUBLISHED.values() if dataset.keys <= set(keys)), None)
 
 
-def with_our_fields(record: Record, name: str | None = None) -> Record:
-    """Return the row of a published dataset with our fields, and any other row unchanged."""
-    dataset = published_dataset(record.raw, name)
+def with_our_fields(raw: dict[str, Any], name: str | None = None) -> dict[str, Any]:
+    """Return the row of a published dataset with our fields, and any other row unchanged.
+
+    Raises Rejected if it only looks like such a row.
+    """
+    dataset = published_dataset(raw, name)
     if dataset is None:
-        return record
-    if missing := sorted(dataset.keys - record.raw.keys()):
-        return replace(record, problem=f"not a row of {dataset.name}", detail=f"it has no {missing[0]}")
+        return raw
     try:
-        return replace(record, raw=dataset.convert(record.raw))
+        if missing := sorted(dataset.keys - raw.keys()):
+            raise ValueError(f"it has no {missing[0]}")
+        return dataset.convert(raw)
     except (AttributeError, TypeError, ValueError, KeyError) as error:
-        return replace(record, problem=f"not a row of {dataset.name}", detail=str(error))
+        raise Rejected(f"not a row of {dataset.name}", str(error)) from None
 
 
 def _without(raw: Raw, *names: str) -> dict[str, Any]:

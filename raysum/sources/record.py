@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, AnyStr
 
@@ -58,6 +59,9 @@ class Record:
         own = self.raw.get("id") if isinstance(self.raw, dict) else None
         return str(own) if own not in (None, "") else Path(self.where).name
 
+    def rejected(self, problem: Rejected) -> "Record":
+        return replace(self, problem=problem.reason, detail=problem.detail)
+
     def cluster(self) -> dict[str, Any]:
         """Return the raw cluster with its ``id``. Raises Rejected if it cannot be read."""
         if self.problem:
@@ -92,18 +96,19 @@ def table_records(
     """
     if len(set(columns)) < len(columns):
         raise UserError(f"{path} has the column `{_repeated(columns)}` twice; rename or remove one")
+    lists = [name for name in _LISTS if name in columns]
     for number, values in rows:
         cells = values.raw if isinstance(values, Rejected) else values
-        row = dict.fromkeys(columns) | dict(zip(columns, cells, strict=False))
+        row, reason, detail = dict(zip_longest(columns, cells[: len(columns)])), "", ""
         try:
             if isinstance(values, Rejected):
                 raise values
             if len(values) != len(columns):
                 raise Rejected("not as many fields as the header")
-            record = Record("", row | {name: as_list(row[name]) for name in _LISTS if name in row})
+            row.update({name: as_list(row[name]) for name in lists})
         except Rejected as error:
-            record = Record("", row, error.reason, error.detail)
-        yield replace(record, where=f"{path}:{number}")
+            reason, detail = error.reason, error.detail
+        yield Record(f"{path}:{number}", row, reason, detail)
 
 
 def decode_utf8(where: str, content: bytes) -> str:
