@@ -127,7 +127,7 @@ class FieldMapping:
 
     def apply(self, record: Record) -> Iterator[Record]:
         """Yield the record, or each cluster in it, with our fields."""
-        parts: Iterable[Record] = [record]
+        parts = [record]
         if _CLUSTERS in self.paths and isinstance(record.raw, dict) and not record.problem:
             (path,) = self.paths[_CLUSTERS]
             clusters = _value_at(record.raw, _STEP.findall(path))
@@ -135,8 +135,8 @@ class FieldMapping:
                 yield record.rejected(_missing(_CLUSTERS, path, record.raw))
                 return
             self.used.add(f"{_CLUSTERS}={path}")
-            places = (f"{record.where}:{number}" for number in range(1, len(clusters) + 1))
-            parts = (replace(record, where=where, raw=raw, size=0) for where, raw in zip(places, clusters, strict=True))
+            numbered = enumerate(clusters, 1)
+            parts = [replace(record, where=f"{record.where}:{n}", raw=raw, size=0) for n, raw in numbered]
         for part in parts:
             if part.problem or not isinstance(part.raw, dict):
                 yield part

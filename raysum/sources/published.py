@@ -28,25 +28,27 @@ _CITED = re.compile(r"@cite_\d+")
 
 @dataclass(frozen=True)
 class PublishedDataset:
-    """The name of a published dataset, the keys of its rows, and the function that converts a row."""
+    """The name of a published dataset, the keys of its rows, and the function that converts a row.
+
+    A field of the converted row that is None is dropped.
+    """
 
     name: str
     keys: frozenset[str]
     convert: Callable[[Raw], dict[str, Any]]
 
 
-def multi_news(raw: Raw) -> dict[str, Any]:
+def _multi_news(raw: Raw) -> dict[str, Any]:
     """Convert Multi-News (Fabbri et al. 2019) and similar datasets: all articles in one text, summaries with a dash."""
-    text = raw["document"]
-    documents = [part.replace("NEWLINE_CHAR", "\n").strip() for part in _SEPARATOR.split(text)] if text else []
-    return _without(raw, "document", "summary") | {
+    summary, documents = raw.get("summary"), map(_with_line_ends, _SEPARATOR.split(raw["document"] or ""))
+    return _without(raw, "document") | {
         "documents": [document for document in documents if document],
-        **({} if raw.get("summary") is None else {"summary": _without_dash(raw["summary"])}),
+        "summary": _with_line_ends(summary).removeprefix("–").strip() if isinstance(summary, str) else summary,
     }
 
 
-def _without_dash(text: Any) -> Any:
-    return text.replace("NEWLINE_CHAR", "\n").strip().removeprefix("–").strip() if isinstance(text, str) else text
+def _with_line_ends(text: str) -> str:
+    return text.replace("NEWLINE_CHAR", "\n").strip()
 
 
 def _wcep(raw: Raw) -> dict[str, Any]:
@@ -92,15 +94,15 @@ def _primera(raw: Raw) -> dict[str, Any]:
 
 def _ranked(raw: Raw) -> dict[str, Any]:
     """Convert ranked WikiSum (Liu and Lapata 2019) and GraphSum's data (Li et al. 2020): ids, best paragraph first."""
-    summary = raw.get("tgt_str")
+    summary, texts = raw.get("tgt_str"), raw.get("src_str")
     graphs = {name: raw[name] for name in ("sim_graph", "topic_graph", "discourse_graph") if raw.get(name) is not None}
     return {
-        **({"id": raw["id"]} if raw.get("id") is not None else {}),
+        "id": raw.get("id"),
         "paragraph_ids": raw["src"],
         "target_ids": raw["tgt"],
-        **({"summary": _MARKS.sub(" ", summary).replace("<Q>", "\n")} if isinstance(summary, str) else {}),
-        **({"paragraph_texts": raw["src_str"]} if isinstance(raw.get("src_str"), list) else {}),
-        **({"graphs": graphs} if graphs else {}),
+        "summary": _MARKS.sub(" ", summary).replace("<Q>", "\n") if isinstance(summary, str) else None,
+        "paragraph_texts": texts if isinstance(texts, list) else None,
+        "graphs": graphs or None,
     }
 
 
@@ -111,7 +113,7 @@ PUBLISHED = {
         PublishedDataset("multi-xscience", frozenset(("abstract", "related_work", "ref_abstract")), _multi_xscience),
         PublishedDataset("cnn-dailymail", frozenset(("article", "highlights")), _one_article),
         PublishedDataset("wcep", frozenset(("articles", "summary")), _wcep),
-        PublishedDataset("multi-news", frozenset(("document", "summary")), multi_news),
+        PublishedDataset("multi-news", frozenset(("document", "summary")), _multi_news),
         PublishedDataset("primera", frozenset(("text", "tgt")), _primera),
         PublishedDataset("ranked", frozenset(("src", "tgt")), _ranked),
     )
@@ -138,7 +140,7 @@ def with_our_fields(raw: dict[str, Any], name: str | None = None) -> dict[str, A
     try:
         if missing := sorted(dataset.keys - raw.keys()):
             raise ValueError(f"it has no {missing[0]}")
-        return dataset.convert(raw)
+        return {field: value for field, value in dataset.convert(raw).items() if value is not None}
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise Rejected(f"not a row of {dataset.name}", str(error)) from None
 
@@ -187,8 +189,8 @@ def read_pairs(path: Path) -> Iterator[Record]:
 
 
 def _pair(where: str, target: bytes | None, source: str) -> dict[str, Any]:
-    summary = {} if target is None else {"summary": decode_utf8(where, target).removeprefix("\ufeff")}
-    return multi_news({"document": source.removeprefix("\ufeff"), **summary})
+    summary = None if target is None else decode_utf8(where, target).removeprefix("\ufeff")
+    return _multi_news({"document": source.removeprefix("\ufeff"), "summary": summary})
 
 
 def targets_of(path: Path) -> Path | None:
