@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,9 @@ if TYPE_CHECKING:
 _PERCENTILES = {"least": 0, "10 %": 10, "50 %": 50, "90 %": 90, "99 %": 99, "most": 100}
 _PARAGRAPHS, _WIDTH = 3, 160  # of the example: number of paragraphs, and characters of a text
 # The other counts are taken before long paragraphs are split.
-_LABELS = {
-    "paragraphs_ranked_out": "paragraphs ranked out, long ones split"
-}  # long paragraphs are split after the other counts
+_LABELS = {"paragraphs_ranked_out": "paragraphs ranked out, long ones split"}
 _BARS = 40
 _PLOTTED = 99.5  # percent of the rows; the few longest ones would squeeze the others
-_AXES = ("source tokens", "paragraphs", "target tokens")  # columns of Dataset.lengths
 _LENGTHS = ("source_tokens", "paragraphs", "target_tokens")  # columns of Dataset.lengths
 
 
@@ -48,23 +46,22 @@ class Card(Shown):
     def of(cls, path: str) -> "Card":
         """Return the card of a dataset. Raises UserError if ``path`` is no dataset."""
         dataset = Dataset.open(path)
-        manifest = dataset.manifest
-        splits = {split: _split(dataset, split) for split in dataset.splits}
-        rows = sum(split["rows"] for split in splits.values())
-        figures = {
-            "data": str(path),
-            "kind": dataset.kind,
-            "fingerprint": dataset.fingerprint,
-            "rows_in": manifest.get("rows_in", rows),
-            "rows": rows,
-            "rejected": manifest.get("rejected", {}),
-            "pieces": manifest.get("pieces"),
-            "recipe": dataset.recipe.model_dump(),
-            "repeated_ids": manifest.get("repeated_ids", 0),
-            "splits": splits,
-            "example": _example(dataset),
-        }
-        return cls(figures)
+        manifest, rows = dataset.manifest, sum(map(dataset.rows, dataset.splits))
+        return cls(
+            {
+                "data": str(path),
+                "kind": dataset.kind,
+                "fingerprint": dataset.fingerprint,
+                "rows_in": manifest.get("rows_in", rows),
+                "rows": rows,
+                "rejected": manifest.get("rejected", {}),
+                "pieces": manifest.get("pieces"),
+                "recipe": dataset.recipe.model_dump(),
+                "repeated_ids": manifest.get("repeated_ids", 0),
+                "splits": {split: _split(dataset, split) for split in dataset.splits},
+                "example": _example(dataset),
+            }
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return self.figures
@@ -83,7 +80,7 @@ class Card(Shown):
     def render(self) -> Group:
         """Return lines about the dataset, a table with a column per split, and an example, for the terminal."""
         card = self.figures
-        lines = [f"{card['data']} ({card['kind']})", _rows(card)]
+        lines = [f"{card['data']} ({card['kind']})", f"rows: {card['rows']} of {card['rows_in']} clusters"]
         lines += [f"rejected: {count} {reason}" for reason, count in card["rejected"].items()]
         lines += [f"{key}: {_brief(value)}" for key, value in card["recipe"].items()]
         if card["repeated_ids"]:
@@ -123,39 +120,28 @@ def _brief(value: Any) -> str:
     return f"{len(value)}, such as {value[0]}" if isinstance(value, list) and len(value) > _PARAGRAPHS else str(value)
 
 
-def _rows(card: dict[str, Any]) -> str:
-    if card["kind"] == "pretraining":
-        return f"rows: {card['rows']} of {card['rows_in']} clusters"
-    return f"clusters: {card['rows']} of {card['rows_in']}"
-
-
 def _split(dataset: Dataset, split: str) -> dict[str, Any]:
     lengths = dataset.lengths(split)
     percentiles = np.percentile(lengths, [*_PERCENTILES.values()], axis=0, method="nearest").T.astype(int)
     counts = Counter(dataset.manifest["splits"][split].get("counts", {}))
-    ranked_out = round(counts["words_ranked_out"] / max(counts["words"], 1), 4)
-    cut = round(counts["tokens_cut"] / max(counts["tokens"], 1), 4)
+    ranked_out, tokens_cut = _share(counts, "words_ranked_out", "words"), _share(counts, "tokens_cut", "tokens")
+    languages = Counter({name.removeprefix(LANGUAGE): n for name, n in counts.items() if name.startswith(LANGUAGE)})
+    kept = _share(counts, "reference_bigrams_kept", "reference_bigrams") if counts["reference_bigrams"] else None
     return {
         "rows": dataset.rows(split),
         "shards": len(dataset.files(split)),
-        "megabytes": round(sum(dataset.size(file) for file in dataset.files(split)) / 1e6, 2),
+        "megabytes": round(sum(map(dataset.size, dataset.files(split))) / 1e6, 2),
         "lengths": dict(zip(_LENGTHS, percentiles.tolist(), strict=True)),
         "source_ranked_out": ranked_out,
-        "source_cut": round(1 - (1 - ranked_out) * (1 - cut), 4),
-        "reference_bigrams_kept": _share(counts, "reference_bigrams_kept", "reference_bigrams"),
-        "languages": _languages(counts),
+        "source_cut": round(1 - (1 - ranked_out) * (1 - tokens_cut), 4),
+        "reference_bigrams_kept": kept,
+        "languages": {name: round(count / languages.total(), 4) for name, count in languages.most_common()},
         "counts": {name: count for name, count in counts.items() if not name.startswith(LANGUAGE)},
     }
 
 
-def _share(counts: Counter[str], part: str, whole: str) -> float | None:
-    return round(counts[part] / counts[whole], 4) if counts[whole] else None
-
-
-def _languages(counts: Counter[str]) -> dict[str, float]:
-    """Return the share of each language in the sampled documents, the commonest first."""
-    languages = Counter({name.removeprefix(LANGUAGE): n for name, n in counts.items() if name.startswith(LANGUAGE)})
-    return {name: round(count / languages.total(), 4) for name, count in languages.most_common()}
+def _share(counts: Counter[str], part: str, whole: str) -> float:
+    return round(counts[part] / max(counts[whole], 1), 4)
 
 
 def _column(split: dict[str, Any]) -> dict[str, Any]:
@@ -184,12 +170,12 @@ def plot_lengths(data: str | Path, file: str | Path) -> None:
         raise UserError(f"cannot draw into {file}: name a file that ends with .png or .svg")
     lengths = {split: dataset.lengths(split) for split in dataset.splits}
     figure = Figure(figsize=(11, 1 + 1.8 * len(lengths)), dpi=120, layout="constrained")
-    grid = figure.subplots(len(lengths), len(_AXES), sharex="col", squeeze=False)
-    for column, name in enumerate(_AXES):
+    grid = figure.subplots(len(lengths), len(_LENGTHS), sharex="col", squeeze=False)
+    for column, name in enumerate(_LENGTHS):
         edges = _edges([values[:, column] for values in lengths.values()])
         for number, (axes, values) in enumerate(zip(grid[:, column], lengths.values(), strict=True)):
             _histogram(axes, values[:, column], edges, f"C{number}")
-        grid[-1, column].set_xlabel(name)
+        grid[-1, column].set_xlabel(name.replace("_", " "))
     for axes, (split, values) in zip(grid[:, 0], lengths.items(), strict=True):
         axes.set_ylabel(f"{split}\n% of {len(values):,} rows")
     figure.suptitle(f"The rows of {dataset.path.name} by their lengths", fontsize="medium")
@@ -210,18 +196,9 @@ def _edges(lengths: list[np.ndarray]) -> np.ndarray:
 def _histogram(axes: "Axes", values: np.ndarray, edges: np.ndarray, color: str) -> None:
     axes.hist(values, edges.tolist(), weights=np.full(len(values), 100 / len(values)), color=color, alpha=0.55)
     median = float(np.percentile(values, 50, method="nearest"))  # as in the table of `data show`
-    left = 2 * median < edges[0] + edges[-1]
     axes.axvline(median, color="0.2", linestyle=":")
-    axes.annotate(
-        f" median {median:,.0f} ",
-        (median, 0.97),
-        xycoords=("data", "axes fraction"),
-        ha="left" if left else "right",
-        va="top",
-        fontsize="small",
-    )
+    axes.set_title(f"median {median:,.0f}", loc="right", fontsize="small")
     axes.grid(alpha=0.3)
-    axes.margins(y=0.2)
     axes.locator_params("x", nbins=6)
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
@@ -251,23 +228,22 @@ def check_dataset(path: str) -> CheckedDataset:
     Raises UserError with all missing and damaged files.
     """
     start, dataset = time.monotonic(), Dataset.open(path)
-    files = [*chain.from_iterable(dataset.files(split) for split in dataset.splits)]
-    problems, size = list[str](), 0
-    for split in dataset.splits:
+    files = [file for split in dataset.splits for file in dataset.files(split)]
+    problems = list[str]()
+    checks = [partial(dataset.lengths, split) for split in dataset.splits]
+    for check in bar([*checks, *(partial(_read, dataset, file) for file in files)], label="check", unit="file"):
         try:
-            dataset.lengths(split)
-        except UserError as error:
-            problems.append(str(error))
-    for file in bar(files, total=len(files), label="check", unit="file"):
-        size += dataset.size(file)
-        try:
-            with dataset.shard(file) as shard:
-                for group in range(shard.num_row_groups):
-                    shard.read_row_group(group)
+            check()
         except UserError as error:
             problems.append(str(error))
     if problems:
         raise UserError("; ".join(problems))
-    size += dataset.vocabulary_path.stat().st_size
+    size = sum(map(dataset.size, files)) + dataset.vocabulary_path.stat().st_size
     rows, seconds = sum(map(dataset.rows, dataset.splits)), round(time.monotonic() - start, 3)
     return CheckedDataset(str(path), len(files) + len(dataset.splits) + 2, rows, size, seconds)
+
+
+def _read(dataset: Dataset, file: Path) -> None:
+    with dataset.shard(file) as shard:
+        for group in range(shard.num_row_groups):
+            shard.read_row_group(group)
