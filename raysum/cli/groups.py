@@ -8,7 +8,7 @@ import typer
 
 from raysum.cli.options import Overrides, completed_by, verb
 from raysum.config.loading import presets
-from raysum.research.human.config import SheetsConfig
+from raysum.research.human.designs import SheetsConfig
 from raysum.runtime.progress import say
 
 config_app = typer.Typer(help="Look into configurations.", no_args_is_help=True)

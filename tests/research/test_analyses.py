@@ -20,10 +20,7 @@ from raysum.evaluate.ranking import learned, similarity
 from raysum.metrics import rouge
 from raysum.metrics.citations import gold_attention
 from raysum.models.specs.summarizers import GraphSumSpec, TdmcaSpec, TxlSpec
-from raysum.research.analyses.attention import attention_table
-from raysum.research.analyses.compression import compression, scaled
-from raysum.research.analyses.ranks import boxes, plot_ranks, ranks
-from raysum.research.analyses.recall import recall
+from raysum.research.analyses import attention_table, boxes, compression, plot_ranks, ranks, recall
 from raysum.runs.folder import Run
 from raysum.runtime.checksums import SEAL
 from raysum.tokenizers.loading import load_tokenizer
@@ -107,7 +104,7 @@ def test_one_table_of_several_evaluations(data, pht, tmp_path):
     pd.testing.assert_frame_equal(attention_table(tmp_path / "one"), table[:5])
     with pytest.raises(UserError, match="lead was evaluated without the scorer attention"):
         attention_table(evaluate("lead", data.path, scorers=["rouge"]))
-    with pytest.raises(UserError, match=r"it has no table\.json"):
+    with pytest.raises(UserError, match=r"table\.json is missing"):
         attention_table(data.path)
 
 
@@ -178,10 +175,6 @@ def test_compression_is_to_remove_the_other_paragraphs_by_hand(data, rows, pht):
 def test_compression_needs_what_predicts_attention(data, tmp_path):
     with pytest.raises(UserError, match="keep_paragraphs=5 needs the attention predictor"):
         compression(write_run(tmp_path / "run", data).path, data.path)
-
-
-def test_numbers_of_paragraphs_are_scaled():
-    assert scaled(30) == [5, 10, 15, 20, 25] and scaled(10) == [2, 3, 5, 7, 8] and scaled(1) == [1]
 
 
 def _strongest(summarizer: Summarizer, row: Any, most: int) -> list[int]:

@@ -15,8 +15,7 @@ import pytest
 
 from raysum.errors import UserError
 from raysum.research.human.analysis import human_analyze
-from raysum.research.human.assignment import tasks_of
-from raysum.research.human.designs import DESIGNS
+from raysum.research.human.designs import DESIGNS, tasks_of
 from raysum.research.human.outputs import read_items
 from raysum.research.human.sheets import human_sheets
 
@@ -252,7 +251,7 @@ def test_marks_are_asked_for_and_counted(outputs):
     assert kept == {"whitish": "0.5", "black": "0", "pinkish": ""}  # a mark that no answer needs today is not lost
     marks[0]["mark"] = "2"
     write(folder / "marks.csv", marks)
-    with pytest.raises(UserError, match=r"marks.csv, line 2: mark '2' must be 1, 0.5 or 0"):
+    with pytest.raises(UserError, match=r"marks.csv, line 2: mark is '2'; it must be 1, 0.5, 0"):
         human_analyze(folder)
 
 
@@ -334,7 +333,7 @@ def test_a_wrong_cell_is_named_with_its_line(outputs, damage, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "judge-1.csv is empty; put back the sheet"),
+        (b"", "judge-1.csv, line 1: column 'study' is missing"),
         ("study,judge,task,best,worst\n,,,ä,".encode("latin-1"), "judge-1.csv is not UTF-8 text"),
         ("study,judge\n".encode("utf-16"), "judge-1.csv is not UTF-8 text .*iconv -f UTF-16"),
         (b"study,judge,task,best,worst\n1,2\n", "judge-1.csv, line 2 has 2 cells, not 5"),

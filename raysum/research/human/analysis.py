@@ -1,8 +1,8 @@
 """The analysis of judges' answers: scores of the systems, significance tests, agreement of the judges."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysum.metrics.agreement import krippendorff
 from raysum.metrics.significance import Compared, anova, binomial, paired_t, tukey
-from raysum.research.human.answers import MARKS, AnswerPlace, Judged, Study, write_marks
+from raysum.research.human.answers import MARKS, Judged, Study, write_marks
 from raysum.research.human.designs import Design
 from raysum.runtime.rendering import Shown
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from raysum.runtime.grid import Grid
-
-_TESTS = {"pairwise": "exact binomial test, Holm", "ranking": "paired t test, Holm"}
-_TUKEY = "one-way ANOVA, Tukey HSD"
 
 
 @dataclass(frozen=True)
@@ -53,9 +50,8 @@ class Judgement(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         counted = {"answered": self.answered, "asked": self.asked, "share": round(100 * self.answered / self.asked, 1)}
-        by_judge = {judge: {"answered": done, "asked": asked} for judge, (done, asked) in self.judges.items()}
-        whole = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return whole | counted | {"judges": by_judge}
+        judges = {judge: {"answered": done, "asked": asked} for judge, (done, asked) in self.judges.items()}
+        return asdict(self) | counted | {"judges": judges}
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each system and a column for each figure; ``pd.DataFrame(result.tests)`` has the tests."""
@@ -73,30 +69,31 @@ class Judgement(Shown):
             caption_justify="left",
         )
         figures = list(dict.fromkeys(name for one in self.scores.values() for name in one))
-        for name in ("system", *figures):
-            table.add_column(name, justify="left" if name == "system" else "right", no_wrap=True)
+        table.add_column("system", no_wrap=True)
+        for name in figures:
+            table.add_column(name, justify="right", no_wrap=True)
         for system, one in self.scores.items():
-            cells = (
-                f"{one[name]:.0f}" if name == "n" else f"{one[name]:.2f}" if name in one else "" for name in figures
-            )
-            table.add_row(system, *cells)
+            cells = {name: f"{value:.0f}" if name == "n" else f"{value:.2f}" for name, value in one.items()}
+            table.add_row(system, *(cells.get(name, "") for name in figures))
         return table
 
-    def _notes(self) -> list[str]:
-        late = [f"{judge} {given} of {asked}" for judge, (given, asked) in self.judges.items() if given < asked]
-        notes = [f"not all answered: {', '.join(late)}"] if late else []
-        notes += (
-            [f"scores wait for the marks (1, 0.5 or 0) of {self.waiting} answers in {MARKS}"] if self.waiting else []
-        )
-        notes.append(f"{self.test}; * is p < {self.level}")
-        notes += [f"{name}: ANOVA F {_cell(one['F'])}, p {_p(one['p'])}" for name, one in self.anova.items()]
-        for one in self.tests:
-            said = f"{one['share']:.1f} % of {one['n']}" if "share" in one else f"{one['difference']:+.2f}"
-            star = " *" if one["significant"] else ""
-            notes.append(f"{one['measure']}: {one['first']} - {one['second']}: {said}, p {_p(one['p'])}{star}")
-        known = (f"{name} {_cell(alpha)}" for name, alpha in self.agreement.items())
-        notes += [f"Krippendorff's alpha: {', '.join(known)}"] if self.agreement else []
-        return [*notes, *([f"{len(self.comments)} comments: see --json"] if self.comments else [])]
+    def _notes(self) -> Iterator[str]:
+        if late := [f"{judge} {done} of {asked}" for judge, (done, asked) in self.judges.items() if done < asked]:
+            yield f"not all answered: {', '.join(late)}"
+        if self.waiting:
+            yield f"scores wait for the marks (1, 0.5 or 0) of {self.waiting} answers in {MARKS}"
+        yield f"{self.test}; * is p < {self.level}"
+        for name, one in self.anova.items():
+            yield f"{name}: ANOVA F {_cell(one['F'])}, p {_p(one['p'])}"
+        for test in self.tests:
+            gap = f"{test['share']:.1f} % of {test['n']}" if "share" in test else f"{test['difference']:+.2f}"
+            star = " *" if test["significant"] else ""
+            yield f"{test['measure']}: {test['first']} - {test['second']}: {gap}, p {_p(test['p'])}{star}"
+        if self.agreement:
+            known = (f"{name} {_cell(alpha)}" for name, alpha in self.agreement.items())
+            yield f"Krippendorff's alpha: {', '.join(known)}"
+        if self.comments:
+            yield f"{len(self.comments)} comments: see --json"
 
 
 def human_analyze(folder: str | Path) -> Judgement:
@@ -107,75 +104,77 @@ def human_analyze(folder: str | Path) -> Judgement:
     >>> raysum.human_analyze("study").to_pandas()
     """
     study = Study.read(Path(folder))
-    counts = study.counts()
-    waiting = write_marks(study) if study.design.name == "questions" else 0
-    judged = [] if waiting else study.judged()
+    design, systems = study.design, study.key["systems"]
+    waiting = write_marks(study) if design.name == "questions" else 0
     by_measure: dict[str, list[Judged]] = defaultdict(list)
-    for one in judged:
+    for one in [] if waiting else study.judged():
         by_measure[one.measure].append(one)
-    systems = study.key["systems"]
-    tests, variance = [], {}
-    for measure, given in by_measure.items():
-        values = {system: [one.value for one in given if one.system == system] for system in systems}
-        if study.design.name not in _TESTS:
+    tests, variance, agreement = [], {}, {}
+    for measure, judged in by_measure.items():
+        values = {system: [one.value for one in judged if one.system == system] for system in systems}
+        if design.name not in ("pairwise", "ranking"):
             variance[measure] = anova(values)
-        for (first, second), figures in _compared(study.design, given, values).items():
-            p = figures["p"]
-            significant = p is not None and p < study.design.level
+        for (first, second), figures in _compared(design, judged, values).items():
+            significant = figures["p"] is not None and figures["p"] < design.level
             tests.append({"measure": measure, "first": first, "second": second, **figures, "significant": significant})
+        agreement[measure] = _agreement(design, judged)
     return Judgement(
-        design=study.design.name,
-        test=_TESTS.get(study.design.name, _TUKEY),
-        level=study.design.level,
-        judges=counts,
+        design=design.name,
+        test=design.test,
+        level=design.level,
+        judges=study.counts(),
         waiting=waiting,
-        scores=_scores(study.design, by_measure, systems),
+        scores=_scores(design, by_measure, systems),
         anova=variance,
         tests=tests,
-        agreement={measure: _agreement(study.design, given) for measure, given in by_measure.items()},
-        comments=[_comment(study, place, said) for place, said in study.comments.items()],
+        agreement=agreement,
+        comments=[
+            {"judge": judge, "item": task.item, "systems": task.shown, "comment": comment}
+            for (judge, number), comment in study.comments.items()
+            for task in [study.tasks[judge, number]]
+        ],
     )
 
 
-def _comment(study: Study, place: AnswerPlace, said: str) -> dict[str, Any]:
-    task = study.tasks[place]
-    systems = dict(zip(study.design.places(len(task.systems)), task.systems, strict=True))
-    return {"judge": place[0], "item": task.item, "systems": systems, "comment": said}
-
-
-def _compared(design: Design, given: Sequence[Judged], values: dict[str, list[float]]) -> Compared:
+def _compared(design: Design, judged: Sequence[Judged], values: dict[str, list[float]]) -> Compared:
     if design.name == "pairwise":
         wins = {}
         for pair in combinations(values, 2):
-            won = [one.system for one in given if one.value and set(one.unit[1:]) == set(pair)]
+            won = [one.system for one in judged if one.value and {*one.task.systems} == {*pair}]
             wins[pair] = won.count(pair[0]), won.count(pair[1])
         return binomial(wins)
     if design.name == "ranking":
-        return paired_t({name: {one[:2]: one.value for one in given if one.system == name} for name in values})
+        return paired_t(
+            {name: {(one.judge, one.task.item): one.value for one in judged if one.system == name} for name in values}
+        )
     return tukey(values)
 
 
 def _scores(design: Design, by_measure: dict[str, list[Judged]], systems: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return the means of each system's measures and the number of answers; the best system first."""
+    shares: dict[str, float] = {"best": 100, "worst": -100} if design.name == "best-worst" else {}
+    if design.name == "ranking":
+        shares = {f"rank_{rank}": rank for rank in range(1, len(systems) + 1)}
     scores: dict[str, dict[str, float]] = {}
     for system in systems:
-        values = {name: [one.value for one in given if one.system == system] for name, given in by_measure.items()}
+        values = {name: [one.value for one in judged if one.system == system] for name, judged in by_measure.items()}
         own = {name: mean(some) for name, some in values.items() if some}
-        first = next(iter(values.values()), [])
-        if design.name == "best-worst" and first:
-            own |= {end: 100 * first.count(worth) / len(first) for end, worth in (("best", 100), ("worst", -100))}
-        if design.name == "ranking" and first:
-            own |= {f"rank_{rank}": 100 * first.count(rank) / len(first) for rank in range(1, len(systems) + 1)}
+        for some in values.values():
+            own |= {name: 100 * some.count(value) / len(some) for name, value in shares.items() if some}
         scores[system] = own | {"n": max(map(len, values.values()), default=0)}
-    key = next(iter(by_measure), "n")
-    sign = 1 if design.lower_is_better else -1
+    key, sign = next(iter(by_measure), "n"), 1 if design.lower_is_better else -1
     return dict(sorted(scores.items(), key=lambda item: sign * item[1].get(key, -sign * float("inf"))))
 
 
-def _agreement(design: Design, given: Sequence[Judged]) -> float | None:
-    """Over what several judges gave one system of one item; of a pair one system says it all."""
-    units = (((one.unit, one.system), one.value) for one in given if len(one.unit) < 3 or one.system == one.unit[1])
-    return krippendorff(units, design.agreement)  # type: ignore[arg-type]
+def _agreement(design: Design, judged: Sequence[Judged]) -> float | None:
+    """Return the agreement of judges on a system of an item; of a pair the value of one system implies the other's."""
+    pairs = design.name == "pairwise"
+    units = (
+        ((one.task.item, one.task.question, one.system, pairs and frozenset(one.task.systems)), one.value)
+        for one in judged
+        if not pairs or one.system == min(one.task.systems)
+    )
+    return krippendorff(units, design.agreement)
 
 
 def _p(value: float | None) -> str:

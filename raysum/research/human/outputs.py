@@ -1,6 +1,7 @@
 """What is judged: the summaries that evaluations have saved, and questions about their references."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +25,10 @@ class JudgedItem:
 
 
 def read_items(evaluations: Sequence[str | Path], systems: Sequence[str] | None = None) -> list[JudgedItem]:
-    """The examples that all evaluation folders have, with the summaries of ``systems``, by id: by default all that
-    are in whole sentences, without those that are cut as in the papers.
+    """Return the examples that all evaluation folders have, by id, with the summaries of ``systems``.
 
-    Raises UserError if a folder has no outputs, a system is unknown or ambiguous, or references differ.
+    By default systems are all but those that cut sentences as in the papers. Raises UserError if a folder has no
+    outputs, a system is unknown or ambiguous, or references differ.
     """
     found: dict[str, JudgedItem] = {}
     for number, folder in enumerate(map(Path, evaluations)):
@@ -36,48 +37,40 @@ def read_items(evaluations: Sequence[str | Path], systems: Sequence[str] | None 
         found = {name: _joined(found[name], items[name], folder) for name in both} if number else items
     if not found:
         raise UserError(f"{', '.join(map(str, evaluations))} have no example in common; evaluate the same split of one")
-    known = set.intersection(*(set(item.summaries) for item in found.values()))
+    known = sorted(set.intersection(*(set(item.summaries) for item in found.values())))
     for name in systems or ():
         if name not in known:
-            raise UserError(f"no system {name!r} in these outputs; there are {', '.join(sorted(known))}")
+            raise UserError(f"no system {name!r} in these outputs; there are {', '.join(known)}")
     if len(known) < 2:
         raise UserError(f"judges compare two systems at least, and here is {', '.join(known) or 'none'}; name more")
-    return [
-        JudgedItem(one.id, one.reference, {name: one.summaries[name] for name in sorted(known)})
-        for one in _by_id(found)
-    ]
+    items = {name: found[name] for name in sorted(found)}
+    return [JudgedItem(id, one.reference, {name: one.summaries[name] for name in known}) for id, one in items.items()]
 
 
-def read_questions(path: str, items: Iterable[JudgedItem]) -> dict[str, list[tuple[str, str]]]:
-    """The questions and answers of each example from a CSV of id, question and answer.
+def questions_about(items: Collection[JudgedItem], path: str | None) -> dict[str, list[tuple[str, str]]]:
+    """Return the (question, answer) pairs of each example from a CSV of id, question and answer.
 
-    Raises UserError where a column or text is missing, or no question is about one of the ``items``.
+    Without one, registered scorers ask about the references, such as the factbook's about its facts. Raises UserError
+    if a column or text is missing, or there is no question about the ``items``.
     """
-    known = {item.id for item in items}
-    questions: dict[str, list[tuple[str, str]]] = {}
-    for line, row in read_table(Path(path), ("id", "question", "answer")):
-        if not row["question"] or not row["answer"]:
-            raise UserError(f"{path}, line {line} lacks a question or its answer; fill it in, or remove the line")
-        questions.setdefault(row["id"], []).append((row["question"], row["answer"]))
-    if not known & questions.keys():
-        raise UserError(
-            f"{path} has no question about an example of these outputs, such as {min(known)}; check its ids"
-        )
-    return {name: asked for name, asked in questions.items() if name in known}
-
-
-def scorers_questions(items: Iterable[JudgedItem]) -> dict[str, list[tuple[str, str]]]:
-    """Return the questions that registered scorers ask about the references, such as the factbook's about its facts.
-
-    Raises UserError if there are none.
-    """
-    scorers = scorers_of(None)
-    asked = {item.id: [pair for scorer in scorers for pair in scorer.questions(item.reference)] for item in items}
-    if not any(asked.values()):
-        raise UserError(
+    questions: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    if path:
+        missing = f"{path} has no question about an example of these outputs; check its ids"
+        for line, row in read_table(Path(path), ("id", "question", "answer")):
+            if not row["question"] or not row["answer"]:
+                raise UserError(f"{path}, line {line} lacks a question or its answer; fill it in, or remove the line")
+            questions[row["id"]].append((row["question"], row["answer"]))
+    else:
+        missing = (
             "no scorer asks questions about these references; give --questions FILE, a CSV of id, question, answer"
         )
-    return {name: pairs for name, pairs in asked.items() if pairs}
+        for scorer in scorers_of(None):
+            for item in items:
+                questions[item.id] += scorer.questions(item.reference)
+    asked = {item.id: questions[item.id] for item in items if questions[item.id]}
+    if not asked:
+        raise UserError(missing)
+    return asked
 
 
 def _items(folder: Path, systems: Sequence[str] | None) -> list[JudgedItem]:
@@ -89,16 +82,12 @@ def _items(folder: Path, systems: Sequence[str] | None) -> list[JudgedItem]:
         )
     items = []
     for number, line in enumerate(read_lines(path), 1):
-        texts = {name: value for name, value in line.items() if name not in _NO_SYSTEM and isinstance(value, str)}
-        reference = line.get(REFERENCE)
-        if not isinstance(reference, str) or not isinstance(line.get("id"), str):
+        if not isinstance(line.get(REFERENCE), str) or not isinstance(line.get("id"), str):
             raise UserError(f"{path}, line {number} has no id and reference; evaluate once more")
-        texts |= {REFERENCE: reference} if systems and REFERENCE in systems else {}
-        shown = systems or [name for name in texts if not name.endswith(PAPER)]
-        kept = {name: _one_line(text) for name, text in texts.items() if name in shown}
-        items.append(JudgedItem(line["id"], _one_line(reference), kept))
-    if not items:
-        raise UserError(f"{path} is empty; evaluate once more")
+        texts = {name: " ".join(text.split()) for name, text in line.items() if isinstance(text, str)}
+        shown = systems or [name for name in texts if name not in _NO_SYSTEM and not name.endswith(PAPER)]
+        summaries = {name: texts[name] for name in shown if name in texts}
+        items.append(JudgedItem(line["id"], texts[REFERENCE], summaries))
     return items
 
 
@@ -114,11 +103,3 @@ def _joined(item: JudgedItem, other: JudgedItem, folder: Path) -> JudgedItem:
                 "evaluate a copy of the run under another name, or leave it out with --systems"
             )
     return JudgedItem(item.id, item.reference, item.summaries | other.summaries)
-
-
-def _by_id(items: dict[str, JudgedItem]) -> list[JudgedItem]:
-    return [items[name] for name in sorted(items)]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -13,30 +13,27 @@ _FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would run a text that beg
 
 
 def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The first line and the stripped cells of each row that is not blank, by column; separators may be , ; or tab.
+    """Yield the last line and the stripped cells of each row that is not blank, by column.
 
-    Raises UserError where the file is empty or not UTF-8, one of ``columns`` is missing, or a row does not fit.
+    Separators may be , ; or tab. Raises UserError if the file is empty or not UTF-8, one of ``columns`` is missing or
+    occurs twice, or a row does not fit.
     """
     text = read_text(path)
     first = text.partition("\n")[0]
     rows = csv.reader(StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
     try:
         header = [name.strip() for name in next(rows, [])]
-        if not any(header):
-            raise UserError(f"{path} is empty; put back the sheet as it was made")
         for name in columns:
             if header.count(name) != 1:
-                wrong = "is missing" if name not in header else "occurs twice"
+                wrong = "occurs twice" if name in header else "is missing"
                 raise UserError(f"{path}, line 1: column {name!r} {wrong}; there must be {', '.join(columns)}")
-        line = rows.line_num + 1
         for row in rows:
-            if any(cell.strip() for cell in row):
-                if len(row) != len(header):
-                    raise UserError(
-                        f"{path}, line {line} has {len(row)} cells, not {len(header)}; quote cells with commas"
-                    )
-                yield line, {name: cell.strip() for name, cell in zip(header, row, strict=True)}
-            line = rows.line_num + 1
+            cells = [cell.strip() for cell in row]
+            if any(cells) and len(cells) != len(header):
+                message = f"has {len(cells)} cells, not {len(header)}; quote cells with commas"
+                raise UserError(f"{path}, line {rows.line_num} {message}")
+            if any(cells):
+                yield rows.line_num, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         raise UserError(f"{path}, line {rows.line_num} is no CSV ({error}); save the sheet as CSV once more") from None
 

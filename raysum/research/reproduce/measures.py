@@ -67,7 +67,7 @@ def _kept(place: Workspace, name: str, measured: Callable[[], Filled]) -> Filled
 
 def _recall(place: Workspace, table: PaperTable) -> Filled:
     """HT Table 1; L is scaled as all counts of paragraphs are."""
-    from raysum.research.analyses.recall import recall
+    from raysum.research.analyses import recall
 
     counts = {column: int(column.removeprefix("L = ")) for column in table.columns}
     best = {column: place.scale.paragraph_count(count) for column, count in counts.items()}
@@ -97,7 +97,7 @@ def _pool(place: Workspace) -> str:
 
 def _compression(place: Workspace, table: PaperTable) -> Filled:
     """PHT Table 6: figures of all paragraphs, differences to them of fewer."""
-    from raysum.research.analyses.compression import compression
+    from raysum.research.analyses import compression
 
     assert table.system
     system = systems()[table.system]
@@ -132,7 +132,7 @@ def _compression(place: Workspace, table: PaperTable) -> Filled:
 
 def _ranks(place: Workspace, table: PaperTable) -> Filled:
     """PHT Figure 2: the plot, and the quartiles of the first ranks."""
-    from raysum.research.analyses.ranks import plot_ranks, ranks
+    from raysum.research.analyses import plot_ranks, ranks
 
     assert table.system
     name = table.system
