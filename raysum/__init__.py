@@ -18,7 +18,7 @@ from raysum.runtime.processes import let_threads_sleep
 if TYPE_CHECKING:
     from raysum.evaluate.comparison import compare as compare
     from raysum.evaluate.evaluation import evaluate as evaluate
-    from raysum.extract.loading import load as load
+    from raysum.extract.summarizer import load as load
     from raysum.prepare.job import prepare as prepare
     from raysum.report.status import status as status
     from raysum.report.writing import report as report
@@ -55,7 +55,7 @@ _WITHIN = {
     "compare": "raysum.evaluate.comparison:compare",
     "human_analyze": "raysum.research.human.analysis:human_analyze",
     "human_sheets": "raysum.research.human.sheets:human_sheets",
-    "load": "raysum.extract.loading:load",
+    "load": "raysum.extract.summarizer:load",
     "reproduce": "raysum.research.reproduce.job:reproduce",
     "status": "raysum.report.status:status",
 }

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysum.auto.choice import NAME, choose_config
+from raysum.config.decoding import ExtractConfig
 from raysum.config.loading import load_config, merge
+from raysum.config.problems import changed
 from raysum.config.sections import LoadConfig
 from raysum.data.dataset import Dataset
 from raysum.decode.domain_shift import learn
@@ -21,8 +23,7 @@ from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.evaluate.systems import Extracted, System, Watched
 from raysum.evaluate.table import Evaluation
 from raysum.extract.learning import FEWEST
-from raysum.extract.summarizer import extract_settings
-from raysum.extract.trained import TrainedExtractive
+from raysum.extract.systems import TrainedExtractive
 from raysum.prepare.row_builder import as_sentences
 from raysum.runs.folder import Run, RunResult
 from raysum.runtime.run_sync import added_to, sync_down
@@ -125,7 +126,7 @@ def _compare(run: Run, dataset: Dataset) -> AutoResult:
     mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
     limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
     words = summary_words(dataset, limit)
-    settings = extract_settings({"words": words})
+    settings = changed(ExtractConfig(), {"words": words})
     config = EvaluateConfig(data=dataset.address, split="valid", limit=limit)
     own = Watched(run.name, summarizer, summarizer.settings)
     systems: list[System] = [own, *(Extracted(each, settings) for each in (*_extractor(run, dataset), *training_free))]

@@ -302,7 +302,7 @@ def summarize(
     from raysum.cli.clusters import input_clusters
     from raysum.decode.page import summaries_page
     from raysum.decode.summary import NoSummary, Summaries
-    from raysum.extract.loading import summarizer_of
+    from raysum.extract.summarizer import summarizer_of
     from raysum.runtime.storage import write_page
 
     rows = input_clusters(files or ["-"], settings.title, settings.mapping)

@@ -1,6 +1,7 @@
 """The base class of all config sections: strict, frozen pydantic models. This module does not import torch."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
@@ -43,6 +44,10 @@ class Section(systems.Checked):
             if isinstance(section, type) and issubclass(section, Section) and isinstance(value, dict):
                 current[name] = section.with_current_names(value)
         return current
+
+    def changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values with ``changes``, not validated."""
+        return self.model_dump() | dict(changes)
 
     @field_validator("*")
     @classmethod

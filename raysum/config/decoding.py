@@ -167,4 +167,4 @@ class ExtractConfig(Section):
     def changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values with ``changes``; setting one of the two limits removes the other."""
         limits = {"words": None, "sentences": None} if {"words", "sentences"} & changes.keys() else {}
-        return self.model_dump() | limits | dict(changes)
+        return super().changed(limits | dict(changes))

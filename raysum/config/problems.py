@@ -1,7 +1,7 @@
 """Validate values as config sections. Messages name the location and the nearest valid key."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import accumulate
 from os import PathLike, fspath
@@ -30,6 +30,11 @@ def validate(values: dict[str, Any], locations: dict[str, str] | None, root: typ
     except ValidationError as error:
         spec = _spec_of(values.get("model", {}))
         raise UserError("\n".join(_explain(each, locations or {}, root, spec) for each in error.errors())) from None
+
+
+def changed(section: AnySection, changes: Mapping[str, Any]) -> AnySection:
+    """Return ``section`` with ``changes``. Raises UserError with a line for each problem."""
+    return validate(section.changed(changes), None, type(section))
 
 
 def keys(section: type[BaseModel] = Config, spec: type[systems.Spec] | None = None, prefix: str = "") -> Iterator[str]:
@@ -70,7 +75,8 @@ def _explain(problem: Any, locations: dict[str, str], root: type[Section], spec:
     where = f" ({location})" if (location := _location(problem, dotted, locations)) else ""
     if kind == "extra_forbidden":
         near = nearest(dotted, list(keys(root, spec)))
-        return f"unknown key {dotted!r}{where}" + (f"; did you mean {near!r}?" if near else "")
+        fix = f"did you mean {near!r}?" if near else f"the keys are {', '.join(root.model_fields)}"
+        return f"unknown key {dotted!r}{where}; {fix}"
     if kind == "missing":
         field = root.model_fields.get(dotted)
         return f"--{dotted} is missing: {field.description}" if field else f"{dotted} is missing{where}"

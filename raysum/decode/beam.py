@@ -4,6 +4,7 @@ B examples still decoded, R beams, V vocabulary, M paragraphs of at most N token
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -12,8 +13,8 @@ from torch import Tensor
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.blocking import block_ngrams, block_recent, block_sequences, penalize_repetition
 from raysum.decode.grounding.constraint import Constraint, ConstraintState
-from raysum.decode.hypotheses import FinishedHypotheses, Hypothesis
-from raysum.decode.scores import History, Term, length_norm
+from raysum.decode.hypotheses import FinishedHypotheses, Hypothesis, LiveHypotheses
+from raysum.decode.scores import Term, length_norm
 from raysum.models.batch import AttentionRequest
 from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
@@ -22,54 +23,22 @@ IsCancelled = Callable[[int], bool]  # whether the request for the example with 
 CHUNK = 128  # candidates under one maximum; 64 is equally fast
 
 
-class StepState(Protocol):
-    """The model's cache for the hypotheses; ``reorder`` continues the beams ``parent`` [B, R] of each example."""
-
-    def reorder(self, parent: Tensor) -> None: ...
-
-    def keep(self, examples: Tensor) -> None: ...
-
-
 class StepModel(Protocol):
-    """A model that extends hypotheses; ``step`` returns logits [B * R, V] and attention [B * R, M(, N)] or None."""
+    """A model that extends hypotheses; ``step`` returns logits [B * R, V] and attention [B * R, M(, N)] or None.
 
-    def start(self, memory: Any, beams: int) -> StepState: ...
+    The state is its cache: ``reorder(parent)`` continues the beams ``parent`` [B, R] of each example, and
+    ``keep(examples)`` drops all other examples.
+    """
+
+    def start(self, memory: Any, beams: int) -> Any: ...
 
     def step(self, tokens: Tensor, state: Any, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]: ...
 
 
-def beam_search(
-    model: StepModel, memory: Any, settings: DecodeConfig, terms: Sequence[Term] = (), **options: Any
-) -> list[list[Hypothesis]]:
-    """Return the ``settings.n_best`` hypotheses of each example from :func:`search`, best first."""
-    return search(model, memory, settings, terms, **options).best(settings.n_best, terms)
+@dataclass(frozen=True)
+class SearchOptions:
+    """The inputs of a search besides the model, its memory, the settings and the terms.
 
-
-@torch.inference_mode()
-def search(
-    model: StepModel,
-    memory: Any,
-    settings: DecodeConfig,
-    terms: Sequence[Term] = (),
-    *,
-    marks: SpecialTokens = PUBLISHED,
-    exempt: Sequence[int] = (),
-    is_cancelled: IsCancelled | None = None,
-    prompt: Tensor | None = None,
-    constraint: Constraint | None = None,
-    source: Tensor | None = None,
-    groups: int = 1,
-) -> FinishedHypotheses:
-    """Return all finished hypotheses, scored by log-probability and the ``terms`` that are not final.
-
-    At each step, hypotheses with EOS among the R best candidates finish, and the R best others continue. If all
-    candidates of a hypothesis are blocked, it finishes too, even below the minimum length. An example stops with R
-    finished hypotheses; at the maximum length every live one finishes.
-
-    With ``early_stopping`` the search is that of transformers: :func:`_is_over` decides when an example stops, and only
-    its R best finished hypotheses are kept.
-
-    - ``memory``: the input of ``model.start``, with ``paragraph_mask`` [B, M].
     - ``exempt``: ids that ``no_repeat_last`` does not block (commas).
     - ``is_cancelled``: if it returns true for an example, the example ends as if at the maximum length.
     - ``prompt`` [B, P]: padded ids after the ``target_prefix`` of ``marks`` with which hypotheses begin. They count in
@@ -78,75 +47,99 @@ def search(
     - ``source`` [B, S]: padded ids; ``encoder_no_repeat_ngram_size`` blocks their n-grams.
     - ``groups``: so many consecutive examples are groups of one diverse beam search (:func:`_best_in_groups`).
     """
-    num_examples, paragraphs = memory.paragraph_mask.shape
-    beams, device = settings.num_beams, memory.paragraph_mask.device
-    most = None if settings.early_stopping is None else beams
+
+    marks: SpecialTokens = PUBLISHED
+    exempt: Sequence[int] = ()
+    is_cancelled: IsCancelled | None = None
+    prompt: Tensor | None = None
+    constraint: Constraint | None = None
+    source: Tensor | None = None
+    groups: int = 1
+
+    def repeat(self, number: int) -> "SearchOptions":
+        """Return the options of ``number`` searches of each example, in consecutive rows."""
+        is_cancelled, constraint = self.is_cancelled, self.constraint
+        return replace(
+            self,
+            is_cancelled=is_cancelled and (lambda index: is_cancelled(index // number)),
+            prompt=repeat(self.prompt, number),
+            constraint=constraint and constraint.repeat(number),
+            source=repeat(self.source, number),
+        )
+
+
+def repeat(values: Tensor | None, number: int) -> Tensor | None:
+    """Return each row ``number`` times."""
+    return None if values is None else values.repeat_interleave(number, 0)
+
+
+def beam_search(
+    model: StepModel, memory: Any, settings: DecodeConfig, terms: Sequence[Term] = (), **options: Any
+) -> list[list[Hypothesis]]:
+    """Return the ``settings.n_best`` hypotheses of each example from :func:`search`, best first."""
+    return search(model, memory, settings, terms, SearchOptions(**options)).best(settings.n_best, terms)
+
+
+@torch.inference_mode()
+def search(
+    model: StepModel,
+    memory: Any,
+    settings: DecodeConfig,
+    terms: Sequence[Term] = (),
+    options: SearchOptions = SearchOptions(),  # noqa: B008
+) -> FinishedHypotheses:
+    """Return all finished hypotheses, scored by log-probability and the ``terms`` that are not final.
+
+    ``memory`` is the input of ``model.start``, with ``paragraph_mask`` [B, M]. At each step, hypotheses with EOS among
+    the R best candidates finish, and the R best others continue. If all candidates of a hypothesis are blocked, it
+    finishes too, even below the minimum length. An example stops with R finished hypotheses; at the maximum length
+    every live one finishes.
+
+    With ``early_stopping`` the search is that of transformers: :func:`_is_over` decides when an example stops, and only
+    its R best finished hypotheses are kept.
+    """
+    mask, beams = memory.paragraph_mask, settings.num_beams
     watch: AttentionRequest = "tokens" if any(term.by_token for term in terms) else bool(terms)
     steering = [term for term in terms if not term.final]
-    commas = torch.tensor(exempt, dtype=torch.long, device=device)
-    forced = _forced(settings, marks, prompt, num_examples, device)
-    banned = _blocked_sequences(settings, source, num_examples, device)
-    state, finished = model.start(memory, beams), FinishedHypotheses(num_examples, device, marks.end, most)
-    # The live hypotheses: tokens [B, R, T] with the start token, and log_prob [B, R], which is -inf for an empty beam.
-    tokens = torch.full((num_examples, beams, 1), marks.start, device=device)
-    log_prob = torch.full((num_examples, beams), -torch.inf, device=device)
-    log_prob[:, 0] = 0.0
-    history = History(
-        examples=torch.arange(num_examples, device=device),
-        total=torch.zeros(num_examples, beams, paragraphs, device=device),
-        overlap=torch.zeros(num_examples, beams, device=device),
-    )
-    constraint_state = ConstraintState(constraint, beams) if constraint else None
+    rules = _Rules(settings, options, mask)
+    names = ConstraintState(options.constraint, beams) if options.constraint else None
+    state, live = model.start(memory, beams), LiveHypotheses.start(mask, beams, options.marks.start, names)
+    most = None if settings.early_stopping is None else beams
+    is_cancelled, penalty = options.is_cancelled, settings.diversity_penalty
+    finished = FinishedHypotheses(len(mask), mask.device, options.marks.end, most)
     for length in range(1, settings.max_length + 1):
-        logits, weights = model.step(tokens[..., -1].flatten(), state, attention=watch)
+        examples = live.history.examples
+        logits, weights = model.step(live.tokens[..., -1].flatten(), state, attention=watch)
         if weights is not None:
-            history.add(weights.view(*log_prob.shape, *weights.shape[1:]))
-        blocked = [sequences[history.examples] for sequences in banned]
-        log_probs, eos, stuck = _candidates(
-            logits, tokens, log_prob, settings, marks, commas, constraint_state, blocked
-        )
-        if length in forced:
-            _force(log_probs, eos, log_prob, forced[length][history.examples], marks)
-            stuck = log_probs.amax(-1) == -torch.inf
+            live.history.add(weights.unflatten(0, live.log_prob.shape))
+        log_probs, eos, stuck = rules.candidates(logits, live)
         norm = length_norm(settings, length)
-        bonus = sum((term(history) for term in steering), torch.zeros_like(log_prob))
-        if groups == 1:
-            parent, token, log_prob = _best(log_probs, norm * bonus)
-        else:
-            penalty = settings.diversity_penalty
-            parent, token, log_prob = _best_in_groups(log_probs, norm * bonus, history.examples, groups, penalty)
+        bonus = sum((term(live.history) for term in steering), torch.zeros_like(live.log_prob))
+        parent, token, log_prob = _best_in_groups(log_probs, norm * bonus, examples, options.groups, penalty)
         parent_bonus = bonus.gather(1, parent)
         score, eos_score = log_prob / norm + parent_bonus, eos / norm + bonus
 
         better = torch.cat((eos_score, score), 1)[:, None] > eos_score[..., None]
         ends = (eos > -torch.inf) & (stuck | (better.sum(-1) < beams))
         if ends.any():
-            finished.add(tokens, history, ends, eos, eos_score, closed=True, constraint=constraint_state)
-        tokens = torch.cat((tokens.gather(1, parent[..., None].expand_as(tokens)), token[..., None]), -1)
-        history.reorder(parent)
-        if constraint_state:
-            constraint_state.advance(parent, token)
+            finished.add(live, ends, eos, eos_score, closed=True)
+        live.extend(parent, token, log_prob)
         alive = log_prob > -torch.inf
         if length == settings.max_length:
-            finished.add(tokens, history, alive, log_prob, score, closed=False, constraint=constraint_state)
+            finished.add(live, alive, log_prob, score)
             break
         state.reorder(parent)
-        is_live = alive.any(-1) & ~_is_over(settings, finished, history.examples, log_prob, parent_bonus, length)
-        if is_cancelled and any(cancelled := [is_cancelled(example) for example in history.examples.tolist()]):
-            stopped = torch.tensor(cancelled, device=device)
-            finished.add(
-                tokens, history, alive & stopped[:, None], log_prob, score, closed=False, constraint=constraint_state
-            )
+        is_live = alive.any(-1) & ~_is_over(settings, finished, examples, log_prob, parent_bonus, length)
+        if is_cancelled and any(cancelled := [is_cancelled(example) for example in examples.tolist()]):
+            stopped = torch.tensor(cancelled, device=mask.device)
+            finished.add(live, alive & stopped[:, None], log_prob, score)
             is_live &= ~stopped
         if not is_live.all():
             index = is_live.nonzero().squeeze(1)
             if not len(index):
                 break
             state.keep(index)
-            tokens, log_prob = tokens[index], log_prob[index]
-            history.keep(index)
-            if constraint_state:
-                constraint_state.keep(index)
+            live.keep(index)
     return finished
 
 
@@ -167,83 +160,73 @@ def _is_over(
     return has_enough & (bound <= finished.worst(examples))
 
 
-def _forced(
-    settings: DecodeConfig, marks: SpecialTokens, prompt: Tensor | None, num_examples: int, device: torch.device
-) -> dict[int, Tensor]:
-    """Return the tokens [B] that hypotheses must have, by position from 1; padding if an example is free there."""
-    begin = () if prompt is None else marks.target_prefix
-    if settings.forced_bos_token_id is not None:
-        begin = (settings.forced_bos_token_id, *begin[1:])
-    starts = [torch.full((num_examples,), token, device=device) for token in begin]
-    forced = dict(enumerate([*starts, *([] if prompt is None else prompt.unbind(1))], 1))
-    if settings.forced_eos_token_id is not None:
-        forced[settings.max_length] = torch.full((num_examples,), settings.forced_eos_token_id, device=device)
-    return forced
+class _Rules:
+    """The tokens that may extend the hypotheses of a search, by its settings and options."""
 
+    def __init__(self, settings: DecodeConfig, options: SearchOptions, mask: Tensor):
+        """``mask`` [B, M]: the real paragraphs of the examples."""
+        self._settings, self._marks, source = settings, options.marks, options.source
+        self._commas = torch.tensor(options.exempt, dtype=torch.long, device=mask.device)
+        # The blocked sequences [B, 1, N, size] of each size: bad words, and n-grams of the source.
+        words, size = settings.bad_words_ids, settings.encoder_no_repeat_ngram_size
+        by_size = [[word for word in words if len(word) == length] for length in {*map(len, words)}]
+        self._blocked = [torch.tensor(same, device=mask.device).expand(len(mask), 1, -1, -1) for same in by_size]
+        if source is not None and 0 < size <= source.shape[1]:
+            self._blocked.append(source.unfold(1, size, 1)[:, None])
+        # The tokens [B] that hypotheses must have, by position from 1; padding if an example is free there.
+        begin = () if options.prompt is None else options.marks.target_prefix
+        if settings.forced_bos_token_id is not None:
+            begin = (settings.forced_bos_token_id, *begin[1:])
+        starts = torch.tensor(begin, dtype=torch.long, device=mask.device).expand(len(mask), -1)
+        prompt = starts if options.prompt is None else torch.cat((starts, options.prompt), 1)
+        self._forced = dict(enumerate(prompt.unbind(1), 1))
+        if settings.forced_eos_token_id is not None:
+            self._forced[settings.max_length] = starts.new_full((len(mask),), settings.forced_eos_token_id)
 
-def _blocked_sequences(
-    settings: DecodeConfig, source: Tensor | None, num_examples: int, device: torch.device
-) -> list[Tensor]:
-    """Return the blocked sequences [B, 1, N, size] of each size: bad words, and n-grams of ``source``."""
-    by_size: dict[int, list[list[int]]] = {}
-    for word in settings.bad_words_ids:
-        by_size.setdefault(len(word), []).append(word)
-    blocked = [torch.tensor(words, device=device).expand(num_examples, 1, -1, -1) for words in by_size.values()]
-    size = settings.encoder_no_repeat_ngram_size
-    if source is not None and 0 < size <= source.shape[1]:
-        blocked.append(source.unfold(1, size, 1)[:, None])
-    return blocked
+    def candidates(self, logits: Tensor, live: LiveHypotheses) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probabilities of hypotheses extended by each token, [B, R, V], and by EOS, [B, R]; -inf if
+        blocked.
 
+        The third result, [B, R], is true for hypotheses without a candidate. EOS is -inf in [B, R, V]; in [B, R] it is
+        -inf up to the minimum length and inside a name, unless there is no other candidate. Tokens that continue a name
+        are never repetitions. As in transformers, the penalty for repetition applies to logits if there is one beam,
+        otherwise to log-probabilities.
+        """
+        settings, tokens, names, end = self._settings, live.tokens, live.names, self._marks.end
+        length, scores = tokens.shape[-1], logits.float().view(*live.log_prob.shape, -1)
+        if scores.shape[1] == 1:
+            penalize_repetition(scores, tokens, settings.repetition_penalty)
+        log_probs = scores.log_softmax(-1)
+        if scores.shape[1] > 1:
+            penalize_repetition(log_probs, tokens, settings.repetition_penalty)
+        log_probs += live.log_prob[..., None]
+        for sequences in self._blocked:
+            block_sequences(log_probs, tokens, sequences[live.history.examples])
+        eos = log_probs[..., end].clone()
+        log_probs[..., end] = -torch.inf
+        continued = names.mask(log_probs) if names else None
+        separator = None if settings.block_across_sentences else self._marks.sentence_end
+        block_ngrams(log_probs, tokens, settings.no_repeat_ngram_size, separator)
+        block_recent(log_probs, tokens, settings.no_repeat_last, self._commas)
+        if continued:
+            log_probs.view(-1).scatter_(0, *continued)
+        stuck = log_probs.amax(-1) == -torch.inf
+        if length <= settings.min_length:
+            eos = eos.masked_fill(~stuck, -torch.inf)
+        elif names:
+            eos = eos.masked_fill(~(stuck | names.whole), -torch.inf)
+        if length in self._forced:
+            self._force(log_probs, eos, live.log_prob, self._forced[length][live.history.examples])
+            stuck = log_probs.amax(-1) == -torch.inf
+        return log_probs, eos, stuck
 
-def _candidates(
-    logits: Tensor,
-    tokens: Tensor,
-    log_prob: Tensor,
-    settings: DecodeConfig,
-    marks: SpecialTokens,
-    commas: Tensor,
-    constraint_state: ConstraintState | None,
-    blocked: Sequence[Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-probabilities of hypotheses extended by each token, [B, R, V], and by EOS, [B, R]; -inf if blocked.
-
-    The third result, [B, R], is true for hypotheses without a candidate. EOS is -inf in [B, R, V]; in [B, R] it is -inf
-    up to the minimum length and inside a name of ``constraint_state``, unless there is no other candidate. Tokens that
-    continue such a name are never repetitions. As in transformers, the penalty for repetition applies to logits if
-    there is one beam, otherwise to log-probabilities.
-    """
-    scores = logits.float().view(*log_prob.shape, -1)
-    if scores.shape[1] == 1:
-        penalize_repetition(scores, tokens, settings.repetition_penalty)
-    log_probs = scores.log_softmax(-1)
-    if scores.shape[1] > 1:
-        penalize_repetition(log_probs, tokens, settings.repetition_penalty)
-    log_probs += log_prob[..., None]
-    for sequences in blocked:
-        block_sequences(log_probs, tokens, sequences)
-    eos = log_probs[..., marks.end].clone()
-    log_probs[..., marks.end] = -torch.inf
-    names = constraint_state.mask(log_probs) if constraint_state else None
-    separator = None if settings.block_across_sentences else marks.sentence_end
-    block_ngrams(log_probs, tokens, settings.no_repeat_ngram_size, separator)
-    block_recent(log_probs, tokens, settings.no_repeat_last, commas)
-    if names:
-        log_probs.view(-1).scatter_(0, *names)
-    stuck = log_probs.amax(-1) == -torch.inf
-    if tokens.shape[-1] <= settings.min_length:
-        eos = eos.masked_fill(~stuck, -torch.inf)
-    elif constraint_state:
-        eos = eos.masked_fill(~(stuck | constraint_state.whole), -torch.inf)
-    return log_probs, eos, stuck
-
-
-def _force(log_probs: Tensor, eos: Tensor, log_prob: Tensor, token: Tensor, marks: SpecialTokens) -> None:
-    """Allow only ``token`` [B], at no cost, except where it is padding."""
-    is_forced, end = token != marks.pad, token == marks.end
-    log_probs[is_forced], eos[is_forced] = -torch.inf, -torch.inf
-    eos[end] = log_prob[end]
-    other = is_forced & ~end
-    log_probs[other, :, token[other]] = log_prob[other]
+    def _force(self, log_probs: Tensor, eos: Tensor, log_prob: Tensor, token: Tensor) -> None:
+        """Allow only ``token`` [B], at no cost, except where it is padding."""
+        is_forced, is_end = token != self._marks.pad, token == self._marks.end
+        log_probs[is_forced], eos[is_forced] = -torch.inf, -torch.inf
+        eos[is_end] = log_prob[is_end]
+        other = is_forced & ~is_end
+        log_probs[other, :, token[other]] = log_prob[other]
 
 
 def _best_in_groups(
@@ -255,6 +238,8 @@ def _best_in_groups(
     hypothesis of earlier groups that adds it at this step. Penalties stay in the log-probability; EOS has none.
     Group g of an example is the one of ``examples`` [B] that is g modulo ``groups``.
     """
+    if groups == 1:
+        return _best(log_probs, offset)
     parts = [torch.zeros_like(offset, dtype=dtype) for dtype in (torch.long, torch.long, log_probs.dtype)]
     added = log_probs.new_zeros(int(examples.max()) // groups + 1, log_probs.shape[-1])  # hypotheses by example, token
     for group in range(groups):

@@ -3,7 +3,7 @@
 M paragraphs of a row.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -37,8 +37,8 @@ class SourceIndex:
         """Return the span and the content of each sentence of a paragraph."""
         if paragraph not in self._sentences:
             text = self.row["text"][paragraph]
-            sentences = [((start, end), TextIndex([text[start:end]])) for start, end in quick_sentence_spans(text)]
-            self._sentences[paragraph] = sentences
+            spans = quick_sentence_spans(text)
+            self._sentences[paragraph] = [((start, end), TextIndex([text[start:end]])) for start, end in spans]
         return self._sentences[paragraph]
 
 
@@ -49,58 +49,44 @@ def annotated(
 
     Sentences cite by ``mode`` (``decode.citations``) and their attention ``weights`` [M]; without weights they do not.
     """
-    index, sentences = SourceIndex(row), []
-    doubted: list[Span] = []
+    index = SourceIndex(row)
+    chosen: Sequence[list[tuple[int, float]]] = [[]] * len(texts)
+    if weights is not None and mode == "both":
+        combined = citations.combined(texts, weights, index.passages, row["title"])
+        chosen = [citations.strongest(share) for share in combined]
+    elif weights is not None:
+        chosen = [*map(citations.cited, citations.lexical(texts, row["text"]) if mode == "lexical" else weights)]
+    sentences, doubted = list[Sentence](), list[Span]()
     supported, total, start = 0.0, 0, 0
-    chosen = [[]] * len(texts) if weights is None else list(_chosen(index, texts, weights, mode))
     for text, cited in zip(texts, chosen, strict=True):
         parts = said(text)
         near = [index.title, *(index.passages[m] for m, _ in cited)] if cited else [index.everything]
         support, weight = supported_share(parts, near), sum(part.weight for part in parts)
         supported, total = supported + (support or 0.0) * weight, total + weight
-        spans = unsupported(text, index.everything)
-        citations_of = [_citation(index, m, weight_of, parts) for m, weight_of in cited]
-        sentences.append(Sentence(text=text, citations=citations_of, support=support, unsupported=_spans(text, spans)))
-        doubted += _spans(text, spans, start)
+        quotes = [(m, share, nearest_sentences(index.sentences(m), parts)) for m, share in cited]
+        spans = [Span(start=a, end=b, text=text[a:b]) for a, b in unsupported(text, index.everything)]
+        sentences.append(
+            Sentence(
+                text=text,
+                citations=[Citation.of(row, m, share, *quote) for m, share, quote in quotes],
+                support=support,
+                unsupported=spans,
+            )
+        )
+        doubted += [Span(start=start + span.start, end=start + span.end, text=span.text) for span in spans]
         start += len(text) + 1
     values = {"id": row["id"], "attention": [], "score": 0.0, **values}
     whole = 100 * supported / total if total else None
     return Summary(summary=" ".join(texts), sentences=sentences, support=whole, unsupported=doubted, **values)
 
 
-def _chosen(
-    index: SourceIndex, texts: Sequence[str], weights: Sequence[np.ndarray], mode: str
-) -> Iterator[list[tuple[int, float]]]:
-    """Yield the paragraphs that each sentence cites, with their weights."""
-    row = index.row
-    if mode == "both":
-        yield from map(citations.strongest, citations.combined(texts, weights, index.passages, row["title"]))
-    else:
-        yield from map(citations.cited, citations.lexical(texts, row["text"]) if mode == "lexical" else weights)
-
-
-def _citation(index: SourceIndex, paragraph: int, weight: float, parts: Sequence[Said]) -> Citation:
-    row, text = index.row, index.row["text"][paragraph]
-    document, before = int(row["document"][paragraph]), int(row["char_start"][paragraph])
-    start, end = nearest_sentences(index.sentences(paragraph), parts) or (0, len(text))
-    return Citation(
-        document=document,
-        paragraph=int(row["paragraph"][paragraph]),
-        weight=weight,
-        source=row["source"][document],
-        quote=text[start:end],
-        start=before + start,
-        end=before + end,
-    )
-
-
 def nearest_sentences(
     sentences: Sequence[tuple[tuple[int, int], TextIndex]], parts: Sequence[Said]
-) -> tuple[int, int] | None:
+) -> tuple[int, int] | tuple[()]:
     """Return the span of the ``sentences`` of a paragraph that contain most of ``parts``: usually one sentence.
 
-    A second and third one are added if each brings a name, a number or four other words. None if no sentence contains
-    any part: the whole paragraph is then the quote.
+    A second and third one are added if each brings a name, a number or four other words. The result is empty if no
+    sentence contains any part: the whole paragraph is then the quote.
     """
     contained = [{i for i, part in enumerate(parts) if passage.holds(part)} for _, passage in sentences]
 
@@ -111,8 +97,4 @@ def nearest_sentences(
     starts = [i for i, indices in enumerate(contained) if indices]
     runs = [range(i, i + n) for n in range(1, _LONGEST + 1) for i in starts if i + n <= len(contained)]
     best = max(runs, key=value, default=None)
-    return (sentences[best[0]][0][0], sentences[best[-1]][0][1]) if best else None
-
-
-def _spans(text: str, spans: Sequence[tuple[int, int]], offset: int = 0) -> list[Span]:
-    return [Span(start=offset + start, end=offset + end, text=text[start:end]) for start, end in spans]
+    return (sentences[best[0]][0][0], sentences[best[-1]][0][1]) if best else ()

@@ -8,14 +8,16 @@ warning, and all of 32 other texts do: reviews, README files, news, Russian, Chi
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError, field_validator
 
 from raysum.config.decoding import DecodeConfig
 from raysum.data.dataset import Dataset
@@ -34,6 +36,10 @@ _TAIL = 0.005  # share of clusters outside of the range on each side
 # Share of the range by which a value may exceed it, more for a range of few clusters. In 60 draws of 20 clusters of
 # the factbook, nine in ten ranges then warn of at most 2 % of its test split; with 0.1 alone 21 %.
 _MARGIN, _MARGIN_OF_FEW = 0.1, 8
+
+_DECODED, _READ_FROM = 100, 1000  # clusters to decode, spread over this many from the first
+_FASTER = 4  # assumed speed-up of a full batch over the first cluster alone
+_SHORTEST = 0.5  # seconds; less time decodes too few summaries
 
 _SOURCES = "the sources are unlike what the model was trained on"
 _READING = "the model does not attend to these paragraphs as it does to those that it was trained on"
@@ -75,45 +81,36 @@ SIGNALS = {
 _READ = "paragraphs"  # the number that the model read; entropies of few and many paragraphs are not comparable
 
 
-@dataclass(frozen=True)
-class ReferenceRange:
-    """The lower and upper end of each figure's range, from ``examples`` examples."""
+class ReferenceRange(BaseModel, frozen=True):
+    """The lower and upper end of each figure's range, from ``examples`` examples; former versions have fewer."""
 
-    examples: int
-    ends: Mapping[str, tuple[float, float]]
+    examples: int = Field(gt=0)
+    usual: dict[str, tuple[FiniteFloat, FiniteFloat]]
+
+    @field_validator("usual")
+    @classmethod
+    def _check(cls, usual: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+        if any(low > high for low, high in usual.values()):
+            raise ValueError("no range")
+        return usual
 
     @classmethod
     def of(cls, table: Sequence[Mapping[str, float]]) -> "ReferenceRange":
         """Return the ranges in ``table``, the figures of each example, without figures that fewer than 20 have."""
         columns = {name: [row[name] for row in table if name in row] for name in (*SIGNALS, _READ)}
-        ends = {
-            name: np.quantile(column, [_TAIL, 1 - _TAIL]).round(6).tolist()
-            for name, column in columns.items()
-            if len(column) >= FEWEST
-        }
-        return cls(len(table), ends)
-
-    @classmethod
-    def read(cls, values: Any) -> "ReferenceRange":
-        """Return the ranges of ``to_dict``; former versions have fewer. Raises KeyError, TypeError or ValueError."""
-        ends = {str(name): (float(low), float(high)) for name, (low, high) in values["usual"].items()}
-        examples = int(values["examples"])
-        if examples < 1 or not all(-math.inf < low <= high < math.inf for low, high in ends.values()):
-            raise ValueError("no range of a number of examples")
-        return cls(examples, ends)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"examples": self.examples, "usual": dict(self.ends)}
+        known = {name: column for name, column in columns.items() if len(column) >= FEWEST}
+        ends = {name: np.quantile(column, [_TAIL, 1 - _TAIL]).round(6) for name, column in known.items()}
+        return cls(examples=len(table), usual={name: (low, high) for name, (low, high) in ends.items()})
 
     def unlike(self, figures: Mapping[str, float]) -> Iterable[tuple[str, str]]:
         """Yield the warning and its details for each figure outside of its range."""
-        few, many = self.ends.get(_READ, (0, math.inf))
+        few, many = self.usual.get(_READ, (0, math.inf))
         for name, value in figures.items():
-            if name not in self.ends or name not in SIGNALS:
+            if name not in self.usual or name not in SIGNALS:
                 continue
             if name == "entropy" and not few <= figures[_READ] <= many:
                 continue
-            signal, ends = SIGNALS[name], self.ends[name]
+            signal, ends = SIGNALS[name], self.usual[name]
             scaled, low, high = map(signal.scale, (value, *ends))
             slack = signal.least + (_MARGIN + _MARGIN_OF_FEW / self.examples) * (high - low)
             if scaled < low - slack or (scaled > high + slack and not signal.more_is_fine):
@@ -121,9 +118,15 @@ class ReferenceRange:
                 yield signal.warning, f"{signal.text.format(text)} (usual: {' to '.join(usual)})"
 
 
+class _Stored(ReferenceRange):
+    """The file of a run: the ranges of its sources, and of its summaries if some were decoded for it."""
+
+    summaries: ReferenceRange | None = None
+
+
 @dataclass(frozen=True)
 class Familiar:
-    """The reference ranges of a model: of its sources, and of its summaries if some were decoded for it."""
+    """The reference ranges of a model: of its sources, and of its summaries."""
 
     vocabulary: Tokenizer
     sources: ReferenceRange
@@ -138,14 +141,12 @@ class Familiar:
             return None
         mend = f"remove it, and `raysum evaluate {run.place} --data DATA --split {SPLIT}` writes it again"
         try:
-            values = check_sealed(read_json(file), file)
+            stored = _Stored.model_validate(check_sealed(read_json(file), file))
         except UserError as error:
             raise UserError(f"{str(error).partition(';')[0]}; {mend}") from None
-        try:
-            summaries = ReferenceRange.read(values["summaries"]) if values.get("summaries") else None
-            return cls(vocabulary, ReferenceRange.read(values), summaries, run.decode)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        except ValidationError:
             raise damaged(file, "contains no valid reference ranges", mend) from None
+        return cls(vocabulary, stored, stored.summaries, run.decode)
 
     def warnings(self, row: Row, summary: Mapping[str, float] | None = None) -> list[str]:
         """Return a sentence for each kind of difference of a cluster and, by its :func:`figures`, of its summary."""
@@ -172,14 +173,44 @@ def learn(run: Run, dataset: Dataset, summaries: Sequence[Mapping[str, float]] =
         return
     vocabulary = load_tokenizer(dataset.vocabulary_path)
     rows = islice(chain.from_iterable(dataset.read(split, ["ids", "title_tokens"]) for split in splits), _MOST)
-    values = ReferenceRange.of([signals(row, vocabulary) for row in rows]).to_dict()
+    sources = ReferenceRange.of([signals(row, vocabulary) for row in rows])
     known = ReferenceRange.of(summaries) if len(summaries) >= FEWEST else None
     with suppress(UserError):  # a damaged file is replaced
         known = known or getattr(Familiar.read(run, vocabulary), "summaries", None)
     try:
-        write_json(_file(run), sealed(values | ({"summaries": known.to_dict()} if known else {})))
+        stored = _Stored(examples=sources.examples, usual=sources.usual, summaries=known)
+        write_json(_file(run), sealed(stored.model_dump(exclude_none=True)))
     except OSError as error:
         say(f"cannot write {_file(run)} ({error.strerror}): summaries come without warnings of unlike sources")
+
+
+def rehearse(run: Run, dataset: Dataset, seconds: float) -> None:
+    """Decode up to 100 clusters of the valid split within ``seconds``, and learn their reference range.
+
+    Does nothing if the time is too short for enough summaries, if the split is missing, or if the run lacks a model
+    that its settings need.
+    """
+    if seconds < _SHORTEST or SPLIT not in dataset.splits:
+        return
+    from raysum.decode.summarizer import Summarizer  # loads torch, and imports this module
+
+    rows = list(islice(dataset.read(SPLIT), _READ_FROM))
+    rows = rows[:: max(1, len(rows) // _DECODED)][:_DECODED]
+    values: list[dict[str, float]] = []
+    with suppress(UserError):
+        summarizer, size = Summarizer.load(run.path), 1
+        end = time.monotonic() + seconds
+        while size and len(values) < len(rows):
+            batch, began = rows[len(values) : len(values) + size], time.monotonic()
+            made = summarizer.summarize_rows(batch, is_cancelled=lambda _: time.monotonic() > end)
+            if (now := time.monotonic()) > end:  # these were cancelled
+                break
+            values += [figures(summary.support, summary.attention) for summary in made]
+            possible = int((end - now) * len(batch) / (now - began))  # as fast as these
+            if len(values) + possible * _FASTER < FEWEST:
+                break
+            size = min(possible, summarizer.settings.batch_examples)
+    learn(run, dataset, values)
 
 
 def doubts(summary: str, support: float | None) -> list[str]:

@@ -1,7 +1,7 @@
-"""The finished hypotheses of a search, and the best of them. B examples of R beams each."""
+"""The hypotheses of a search: those that it extends, and the finished ones. B examples of R beams each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import torch
@@ -15,27 +15,55 @@ from raysum.decode.scores import History, Term
 class Hypothesis:
     """A finished sequence: ``ids`` without the start token, with EOS last unless truncated at the maximum length.
 
-    Hypotheses are ranked by ``score``: ``log_prob`` normalized by length, plus the terms.
+    Hypotheses are ranked by ``score``: ``log_prob`` normalized by length, plus the terms. If a hypothesis ended inside
+    a name, it was ``cut`` before the name, and ranks after all others. ``sums`` are those of its ``History``.
     """
 
     ids: list[int]
     score: float
     log_prob: float
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A hypothesis with its score before final terms, and the sums of its ``History``.
-
-    ``truncated``: it ended inside a name, so it was cut before the name.
-    """
-
-    truncated: bool
-    hypothesis: Hypothesis
-    sums: tuple[Tensor, ...]
+    cut: bool = False
+    sums: tuple[Tensor, ...] = field(default=(), compare=False, repr=False)
 
     def rank(self) -> tuple[bool, float]:
-        return self.truncated, -self.hypothesis.score
+        return self.cut, -self.score
+
+
+@dataclass
+class LiveHypotheses:
+    """The hypotheses that a search extends.
+
+    ``tokens`` [B, R, T] have the start token; ``log_prob`` [B, R] is -inf for an empty beam; ``names`` are the states
+    of a constraint.
+    """
+
+    tokens: Tensor
+    log_prob: Tensor
+    history: History
+    names: ConstraintState | None
+
+    @classmethod
+    def start(cls, mask: Tensor, beams: int, token: int, names: ConstraintState | None) -> "LiveHypotheses":
+        """Return one hypothesis of ``token`` for each example; ``mask`` [B, M] are the real paragraphs."""
+        history = History.start(len(mask), beams, mask.shape[1], mask.device)
+        log_prob = torch.full_like(history.overlap, -torch.inf)
+        log_prob[:, 0] = 0.0
+        return cls(torch.full((*log_prob.shape, 1), token, device=mask.device), log_prob, history, names)
+
+    def extend(self, parent: Tensor, token: Tensor, log_prob: Tensor) -> None:
+        """Continue the beams ``parent`` [B, R] of each example by ``token`` [B, R]."""
+        tokens = self.tokens.gather(1, parent[..., None].expand_as(self.tokens))
+        self.tokens, self.log_prob = torch.cat((tokens, token[..., None]), -1), log_prob
+        self.history.reorder(parent)
+        if self.names:
+            self.names.advance(parent, token)
+
+    def keep(self, index: Tensor) -> None:
+        """Keep only the examples at ``index`` [B']."""
+        self.tokens, self.log_prob = self.tokens[index], self.log_prob[index]
+        self.history.keep(index)
+        if self.names:
+            self.names.keep(index)
 
 
 class FinishedHypotheses:
@@ -44,61 +72,47 @@ class FinishedHypotheses:
     def __init__(self, num_examples: int, device: torch.device, end: int, most: int | None = None) -> None:
         self.count = torch.zeros(num_examples, dtype=torch.long, device=device)  # [B] finished hypotheses
         self._end, self._most = end, most
-        self._entries: list[list[_Entry]] = [[] for _ in range(num_examples)]
+        self._found: list[list[Hypothesis]] = [[] for _ in range(num_examples)]
 
-    def add(
-        self,
-        tokens: Tensor,
-        history: History,
-        chosen: Tensor,
-        log_prob: Tensor,
-        score: Tensor,
-        closed: bool,
-        constraint: ConstraintState | None = None,
-    ) -> None:
-        """Add the hypotheses ``tokens`` [B', R, T] of ``history.examples`` selected by ``chosen`` [B', R].
+    def add(self, live: LiveHypotheses, chosen: Tensor, log_prob: Tensor, score: Tensor, closed: bool = False) -> None:
+        """Add the ``live`` hypotheses selected by ``chosen`` [B', R]; ``closed`` appends EOS.
 
-        ``closed`` appends EOS. A hypothesis that ends inside a name by ``constraint`` is cut before that name; it ranks
-        after all others and does not count as finished.
+        A hypothesis that ends inside a name is cut before that name; it ranks after all others and does not count as
+        finished.
         """
-        index = chosen.nonzero(as_tuple=True)
-        examples, length = history.examples[index[0]].tolist(), tokens.shape[-1]
-        ends = constraint.complete[index].tolist() if constraint else [length] * len(examples)
-        sums = (part[index] for part in (history.total, history.overlap, history.by_token) if part is not None)
-        columns = (part[index].tolist() for part in (tokens[..., 1:], score, log_prob))
-        for example, end, ids, value, probability, *own in zip(examples, ends, *columns, *sums, strict=True):
+        index, names, length = chosen.nonzero(as_tuple=True), live.names, live.tokens.shape[-1]
+        examples = live.history.examples[index[0]].tolist()
+        ends = names.complete[index].tolist() if names else [length] * len(examples)
+        columns = (part[index].tolist() for part in (live.tokens[..., 1:], log_prob, score))
+        sums = (part[index] for part in live.history.sums)
+        for example, end, ids, probability, value, *own in zip(examples, ends, *columns, *sums, strict=True):
             ids = [*ids[: end - 1], self._end] if closed or end < length else ids
-            self._entries[example].append(_Entry(end < length, Hypothesis(ids, value, probability), tuple(own)))
-        self.count[history.examples] += (chosen & constraint.whole if constraint else chosen).sum(-1)
+            self._found[example].append(Hypothesis(ids, value, probability, end < length, tuple(own)))
+        self.count[live.history.examples] += (chosen & names.whole if names else chosen).sum(-1)
         if self._most:
             for example in set(examples):
-                self._entries[example] = sorted(self._entries[example], key=_Entry.rank)[: self._most]
+                self._found[example] = sorted(self._found[example], key=Hypothesis.rank)[: self._most]
 
     def worst(self, examples: Tensor) -> Tensor:
         """Return the score [B'] of the worst of the ``most`` best hypotheses of ``examples`` [B']."""
-        last = [self._entries[example][-1:] for example in examples.tolist()]
-        scores = [entries[0].hypothesis.score if entries else -torch.inf for entries in last]
-        return torch.tensor(scores, device=examples.device)
+        last = (self._found[example][-1:] for example in examples.tolist())
+        return torch.tensor([found[0].score if found else -torch.inf for found in last], device=examples.device)
 
     def best(self, n_best: int, terms: Sequence[Term] = (), groups: int = 1) -> list[list[Hypothesis]]:
         """Return the ``n_best`` hypotheses of each example by score and the final ones of ``terms``, best first.
 
         ``groups``: so many consecutive examples are one.
         """
-        entries = [entry for example in self._entries for entry in example]
-        ranked: list[list[_Entry]] = [[] for _ in self._entries]
-        if entries:
-            examples = [number for number, example in enumerate(self._entries) for _ in example]
-            steps = [[len(entry.hypothesis.ids)] for entry in entries]
-            sums = zip(*(entry.sums for entry in entries), strict=True)
-            total, overlap, *by_token = (torch.stack(parts)[:, None] for parts in sums)  # [F, 1, ...], as of one beam
-            columns = (examples, steps, [entry.hypothesis.score for entry in entries])
-            example, length, score = (torch.tensor(values, device=total.device) for values in columns)
-            history = History(example, total, overlap, length, *by_token)
+        pools: list[list[Hypothesis]] = [[] for _ in self._found[::groups]]
+        numbers = [number for number, example in enumerate(self._found) for _ in example]
+        if every := [*chain.from_iterable(self._found)]:
+            parts = zip(*(one.sums for one in every), strict=True)
+            total, overlap, by_token = (torch.stack(part)[:, None] for part in parts)
+            columns = numbers, [[len(one.ids)] for one in every], [one.score for one in every]
+            example, steps, score = (torch.tensor(values, device=self.count.device) for values in columns)
+            history = History(example, total, overlap, by_token, steps)  # each as an example of one beam
             final = sum((term(history)[:, 0] for term in terms if term.final), score)
-            for number, entry, value in zip(examples, entries, final.tolist(), strict=True):
+            for number, one, value in zip(numbers, every, final.tolist(), strict=True):
                 if value > -torch.inf:  # otherwise a term is NaN, because its predictor diverged
-                    hypothesis = replace(entry.hypothesis, score=value)
-                    ranked[number].append(replace(entry, hypothesis=hypothesis))
-        pooled = [list(chain(*ranked[start : start + groups])) for start in range(0, len(ranked), groups)]
-        return [[entry.hypothesis for entry in sorted(example, key=_Entry.rank)[:n_best]] for example in pooled]
+                    pools[number // groups].append(replace(one, score=value))
+        return [sorted(pool, key=Hypothesis.rank)[:n_best] for pool in pools]

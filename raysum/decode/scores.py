@@ -26,24 +26,30 @@ def length_norm(settings: DecodeConfig, length: int) -> float:
 
 @dataclass
 class History:
-    """Sums of the attention of live hypotheses over steps, so their size does not grow with the length.
+    """Sums of the attention of hypotheses over steps, so their size does not grow with the length.
 
     ``examples`` [B]: their indices in the whole batch. ``total`` [B, R, M]: attention summed over steps (each step sums
-    to one). ``overlap`` [B, R]: the sum over steps of sum_p min(a_t,p, sum_{t' < t} a_t',p). ``steps``: their number,
-    or that of each hypothesis [B, R]. ``by_token`` [B, R, M, N]: ``total`` by token, if a term needs it.
+    to one). ``overlap`` [B, R]: the sum over steps of sum_p min(a_t,p, sum_{t' < t} a_t',p). ``by_token`` [B, R, M, N]:
+    ``total`` by token, or [B, R, 1, 1] if no term needs it. ``steps``: their number, or that of each hypothesis [B, R].
     """
 
     examples: Tensor
     total: Tensor
     overlap: Tensor
+    by_token: Tensor
     steps: int | Tensor = 0
-    by_token: Tensor | None = None
+
+    @classmethod
+    def start(cls, examples: int, beams: int, paragraphs: int, device: torch.device | None = None) -> "History":
+        sizes = ((paragraphs,), (), (1, 1))
+        sums = (torch.zeros(examples, beams, *size, device=device) for size in sizes)
+        return cls(torch.arange(examples, device=device), *sums)
 
     def add(self, attention: Tensor) -> None:
         """Add the attention of one step, summed over layers: [B, R, M], or by token [B, R, M, N]."""
         if attention.dim() == 4:
             words = shares(attention.flatten(2)).view_as(attention)
-            self.by_token = words if self.by_token is None else self.by_token + words
+            self.by_token = self.by_token + words
             attention = words.sum(-1)
         step = shares(attention)
         self.overlap = self.overlap + torch.minimum(step, self.total).sum(-1)
@@ -52,16 +58,17 @@ class History:
 
     def reorder(self, parent: Tensor) -> None:
         """Continue the beams ``parent`` [B, R] of each example."""
-        self.total = self.total.gather(1, parent[..., None].expand_as(self.total))
-        self.overlap = self.overlap.gather(1, parent)
-        if self.by_token is not None:
-            self.by_token = self.by_token[torch.arange(len(parent), device=parent.device)[:, None], parent]
+        rows = torch.arange(len(parent), device=parent.device)[:, None]
+        self.total, self.overlap, self.by_token = (part[rows, parent] for part in self.sums)
 
     def keep(self, index: Tensor) -> None:
         """Keep only the examples at ``index`` [B']."""
-        self.examples, self.total, self.overlap = self.examples[index], self.total[index], self.overlap[index]
-        if self.by_token is not None:
-            self.by_token = self.by_token[index]
+        self.examples = self.examples[index]
+        self.total, self.overlap, self.by_token = (part[index] for part in self.sums)
+
+    @property
+    def sums(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.total, self.overlap, self.by_token
 
 
 def shares(attention: Tensor) -> Tensor:
@@ -136,7 +143,6 @@ class GnmtCoverage(Term):
     final: bool = True
 
     def __call__(self, history: History) -> Tensor:
-        assert history.by_token is not None, "the search records attention by token"
         logs = history.by_token.clamp(FLOOR, 1.0).log()
         return self.weight * logs.masked_fill(~self.mask[history.examples, None], 0.0).sum((-2, -1))
 

@@ -68,7 +68,7 @@ class Searcher:
         are not finite, or if the model lacks one of ``settings.citing_layers``.
         """
         limits, device = settings.reading(self.source), next(self.model.parameters()).device
-        spec = self.model.spec
+        spec, marks = self.model.spec, marks_of(self.model.spec)
         source = self._collated(spec, rows, limits).source
         read = [list(range(count)) for count in source.counts.tolist()]
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
@@ -81,17 +81,16 @@ class Searcher:
                 for example, hat in enumerate(predicted.float().cpu().numpy()):  # PHT paper, Table 6
                     strongest = np.argsort(-hat[: len(read[example])], kind="stable")[: settings.keep_paragraphs]
                     read[example] = sorted(strongest.tolist())  # in rank order
-                memory = self.model.encode(move(source.restrict(read, marks_of(spec), spec.joins_paragraphs), device))
+                memory = self.model.encode(move(source.restrict(read, marks, spec.joins_paragraphs), device))
                 predicted = _chosen(predicted, read)
                 extracted = None if extracted is None else _chosen(extracted, read)
-            options: dict[str, Any] = {
-                "marks": marks_of(spec),
-                "exempt": self.commas,
-                "prompt": _titles(rows, marks_of(spec), device) if settings.title_prompt else None,
-                "constraint": self.grounding.constraint(rows, settings.grounded, device) if settings.grounded else None,
-                "is_cancelled": is_cancelled,
-                "source": _joined(memory, marks_of(spec)) if settings.encoder_no_repeat_ngram_size else None,
-            }
+            options: dict[str, Any] = {"marks": marks, "exempt": self.commas, "is_cancelled": is_cancelled}
+            if settings.title_prompt:
+                options["prompt"] = _padded([torch.from_numpy(title_of(row, marks)) for row in rows], marks).to(device)
+            if settings.grounded:
+                options["constraint"] = self.grounding.constraint(rows, settings.grounded, device)
+            if settings.encoder_no_repeat_ngram_size:
+                options["source"] = _padded(memory.source.ids.split(memory.source.layout.sizes.tolist()), marks)
             found = search_betas(self.model, memory, settings, betas, predicted, extracted, **options)
             if not all(hypotheses for example in found for hypotheses in example):
                 raise UserError("no score is finite: the training of the model, its predictor or ranker diverged")
@@ -114,16 +113,9 @@ class Searcher:
         return kind.collate(kind.pack(list(rows), limits))
 
 
-def _titles(rows: Sequence[Row], marks: SpecialTokens, device: torch.device) -> Tensor:
-    """Return the tokens of the titles [B, longest], padded."""
-    titles = [torch.from_numpy(title_of(row, marks)).long() for row in rows]
-    return pad_sequence(titles, batch_first=True, padding_value=marks.pad).to(device)
-
-
-def _joined(memory: Memory, marks: SpecialTokens) -> Tensor:
-    """Return the ids of each source [B, longest], padded."""
-    rows = memory.source.ids.split(memory.source.layout.sizes.tolist())
-    return pad_sequence(rows, batch_first=True, padding_value=marks.pad)
+def _padded(rows: Sequence[Tensor], marks: SpecialTokens) -> Tensor:
+    """Return ``rows`` of ids as [B, longest]."""
+    return pad_sequence([row.long() for row in rows], batch_first=True, padding_value=marks.pad)
 
 
 def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:
@@ -163,9 +155,8 @@ def attention_of(
         examples = [example for example, hypotheses in enumerate(different) if turn < len(hypotheses)]
         part = memory if len(examples) == len(different) else memory.select(examples)
         forced = [different[example][turn] for example in examples]
-        inputs = [torch.tensor([marks.start, *ids[:-1]], device=part.paragraph_mask.device) for ids in forced]
-        tokens = pad_sequence(inputs, batch_first=True, padding_value=marks.pad)
-        _, weights = model.decode(tokens, part, attention=layers)
+        tokens = _padded([torch.tensor([marks.start, *ids[:-1]]) for ids in forced], marks)
+        _, weights = model.decode(tokens.to(part.paragraph_mask.device), part, attention=layers)
         for example, ids, rows in zip(examples, forced, shares(weights).cpu().numpy(), strict=True):
             attention[example, ids] = rows[: len(ids)]
     return [[attention[example, tuple(ids)] for ids in hypotheses] for example, hypotheses in enumerate(summaries)]
@@ -178,26 +169,14 @@ def write_summaries(row: Row, decoded: DecodedRow, settings: DecodeConfig, vocab
     for (best, *others), attention in zip(decoded.hypotheses, decoded.attention, strict=True):
         ids = tuple(best.ids)
         if ids not in written:
-            everywhere = np.zeros((len(attention), len(row["document"])), attention.dtype)
+            everywhere = np.zeros((len(attention), len(row["document"])), attention.dtype)  # [K, M]
             everywhere[:, decoded.read] = attention[:, : len(decoded.read)]
-            written[ids] = _summary(row, best, everywhere, settings, vocabulary)
+            spans = [(vocabulary.decode(best.ids[a:b]), everywhere[a:b]) for a, b in vocabulary.token_spans(best.ids)]
+            sentences = [(text, citations.overall(weights)) for text, weights in spans if text]
+            texts, shares_of = [text for text, _ in sentences], [weights for _, weights in sentences]
+            whole = citations.overall(everywhere).tolist()
+            written[ids] = annotated(row, texts, shares_of, settings.citations, attention=whole)
         alternatives = [Alternative(summary=vocabulary.decode(other.ids), score=other.score) for other in others]
         changes: dict[str, Any] = {"score": best.score, "alternatives": alternatives}
         summaries.append(written[ids].model_copy(update=changes))
     return summaries
-
-
-def _summary(
-    row: Row, best: Hypothesis, attention: np.ndarray, settings: DecodeConfig, vocabulary: Tokenizer
-) -> Summary:
-    """Return the summary of ``best``, which cites by its ``attention`` [K, M]."""
-    spans = [(vocabulary.decode(best.ids[a:b]), attention[a:b]) for a, b in vocabulary.token_spans(best.ids)]
-    sentences = [(text, citations.overall(weights)) for text, weights in spans if text]
-    return annotated(
-        row,
-        [text for text, _ in sentences],
-        [weights for _, weights in sentences],
-        settings.citations,
-        attention=citations.overall(attention).tolist(),
-        score=best.score,
-    )

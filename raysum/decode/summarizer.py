@@ -3,11 +3,12 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from raysum.config.decoding import DecodeConfig
-from raysum.config.problems import validate
+from raysum.config.problems import changed, validate
 from raysum.config.sections import LoadConfig
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row
@@ -29,9 +30,8 @@ from raysum.stream.truncation import DECODING, truncation
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.tokenizer import Tokenizer
 
-DTYPES = ("fp32", "bf16", "int8")
 
-
+@dataclass(eq=False, repr=False)
 class Summarizer:
     """A trained model with its vocabulary, recipe and decoding settings.
 
@@ -39,18 +39,15 @@ class Summarizer:
     if it has any; ``ranker`` is its learned ranker, if its recipe has one.
     """
 
-    def __init__(
-        self,
-        searcher: Searcher,
-        vocabulary: Tokenizer,
-        recipe: Recipe,
-        settings: DecodeConfig,
-        name: str,
-        familiar: Familiar | None = None,
-        ranker: LearnedRanker | None = None,
-    ):
-        self.searcher, self.vocabulary, self.recipe = searcher, vocabulary, recipe
-        self.settings, self.name, self.familiar, self.ranker = settings, name, familiar, ranker
+    searcher: Searcher
+    vocabulary: Tokenizer
+    recipe: Recipe
+    settings: DecodeConfig
+    name: str
+    familiar: Familiar | None = None
+    ranker: LearnedRanker | None = None
+
+    def __post_init__(self) -> None:
         self.choose({})
 
     @classmethod
@@ -69,11 +66,8 @@ class Summarizer:
         defaults to CUDA if available. Raises UserError if the run is incomplete, if a setting is unknown or needs a
         predictor or ranker that is missing, and for int8 on CUDA.
         """
-        if dtype not in DTYPES:
-            raise UserError(f"no dtype {dtype!r}; there are {', '.join(DTYPES)}")
-        return cls.of(
-            run, validate({"checkpoint": checkpoint, "dtype": dtype, "decode": decode}, None, LoadConfig), device
-        )
+        values = {"checkpoint": checkpoint, "dtype": dtype, "decode": decode}
+        return cls.of(run, validate(values, None, LoadConfig), device)
 
     @classmethod
     def of(cls, run: str | os.PathLike[str], config: LoadConfig, device: str | None = None) -> "Summarizer":
@@ -81,7 +75,7 @@ class Summarizer:
         keep_freed_memory()
         opened, torch_device = Run.resolve(run), find_device(device)
         vocabulary, recipe = load_tokenizer(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
-        settings = validate(opened.decode.model_dump() | config.decode, None, DecodeConfig)
+        settings = changed(opened.decode, config.decode)
         model = optimize_for_inference(restore_generator(opened, config.checkpoint, torch_device), config.dtype)
         commas = {i for text in (",", "a,") for i in vocabulary.encode(text) if vocabulary.decode([i]) == ","}
         searcher = Searcher(
@@ -93,21 +87,19 @@ class Summarizer:
             commas=tuple(sorted(commas)),
             grounding=Grounding(vocabulary, recipe.normalize),
         )
-        familiar, ranker = (
-            Familiar.read(opened, vocabulary),
-            LearnedRanker.beside(opened.vocabulary, recipe, torch_device),
-        )
+        familiar = Familiar.read(opened, vocabulary)
+        ranker = LearnedRanker.beside(opened.vocabulary, recipe, torch_device)
         return cls(searcher, vocabulary, recipe, settings, str(run), familiar, ranker)
 
     def choose(self, changes: Mapping[str, Any]) -> DecodeConfig:
         """Return the settings with ``changes`` of decoding keys. Raises UserError if the model lacks support."""
-        settings = validate(self.settings.model_dump() | dict(changes), None, DecodeConfig)
-        alignment = [key for key in ("beta", "keep_paragraphs") if getattr(settings, key)]
-        if alignment and self.searcher.predictor is None:
-            raise UserError(
-                f"{alignment[0]}={getattr(settings, alignment[0])} needs the attention predictor, but {self.name} has "
-                f"none; train it with `raysum train alignment run={self.name} data=DATA`, or leave {alignment[0]} out"
-            )
+        settings = changed(self.settings, changes)
+        for key in ("beta", "keep_paragraphs"):
+            if getattr(settings, key) and self.searcher.predictor is None:
+                raise UserError(
+                    f"{key}={getattr(settings, key)} needs the attention predictor, but {self.name} has none; train it "
+                    f"with `raysum train alignment run={self.name} data=DATA`, or leave {key} out"
+                )
         if settings.extractive and self.searcher.ranker is None:
             raise UserError(
                 f"extractive={settings.extractive} needs a learned ranker; train one with `raysum train ranker "
@@ -206,13 +198,13 @@ class Summarizer:
         return [[summaries[index][number] for index in range(len(rows))] for number in range(len(betas))]
 
     def _with_warnings(self, row: Row, summary: Summary, settings: DecodeConfig) -> Summary:
-        warnings = doubts(summary.summary, summary.support)
-        if self.familiar is None:
-            return summary.model_copy(update={"warnings": warnings})
-        values, usual = figures(summary.support, summary.attention), self.familiar.decode
-        other_layers = settings.citing_layers != usual.citing_layers
-        if warnings or other_layers or settings.citations != usual.citations:  # support depends on the citations
-            values.pop("support", None)
-        if other_layers or settings.max_length < usual.max_length:  # a truncated summary uses fewer paragraphs
-            values.pop("entropy", None)
-        return summary.model_copy(update={"warnings": [*self.familiar.warnings(row, values), *warnings]})
+        warnings, found = doubts(summary.summary, summary.support), list[str]()
+        if self.familiar:
+            values, usual = figures(summary.support, summary.attention), self.familiar.decode
+            other_layers = settings.citing_layers != usual.citing_layers
+            if warnings or other_layers or settings.citations != usual.citations:  # support depends on the citations
+                values.pop("support", None)
+            if other_layers or settings.max_length < usual.max_length:  # a truncated summary uses fewer paragraphs
+                values.pop("entropy", None)
+            found = self.familiar.warnings(row, values)
+        return summary.model_copy(update={"warnings": found + warnings})

@@ -26,10 +26,36 @@ class Citation(BaseModel, frozen=True):
     end: int = Field(0, description="end of the quote, exclusive")
     place: str | None = Field(None, description="the page or heading of the quote, if the document has any")
 
+    @classmethod
+    def of(
+        cls, row: Mapping[str, Any], number: int, weight: float, start: int = 0, end: int | None = None
+    ) -> "Citation":
+        """Return a citation of the characters ``start`` to ``end`` of paragraph or sentence ``number`` of a row."""
+        document, before = int(row["document"][number]), int(row["char_start"][number])
+        quote = row["text"][number][start:end]
+        return cls(
+            document=document,
+            paragraph=int(row["paragraph"][number]),
+            weight=weight,
+            source=row["source"][document],
+            quote=quote,
+            start=before + start,
+            end=before + start + len(quote),
+        )
+
     @property
     def name(self) -> str:
-        """Return the location for people: the document, and the page or heading."""
+        """The location for people: the document, and the page or heading."""
         return ", ".join(filter(None, (self.source or f"document {self.document + 1}", self.place)))
+
+    @property
+    def passage(self) -> tuple[int, int, int]:
+        return self.document, self.start, self.end
+
+    def located(self, places: Sequence[tuple[int, str]]) -> "Citation":
+        """Return the citation with its place: the last of ``places`` (first character, name) that begins before it."""
+        before = bisect_right([start for start, _ in places], self.start)
+        return self.model_copy(update={"place": places[before - 1][1]}) if before else self
 
 
 class Span(BaseModel, frozen=True):
@@ -77,29 +103,24 @@ class Summary(BaseModel, frozen=True):
     def notes(self) -> list[Citation]:
         """Return the cited passages, each once, in the order of the sentences: note 1, note 2, and so on."""
         cited = [citation for sentence in self.sentences for citation in sentence.citations]
-        return list({_passage(citation): citation for citation in cited}.values())
+        return list({citation.passage: citation for citation in cited}.values())
 
     def located(self, cluster: Mapping[str, Any]) -> "Summary":
-        """Return the summary with the page or heading of each citation, if documents of ``cluster`` have ``places``.
-
-        A place is a first character and the name of the page or heading that begins there.
-        """
-        documents = [*enumerate(cluster.get("documents") or ())]
+        """Return the summary with the page or heading of each citation, if documents of ``cluster`` have ``places``."""
+        documents = enumerate(cluster.get("documents") or ())
         places = {n: text["places"] for n, text in documents if isinstance(text, Mapping) and text.get("places")}
         if not places:
             return self
-        sentences = [
-            sentence.model_copy(
-                update={"citations": [_located(cited, places.get(cited.document, ())) for cited in sentence.citations]}
-            )
-            for sentence in self.sentences
-        ]
+        sentences = []
+        for sentence in self.sentences:
+            cited = [citation.located(places.get(citation.document, ())) for citation in sentence.citations]
+            sentences.append(sentence.model_copy(update={"citations": cited}))
         return self.model_copy(update={"sentences": sentences})
 
     def numbered(self, sentence: Sentence) -> list[int]:
         """Return the numbers of the notes to one of its sentences, from 1."""
-        passages = [_passage(note) for note in self.notes]
-        return [passages.index(_passage(citation)) + 1 for citation in sentence.citations]
+        passages = [note.passage for note in self.notes]
+        return [passages.index(citation.passage) + 1 for citation in sentence.citations]
 
     def render(self) -> str:
         """Return text for people: the id, the sentences with numbers of notes, the notes, warnings and alternatives."""
@@ -179,12 +200,3 @@ class Summaries(list[Summary | NoSummary]):
             parts.append(summary.model_copy(update={"warnings": warnings}).render())
         more = {kind: count - _MOST_EQUAL for kind, count in shown.items() if count > _MOST_EQUAL}
         return "\n".join([*parts, *(f"{kind}: {count} more (see --json)" for kind, count in more.items())])
-
-
-def _located(citation: Citation, places: Sequence[tuple[int, str]]) -> Citation:
-    before = bisect_right([start for start, _ in places], citation.start)
-    return citation.model_copy(update={"place": places[before - 1][1]}) if before else citation
-
-
-def _passage(citation: Citation) -> tuple[int, int, int]:
-    return citation.document, citation.start, citation.end

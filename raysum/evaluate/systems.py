@@ -15,8 +15,8 @@ from raysum.decode.citations import annotated
 from raysum.decode.domain_shift import figures
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
-from raysum.extract.summarizer import WORDS, Extractor, extracted_summary, passages_of, take
-from raysum.extract.systems import Extractive, SourceTexts
+from raysum.extract.summarizer import Extractor, extracted_summary
+from raysum.extract.systems import WORDS, Extractive, SourceTexts, take
 from raysum.prepare.row_builder import as_sentences
 from raysum.runtime.progress import say
 from raysum.text.sentences import sentence_spans
@@ -124,9 +124,7 @@ class Extracted:
         return [self._summary(row) for row in rows]
 
     def _summary(self, row: Row) -> Summary:
-        sentences = as_sentences(row)
-        names: dict[str, Any] = {"name": row["id"], "sources": row["source"], "reference": row["summary"]}
-        return extracted_summary(self.system, self.settings, passages_of(sentences), row=sentences, **names)
+        return extracted_summary(self.system, self.settings, as_sentences(row))
 
 
 class PaperBaseline(Extracted):

@@ -1,9 +1,13 @@
-"""Language-independent features of each sentence of a cluster: place, size, centrality, title, form.
+"""Language-independent features of each sentence of a cluster: place, size, centrality, title, form and cue words.
 
-M sentences of a row, D its documents, T its different words.
+M sentences of a row, D its documents, T its different words, C cues in sequence, W the size of a table of cues.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from zlib import crc32
 
 import numpy as np
 
@@ -11,30 +15,32 @@ from raysum.data.rows import Row
 from raysum.prepare.ranking import centrality
 from raysum.text.tfidf import TfIdf, words
 
-# Of a sentence; of some of them, RANKED, also the rank among all sentences of the cluster (0..1).
-FEATURES = (
-    *("place", "share_before", "document", "documents_before", "documents", "sentences"),
-    *("place_in_document", "share_in_document", "left_in_document", "paragraph", "place_in_paragraph"),
-    *("words", "letters_a_word", "words_of_document", "share_of_document"),
-    *("central", "near_centroid", "near_own_document", "near_other_documents", "rarity", "spread"),
-    *("near_title", "share_of_title", "digits", "capitals", "brackets", "commas"),
-)
+# Columns that also have their rank among all sentences of the cluster (0 to 1).
 RANKED = ("words", "central", "near_centroid", "near_other_documents", "rarity", "spread", "near_title", "digits")
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_DIGITS = re.compile(r"\d+")
 
 
 def features(row: Row) -> np.ndarray:
-    """[M, F] float32 of ``FEATURES``, then the ranks of ``RANKED``, of the sentences of a row of kind extraction."""
+    """Return [M, F] float32: :func:`columns`, then the ranks of ``RANKED``, of a row of kind extraction."""
+    named = columns(row)
+    return np.stack([*named.values(), *(_ranks(named[name]) for name in RANKED)], 1).astype(np.float32)
+
+
+def columns(row: Row) -> dict[str, np.ndarray]:
+    """Return the features [M] by name."""
     texts, documents, paragraphs = row["text"], row["document"].astype(np.int64), row["paragraph"].astype(np.int64)
     known, titled = [words(text) for text in texts], {*words(row["title"])}
     vectors = TfIdf(known)
     count, sizes = len(texts), np.bincount(documents)
     lengths = np.bincount(vectors.rows, minlength=count).astype(float)  # different words
+    centroid = vectors.total(np.ones(count))
     total = np.array([max(len(text.split()), 1) for text in texts])
     of_document = np.bincount(documents, total)[documents]
-    inside = _places(documents)
+    inside = _positions(documents)
     own, others, spread = _near_documents(vectors, documents, sizes)
     place = np.arange(count)
-    columns = {
+    return {
         "place": place,
         "share_before": place / count,
         "document": documents / len(sizes),
@@ -45,13 +51,13 @@ def features(row: Row) -> np.ndarray:
         "share_in_document": inside / sizes[documents],
         "left_in_document": sizes[documents] - inside,
         "paragraph": paragraphs,
-        "place_in_paragraph": _places(documents * (paragraphs.max() + 1) + paragraphs),
+        "place_in_paragraph": _positions(documents * (paragraphs.max() + 1) + paragraphs),
         "words": total,
         "letters_a_word": np.array([len(text) for text in texts]) / total,
         "words_of_document": of_document,
         "share_of_document": total / of_document,
         "central": centrality(vectors) * count,
-        "near_centroid": vectors.project(_unit(vectors.total(np.ones(count)))),
+        "near_centroid": vectors.project(centroid / (np.linalg.norm(centroid) or 1)),
         "near_own_document": own,
         "near_other_documents": others,
         "rarity": np.bincount(vectors.rows, vectors.idf[vectors.cells], minlength=count) / np.maximum(lengths, 1),
@@ -63,20 +69,17 @@ def features(row: Row) -> np.ndarray:
         "brackets": np.array([text.count("(") + text.count("[") for text in texts]),
         "commas": np.array([text.count(",") for text in texts]),
     }
-    ranks = [np.argsort(np.argsort(columns[name], kind="stable")) / max(count - 1, 1) for name in RANKED]
-    return np.stack([*(columns[name] for name in FEATURES), *ranks], 1).astype(np.float32)
 
 
-def _places(groups: np.ndarray) -> np.ndarray:
-    """[M] how many of the same group stand before each, where groups stand together."""
+def _positions(groups: np.ndarray) -> np.ndarray:
+    """Return [M]: the position of each sentence in its group; groups are contiguous."""
     starts = np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1))
     return np.arange(len(groups)) - np.repeat(starts, np.diff([*starts, len(groups)]))
 
 
 def _near_documents(vectors: TfIdf, documents: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, ...]:
-    """[M] mean cosine to the sentences of the own document and of the others; mean share of documents that have a word.
-
-    Sums of vectors are multiplied, never all pairs.
+    """Return three [M]: the mean cosine to other sentences of the document, that to sentences of other documents, and
+    the mean share of documents that have a word. Sums of vectors are multiplied, never all pairs.
     """
     from scipy.sparse import csr_array
 
@@ -92,9 +95,79 @@ def _near_documents(vectors: TfIdf, documents: np.ndarray, sizes: np.ndarray) ->
     return (own - 1) / np.maximum(size - 1, 1), (all_of - own) / np.maximum(count - size, 1), spread
 
 
-def _unit(vector: np.ndarray) -> np.ndarray:
-    return vector / (np.linalg.norm(vector) or 1)
-
-
 def _share(texts: Sequence[str], counted: Callable[[str], bool]) -> np.ndarray:
     return np.array([sum(map(counted, text)) / max(len(text), 1) for text in texts])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Return [M]: the rank of each value, 0 to 1."""
+    return np.argsort(np.argsort(values, kind="stable")) / max(len(values) - 1, 1)
+
+
+@dataclass(frozen=True)
+class Cues:
+    """The words, signs and pairs of them of each sentence or document name, as indices into a table (feature hashing).
+
+    ``places`` [C]; ``counts`` [M], all >= 1. Cues with the same index count as one.
+    """
+
+    places: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Sequence[str], width: int) -> "Cues":
+        indices = [_indices(text, width) for text in texts]
+        places = np.fromiter(chain.from_iterable(indices), np.int32)
+        return cls(places, np.array([len(part) for part in indices], np.int64))
+
+    def values(self, table: np.ndarray) -> np.ndarray:
+        """Return [M, 2]: mean and highest value of ``table`` [W] over the cues of each sentence."""
+        values, starts = table[self.places], np.cumsum(self.counts) - self.counts
+        return np.stack([np.add.reduceat(values, starts) / self.counts, np.maximum.reduceat(values, starts)], 1)
+
+
+def _indices(text: str, width: int) -> set[int]:
+    tokens = _TOKEN.findall(text.lower())
+    pairs = (f"{first} {second}" for first, second in pairwise(tokens))
+    return {crc32(cue.encode()) % width for cue in chain(tokens, pairs)} or {0}
+
+
+def cues_of(row: Row, width: int) -> tuple[Cues, Cues]:
+    """Return the cues of the sentences and of the names of their documents, with all digits replaced by 0."""
+    names = [_DIGITS.sub("0", name) for name in row["source"]]
+    return Cues.of(row["text"], width), Cues.of([names[number] for number in row["document"]], width)
+
+
+def cue_features(cues: tuple[Cues, Cues], tables: Sequence[np.ndarray]) -> np.ndarray:
+    """Return [M, 13] float32: mean and highest value of the words and of the document name of each sentence, the one
+    before and the one after; rank by the first."""
+    own = np.concatenate([part.values(table) for part, table in zip(cues, tables, strict=True)], 1)
+    before, after = own[[0, *range(len(own) - 1)]], own[[*range(1, len(own)), -1]]
+    return np.concatenate([own, before, after, _ranks(own[:, 0])[:, None]], 1).astype(np.float32)
+
+
+class CueValues:
+    """The values of cues: the mean ``labels`` of sentences with a cue, minus the mean of all sentences.
+
+    ``prior``: the number of average sentences that are added to each cue, so that rare cues have small values.
+    """
+
+    def __init__(self, width: int, prior: float, examples: Iterable[tuple[Cues, np.ndarray]]):
+        self._prior = prior
+        self._sums, self._counts = np.zeros(width), np.zeros(width)
+        self._of_all = np.zeros(2)  # sum of labels, and how many
+        for cues, labels in examples:
+            np.add.at(self._sums, cues.places, np.repeat(labels, cues.counts))
+            np.add.at(self._counts, cues.places, 1)
+            self._of_all += labels.sum(), len(labels)
+
+    def table(self, *left_out: tuple[Cues, np.ndarray]) -> np.ndarray:
+        """Return [W] float32: the values of all examples but those ``left_out``, whose labels must not leak."""
+        sums, counts, (total, number) = self._sums.copy(), self._counts.copy(), self._of_all
+        for cues, labels in left_out:
+            np.subtract.at(sums, cues.places, np.repeat(labels, cues.counts))
+            np.subtract.at(counts, cues.places, 1)
+            total, number = total - labels.sum(), number - len(labels)
+        mean, known = total / max(number, 1), counts + self._prior
+        values = np.divide(sums + self._prior * mean, known, out=np.full(len(sums), mean), where=known > 0) - mean
+        return values.astype(np.float32)

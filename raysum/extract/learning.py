@@ -13,10 +13,8 @@ from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row, references
 from raysum.errors import UserError
-from raysum.extract.cues import Cues, CueValues, cue_features, cues_of
-from raysum.extract.features import features
-from raysum.extract.learned import TABLES
-from raysum.extract.trees import Trees
+from raysum.extract.features import CueValues
+from raysum.extract.learned import TABLES, Inputs, Trees
 from raysum.prepare.row_builder import as_sentences
 from raysum.runs.folder import Run
 from raysum.runtime.compat import boosted_trees
@@ -37,11 +35,10 @@ FEWEST = 10  # clusters with a summary to learn from
 
 @dataclass(frozen=True)
 class TrainingCluster:
-    """A cluster: ``features`` [M, F], cues and target values ``worth`` [M]; ``words`` of its first reference."""
+    """The ``inputs`` of the M sentences of a cluster and their target values [M]; ``words`` of its first reference."""
 
-    features: np.ndarray
-    cues: tuple[Cues, Cues]
-    worth: np.ndarray
+    inputs: Inputs
+    targets: np.ndarray
     words: int
 
 
@@ -57,7 +54,9 @@ def train(config: Config) -> Run:
         raise UserError(f"an extractor trains in one call and does not use {idle[0]} settings: leave them out")
     dataset, run = Dataset.open(config.data), Run(config.out)
     if run.exists and run.checkpoints():
-        _check_same(run, config, dataset)
+        run.check()
+        if run.config.model != config.model or run.checkpoint().state.get("data") != dataset.fingerprint:
+            raise UserError(f"{run.path} was trained with another config or dataset; choose another out=")
         say(f"{run.path} is trained already; choose another out= to train again")
         return run
     import torch  # takes a second, and other commands do not need it
@@ -72,10 +71,7 @@ def train(config: Config) -> Run:
     losses = {"train_loss": _loss(known, trees, tables)}
     if "valid" in dataset.splits and (held := _examples(dataset, "valid", spec)):
         losses["valid_loss"] = _loss(held, trees, tables)
-    state = {
-        "seconds": round(time.monotonic() - began, 3),
-        "data": dataset.fingerprint,
-    }
+    state = {"seconds": round(time.monotonic() - began, 3), "data": dataset.fingerprint}
     with writing(run.path):
         append_line(run.metrics, {"step": spec.trees, **losses})
         if "valid_loss" in losses:
@@ -88,14 +84,6 @@ def train(config: Config) -> Run:
     return run
 
 
-def _check_same(run: Run, config: Config, dataset: Dataset) -> None:
-    """Raise UserError if ``run`` was trained with other settings, or on another dataset."""
-    run.check()
-    state = run.checkpoint().state
-    if run.config.model != config.model or state.get("data") != dataset.fingerprint:
-        raise UserError(f"{run.path} was trained with another config or dataset; choose another out=")
-
-
 def _examples(dataset: Dataset, split: str, spec: Any) -> list[TrainingCluster]:
     """Return the clusters with a summary, or an even sample if there are more than ``spec.examples``."""
     step = max(1, dataset.references(split) // spec.examples)
@@ -106,30 +94,25 @@ def _examples(dataset: Dataset, split: str, spec: Any) -> list[TrainingCluster]:
 
 
 def _example(row: Row, spec: Any) -> TrainingCluster:
+    """Return the inputs of a row; a target is the share of its bigrams in a reference, the highest over references."""
     sentences = as_sentences(row)
-    return TrainingCluster(
-        features(sentences), cues_of(sentences, spec.width), _worth(sentences), max(count_words(row["summary"]), 1)
-    )
-
-
-def _worth(row: Row) -> np.ndarray:
-    """Return [M]: the share of each sentence's bigrams in a reference, the highest over references."""
-    known = [words(text) for text in row["text"]]
+    known = [words(text) for text in sentences["text"]]
     lengths = np.array([len(one) + _SHORT for one in known])
     wanted = [bigrams(words(text)) for text in references(row) if text.strip()]
-    return np.max([[(bigrams(one) & reference).total() for one in known] for reference in wanted], axis=0) / lengths
+    targets = np.max([[(bigrams(one) & reference).total() for one in known] for reference in wanted], axis=0) / lengths
+    return TrainingCluster(Inputs.of(sentences, spec.width), targets, max(count_words(row["summary"]), 1))
 
 
 def _learned(examples: Sequence[TrainingCluster], spec: Any) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     """Return the trees and the tables of cue values. Each example is learned with tables without its own part."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    pairs = [[(example.cues[part], example.worth) for example in examples] for part in range(len(TABLES))]
-    worths = [CueValues(spec.width, spec.cue_prior, of_part) for of_part in pairs]
+    pairs = [[(example.inputs.cues[part], example.targets) for example in examples] for part in range(len(TABLES))]
+    values = [CueValues(spec.width, spec.cue_prior, of_part) for of_part in pairs]
     inputs = []
     for number, example in enumerate(examples):
-        tables = [worth.table_without(*of_part[number]) for worth, of_part in zip(worths, pairs, strict=True)]
-        inputs.append(np.concatenate([example.features, cue_features(example.cues, tables)], 1))
+        tables = [value.table(of_part[number]) for value, of_part in zip(values, pairs, strict=True)]
+        inputs.append(example.inputs.array(tables))
     model = HistGradientBoostingRegressor(
         max_iter=spec.trees,
         learning_rate=spec.rate,
@@ -139,14 +122,12 @@ def _learned(examples: Sequence[TrainingCluster], spec: Any) -> tuple[dict[str, 
         early_stopping=False,
         random_state=0,
     )
-    model.fit(np.concatenate(inputs), np.concatenate([example.worth for example in examples]))
-    return boosted_trees(model), [worth.table() for worth in worths]
+    model.fit(np.concatenate(inputs), np.concatenate([example.targets for example in examples]))
+    return boosted_trees(model), [value.table() for value in values]
 
 
 def _loss(examples: Sequence[TrainingCluster], arrays: Mapping[str, np.ndarray], tables: Sequence[np.ndarray]) -> float:
     """Return the mean squared error of the sentences' values."""
     trees = Trees.read(arrays)
-    gaps = [
-        trees.predict(np.concatenate([one.features, cue_features(one.cues, tables)], 1)) - one.worth for one in examples
-    ]
+    gaps = [trees.predict(example.inputs.array(tables)) - example.targets for example in examples]
     return float(np.square(np.concatenate(gaps)).mean())

@@ -1,21 +1,29 @@
-"""Extractive systems: each puts the texts of a source, paragraphs or sentences, in order.
+"""Extractive systems: each puts the texts of a source, paragraphs or sentences, in order; a summary takes the best.
 
 M texts of a source, T different words.
 """
 
+import sys
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
+from raysum.config.decoding import ExtractConfig
+from raysum.config.sections import LoadConfig
 from raysum.prepare.ranking import best_first, centrality
-from raysum.text.tfidf import TfIdf, words
+from raysum.runs.folder import Run
+from raysum.systems import part
+from raysum.text.tfidf import TfIdf, count_words, words
 
+WORDS = 100  # of a summary
+_TOLERANCE = 1.2  # times the limit of words that the only sentence of a summary may have, if none is shorter
+_TRIES = 1000  # consecutive texts that are too long; then the summary is full
 _RELEVANCE = 0.7  # weight of relevance in MMR (lambda); 0.3 is the weight of the distance from taken texts
 
 
@@ -58,6 +66,21 @@ class Taken:
             return any(own & _trigrams(self._source.texts[taken]) for taken in self.numbers)
         return not isinstance(redundancy, str) and redundancy < 1 and bool(self.nearness()[number] > redundancy)
 
+    def best_first(self, gain: Callable[[np.ndarray], np.ndarray]) -> Iterator[int]:
+        """Yield text numbers by their ``gain`` [M'], which is computed again for the remaining ones [M'] after each
+        text that is taken."""
+        left = np.arange(len(self._source.texts))
+        while len(left):
+            left, before, used = left[best_first(gain(left))], len(self.numbers), 0
+            while used < len(left) and len(self.numbers) == before:
+                yield int(left[used])
+                used += 1
+            left = np.sort(left[used:])
+
+    def marginal(self, relevance: np.ndarray) -> Iterator[int]:
+        """Yield text numbers by ``relevance`` [M] and distance from the taken texts."""
+        return self.best_first(lambda left: (_RELEVANCE * relevance - (1 - _RELEVANCE) * self.nearness())[left])
+
 
 class Extractive(ABC):
     """An extractive system. It yields texts one by one, and ``Taken`` shows it which are in the summary."""
@@ -81,10 +104,6 @@ class Extractive(ABC):
         relevance[order] = 1 - np.arange(len(order)) / len(order)
         return relevance
 
-    def ordered(self, source: SourceTexts, taken: Taken, redundancy: float | str) -> Iterable[int]:
-        """Return the order of :meth:`order`, or by relevance and novelty if ``redundancy`` is ``mmr``."""
-        return marginal(self.relevance(source), taken) if redundancy == "mmr" else self.order(source, taken)
-
     @abstractmethod
     def order(self, source: SourceTexts, taken: Taken) -> Iterable[int]:
         """Return the numbers of the texts of ``source``, best first."""
@@ -103,12 +122,8 @@ class Lead(Extractive):
     def order(self, source: SourceTexts, taken: Taken) -> Iterable[int]:
         if not source.documents:
             return range(len(source.texts))
-        seen = Counter[int]()
-        depth = []
-        for document in source.documents:
-            depth.append(seen[document])
-            seen[document] += 1
-        return np.argsort(depth, kind="stable").tolist()
+        depths = defaultdict[int, Iterator[int]](count)
+        return np.argsort([next(depths[document]) for document in source.documents], kind="stable").tolist()
 
 
 class Lead3(Extractive):
@@ -142,7 +157,7 @@ class Mmr(Extractive):
 
     def order(self, source: SourceTexts, taken: Taken) -> Iterator[int]:
         centroid = source.vectors.total(np.ones(len(source.texts)))
-        return marginal(source.vectors.project(centroid / (np.linalg.norm(centroid) or 1)), taken)
+        return taken.marginal(source.vectors.project(centroid / (np.linalg.norm(centroid) or 1)))
 
 
 class Oracle(Extractive):
@@ -153,35 +168,70 @@ class Oracle(Extractive):
     needs_reference = True
 
     def order(self, source: SourceTexts, taken: Taken) -> Iterator[int]:
-        missing = _bigrams(source.reference)
-        own = [_bigrams(text) & missing for text in source.texts]
-        left = list(range(len(own)))
-        while left:
-            gains = {number: (missing & own[number]).total() for number in left}
-            ordered = sorted(left, key=lambda number: -gains[number])
-            used = yield from _until_one_is_taken(ordered, taken)
-            missing = missing - own[ordered[used - 1]]
-            left = sorted(ordered[used:])
+        wanted = _bigrams(source.reference)
+        own = [_bigrams(text) & wanted for text in source.texts]
+
+        def gain(left: np.ndarray) -> np.ndarray:
+            missing = wanted - sum((own[number] for number in taken.numbers), Counter())
+            return np.array([(missing & own[number]).total() for number in left])
+
+        return taken.best_first(gain)
 
 
-def marginal(relevance: np.ndarray, taken: Taken) -> Iterator[int]:
-    """Yield text numbers by ``relevance`` [M] and distance from the taken texts, which is updated after each."""
-    left = np.arange(len(relevance))
-    while len(left):
-        gain = _RELEVANCE * relevance - (1 - _RELEVANCE) * taken.nearness()
-        left = left[best_first(gain[left])]
-        used = yield from _until_one_is_taken(left.tolist(), taken)
-        left = np.sort(left[used:])
+class TrainedExtractive(Extractive):
+    """The model of a run that extracts, by the scores of its sentences."""
+
+    reads_sentences = True
+    redundancy = 1.0  # as in the papers: similar sentences are allowed
+
+    def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
+        self.name, self.how = run.name, "sentences of the highest scores first"
+        self.scorer = part("raysum.sentence_scorers", run.config.model.SCORER)(run, config, device)
+
+    def row(self, cluster: Mapping[str, Any]) -> Any:
+        return self.scorer.row(cluster)
+
+    def relevance(self, source: SourceTexts) -> np.ndarray:
+        scores = self.scorer.scores(source.row)
+        return scores / max(float(scores.max()), 1e-9)
+
+    def order(self, source: SourceTexts, taken: Taken) -> Iterable[int]:
+        return best_first(self.scorer.scores(source.row)).tolist()
 
 
-def _until_one_is_taken(ordered: list[int], taken: Taken) -> Generator[int, None, int]:
-    """Yield the numbers until one is taken, and return how many were used."""
-    before = len(taken.numbers)
-    for used, number in enumerate(ordered, 1):
-        yield number
-        if len(taken.numbers) > before:
-            return used
-    return len(ordered)
+def take(system: Extractive, source: SourceTexts, settings: ExtractConfig, whole: bool = True) -> list[int]:
+    """Return the numbers of the texts that ``system`` takes, in its order, within the limits of ``settings``.
+
+    A text is skipped if it repeats one that is taken (cross-sentence subsumption as in MEAD, Radev et al., 2004, by
+    cosine, or by trigrams, Paulus et al., 2018), or if it has more words than the limit still allows. If every text
+    has more words than the limit, the best of those up to 20 % above it is taken; if there is none, the shortest.
+    Unless ``whole``, no text is too long, and words are separated by spaces: the caller cuts the last text.
+    """
+    redundancy = system.redundancy if settings.redundancy is None else settings.redundancy
+    limit, most = most_words(settings), settings.sentences or len(source.texts)
+    taken, left = Taken(source), limit
+    too_long: dict[int, int] = {}  # lengths in words of consecutive texts
+    by_novelty = redundancy == "mmr"
+    for number in taken.marginal(system.relevance(source)) if by_novelty else system.order(source, taken):
+        length = count_words(source.texts[number]) if whole else len(source.texts[number].split())
+        if whole and length > left:
+            too_long[number] = length
+            if len(too_long) >= _TRIES and taken.numbers:
+                break
+        elif not taken.repeats(number, redundancy):
+            taken.numbers.append(number)
+            left, too_long = left - length, {}
+            if left <= 0 or len(taken.numbers) == most:
+                break
+    if taken.numbers or not too_long:
+        return taken.numbers
+    best = next((number for number, length in too_long.items() if length <= _TOLERANCE * limit), None)
+    return [min(too_long, key=too_long.__getitem__) if best is None else best]
+
+
+def most_words(settings: ExtractConfig) -> int:
+    """Return the most words of a summary."""
+    return settings.words or (sys.maxsize if settings.sentences else WORDS)
 
 
 def _bigrams(text: str) -> Counter[tuple[str, str]]:

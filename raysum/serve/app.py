@@ -10,12 +10,11 @@ from typing import Any
 
 import httpx
 
-from raysum.config.decoding import DecodeConfig
 from raysum.config.loading import section_of
-from raysum.config.problems import validate
+from raysum.config.problems import changed
 from raysum.config.signatures import with_settings
 from raysum.errors import UserError
-from raysum.extract.summarizer import Extractor, extract_settings, extracts
+from raysum.extract.summarizer import Extractor, extracts
 from raysum.runs.folder import Run
 from raysum.runtime.log_filters import muted
 from raysum.runtime.network import http_url, listening
@@ -104,10 +103,9 @@ def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
     exact = config.model_copy(update={"run": str(run.path), "checkpoint": step})
     health = Health(status="ok", run=run.name, step=checkpoint.step)
     if run.config.model.extracts:
-        extract_settings(run.extract.changed(config.decode))
+        changed(run.extract, config.decode)
         return exact, health, AT_ONCE, True
-    settings = validate(run.decode.model_dump() | config.decode, None, DecodeConfig)
-    return exact, health, settings.batch_examples, False
+    return exact, health, changed(run.decode, config.decode).batch_examples, False
 
 
 def _run(deployments: Any, options: dict[str, Any], logs: dict[str, Any]) -> None:

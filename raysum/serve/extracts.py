@@ -4,8 +4,7 @@ import asyncio
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.extract.loading import summarizer_of
-from raysum.extract.summarizer import Extractor
+from raysum.extract.summarizer import Extractor, summarizer_of
 from raysum.serve.config import ServeConfig
 from raysum.serve.ports import bind_to_node
 

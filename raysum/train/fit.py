@@ -12,7 +12,7 @@ from raysum.config.loading import load_config, pairs, presets
 from raysum.config.sections import Config
 from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
-from raysum.decode.domain_shift import learn
+from raysum.decode.domain_shift import learn, rehearse
 from raysum.errors import UserError
 from raysum.runs.events import add_event
 from raysum.runs.folder import Checkpoint, Run, RunResult
@@ -87,8 +87,6 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
             check_vacant(run.path)  # never write into a folder with other files
         run = fit(config)
         if config.model.summarizes and config.data and (newest := run.latest()):
-            from raysum.decode.calibration import rehearse  # loads torch
-
             seconds = _CALIBRATION_SHARE * newest.state.get("seconds", 0)
             rehearse(run, Dataset.open(config.data), min(seconds, _MAX_CALIBRATION))
         return RunResult(run)

@@ -13,7 +13,7 @@ import torch
 from helpers.small_models import EXAMPLES, model_of, pack
 from helpers.special_ids import EOS, PAD, SENTENCE_END
 from raysum.config.decoding import DecodeConfig
-from raysum.decode.beam import _best, beam_search
+from raysum.decode.beam import SearchOptions, _best, beam_search
 from raysum.decode.beam import search as find
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.hypotheses import Hypothesis
@@ -231,7 +231,7 @@ def test_a_cancelled_example_leaves_the_batch():
         asked.append(example)
         return example != 1 or len(asked) > 6
 
-    found = find(script, memory(3), settings(), is_cancelled=is_cancelled).best(1)
+    found = find(script, memory(3), settings(), options=SearchOptions(is_cancelled=is_cancelled)).best(1)
     assert [best.ids for (best,) in found] == [[A], [A] * 5, [A]]  # what there was
     assert script.rows == [6, 2, 2, 2, 2]  # of the ten steps; one example goes on after the first
     assert asked == [0, 1, 2, 1, 1, 1, 1]
@@ -352,7 +352,7 @@ def test_best_candidates_equal_a_plain_top_k(beams, vocabulary):
 
 
 def nothing_attended(examples: int, beams: int, paragraphs: int) -> History:
-    return History(torch.arange(examples), torch.zeros(examples, beams, paragraphs), torch.zeros(examples, beams))
+    return History.start(examples, beams, paragraphs)
 
 
 def history(*steps: list[list[float]]) -> History:

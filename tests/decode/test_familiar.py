@@ -9,8 +9,7 @@ import pytest
 
 from helpers.factbook_data import write_factbook, write_run
 from raysum.decode import domain_shift
-from raysum.decode.calibration import rehearse
-from raysum.decode.domain_shift import Familiar, ReferenceRange, figures, learn, signals
+from raysum.decode.domain_shift import Familiar, ReferenceRange, figures, learn, rehearse, signals
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summaries, Summary
 from raysum.errors import UserError
@@ -229,7 +228,7 @@ def test_evaluating_on_the_valid_split_teaches_a_run(run, data, tmp_path):
     assert Summarizer.load(run.path).familiar.summaries is None
     evaluate(str(run.path), data.path, split="valid", limit=25)
     learned = Summarizer.load(run.path).familiar.summaries
-    assert learned.examples == 25 and set(learned.ends) == {"support", "entropy", "paragraphs"}
+    assert learned.examples == 25 and set(learned.usual) == {"support", "entropy", "paragraphs"}
     evaluate(str(run.path), data.path, split="valid", limit=25, decode={"max_length": 2})  # not as the run decodes
     evaluate(str(run.path), data.path, split="valid", limit=2)
     assert Summarizer.load(run.path).familiar.summaries == learned

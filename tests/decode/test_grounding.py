@@ -18,14 +18,12 @@ from raysum.config.decoding import DecodeConfig, SourceConfig
 from raysum.data.recipe import Recipe
 from raysum.decode.grounding.cluster import SourceAutomaton
 from raysum.decode.grounding.constraint import Grounding
-from raysum.decode.grounding.contexts import BEGIN, INSIDE
-from raysum.decode.grounding.pieces import Pieces
+from raysum.decode.grounding.pieces import BEGIN, INSIDE, Pieces
 from raysum.decode.searching import Searcher
 from raysum.decode.summarizer import Summarizer
 from raysum.examples.factbook.corpus import generate
 from raysum.serve.schema import SummarizeRequest
-from raysum.text.names import Sources, unsupported
-from raysum.text.tokens import is_number, runs
+from raysum.text.names import Sources, is_number, runs, unsupported
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.special_tokens import SPECIAL_PIECES
 from raysum.tokenizers.tokenizer import Tokenizer

@@ -24,7 +24,7 @@ from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare_systems, evaluate, results_folder
 from raysum.evaluate.scorers import means
 from raysum.evaluate.systems import Extracted, PaperBaseline, swap
-from raysum.extract.loading import load
+from raysum.extract.summarizer import load
 from raysum.metrics.rouge import unread
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import as_sentences
@@ -353,7 +353,7 @@ def test_systems_that_extract_take_their_own_settings(data):
     whole = {name: evaluate(name, data.path, split="valid").systems[name] for name in ("mmr", "lexrank")}
     assert all(80 < figures["words"] <= 100 for figures in whole.values())
     for settings, words in (
-        ({"decode": {"beta": 1}}, "beta is not a setting.*words"),
+        ({"decode": {"beta": 1}}, "unknown key .beta.*words"),
         ({"dtype": "int8"}, "dtype=int8"),
     ):
         with pytest.raises(UserError, match=words):

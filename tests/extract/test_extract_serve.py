@@ -33,7 +33,7 @@ def test_a_system_that_needs_no_training_is_served_alike(tmp_path):
         assert "lexrank" in page and "/v1/summarize" in page and "redundancy" in page
         for documents, options, message in [
             ([""], {}, "400: cluster 'Florence' cannot be summarized: no sentence"),
-            (TEXTS, {"num_beams": 2}, "400: num_beams is not a setting"),
+            (TEXTS, {"num_beams": 2}, "400: unknown key .num_beams"),
             (TEXTS, {"words": 10**6}, "422: options.words"),
             (["a" * 2001], {}, "413: 2001 characters"),
         ]:

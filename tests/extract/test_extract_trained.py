@@ -222,7 +222,7 @@ def test_from_text_to_a_served_run(folder, tmp_path):
         assert len(fewer["summary"].split()) <= 12
         with pytest.raises(UserError, match="422: options.sentences"):
             server.client.summarize(raw["title"], raw["documents"], sentences=10_001)
-        with pytest.raises(UserError, match="num_beams is not a setting"):
+        with pytest.raises(UserError, match="unknown key .num_beams"):
             server.client.summarize(raw["title"], raw["documents"], num_beams=2)
 
 

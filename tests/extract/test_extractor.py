@@ -15,9 +15,8 @@ import raysum
 from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
-from raysum.extract.cues import Cues, CueValues, cue_features, cues_of
-from raysum.extract.features import FEATURES, RANKED, features
-from raysum.extract.trees import Trees
+from raysum.extract.features import RANKED, Cues, CueValues, columns, cue_features, cues_of, features
+from raysum.extract.learned import Trees
 from raysum.prepare.row_builder import as_sentences
 from raysum.runtime.checksums import seal
 from raysum.runtime.compat import boosted_trees
@@ -45,13 +44,14 @@ SENTENCES = [
 PLAIN = row(SENTENCES, [0, 0, 1, 1], "The Arno")
 
 
-def column(found: np.ndarray, name: str) -> list[float]:
-    return [round(float(value), 4) for value in found[:, FEATURES.index(name)]]
+def column(found: dict[str, np.ndarray], name: str) -> list[float]:
+    return [round(float(value), 4) for value in found[name]]
 
 
 def test_features_tell_where_sentences_stand_and_what_they_share():
-    found = features(PLAIN)
-    assert found.shape == (4, len(FEATURES) + len(RANKED)) and np.isfinite(found).all()
+    found = columns(PLAIN)
+    whole = features(PLAIN)
+    assert whole.shape == (4, len(found) + len(RANKED)) and np.isfinite(whole).all()
     assert column(found, "place") == [0, 1, 2, 3] and column(found, "place_in_document") == [0, 1, 0, 1]
     assert column(found, "left_in_document") == [2, 1, 2, 1] and column(found, "documents") == [2] * 4
     assert column(found, "words") == [5, 5, 5, 6] and column(found, "share_of_document") == [0.5, 0.5, 0.4545, 0.5455]
@@ -95,7 +95,7 @@ def test_the_worth_of_a_cue_leaves_out_the_cluster_that_asks():
     worth = CueValues(WIDTH, 3, examples)
     for number, example in enumerate(examples):
         others = CueValues(WIDTH, 3, [one for place, one in enumerate(examples) if place != number])
-        np.testing.assert_allclose(worth.table_without(*example), others.table(), atol=1e-6)
+        np.testing.assert_allclose(worth.table(example), others.table(), atol=1e-6)
     known = CueValues(WIDTH, 1, [(Cues.of(["x", "y"], WIDTH), np.array([1.0, 0.0]))])
     (x,), (y,) = (Cues.of([name], WIDTH).places for name in "xy")
     assert known.table()[[x, y]].tolist() == [(1 + 0.5) / 2 - 0.5, 0.5 / 2 - 0.5]

@@ -1,6 +1,6 @@
 """An automaton over pieces: the names and numbers that the summary of one cluster may contain.
 
-A state is a context and a set of nodes. The *context* is what the text so far allows with any sources (`contexts`).
+A state is a context and a set of nodes. The *context* is what the text so far allows with any sources (`pieces`).
 The *nodes* are positions in strings of the sources: names (each run of name words and numbers, from each of its
 tokens), words that may begin a sentence and, in the mode "all", words in small letters. A piece may follow if the
 context or a node allows it, so names can be segmented in any way. The automaton computes the successors of a state when
@@ -17,35 +17,15 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from raysum.decode.grounding.contexts import (
-    ALL,
-    BEGIN,
-    CLOSED,
-    CONTEXTS,
-    DOT,
-    INSIDE,
-    NAMED,
-    NUMBER_DOT,
-    NUMBER_SPACE,
-    NUMBERED,
-    NUMBERS,
-    OUT,
-    SIGN,
-    WORD,
-)
-from raysum.decode.grounding.pieces import KNOWN, Pieces, byte_spelling
-from raysum.text.names import OPENERS
-from raysum.text.tokens import UNITS, Token, is_letter, is_number, runs
-from raysum.text.tokens import WORD as A_WORD
+from raysum.decode.grounding.pieces import CLOSED, INSIDE, NAMED, NUMBERED, OUT, WORD, Part, Pieces, Root, byte_spelling
+from raysum.text.names import OPENERS, UNITS, Token, is_letter, is_number, runs
+from raysum.text.names import WORD as A_WORD
 
 _NAME_TOKENS = 8
-# The kinds of nodes; a node is such a letter and the spelling so far.
-_NAME, _FUNCTION, _BEGIN, _SMALL, _UNIT, _LETTER, _OTHER = "nfbsulo"
 _LAST = "\xff"  # sorts after every byte of UTF-8
 
 State = tuple[int, tuple[str, ...]]  # a context and nodes
 Reached = dict[int, State]  # next states by piece
-_Part = tuple[str, str, int]  # the kinds of nodes that may begin, the signs before them, and the context after these
 
 
 class SourceAutomaton:
@@ -55,17 +35,14 @@ class SourceAutomaton:
         """``base`` is the automaton without texts, which supplies the function words."""
         self._pieces, self._signs = pieces, pieces.signs
         self._ends: dict[str, int] = base._ends.copy() if base else {}  # contexts of nodes, if not INSIDE
-        self._starts: dict[_Part, Reached] = {}
-        self._parts: list[tuple[_Part, ...]] = (
-            base._parts if base else [self._begin(context) for context in range(CONTEXTS)]
-        )
-        self._begun: dict[tuple[_Part, ...], Reached] = {}
+        self._starts: dict[Part, Reached] = {}
+        self._begun: dict[tuple[Part, ...], Reached] = {}
         self._after: dict[State, Reached] = {}
         text = "\n".join(" ".join(text.split()) for text in texts)
         self._own = self._spell(text, OPENERS if base is None else ())
         if base:
-            self._own[_FUNCTION] = base._own[_FUNCTION]
-            parts = ((_FUNCTION, before, OUT) for before in pieces.after)
+            self._own[Root.FUNCTION] = base._own[Root.FUNCTION]
+            parts = ((Root.FUNCTION, before, OUT) for before in pieces.after)
             self._starts |= {part: base._start(*part) for part in parts}
 
     def next(self, state: State, piece: int) -> State:
@@ -89,31 +66,12 @@ class SourceAutomaton:
 
     def begun(self, context: int) -> Reached:
         """Return the next states by the pieces with which nodes may begin in ``context``."""
-        parts = self._parts[context]
+        parts = self._pieces.parts[context]
         if parts not in self._begun:
             reached = self._begun.setdefault(parts, {})
             for part in parts:
                 reached |= self._start(*part)
         return self._begun[parts]
-
-    def _begin(self, context: int) -> tuple[_Part, ...]:
-        """Return the parts that may begin in ``context``, one for each sequence of signs before them."""
-        behind = {before: self._signs.walk(context, kinds) for before, (kinds, _) in self._pieces.after.items()}
-        return tuple(self._begins(after, before) for before, after in behind.items())
-
-    def _begins(self, context: int, before: str) -> _Part:
-        """Return the part that may begin in ``context``, after the signs ``before``."""
-        has_bytes = self._pieces.has_bytes and not before
-        after_number = NUMBER_SPACE <= context <= NUMBER_DOT
-        roots = _NAME if context >= OUT else ""
-        roots += _FUNCTION + _BEGIN if context >= BEGIN else ""
-        if context >= SIGN or NUMBER_SPACE <= context <= DOT:
-            roots += _SMALL if after_number else _SMALL + _UNIT
-        if has_bytes and not after_number and context not in (INSIDE, NAMED, NUMBERED, CLOSED):
-            roots += _LETTER
-        if has_bytes and context != INSIDE:
-            roots += _OTHER
-        return roots, before, context if after_number else OUT
 
     def _start(self, roots: str, before: str, context: int) -> Reached:
         """Return the next states by pieces with the signs ``before`` and then the beginning of a node of ``roots``."""
@@ -125,7 +83,7 @@ class SourceAutomaton:
             elif roots:
                 for spelling in self._own[roots]:
                     self._continue(reached, spelling, 1, before)
-                self._walk(reached, context, len(before.encode("latin-1").decode()))
+                self._walk(reached, context, len(before))
         return self._starts[roots, before, context]
 
     def _continue(self, reached: Reached, spelling: str, start: int, before: str | None = None) -> None:
@@ -150,35 +108,36 @@ class SourceAutomaton:
         mode, pieces = self._signs.mode, self._pieces
         words = set(A_WORD.findall(text))
         named = set(filter(pieces.is_name, words))
-        names = dict(name for run in runs(text, named.__contains__) for name in _parts(text, run))
+        parts = (run[n : n + _NAME_TOKENS] for run in runs(text, named.__contains__) for n in range(len(run)))
+        names = {text[part[0].start : part[-1].end]: part for part in parts}
         small = words - named
-        begin, function = ((), ()) if mode == NUMBERS else (small, function)
-        restricted = small if mode == ALL else set[str]()
+        begin, function = ((), ()) if mode == "numbers" else (small, function)
+        restricted = small if mode == "all" else set[str]()
         unknown = set(text) - pieces.characters - {"\n"} if pieces.has_bytes else ()
         letters = {c for c in unknown if is_letter(c)}
         return {
-            _NAME: sorted(self._name(*name) for name in names.items()),
-            _FUNCTION: self._words(_FUNCTION, map(_capitalized, function), CLOSED),
-            _BEGIN: self._words(_BEGIN, map(_capitalized, begin), NAMED),
-            _SMALL: self._words(_SMALL, restricted - UNITS, CLOSED),
-            _UNIT: self._words(_UNIT, restricted & UNITS, CLOSED),
-            _LETTER: self._words(_LETTER, (c for c in letters if not pieces.is_name(c)), WORD),
-            _OTHER: self._words(_OTHER, (c for c in unknown if self._signs.kind(c) in "!)x"), OUT),
+            Root.NAME: sorted(self._name(text, part) for part in names.values()),
+            Root.FUNCTION: self._words(Root.FUNCTION, map(_capitalized, function), CLOSED),
+            Root.BEGIN: self._words(Root.BEGIN, map(_capitalized, begin), NAMED),
+            Root.SMALL: self._words(Root.SMALL, restricted - UNITS, CLOSED),
+            Root.UNIT: self._words(Root.UNIT, restricted & UNITS, CLOSED),
+            Root.LETTER: self._words(Root.LETTER, (c for c in letters if not pieces.is_name(c)), WORD),
+            Root.OTHER: self._words(Root.OTHER, (c for c in unknown if self._signs.kind(c) in "!)x"), OUT),
         }
 
-    def _name(self, name: str, tokens: Sequence[Token]) -> str:
-        """Return the node of a name, which ends before the first token without a spelling."""
-        node, context, end = _NAME, INSIDE, 0
+    def _name(self, text: str, tokens: Sequence[Token]) -> str:
+        """Return the node of the name of ``tokens``, which ends before the first token without a spelling."""
+        node, context, end = Root.NAME, INSIDE, tokens[0].start
         for start, stop, is_a_number in tokens:
-            if joint := name[end:start]:
+            if joint := text[end:start]:
                 node += byte_spelling(joint)
                 self._ends[node] = context = self._signs.step(context, self._signs.kind(joint))
-            token, context, end = name[start:stop], NUMBERED if is_a_number else NAMED, stop
+            token, context, end = text[start:stop], NUMBERED if is_a_number else NAMED, stop
             spelling = self._pieces.spelling(token)
             if not spelling:
                 break
             first = A_WORD.match(token)
-            if first and self._signs.mode != NUMBERS and not is_number(first.group()):  # the name in COVID-19
+            if first and self._signs.mode != "numbers" and not is_number(first.group()):  # the name in COVID-19
                 self._ends[node + byte_spelling(first.group())] = NAMED
             node += spelling
             self._ends[node] = context
@@ -200,18 +159,8 @@ def _both(one: Reached, other: Reached) -> Reached:
     return {piece: _either(one[piece], other[piece]) for piece in one.keys() & other.keys()}
 
 
-@lru_cache(KNOWN)
+@lru_cache(2**15)
 def _capitalized(word: str) -> str:
     """Return ``word`` with a capital, or "" if that changes nothing or cannot be undone."""
     capital = word[0].upper()
     return capital + word[1:] if capital.lower() == word[0] != capital else ""
-
-
-def _parts(text: str, run: Sequence[Token]) -> Iterable[tuple[str, tuple[Token, ...]]]:
-    """Yield the part of a run from each of its tokens, at most eight tokens, and their positions in it."""
-    for number, (first, _, _) in enumerate(run):
-        part = run[number : number + _NAME_TOKENS]
-        yield (
-            text[first : part[-1].end],
-            tuple(Token(start - first, end - first, is_number) for start, end, is_number in part),
-        )

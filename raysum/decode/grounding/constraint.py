@@ -6,6 +6,7 @@ of the quickstart.
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -13,24 +14,30 @@ from torch import Tensor
 
 from raysum.data.rows import Row
 from raysum.decode.grounding.cluster import SourceAutomaton, State
-from raysum.decode.grounding.contexts import BEGIN, CONTEXTS, INSIDE
-from raysum.decode.grounding.pieces import Pieces
+from raysum.decode.grounding.pieces import BEGIN, CONTEXTS, INSIDE, Pieces
 from raysum.text.cleaning import Normalization, normalize
 from raysum.tokenizers.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True, eq=False)
+class ReachedState:
+    """A state of an example's automaton that a hypothesis has reached, and the known states after it, by piece."""
+
+    example: int
+    state: State
+    row: int  # in ``Constraint.bias``
+    names: np.ndarray  # the pieces that its nodes allow
+    following: dict[int, "ReachedState"] = field(default_factory=dict)
+
+
 class Constraint:
-    """The automata of a batch. A state has a number, counted as hypotheses reach them."""
+    """The automata of a batch."""
 
     def __init__(self, clusters: Sequence[SourceAutomaton], pieces: Pieces, device: torch.device):
         self._clusters = clusters
-        self._states: list[tuple[int, State]] = []  # the example and its state, by number
-        self._numbers: dict[tuple[int, State], int] = {}
-        self._next: dict[tuple[int, int], int] = {}  # by state and piece
+        self._states: dict[tuple[int, State], ReachedState] = {}
         self.bias = torch.from_numpy(pieces.bias).to(device).repeat(len(clusters), 1)  # [B * C, V] 0 or -inf
-        self.row: list[int] = []  # of each state in ``bias``
-        self.names: list[np.ndarray] = []  # the pieces that the nodes of each state allow
-        self.first = [self._number(example, (BEGIN, ())) for example in range(len(clusters))]
+        self.first = [self._reach(example, (BEGIN, ())) for example in range(len(clusters))]
 
     def repeat(self, number: int) -> "Constraint":
         """Return the constraint of ``number`` searches of each example, in consecutive rows."""
@@ -38,29 +45,26 @@ class Constraint:
         repeated.first = [state for state in self.first for _ in range(number)]
         return repeated
 
-    def next(self, state: int, piece: int) -> int:
+    def next(self, before: ReachedState, piece: int) -> ReachedState:
         """Return the state after ``piece``."""
-        following = self._next.get((state, piece))
+        following = before.following.get(piece)
         if following is None:
-            example, before = self._states[state]
-            following = self._next[state, piece] = self._number(example, self._clusters[example].next(before, piece))
+            state = self._clusters[before.example].next(before.state, piece)
+            following = before.following[piece] = self._reach(before.example, state)
         return following
 
-    def _number(self, example: int, state: State) -> int:
-        number = self._numbers.get((example, state))
-        if number is None:
+    def _reach(self, example: int, state: State) -> ReachedState:
+        if (example, state) not in self._states:
             cluster, (context, nodes) = self._clusters[example], state
             row = example * CONTEXTS + context
             if nodes:
-                self._number(example, (context, ()))
+                self._reach(example, (context, ()))
             else:
                 begun = np.fromiter(cluster.begun(context), np.int64)
                 self.bias[row].index_fill_(0, torch.from_numpy(begun).to(self.bias.device), 0.0)
-            number = self._numbers[example, state] = len(self._states)
-            self._states.append((example, state))
-            self.row.append(row)
-            self.names.append(np.fromiter(cluster.names(state), np.int64))
-        return number
+            names = np.fromiter(cluster.names(state), np.int64)
+            self._states[example, state] = ReachedState(example, state, row, names)
+        return self._states[example, state]
 
 
 class ConstraintState:
@@ -77,23 +81,21 @@ class ConstraintState:
         self._length, self.complete = 1, torch.ones_like(self._rows)
 
     def _look(self) -> None:
-        rows = np.array([[self._constraint.row[state] for state in beams] for beams in self._states])
-        device = self._constraint.bias.device
-        self._rows = torch.from_numpy(rows).to(device)
-        self.whole = torch.from_numpy(rows % CONTEXTS != INSIDE).to(device)
+        rows = torch.tensor([[state.row for state in beams] for beams in self._states])
+        self._rows = rows.to(self._constraint.bias.device)
+        self.whole = self._rows % CONTEXTS != INSIDE
 
     def mask(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Set every piece that the sources do not allow to -inf in ``scores`` [B, R, V], which is -inf for EOS already.
 
         Return the flat indices in ``scores`` of the pieces that continue a name, and their scores.
         """
-        names = [self._constraint.names[state] for beams in self._states for state in beams]
+        names = [state.names for beams in self._states for state in beams]
         starts = np.repeat(np.arange(len(names)) * scores.shape[-1], list(map(len, names)))
         index = torch.from_numpy(np.concatenate(names) + starts).to(scores.device)
         values = scores.take(index)
-        scores += self._constraint.bias.index_select(0, self._rows.flatten()).view_as(
-            scores
-        )  # masked_fill_ is 10 times slower
+        # masked_fill_ is 10 times slower
+        scores += self._constraint.bias.index_select(0, self._rows.flatten()).view_as(scores)
         scores.view(-1).scatter_(0, index, values)
         return index, values
 
