@@ -15,7 +15,7 @@ from raysum.config.base import Section
 from raysum.config.decoding import DecodeConfig, ExtractConfig, SourceConfig
 from raysum.config.sections import Config, OptimConfig, TrainConfig
 from raysum.evaluate.config import EvaluateConfig
-from raysum.models.specs.backbone import Adapters
+from raysum.models.family.spec import Adapters
 from raysum.prepare.config import PrepareConfig
 from raysum.research.reproduce.config import ReproduceConfig
 from raysum.serve.config import ServeConfig

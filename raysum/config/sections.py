@@ -15,7 +15,7 @@ from pydantic import (
 from raysum import systems
 from raysum.config.base import Count, Section, Share
 from raysum.config.decoding import DecodeConfig, SourceConfig
-from raysum.models.specs.backbone import Adapters
+from raysum.models.family.spec import Adapters
 from raysum.systems import Size
 
 

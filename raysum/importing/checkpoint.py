@@ -16,7 +16,7 @@ from raysum.importing.huggingface.generation import read_decoding, save_decoding
 from raysum.importing.huggingface.loading import load, with_new
 from raysum.importing.huggingface.saving import save, save_tokenizer
 from raysum.importing.mapping import PublishedModel
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import FamilySpec
 from raysum.runs.folder import Run, RunResult
 from raysum.runs.restore import fill, listed_names, restore
 from raysum.runtime.progress import say

@@ -18,7 +18,7 @@ from raysum.importing.mapping import (
     step_in_name,
 )
 from raysum.importing.torch_file import read_checkpoint
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import FamilySpec
 
 _BUFFERS = (".pe", ".mask")  # sinusoids, and a causal mask of 25 MB per decoder layer
 _SHARED = ("decoder.embeddings.weight", "generator.0.weight")  # equal to the encoder's embedding, like ours

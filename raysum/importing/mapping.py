@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from raysum.errors import UserError
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import FamilySpec
 
 Arrays = Mapping[str, np.ndarray]
 # A section of the table, and the prefixes of our names and of the published ones there. The parameters of several

@@ -16,7 +16,7 @@ from raysum.importing.mapping import (
     step_in_name,
 )
 from raysum.importing.tensor_bundle import TensorBundle
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import FamilySpec
 
 _HEADS, _DROPOUT = 4, 0.3  # the code's defaults, -num_headers and -drop_rate; also PHT/VHT paper section 4.2
 

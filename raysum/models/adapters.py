@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysum.errors import UserError
+from raysum.models.family.spec import Adapters
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.linear import Linear
-from raysum.models.specs.backbone import Adapters
 from raysum.systems import Spec, build
 
 _MODULES = {"attention": {"attention", "cross"}, "ffn": {"ffn", "intermediate"}}  # by parts of module names

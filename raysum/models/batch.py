@@ -1,4 +1,4 @@
-"""A batch of examples: packed source paragraphs, padded targets, the encoder's output and the keys of decoder layers.
+"""A batch of examples: packed source paragraphs, padded targets, and the encoder's output.
 
 S source tokens, P paragraphs, B examples, M most paragraphs of an example, N most tokens of a paragraph, K target
 length, D width.
@@ -7,7 +7,6 @@ length, D width.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -16,7 +15,6 @@ from torch.nn.functional import pad
 
 from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
-Keys = TypeVar("Keys", bound="SourceKeys")
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 
 # The attention to the source that a call returns: none, by paragraph [..., M] (true), by paragraph for some layers
@@ -24,27 +22,44 @@ AnyMemory = TypeVar("AnyMemory", bound="Memory")
 AttentionRequest = bool | frozenset[int] | Literal["tokens"]
 
 
-@dataclass(frozen=True)
 class Layout:
-    """The indices of packed tokens and paragraphs in padded arrays. All index tensors are long; masks are true where
-    real."""
+    """The indices of packed tokens and paragraphs in padded arrays. Indices are long; masks are true where real."""
 
-    token_paragraph: Tensor  # [S] index of its paragraph
-    token_position: Tensor  # [S] position within its paragraph
-    token_example: Tensor  # [S] index of its example
-    token_offset: Tensor  # [S] position within its example's tokens
-    paragraph_example: Tensor  # [P]
-    rank: Tensor  # [P] 0 = best
-    token_mask: Tensor  # [P, N]
-    source_mask: Tensor  # [B, Smax]
-    paragraph_mask: Tensor  # [B, M]
-    in_paragraphs: Tensor  # [S] index into the flat [P * N]
-    in_source: Tensor  # [S] index into the flat [B * Smax]
-    in_examples: Tensor  # [P] index into the flat [B * M]
-    grid_mask: Tensor  # [B, M, N]
-    in_grid: Tensor  # [S] index into the flat [B * M * N]
-    sizes: Tensor  # [B] tokens of each example
-    counts: tuple[int, ...]  # paragraphs of each example
+    def __init__(self, lengths: Tensor, counts: Tensor):
+        """``lengths`` [P] are the tokens of each paragraph, ``counts`` [B] the paragraphs of each example."""
+        device = lengths.device
+        paragraphs, examples = torch.arange(len(lengths), device=device), torch.arange(len(counts), device=device)
+        self.counts: tuple[int, ...] = tuple(counts.tolist())
+        self.paragraph_example = torch.repeat_interleave(examples, counts)  # [P]
+        self.rank = paragraphs - (counts.cumsum(0) - counts)[self.paragraph_example]  # [P] 0 = best
+        self.sizes = torch.zeros_like(counts).index_add(0, self.paragraph_example, lengths)  # [B] tokens
+        self.token_paragraph = torch.repeat_interleave(paragraphs, lengths)  # [S]
+        self.token_example = self.paragraph_example[self.token_paragraph]  # [S]
+        tokens = torch.arange(len(self.token_paragraph), device=device)
+        self.token_position = tokens - (lengths.cumsum(0) - lengths)[self.token_paragraph]  # [S] in its paragraph
+        self.token_offset = tokens - (self.sizes.cumsum(0) - self.sizes)[self.token_example]  # [S] in its example
+        longest, widest, largest = int(lengths.max()), int(counts.max()), int(self.sizes.max())
+        self.token_mask = torch.arange(longest, device=device) < lengths[:, None]  # [P, N]
+        self.source_mask = torch.arange(largest, device=device) < self.sizes[:, None]  # [B, Smax]
+        self.paragraph_mask = torch.arange(widest, device=device) < counts[:, None]  # [B, M]
+        self.in_paragraphs = self.token_paragraph * longest + self.token_position  # [S] index into flat [P * N]
+        self.in_source = self.token_example * largest + self.token_offset  # [S] index into flat [B * Smax]
+        self.in_examples = self.paragraph_example * widest + self.rank  # [P] index into flat [B * M]
+        self.grid_mask = scatter_padded(self.token_mask, self.in_examples, len(counts), widest)  # [B, M, N]
+        self.in_grid = self.in_examples[self.token_paragraph] * longest + self.token_position  # [S] into [B * M * N]
+
+    def to_source(self, values: Tensor) -> Tensor:
+        """Return [B, Smax, ...] from ``values`` [S, ...] of tokens."""
+        return scatter_padded(values, self.in_source, *self.source_mask.shape)
+
+    def to_grid(self, values: Tensor) -> Tensor:
+        """Return [B, M * N, ...] from ``values`` [S, ...] of tokens."""
+        examples, paragraphs, length = self.grid_mask.shape
+        return scatter_padded(values, self.in_grid, examples, paragraphs * length)
+
+    def to_examples(self, values: Tensor) -> Tensor:
+        """Return [B, M, ...] from ``values`` [P, ...] of paragraphs."""
+        return scatter_padded(values, self.in_examples, *self.paragraph_mask.shape)
 
 
 @dataclass(frozen=True)
@@ -64,41 +79,10 @@ class Source:
 
     @cached_property
     def layout(self) -> Layout:
-        lengths, counts, device = self.lengths, self.counts, self.ids.device
-        paragraphs, examples = torch.arange(len(lengths), device=device), torch.arange(len(counts), device=device)
-        paragraph_example = torch.repeat_interleave(examples, counts)
-        rank = paragraphs - (counts.cumsum(0) - counts)[paragraph_example]
-        token_paragraph = torch.repeat_interleave(paragraphs, lengths)
-        tokens = torch.arange(len(self.ids), device=device)
-        token_position = tokens - (lengths.cumsum(0) - lengths)[token_paragraph]
-        token_example = paragraph_example[token_paragraph]
-        sizes = torch.zeros_like(counts).index_add(0, paragraph_example, lengths)
-        token_offset = tokens - (sizes.cumsum(0) - sizes)[token_example]
-        longest, widest, largest = int(lengths.max()), int(counts.max()), int(sizes.max())
-        token_mask = torch.arange(longest, device=device) < lengths[:, None]
-        in_examples = paragraph_example * widest + rank
-        return Layout(
-            token_paragraph=token_paragraph,
-            token_position=token_position,
-            token_example=token_example,
-            token_offset=token_offset,
-            paragraph_example=paragraph_example,
-            rank=rank,
-            token_mask=token_mask,
-            source_mask=torch.arange(largest, device=device) < sizes[:, None],
-            paragraph_mask=torch.arange(widest, device=device) < counts[:, None],
-            in_paragraphs=token_paragraph * longest + token_position,
-            in_source=token_example * largest + token_offset,
-            in_examples=in_examples,
-            grid_mask=scatter_padded(token_mask, in_examples, len(counts), widest),
-            in_grid=in_examples[token_paragraph] * longest + token_position,
-            sizes=sizes,
-            counts=tuple(counts.tolist()),
-        )
+        return Layout(self.lengths, self.counts)
 
     def is_text(self, marks: SpecialTokens, joined: bool = False) -> Tensor:
-        """Return [S]: false for the ``marks`` around texts, after titles and, if paragraphs are ``joined``, between
-        them.
+        """Return [S]: false for ``marks`` around texts, after titles and, if paragraphs are ``joined``, between them.
 
         A mark that ends a title or a paragraph may also occur in texts (a colon, for example), so its position decides.
         """
@@ -131,24 +115,23 @@ class Source:
     ) -> "Source":
         """Return only the paragraphs ``chosen`` (ascending) of each example.
 
-        The title stays: it moves to the first chosen paragraph. If paragraphs are ``joined``, the opening marks and the
-        closing marks stay too.
+        The first chosen paragraph gets the title and, if paragraphs are ``joined``, the opening marks; then the last
+        one gets the closing marks.
         """
         opening, between = len(marks.prefix), len(marks.paragraph_end)
-        ends = [0, *accumulate(self.lengths.tolist())]
         titles = [0] * len(self.counts) if self.titles is None else self.titles.tolist()
-        ids, lengths, before = [], [], 0
+        examples = iter(self.ids.split(self.lengths.tolist()))
+        ids: list[Tensor] = []
         for ranks, count, title in zip(chosen, self.layout.counts, titles, strict=True):
-            paragraphs = [self.ids[ends[before + rank] : ends[before + rank + 1]] for rank in ranks]
+            all_paragraphs = [next(examples) for _ in range(count)]
+            paragraphs = [all_paragraphs[rank] for rank in ranks]
             if ranks[0] != 0 and (title or joined):
-                head = self.ids[ends[before] : ends[before] + (title or opening)]
+                head = all_paragraphs[0][: title or opening]
                 paragraphs[0] = torch.cat([head, paragraphs[0][0 if joined else opening :]])
             if joined and ranks[-1] != count - 1:
-                paragraphs[-1] = paragraphs[-1][: len(paragraphs[-1]) - between]
-                paragraphs[-1] = torch.cat([paragraphs[-1], paragraphs[-1].new_tensor(marks.joined_end)])
-            before += count
+                last = paragraphs[-1][: len(paragraphs[-1]) - between]
+                paragraphs[-1] = torch.cat([last, last.new_tensor(marks.joined_end)])
             ids += paragraphs
-            lengths += [len(paragraph) for paragraph in paragraphs]
         counts = self.counts.new_tensor([len(ranks) for ranks in chosen])
         graph = None
         if self.graph is not None:
@@ -156,12 +139,11 @@ class Source:
             for part, whole, ranks in zip(graph, self.graph, chosen, strict=True):
                 index = torch.tensor(ranks, device=whole.device)
                 part[: len(ranks), : len(ranks)] = whole[index[:, None], index]
-        return Source(torch.cat(ids), self.lengths.new_tensor(lengths), counts, graph, self.titles)
+        return Source(torch.cat(ids), self.lengths.new_tensor([*map(len, ids)]), counts, graph, self.titles)
 
     def split(self, max_tokens: int) -> list["Source"]:
         """Return parts of neighbouring examples: each has at most ``max_tokens`` tokens, or one longer example."""
-        parts: list[list[int]] = []
-        room = 0
+        parts, room = list[list[int]](), 0
         for example, size in enumerate(self.layout.sizes.tolist()):
             if size > room:
                 parts.append([])
@@ -217,8 +199,7 @@ class Memory:
         layout = self.source.layout
         if self.text is None:
             return layout.grid_mask
-        examples, paragraphs, length = layout.grid_mask.shape
-        return scatter_padded(self.text, layout.in_grid, examples, paragraphs * length).view_as(layout.grid_mask)
+        return layout.to_grid(self.text).view_as(layout.grid_mask)
 
     def select(self: "AnyMemory", examples: Sequence[int]) -> "AnyMemory":
         """Return the memory of ``examples``, ascending."""
@@ -230,27 +211,8 @@ class Memory:
         return replace(self, source=source, tokens=self.tokens[is_chosen], phi=phi, text=text)
 
 
-@dataclass(frozen=True)
-class SourceKeys:
-    """Keys, values and masks of a decoder layer. The first axis of each tensor is the example."""
-
-    counts: tuple[int, ...]  # paragraphs of each example
-    ids: Tensor | None = field(default=None, kw_only=True)  # of the tokens, if a copy gate needs a Pointer
-    text: Tensor | None = field(default=None, kw_only=True)  # true for tokens that count in the reported attention
-
-    def keep(self: Keys, index: Tensor) -> Keys:
-        """Return the keys of the examples ``index`` [B']."""
-        tensors = {
-            field.name: value.index_select(0, index)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return replace(self, counts=tuple(self.counts[example] for example in index.tolist()), **tensors)
-
-
 def move(batch: Any, device: torch.device) -> Any:
-    """Return a dataclass of tensors, which may be nested, on ``device``. Copies to CUDA use pinned memory and do not
-    block."""
+    """Return a dataclass of tensors or of such dataclasses on ``device``; copies from pinned memory do not block."""
     if is_dataclass(batch) and not isinstance(batch, type):
         return replace(batch, **{field.name: move(getattr(batch, field.name), device) for field in fields(batch)})
     if batch is None or device.type == "cpu":

@@ -1,22 +1,22 @@
 """The copy gate: the next token is drawn from the vocabulary or copied from the source (See et al. 2017, eq. 8-9).
 
-B examples, Q target positions (or beams), V vocabulary size, D width.
+B examples, H heads, Q target positions (or beams), M paragraphs, N tokens of a paragraph, T = M * N, V vocabulary size,
+D width.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Memory, Source, scatter_padded
-from raysum.models.generator import LanguageModelling
-from raysum.models.kernels.pointing import Pointer
+from raysum.models.family.spec import FamilySpec
+from raysum.models.kernels.attention import masked_softmax
+from raysum.models.kernels.recomputation import by_chunks
 from raysum.models.layers import xavier_linear
-from raysum.models.specs.family import FamilySpec
-from raysum.tokenizers.special_tokens import marks_of
+from raysum.models.source_attention import WordAttention
 
-_LEAST = 1e-20  # weight of source words: its logarithm and gradient must be finite
+_LEAST = 1e-20  # weight of source words, or a divisor: logarithm, quotient and their gradients must be finite
 
 
 class CopyGate(nn.Module):
@@ -31,46 +31,59 @@ class CopyGate(nn.Module):
 
     def __init__(self, spec: FamilySpec):
         super().__init__()
-        self.flat = spec.decoder[-1] == "F"
         self.gate = xavier_linear(spec.width, 1)
         self.onward = xavier_linear(spec.width, spec.copy_heads)
 
-    def words(self, source: Source) -> Tensor:
-        """Return the ids of source tokens, laid out like the keys of the last layer."""
-        layout = source.layout
-        if self.flat:
-            return scatter_padded(source.ids, layout.in_source, *layout.source_mask.shape)
-        examples, paragraphs, length = layout.grid_mask.shape
-        return scatter_padded(source.ids, layout.in_grid, examples, paragraphs * length)
-
-    def forward(self, logits: Tensor, hidden: Tensor, pointer: Pointer, tokens: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, hidden: Tensor, words: WordAttention, tokens: Tensor) -> Tensor:
         """Return log p(y) [B, Q, V] in float32 from the vocabulary's logits [B, Q, V] and states [B, Q, D]."""
         score = self.gate(hidden).float()
-        weights = pointer.of_heads(tokens, self.onward(hidden)).weights() * score.neg().sigmoid()
+        weights = self._by_chunks(_weights, hidden, words, tokens) * score.neg().sigmoid()
         generated = logits.softmax(-1, dtype=torch.float32) * score.sigmoid()
-        mixed = generated.scatter_add(-1, pointer.ids[:, None].expand_as(weights), weights)
+        mixed = generated.scatter_add(-1, words.keys.ids[:, None].expand_as(weights), weights)
         return mixed.clamp_min(torch.finfo(torch.float32).tiny).log()
 
-    def odds(self, hidden: Tensor, pointer: Pointer, tokens: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
+    def odds(self, hidden: Tensor, words: WordAttention, tokens: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
         """Return log g, and the log of the copying term of p(gold) / g, [B, Q] each, for ``smoothed_cross_entropy``."""
         score = self.gate(hidden).squeeze(-1).float()
-        copied = pointer.of_heads(tokens, self.onward(hidden)).weight_of(gold).clamp_min(_LEAST).log()
+        copied = self._by_chunks(_weight_of, hidden, words, tokens, gold).clamp_min(_LEAST).log()
         return F.logsigmoid(score), copied - score
 
+    def _by_chunks(
+        self, function: Callable[..., Tensor], hidden: Tensor, words: WordAttention, tokens: Tensor, *more: Tensor
+    ) -> Tensor:
+        """Return a function of the first heads, without keeping [B, H, Q, T]."""
+        onward, keys = self.onward(hidden).transpose(1, 2), words.keys
+        heads = slice(onward.shape[1])
+        share = None if words.share is None else words.share[:, heads]
+        arrays = words.query[:, heads], keys.by_head[:, heads], share, keys.mask, keys.ids, tokens, onward, keys.text
+        elements = arrays[0].shape[1] * arrays[0].shape[2] * keys.ids.shape[1]
+        return by_chunks(function, *arrays, *more, elements=elements, random=False)
 
-class Writing(LanguageModelling):
-    """Language modelling, by the mixture if the model has a copy gate.
 
-    Then the uniform part of label smoothing is that of the vocabulary's distribution, so it affects neither the gate
-    nor the copied words: ``-(1 - e) log p(gold) - e / (V - 2) sum over other y of log p_vocabulary(y)``.
-    """
+def _weights(
+    query: Tensor,
+    key: Tensor,
+    share: Tensor | None,
+    mask: Tensor,
+    ids: Tensor,
+    tokens: Tensor,
+    onward: Tensor,
+    text: Tensor | None,
+) -> Tensor:
+    """Return [B, Q, T], the mean over heads; ``onward`` [B, H, Q] is added for words that follow ``tokens`` [B, Q]."""
+    before = F.pad(ids.view_as(mask)[..., :-1], (1, 0), value=-1)  # the id before each word in its paragraph
+    follows = (tokens[:, None, :, None, None] == before[:, None, None]).to(onward.dtype)
+    scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).unflatten(-1, mask.shape[1:])
+    scores = scores + onward[..., None, None] * follows
+    weights = masked_softmax(scores, mask[:, None, None])
+    weights = (weights if share is None else weights * share[..., None]).mean(1).flatten(2)
+    if text is None:
+        return weights
+    weights = weights * text.flatten(1)[:, None]
+    return weights / weights.sum(-1, keepdim=True).clamp_min(_LEAST)
 
-    def target_loss(self, memory: Memory, tokens: Tensor, gold: Tensor) -> Tensor:
-        model: Any = self.model
-        if model.gate is None:
-            return super().target_loss(memory, tokens, gold)
-        hidden, _, pointer = model.decode_and_point(tokens, memory)
-        real = gold != marks_of(model.spec).pad
-        generate, odds = (part[real] for part in model.gate.odds(hidden, pointer, tokens, gold))
-        smoothing = self.smoothing if self.training else 0.0
-        return self._cross_entropy(hidden[real], gold[real], odds) - (1 - smoothing) * generate.sum()
+
+def _weight_of(*inputs: Tensor) -> Tensor:
+    """Return [B, Q]: the sum of :func:`_weights` over the words with the last of the ``inputs``, ids [B, Q]."""
+    *arrays, targets = inputs
+    return (_weights(*arrays) * (arrays[4][:, None] == targets[..., None])).sum(-1)

@@ -6,7 +6,6 @@ B examples, K target length, R beams of an example, M paragraphs, N tokens of a 
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, cast
 
@@ -14,15 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Batch, Memory, Source, SourceKeys, scatter_padded
+from raysum.models.batch import AttentionRequest, Batch, Memory, Source
+from raysum.models.copying import CopyGate
+from raysum.models.family.spec import TransformerSpec
 from raysum.models.kernels.cache import Cache, StepContext
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.linear import linear
-from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import Attended, DecoderLayer, backbone_of, norm_layer, sinusoids, xavier_linear
-from raysum.models.specs.family import TransformerSpec
-from raysum.tokenizers.special_tokens import SpecialTokens, marks_of
+from raysum.models.layers import Attended, backbone_of, norm_layer, sinusoids, xavier_linear
+from raysum.models.source_attention import SourceKeys, WordAttention
+from raysum.tokenizers.special_tokens import marks_of
 
 _MAX_TOKENS = 4096  # source tokens encoded together on a CPU without gradients
 
@@ -31,9 +31,8 @@ class TokenEmbedding(nn.Module):
     """The embedding of source, target or both (``Backbone.source_embedding``); if tied, also the output layer.
 
     Both uses go through ``forward``, so ZeRO-3 gathers the matrix for either. With a normal initialization of deviation
-    D^-0.5, embeddings times sqrt(D) have the scale of the sinusoids, and tied logits have unit variance. On a copying
-    task (LL/PP, width 64, 250 steps) the loss was 0.4, compared with 3.2 for the Xavier-uniform initialization of HT's
-    code.
+    D^-0.5, embeddings times sqrt(D) have the scale of the sinusoids, and tied logits have unit variance: after 250
+    steps of a copying task the loss was 0.4, compared with 3.2 for the Xavier-uniform initialization of HT's code.
     """
 
     def __init__(self, spec: TransformerSpec, is_output: bool):
@@ -56,32 +55,16 @@ class TokenEmbedding(nn.Module):
         return F.embedding(x, self.weight, self.frozen) * self.scale
 
 
-@dataclass
-class State:
-    """The decoding state of B examples with R beams each; row b * R + r is beam r of example b."""
-
-    keys: Sequence[SourceKeys]  # one a layer
-    beams: int
-    cache: Cache = field(repr=False)
-
-    def reorder(self, parent: Tensor) -> None:
-        """Let the beams continue beams ``parent`` [B, R] of their example. Source keys do not change."""
-        self.cache.reorder(parent)
-
-    def keep(self, examples: Tensor) -> None:
-        """Drop all but the examples ``examples`` [B']."""
-        self.keys = [keys.keep(examples) for keys in self.keys]
-        self.cache.keep(examples)
-
-
 class Generator(nn.Module):
-    """The interface of all summarizing models.
+    """The interface of all summarizing models; by default an encoder, and decoder layers that attend to its output.
 
     ``forward`` is teacher-forced training; ``start`` and ``step`` decode with a cache and give the same numbers.
     Attention to the source, if requested, is the mean over heads, summed over (some) layers: to paragraphs [..., M], or
     with ``"tokens"`` to the tokens of each, [..., M, N], if the system ``attends_to_tokens``.
     """
 
+    decoder: nn.ModuleList
+    decoder_norm: nn.Module
     source_loss = 0.0  # weight in training of predicting source tokens
 
     def __init__(self, spec: TransformerSpec):
@@ -90,15 +73,25 @@ class Generator(nn.Module):
         self.embedding = TokenEmbedding(spec, spec.tied_output)
         self.dropout = Dropout(spec.dropout)
         self.output: nn.Linear | None = None
+        self.gate: CopyGate | None = None
 
     def forward(self, source: Source, tokens: Tensor) -> Tensor:
-        """Return logits [B, K, V] of the token after each of ``tokens`` [B, K]."""
-        hidden, _ = self.decode(tokens, self.encode(source))
-        return self.logits(hidden)
+        """Return logits [B, K, V] of the token after each of ``tokens`` [B, K]; log-probabilities with a copy gate."""
+        hidden, _, words = self.decode_and_point(tokens, self.encode(source))
+        return self._scores(hidden, words, tokens)
 
     @abstractmethod
+    def run_encoder(self, source: Source) -> Memory:
+        """Run the encoder. Raises UserError if the source lacks what the model needs (a graph)."""
+
     def encode(self, source: Source) -> Memory:
-        """Return the encoded source. Raises UserError if the source lacks what the model needs (a graph)."""
+        """Return :meth:`run_encoder`; without gradients on a CPU a few examples at a time, to use its cache.
+
+        Measured on 16 examples of 24 paragraphs of 100 tokens, HT, 2 threads: 3.9 s instead of 6.2 s.
+        """
+        if torch.is_grad_enabled() or source.ids.device.type != "cpu":
+            return self.run_encoder(source)
+        return Memory.concatenate(source, [self.run_encoder(part) for part in source.split(_MAX_TOKENS)])
 
     def decode(
         self, tokens: Tensor, memory: Memory, attention: AttentionRequest = False
@@ -112,40 +105,44 @@ class Generator(nn.Module):
         return hidden, total
 
     def decode_and_point(self, tokens: Tensor, memory: Memory, attention: AttentionRequest = False) -> Attended:
-        """Do :meth:`decode`, and also return the last layer's pointer to source tokens if there is a copy gate."""
-        keys, positions = self._source_keys(memory), torch.arange(tokens.shape[1], device=tokens.device)
-        x = self._embed(tokens, self._first_position(keys) + positions, tokens.shape[1])
-        return self._run_layers(self.dropout(x), keys, attention, biases=self._position_biases(positions, positions))
+        """Do :meth:`decode`, and also return the last layer's attention to words."""
+        sources, positions = self._sources(memory), torch.arange(tokens.shape[1], device=tokens.device)
+        x = self._embed(tokens, self._first_position(sources) + positions, tokens.shape[1])
+        biases = self._position_biases(positions, positions)
+        return self._run_layers(self.dropout(x), sources, attention, biases)
 
-    def start(self, memory: Memory, beams: int) -> State:
+    def start(self, memory: Memory, beams: int) -> Cache:
         """Start decoding ``beams`` hypotheses of each example; they share the keys of its source."""
-        keys = [*self._source_keys(memory)]
-        return State(keys, beams, Cache(len(keys), memory.paragraph_mask, beams))
+        return Cache(self._source_keys(memory), memory.paragraph_mask, beams)
 
-    def step(self, tokens: Tensor, state: State, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
+    def step(self, tokens: Tensor, state: Cache, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
         """Return the logits of the next token [B * R, V], given the newest token of every beam [B * R].
 
         Also return this step's attention to the source [B * R, ...] if requested.
         """
-        state.cache.advance()
-        tokens, positions = tokens.view(-1, state.beams), state.cache.positions
-        x = self._embed(tokens, self._first_position(state.keys) + positions[0, -1], state.cache.length)
+        state.advance()
+        tokens, positions = tokens.view(state.lineage.shape[:2]), state.positions
+        x = self._embed(tokens, self._first_position(state.keys) + positions[0, -1], state.length)
         biases = self._position_biases(positions[:, -1:], positions)
-        x, total, pointer = self._run_layers(x, state.keys, attention, state.cache, biases)
-        logits = self._step_scores(self.logits(x.flatten(0, 1)), x, pointer, tokens)
-        return logits, None if total is None else total.flatten(0, 1)
+        x, total, words = self._run_layers(x, state.keys, attention, biases, state)
+        return self._scores(x, words, tokens).flatten(0, 1), None if total is None else total.flatten(0, 1)
 
-    def _step_scores(self, logits: Tensor, hidden: Tensor, pointer: Pointer | None, tokens: Tensor) -> Tensor:
-        """Return the scores of a step from its logits [B * R, V]."""
-        return logits
+    def _scores(self, hidden: Tensor, words: WordAttention | None, tokens: Tensor) -> Tensor:
+        """Return [B, Q, V]: logits, or log-probabilities with a copy gate, after ``tokens`` [B, Q]."""
+        logits = self.logits(hidden)
+        return logits if self.gate is None or words is None else self.gate(logits, hidden, words, tokens)
 
-    @abstractmethod
-    def _target_layers(self) -> tuple[Iterable[Any], nn.Module]:
+    def _target_layers(self) -> tuple[nn.ModuleList, nn.Module]:
         """Return the layers that process the target, and the module after the last one."""
+        return self.decoder, self.decoder_norm
 
-    @abstractmethod
-    def _source_keys(self, memory: Any) -> Iterable[SourceKeys]:
-        """Return each layer's keys of the source, one after the other."""
+    def _source_keys(self, memory: Any) -> Sequence[SourceKeys]:
+        """Return each layer's keys of the source."""
+        return [layer.cross.project_source(memory) for layer in cast(Any, self.decoder)]
+
+    def _sources(self, memory: Any) -> Sequence[Any]:
+        """Return what each layer reads in teacher forcing: its keys, or the memory that it projects itself."""
+        return [memory] * len(self.decoder)
 
     def _first_position(self, keys: Any) -> Tensor | int:
         """Return the position of the start token."""
@@ -163,19 +160,18 @@ class Generator(nn.Module):
     def _run_layers(
         self,
         x: Tensor,
-        keys: Iterable[SourceKeys],
+        sources: Sequence[Any],
         attention: AttentionRequest,
+        biases: Iterable[Tensor | None],
         cache: Cache | None = None,
-        biases: Iterable[Tensor | None] = repeat(None),
     ) -> Attended:
         layers, norm = self._target_layers()
-        total = pointer = None
-        pairs = zip(layers, keys, strict=True)
-        for number, ((layer, layer_keys), bias) in enumerate(zip(pairs, biases, strict=False)):
+        total = words = None
+        for number, (layer, source, bias) in enumerate(zip(layers, sources, biases, strict=False)):
             is_requested = number in attention if isinstance(attention, frozenset) else attention
-            x, share, pointer = layer(x, layer_keys, is_requested, StepContext(number, cache, bias))
+            x, share, words = layer(x, source, is_requested, StepContext(number, cache, bias))
             total = share if total is None else total if share is None else total + share
-        return norm(x), total, pointer
+        return norm(x), total, words
 
     def paragraphs(self, memory: Memory) -> Tensor:
         """Return paragraph embeddings [B, M, D] for an attention predictor.
@@ -188,7 +184,7 @@ class Generator(nn.Module):
         source, layout = memory.source, memory.source.layout
         sums = memory.tokens.new_zeros(len(source.lengths), memory.tokens.shape[1])
         means = sums.index_add(0, layout.token_paragraph, memory.tokens) / source.lengths[:, None]
-        padded = scatter_padded(means.to(sums.dtype), layout.in_examples, *layout.paragraph_mask.shape)
+        padded = layout.to_examples(means.to(sums.dtype))
         ranks = torch.arange(padded.shape[1], device=padded.device)
         return padded + sinusoids(ranks, padded.shape[2], "interleaved").to(padded.dtype)
 
@@ -197,37 +193,15 @@ class Generator(nn.Module):
         return self.embedding(hidden, output=True) if self.output is None else self.output(hidden)
 
 
-class EncoderDecoder(Generator):
-    """The base of models that run an encoder and decode by layers around attention to its output."""
-
-    decoder: nn.ModuleList
-    decoder_norm: nn.Module
-
-    @abstractmethod
-    def run_encoder(self, source: Source) -> Memory:
-        """Run the encoder. Raises UserError if the source lacks what the model needs (a graph)."""
-
-    def encode(self, source: Source) -> Memory:
-        """Return :meth:`run_encoder`; without gradients on a CPU a few examples at a time, to use its cache.
-
-        Measured on 16 examples of 24 paragraphs of 100 tokens, HT, 2 threads: 3.9 s instead of 6.2 s.
-        """
-        if torch.is_grad_enabled() or source.ids.device.type != "cpu":
-            return self.run_encoder(source)
-        return Memory.concatenate(source, [self.run_encoder(part) for part in source.split(_MAX_TOKENS)])
-
-    def _target_layers(self) -> tuple[Iterable[Any], nn.Module]:
-        return self.decoder, self.decoder_norm
-
-    def _source_keys(self, memory: Memory) -> Iterable[SourceKeys]:
-        return (cast(DecoderLayer, layer).cross.project_source(memory) for layer in self.decoder)
-
-
 class LanguageModelling(nn.Module):
     """Cross-entropy of the target given the source: label-smoothed in training mode, plain NLL in evaluation mode.
 
     In training mode models with a ``source_loss`` also predict the source's tokens, with that weight. Their share
     affects the gradient but not the value, which is that of the target alone, as in evaluation mode.
+
+    With a copy gate, the loss is that of its mixture. The uniform part of label smoothing is then that of the
+    vocabulary's distribution, so it affects neither the gate nor the copied words:
+    ``-(1 - e) log p(gold) - e / (V - 2) sum over other y of log p_vocabulary(y)``.
     """
 
     def __init__(self, model: Generator, smoothing: float):
@@ -236,29 +210,30 @@ class LanguageModelling(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the sum of ``smoothed_cross_entropy`` over all predicted tokens except padding, a scalar in fp32."""
-        memory = self.model.encode(batch.source)
-        loss = self.target_loss(memory, batch.target[:, :-1], batch.target[:, 1:])
+        memory, source = self.model.encode(batch.source), batch.source
+        loss = self._target_loss(memory, batch.target[:, :-1], batch.target[:, 1:])
         if self.training and self.model.source_loss:
-            gold = next_tokens(batch.source, marks_of(self.model.spec))
-            source = self.model.source_loss * self._cross_entropy(memory.tokens, gold)
-            loss = loss + (source - source.detach())
+            last = source.layout.sizes.cumsum(0) - 1  # the start of the target follows it
+            gold = source.ids.roll(-1).index_fill(0, last, marks_of(self.model.spec).start)
+            source_loss = self.model.source_loss * self._cross_entropy(memory.tokens, gold)
+            loss = loss + (source_loss - source_loss.detach())
         return loss
 
-    def target_loss(self, memory: Memory, tokens: Tensor, gold: Tensor) -> Tensor:
-        hidden, _ = self.model.decode(tokens, memory)
+    def _target_loss(self, memory: Memory, tokens: Tensor, gold: Tensor) -> Tensor:
         real = gold != marks_of(self.model.spec).pad
-        return self._cross_entropy(hidden[real], gold[real])
+        gate = getattr(self.model, "gate", None)  # a model of another package may lack it
+        if gate is None:
+            hidden, _ = self.model.decode(tokens, memory)
+            return self._cross_entropy(hidden[real], gold[real])
+        hidden, _, words = self.model.decode_and_point(tokens, memory)
+        generate, odds = (part[real] for part in gate.odds(hidden, words, tokens, gold))
+        smoothing = self.smoothing if self.training else 0.0
+        return self._cross_entropy(hidden[real], gold[real], odds) - (1 - smoothing) * generate.sum()
 
     def _cross_entropy(self, hidden: Tensor, gold: Tensor, odds: Tensor | None = None) -> Tensor:
         output = self.model.embedding if self.model.output is None else self.model.output
         smoothing, pad = self.smoothing if self.training else 0.0, marks_of(self.model.spec).pad
         return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, smoothing, odds, pad=pad)
-
-
-def next_tokens(source: Source, marks: SpecialTokens) -> Tensor:
-    """Return [S]: the token after each source token; after an example's last, the start of the target."""
-    last = source.layout.sizes.cumsum(0) - 1
-    return source.ids.roll(-1).index_fill(0, last, marks.start)
 
 
 def final_norm(spec: TransformerSpec, last: bool = False) -> nn.Module:

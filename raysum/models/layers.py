@@ -9,18 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Layout, SourceKeys, scatter_padded
+from raysum.models.batch import AttentionRequest, Layout, Memory, scatter_padded
+from raysum.models.family.spec import PLAIN, Backbone, TransformerSpec
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.linear import Linear
-from raysum.models.kernels.pointing import Pointer
-from raysum.models.specs.backbone import PLAIN, Backbone
-from raysum.models.specs.family import TransformerSpec
-from raysum.models.specs.scorers import PredictorSpec
+from raysum.models.source_attention import SourceKeys, WordAttention
+from raysum.models.systems.specs import PredictorSpec
 
-# The output, its attention to the source if requested, and its pointer if its keys have ids.
-Attended = tuple[Tensor, Tensor | None, Pointer | None]
+# The output, its attention to the source if requested, and the attention of the last layer to words, if it has one.
+Attended = tuple[Tensor, Tensor | None, WordAttention | None]
 
 EPSILON = 1e-6  # of every LayerNorm, as in both published implementations
 
@@ -124,12 +123,15 @@ class Residual(nn.Module):
 
 
 class AttentionLayer(nn.Module):
-    """An attention and a feed-forward network, each inside a residual connection."""
+    """An attention, in decoders one to the source, and a feed-forward network, each inside a residual connection."""
 
-    def __init__(self, spec: Any, attention: nn.Module):
+    def __init__(self, spec: Any, attention: nn.Module, cross: nn.Module | None = None):
         super().__init__()
         self.attention = attention
         self.around_attention = Residual(spec)
+        if cross is not None:
+            self.cross: Any = cross
+            self.around_cross = Residual(spec)
         self.ffn = FeedForward(spec)
         self.around_ffn = Residual(spec)
 
@@ -210,28 +212,25 @@ class Attention(nn.Module):
         return self.out(merge_heads(context))
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(AttentionLayer):
     """Self-attention over the target so far, attention to the source, feed-forward network."""
 
     def __init__(self, spec: TransformerSpec, cross: Callable[[Any], Any]):
         """``cross(spec)`` builds the attention to the source, as described in models.family.model."""
-        super().__init__()
-        self.attention = CausalSelfAttention(spec)
-        self.around_attention = Residual(spec)
-        self.cross = cross(spec)
-        self.around_cross = Residual(spec)
-        self.ffn = FeedForward(spec)
-        self.around_ffn = Residual(spec)
+        super().__init__(spec, CausalSelfAttention(spec), cross(spec))
 
-    def forward(self, x: Tensor, keys: SourceKeys, attention: AttentionRequest, step: StepContext) -> Attended:
+    def forward(
+        self, x: Tensor, source: Memory | SourceKeys, attention: AttentionRequest, step: StepContext
+    ) -> Attended:
         """Return the new x and, if requested, the attention to paragraphs [..., M] or tokens [..., M, N].
 
         x is [B, K, D] for all target positions or, in a decoding step, [B, R, D] for the newest token of each beam.
         """
+        keys = source if isinstance(source, SourceKeys) else self.cross.project_source(source)
         x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), step))
-        context, share, pointer = self.cross(self.around_cross.enter(x), keys, attention)
-        x = self.around_cross.leave(x, context)
-        return self.around_ffn.leave(x, self.ffn(self.around_ffn.enter(x))), share, pointer
+        context, words = self.cross(self.around_cross.enter(x), keys)
+        x = self.feed_forward(self.around_cross.leave(x, context))
+        return x, words.report(attention), words
 
 
 class CausalSelfAttention(SelfAttention):

@@ -15,7 +15,7 @@ from raysum.data.dataset import REJECTED, VOCABULARY, Dataset
 from raysum.data.recipe import read_recipe
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
-from raysum.models.specs.scorers import BertSpec
+from raysum.models.systems.specs import BertSpec
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.resume import begin, can_resume, is_begun, job_of
 from raysum.prepare.sampling import find_boilerplate, train_vocabulary

@@ -16,7 +16,7 @@ import torch
 
 from raysum.data.recipe import RANKER, Recipe
 from raysum.models.batch import Source
-from raysum.models.systems.ranker import Titles
+from raysum.models.systems.paragraph_scorers import Titles
 from raysum.prepare.row_builder import readable_head
 from raysum.runs.folder import Run
 from raysum.runs.restore import fill, restore_ranker

@@ -11,7 +11,7 @@ from raysum import systems
 from raysum.config.sections import OptimConfig
 from raysum.errors import UserError
 from raysum.models.adapters import adapt, is_adapter
-from raysum.models.recomputing import recompute_layers
+from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runs.folder import Checkpoint
 from raysum.runtime.compat import load_deepspeed
 from raysum.train import checkpoints

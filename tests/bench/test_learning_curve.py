@@ -20,7 +20,7 @@ from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
 from raysum.data.rows import Row, table_of, title_tokens
 from raysum.data.writer import DatasetWriter
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import FamilySpec
 from raysum.runs.folder import Run
 from raysum.systems import count_parameters
 from raysum.tokenizers.loading import load_tokenizer

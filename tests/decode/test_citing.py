@@ -16,8 +16,8 @@ from raysum.decode.scores import terms
 from raysum.decode.searching import attention_of, citing
 from raysum.errors import UserError
 from raysum.models.batch import Batch, Memory, Source
-from raysum.models.specs.backbone import Backbone
-from raysum.models.specs.summarizers import GraphSumSpec, TdmcaSpec, TxlSpec
+from raysum.models.family.spec import Backbone
+from raysum.models.systems.specs import GraphSumSpec, TdmcaSpec, TxlSpec
 from raysum.tokenizers.special_tokens import SpecialTokens
 from raysum.train.labels import attention_labels
 

@@ -25,10 +25,9 @@ from raysum.decode.searching import attention_of
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.metrics import citations
-from raysum.models.specs.family import FamilySpec
-from raysum.models.specs.scorers import PredictorSpec, RankerSpec
-from raysum.models.specs.summarizers import TdmcaSpec
-from raysum.models.systems.ranker import Titles
+from raysum.models.family.spec import FamilySpec
+from raysum.models.systems.paragraph_scorers import Titles
+from raysum.models.systems.specs import PredictorSpec, RankerSpec, TdmcaSpec
 from raysum.runs.folder import Run
 from raysum.sources.field_mapping import FieldMapping
 from raysum.tokenizers.loading import load_tokenizer

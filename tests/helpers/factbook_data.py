@@ -13,8 +13,8 @@ from raysum.data.rows import table_of
 from raysum.data.writer import DatasetWriter
 from raysum.examples.factbook.corpus import generate
 from raysum.examples.factbook.scorer import KEPT
-from raysum.models.specs.family import FamilySpec
-from raysum.models.specs.scorers import PredictorSpec, RankerSpec
+from raysum.models.family.spec import FamilySpec
+from raysum.models.systems.specs import PredictorSpec, RankerSpec
 from raysum.prepare.row_builder import prepare_example
 from raysum.runs.folder import Run
 from raysum.systems import Spec, build

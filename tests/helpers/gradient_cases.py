@@ -13,8 +13,8 @@ from raysum import systems
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.models.adapters import adapt
-from raysum.models.kernels import chunks, cross_entropy, linear
-from raysum.models.recomputing import recompute_layers
+from raysum.models.kernels import cross_entropy, linear, recomputation
+from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runs.folder import Run
 from raysum.stream.loader import batches
 from raysum.train.fit import fit
@@ -77,7 +77,7 @@ def low_thresholds() -> Iterator[None]:
     """Every kernel chooses and splits at sizes that lie among those of these small batches."""
     with torch.random.fork_rng():
         changes = [(linear, "_LEAST_MATRIX", 500), (linear, "_LEAST_WORK", 20_000), (cross_entropy, "_CHUNK", 16)]
-        changes += [(chunks, "_ELEMENTS", {"cpu": 2_000})]
+        changes += [(recomputation, "_ELEMENTS", {"cpu": 2_000})]
         before = [(module, name, getattr(module, name)) for module, name, _ in changes]
         for module, name, value in changes:
             setattr(module, name, value)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from raysum.models.batch import Source
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import FamilySpec
 from raysum.systems import Spec, build, objective
 
 SIZES = {"vocabulary": 40, "width": 16, "ffn": 24, "heads": 2, "pooling_heads": 4}

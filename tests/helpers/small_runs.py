@@ -10,9 +10,8 @@ from safetensors.torch import save_file
 from raysum.config.decoding import DecodeConfig
 from raysum.config.sections import Config
 from raysum.data.recipe import Recipe
-from raysum.models.specs.family import FamilySpec
-from raysum.models.specs.scorers import HibertSpec, PredictorSpec, RankerSpec
-from raysum.models.specs.summarizers import TdmcaSpec
+from raysum.models.family.spec import FamilySpec
+from raysum.models.systems.specs import HibertSpec, PredictorSpec, RankerSpec, TdmcaSpec
 from raysum.runs.folder import Run
 from raysum.systems import build
 from raysum.tokenizers.loading import load_tokenizer

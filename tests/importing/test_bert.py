@@ -19,7 +19,7 @@ from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
-from raysum.models.specs.scorers import BertSpec
+from raysum.models.systems.specs import BertSpec
 from raysum.prepare.job import prepare
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore

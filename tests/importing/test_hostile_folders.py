@@ -22,7 +22,7 @@ from raysum.cli.app import main
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.importing.checkpoint import export_checkpoint, import_checkpoint
-from raysum.models.specs.backbone import Backbone
+from raysum.models.family.spec import Backbone
 from raysum.runs.folder import Run
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.fit import train

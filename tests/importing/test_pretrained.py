@@ -135,7 +135,7 @@ def test_too_long_a_sequence_is_told(theirs):
     if own.entry.source_places is None:
         return
     most = len(own.entry.source_places.weight) - own.entry.source_places.offset
-    key = "source_tokens in decoding" if own.entry.flat else "paragraph_tokens"
+    key = "source_tokens in decoding" if own.spec.joins_paragraphs else "paragraph_tokens"
     with pytest.raises(UserError, match=rf"positions for {most} tokens, .* {most + 1}: .*{key}"):
         own.encode(source_of(sequences((most + 1,)), [1]))
 
@@ -175,12 +175,9 @@ def test_a_gate_of_one_is_the_fusion_of_the_papers(theirs):
         cross.gate.fill_(1.0)
         keys = cross.project_source(own.encode(source))
         x = torch.randn(2, 5, own.spec.width)
-        plain = ParallelAttention.__new__(ParallelAttention)
-        torch.nn.Module.__init__(plain)
-        plain.paragraphs, plain.words, plain.dropout = cross.paragraphs, cross.words, cross.dropout
-        (found, share, _), (expected, expected_share, _) = cross(x, keys, True), plain(x, keys, True)
+        (found, words), (expected, expected_words) = cross(x, keys), ParallelAttention.forward(cross, x, keys)
     assert relative(found, expected) < 1e-5
-    torch.testing.assert_close(share, expected_share, atol=1e-6, rtol=0)
+    torch.testing.assert_close(words.report(True), expected_words.report(True), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["t5-gated", "mt5"])

@@ -14,8 +14,8 @@ from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.models.adapters import AdaptedLinear, adapt, merge_adapters
+from raysum.models.family.spec import Adapters
 from raysum.models.layers import Projection, xavier_linear
-from raysum.models.specs.backbone import Adapters
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore
 from raysum.runtime.storage import read_lines

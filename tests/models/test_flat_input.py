@@ -17,7 +17,7 @@ from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
 from raysum.decode.summarizer import Summarizer
 from raysum.models.batch import Source
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import FamilySpec
 from raysum.prepare.row_builder import prepare_example
 from raysum.stream.collators.summarization import Summarization, cut_source
 from raysum.stream.reader import read_rows

@@ -14,7 +14,7 @@ from helpers.gradient_cases import CASES, brief_for, low_thresholds, plain_loop,
 from helpers.project import ROOT
 from raysum import systems
 from raysum.models.adapters import adapt
-from raysum.models.recomputing import recompute_layers
+from raysum.models.kernels.recomputation import recompute_layers
 from raysum.stream.loader import batches
 
 STAGES = (0, 1, 2, 3)

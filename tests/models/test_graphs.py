@@ -18,7 +18,7 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable
 from raysum.models.batch import Source
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import FamilySpec
 from raysum.prepare.graphs import discourse_graph
 from raysum.prepare.row_builder import prepare_example
 from raysum.runs.folder import Run

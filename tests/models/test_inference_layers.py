@@ -11,7 +11,7 @@ from raysum.decode.beam import beam_search
 from raysum.errors import UserError
 from raysum.models.kernels import linear
 from raysum.models.kernels.linear import int8_linear, optimize_for_inference
-from raysum.models.specs.summarizers import TdmcaSpec, TxlSpec
+from raysum.models.systems.specs import TdmcaSpec, TxlSpec
 
 SOURCE = pack(EXAMPLES)
 SIZES = {"vocabulary": 40, "width": 32, "ffn": 48, "heads": 2}

@@ -11,10 +11,10 @@ from helpers.small_models import DRY, EXAMPLES, MIXES, SIZES, model_of, pack, sp
 from helpers.special_ids import PAD
 from raysum.errors import UserError
 from raysum.models.batch import Source
+from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.layers import sinusoids
-from raysum.models.specs.family import FamilySpec
-from raysum.models.specs.scorers import PredictorSpec
+from raysum.models.systems.specs import PredictorSpec
 from raysum.systems import build
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from helpers.small_models import EXAMPLES, MIXES, model_of, pack, targets
-from raysum.models.kernels.fusion import fuse, token_shares
+from raysum.models.kernels.fusion import fuse
+from raysum.models.source_attention import WordAttention, WordKeys
 
 SOURCE = pack(EXAMPLES)
 
@@ -48,7 +49,7 @@ def test_flat_attention_does_not_know_paragraphs():
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_token_shares_are_the_weights_of_the_fused_contexts(heads):
+def test_reported_tokens_have_the_weights_of_the_fused_contexts(heads):
     """With the unit matrix for values, the context is the list of weights."""
     generator = torch.Generator().manual_seed(0)
     paragraphs, length = 3, 4
@@ -60,4 +61,5 @@ def test_token_shares_are_the_weights_of_the_fused_contexts(heads):
     share = torch.rand(2, 5, paragraphs, generator=generator) * mask.any(-1)[:, None]
     context = fuse(query, key, torch.eye(size).expand_as(key), share, mask.flatten(1), (3, 2))
     expected = context.mean(1).unflatten(-1, (paragraphs, length))
-    torch.testing.assert_close(token_shares(query, key, share[:, None], mask), expected)
+    keys = WordKeys((3, 2), key, key, mask, mask.flatten(1).long(), text=None)
+    torch.testing.assert_close(WordAttention(query, share[:, None], keys).report("tokens"), expected)

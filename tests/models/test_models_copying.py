@@ -15,7 +15,7 @@ from raysum.config.decoding import DecodeConfig
 from raysum.config.loading import load_config
 from raysum.decode.beam import beam_search
 from raysum.models.batch import Batch
-from raysum.models.kernels import cache, chunks
+from raysum.models.kernels import cache, recomputation
 from raysum.models.kernels.linear import optimize_for_inference
 from raysum.runs.restore import restore
 from raysum.systems import count_parameters, parameters
@@ -38,10 +38,11 @@ def reference(model: nn.Module, examples: list, tokens: Tensor) -> tuple[Tensor,
     """The equation, one example, position, head and word at a time: log p(y) and log p_vocabulary(y), [B, K, V]."""
     cross, letter, heads = model.decoder[-1].cross, model.spec.decoder[-1], model.spec.heads
     seen = {}
-    hook = cross.register_forward_hook(lambda _, inputs, output: seen.update(x=inputs[0], share=output[1]))
+    hook = cross.register_forward_hook(lambda _, inputs, output: seen.update(x=inputs[0], words=output[1]))
     memory = model.encode(pack(examples))
-    hidden, _ = model.decode(tokens, memory, attention=True)
+    hidden, _ = model.decode(tokens, memory)
     hook.remove()
+    shares = None if letter == "F" else seen["words"].report(True)
     parts = {
         "F": ("words.query", "words.source"),
         "P": ("words.query", "words.source"),
@@ -57,7 +58,7 @@ def reference(model: nn.Module, examples: list, tokens: Tensor) -> tuple[Tensor,
             generate = (model.gate.gate.weight[0] @ hidden[number, position] + model.gate.gate.bias[0]).sigmoid()
             p, place = generate * vocabulary[number, position], start
             for rank, words in enumerate(groups):
-                share = 1.0 if letter == "F" else seen["share"][number, position, rank]
+                share = 1.0 if shares is None else shares[number, position, rank]
                 for head in range(model.spec.copy_heads):
                     part = slice(head * size, (head + 1) * size)
                     scores = keys[place : place + len(words), part] @ queries[number, position, part] / size**0.5
@@ -88,7 +89,7 @@ def test_teacher_forced_probabilities_are_those_of_the_equation(mix, heads):
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_and_gradients_are_those_of_the_equation(mix, smoothing, monkeypatch):
-    monkeypatch.setitem(chunks._ELEMENTS, "cpu", 1)  # an example at a time
+    monkeypatch.setitem(recomputation._ELEMENTS, "cpu", 1)  # an example at a time
     model = copying(mix)
     loss = objective_of(model, smoothing)(Batch(pack(EXAMPLES_TWICE), TARGET))
     loss.backward()

@@ -49,7 +49,8 @@ def test_positions_are_rank_then_token(source):
         return [f(position / 10000 ** (2 * i / half)) for i in range(half // 2) for f in (math.sin, math.cos)]
 
     expected = [wave(rank) + wave(place) for rank, paragraph in enumerate(EXAMPLE) for place in range(len(paragraph))]
-    torch.testing.assert_close(model._source_positions(source), torch.tensor(expected), atol=1e-6, rtol=0)
+    found = model.entry.source(torch.zeros(len(expected), WIDTH), source.layout)
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-6, rtol=0)
 
 
 def test_global_layer_is_equations_13_to_23(source):
@@ -129,7 +130,8 @@ def test_parallel_attention_is_equations_7_to_9(source, form):
     model = model_of("L/P", form=form, **DRY).eval()
     cross, memory = model.decoder[0].cross, model.encode(source)
     x = torch.randn(1, 5, WIDTH)
-    found, share, _ = cross(x, cross.project_source(memory), attention=True)
+    found, words_read = cross(x, cross.project_source(memory))
+    share = words_read.report(True)
     for position in range(5):
         keys, values = linear(memory.phi[0], cross.paragraphs.source).split(WIDTH, -1)
         context, weights = multi_head(linear(x[0, position], cross.paragraphs.query), keys, values)
@@ -146,7 +148,8 @@ def test_vertical_attention_is_equations_11_and_12(source):
     model = model_of("L/V", form="paper", **DRY).eval()
     cross, memory = model.decoder[0].cross, model.encode(source)
     x = torch.randn(1, 5, WIDTH)
-    found, share, _ = cross(x, cross.project_source(memory), attention=True)
+    found, words_read = cross(x, cross.project_source(memory))
+    share = words_read.report(True)
     for position in range(5):
         contexts = []
         for rank, tokens in enumerate(paragraphs_of(memory.tokens)):
@@ -163,7 +166,8 @@ def test_flat_attention_sums_token_weights_by_paragraph(source):
     model = model_of("L/F", **DRY).eval()
     cross, memory = model.decoder[0].cross, model.encode(source)
     x = torch.randn(1, 2, WIDTH)
-    found, share, _ = cross(x, cross.project_source(memory), attention=True)
+    found, words_read = cross(x, cross.project_source(memory))
+    share = words_read.report(True)
     keys, values = linear(memory.tokens, cross.words.source).split(WIDTH, -1)
     for position in range(2):
         context, weights = multi_head(linear(x[0, position], cross.words.query), keys, values)
@@ -178,7 +182,7 @@ def test_post_norm_decoder_layer_has_its_norms_after_the_sums(source):
     layer, memory = model.decoder[0], model.encode(source)
     x = model._embed(targets(1), torch.arange(6), 6)
     first = norm(x + layer.attention(x, StepContext()), layer.around_attention.norm)
-    read, _, _ = layer.cross(first, layer.cross.project_source(memory), attention=False)
+    read, _ = layer.cross(first, layer.cross.project_source(memory))
     second = norm(first + read, layer.around_cross.norm)
     expected = norm(second + ffn(second, layer.ffn), layer.around_ffn.norm)
     found, _, _ = layer(x, layer.cross.project_source(memory), False, StepContext())

@@ -14,8 +14,8 @@ from helpers.special_ids import BOS, EOS, MASK
 from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config
 from raysum.models.batch import Source
-from raysum.models.specs.scorers import HibertSpec
-from raysum.models.systems.hibert import SentenceBatch, mask_sentences
+from raysum.models.systems.labellers import SentenceBatch, mask_sentences
+from raysum.models.systems.specs import HibertSpec
 from raysum.stream.collators.sentences import Documents, Sentences
 from raysum.systems import build, count_parameters, kind
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.small_models import DRY, EXAMPLES, model_of, pack, targets
-from raysum.models.kernels import chunks
+from raysum.models.kernels import recomputation
 from raysum.models.kernels.attention import attend, masked_softmax
 from raysum.models.kernels.dropout import Dropout, draw_keep, drop, rounded
 from raysum.models.kernels.fusion import _Fusion, fuse
@@ -40,7 +40,7 @@ def plain(query, key, value, share, token_mask):
 
 @pytest.mark.parametrize("budget", [1, 1 << 21], ids=["an example a piece", "one piece"])
 def test_fusion_equals_the_equations_in_value_and_gradient(budget, monkeypatch):
-    monkeypatch.setitem(chunks._ELEMENTS, "cpu", budget)
+    monkeypatch.setitem(recomputation._ELEMENTS, "cpu", budget)
     tensors, mask = inputs()
     real = tensors[3] != 0  # padding paragraphs have no share, and no gradient
     expected = plain(*tensors[:3], tensors[3] * real, mask)
@@ -76,9 +76,9 @@ def test_fusion_dropout_keeps_the_mean_and_repeats_with_the_seed():
 
 
 def test_chunks_cover_all_examples_within_the_budget(monkeypatch):
-    monkeypatch.setitem(chunks._ELEMENTS, "cpu", 60)
+    monkeypatch.setitem(recomputation._ELEMENTS, "cpu", 60)
     counts = (1, 1, 4, 1, 2, 3, 9)
-    found = list(chunks.chunks(counts, 10, torch.device("cpu")))
+    found = list(recomputation.chunks(counts, 10, torch.device("cpu")))
     assert [example for rows, _ in found for example in range(rows.start, rows.stop)] == list(range(7))
     for rows, most in found:
         assert most == max(counts[rows])
@@ -100,7 +100,7 @@ def test_small_chunks_give_the_same_gradients(rate, monkeypatch):
         return loss.item(), [value.grad.clone() for value in model.parameters()]
 
     if rate:  # the numbers drawn depend on the chunks, so compare with finite differences along the gradient
-        monkeypatch.setitem(chunks._ELEMENTS, "cpu", 1)
+        monkeypatch.setitem(recomputation._ELEMENTS, "cpu", 1)
         loss, grads = gradients()
         step = 1e-3 / sum(g.square().sum() for g in grads).sqrt()
         with torch.no_grad():
@@ -110,7 +110,7 @@ def test_small_chunks_give_the_same_gradients(rate, monkeypatch):
         assert loss - gradients()[0] == pytest.approx(expected.item(), rel=0.05)
         return
     whole = gradients()
-    monkeypatch.setitem(chunks._ELEMENTS, "cpu", 1)
+    monkeypatch.setitem(recomputation._ELEMENTS, "cpu", 1)
     for one, other in zip(gradients()[1], whole[1], strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
 
@@ -145,7 +145,7 @@ def test_dropout_is_the_identity_outside_training_and_repeats_with_the_seed():
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("budget", [1, 1 << 21], ids=["a head a piece", "one piece"])
 def test_attention_with_dropout_equals_its_products_in_value_and_gradient(budget, causal, monkeypatch):
-    monkeypatch.setitem(chunks._ELEMENTS, "cpu", budget)
+    monkeypatch.setitem(recomputation._ELEMENTS, "cpu", budget)
     torch.manual_seed(2)
     tensors = [torch.randn(B, H, 6, SIZE, requires_grad=True) for _ in range(3)]
     mask = None if causal else torch.tensor([[True] * 6, [True] * 2 + [False] * 4, [False] * 6])[:, None, None]

@@ -18,8 +18,8 @@ from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
-from raysum.models.specs.scorers import RankerSpec
-from raysum.models.systems.ranker import RankingBatch, Titles
+from raysum.models.systems.paragraph_scorers import RankingBatch, Titles
+from raysum.models.systems.specs import RankerSpec
 from raysum.runs.restore import restore_ranker
 from raysum.stream.collators.ranking import Ranking
 from raysum.systems import count_parameters

@@ -17,7 +17,7 @@ from raysum.decode.searching import attention_of
 from raysum.errors import UserError
 from raysum.models.batch import Batch, Source
 from raysum.models.kernels import cache
-from raysum.models.specs.summarizers import GraphSumSpec, TdmcaSpec, TxlSpec
+from raysum.models.systems.specs import GraphSumSpec, TdmcaSpec, TxlSpec
 from raysum.systems import Spec, count_parameters
 from raysum.train.labels import attention_labels
 
@@ -190,7 +190,7 @@ def test_reordered_beams_continue_their_new_histories_when_examples_leave(name, 
         state.keep(staying)
         rows = (staying[:, None] * BEAMS + torch.arange(BEAMS)).flatten()
         found, share = stepped(model, state, tokens[rows, 4:])
-        assert state.cache.positions.shape[1] < LENGTH * BEAMS
+        assert state.positions.shape[1] < LENGTH * BEAMS
         order = (parent + torch.arange(0, 6, BEAMS)[:, None]).flatten()
         histories = torch.cat([tokens[order, :4], tokens[:, 4:]], 1)
         expected, attention = stepped(model, model.start(memory, BEAMS), histories)

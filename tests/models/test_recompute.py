@@ -12,9 +12,9 @@ from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.models.adapters import adapt
 from raysum.models.batch import Batch
-from raysum.models.recomputing import recompute_layers
-from raysum.models.specs.backbone import Adapters, Backbone
-from raysum.models.specs.summarizers import GraphSumSpec, TdmcaSpec
+from raysum.models.family.spec import Adapters, Backbone
+from raysum.models.kernels.recomputation import recompute_layers
+from raysum.models.systems.specs import GraphSumSpec, TdmcaSpec
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.train.fit import fit

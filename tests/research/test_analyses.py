@@ -19,7 +19,7 @@ from raysum.evaluate.evaluation import evaluate
 from raysum.evaluate.ranking import learned, similarity
 from raysum.metrics import rouge
 from raysum.metrics.citations import gold_attention
-from raysum.models.specs.summarizers import GraphSumSpec, TdmcaSpec, TxlSpec
+from raysum.models.systems.specs import GraphSumSpec, TdmcaSpec, TxlSpec
 from raysum.research.analyses import attention_table, boxes, compression, plot_ranks, ranks, recall
 from raysum.runs.folder import Run
 from raysum.runtime.checksums import SEAL

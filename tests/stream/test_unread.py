@@ -11,8 +11,7 @@ from raysum.config.loading import section_of
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.evaluation import evaluate
-from raysum.models.specs.backbone import Backbone
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import Backbone, FamilySpec
 from raysum.stream.truncation import DECODING, TRAINING, split_truncation, truncation
 from raysum.tokenizers.special_tokens import PUBLISHED
 from raysum.train.fit import train

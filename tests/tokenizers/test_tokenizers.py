@@ -23,8 +23,8 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
 from raysum.models.batch import Source
-from raysum.models.specs.family import FamilySpec
-from raysum.models.specs.scorers import HibertSpec, RankerSpec
+from raysum.models.family.spec import FamilySpec
+from raysum.models.systems.specs import HibertSpec, RankerSpec
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import Rejected, prepare_example
 from raysum.runs.folder import Run

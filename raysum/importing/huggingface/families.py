@@ -5,8 +5,7 @@ from typing import Any
 
 from raysum.importing.huggingface.folder import HEAD, SOURCE, vocabulary_size
 from raysum.importing.mapping import Arrays
-from raysum.models.specs.backbone import Backbone
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import Backbone, FamilySpec
 
 Config = Mapping[str, Any]
 

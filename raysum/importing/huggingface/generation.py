@@ -6,7 +6,7 @@ from typing import Any
 
 from raysum.config.decoding import DecodeConfig
 from raysum.errors import UserError
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import FamilySpec
 from raysum.tokenizers.published import Files
 
 _FORCED = ("forced_bos_token_id", "forced_eos_token_id")

@@ -14,7 +14,7 @@ from raysum.errors import UserError
 from raysum.importing.huggingface.families import bart_like, t5
 from raysum.importing.huggingface.folder import read_arrays, read_config_json, untied
 from raysum.importing.mapping import Arrays, Part, PublishedModel, conversion_error, map_weights
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import FamilySpec
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from raysum.importing.huggingface.families import ACTIVATIONS
 from raysum.importing.huggingface.folder import HEAD, SHARED, SOURCE, TARGET
 from raysum.importing.huggingface.loading import KINDS, layer_counts, parts_of
 from raysum.importing.mapping import name_pairs
-from raysum.models.specs.backbone import Backbone
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import Backbone, FamilySpec
 from raysum.runtime.storage import save_tensors
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.tokenizer import Tokenizer

@@ -13,33 +13,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Memory
-from raysum.models.family.parallel import ParallelKeys, WordKeys, paragraph_keys
+from raysum.models.batch import Memory
+from raysum.models.family.parallel import GridKeys, ParallelAttention, ParallelKeys
+from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import masked_softmax
-from raysum.models.kernels.chunks import chunks, recompute
 from raysum.models.kernels.dropout import Dropout, drop
-from raysum.models.kernels.fusion import token_shares
-from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import Attended, Attention, norm_layer, sinusoids, zero_init
-from raysum.models.specs.family import FamilySpec
+from raysum.models.kernels.recomputation import by_chunks
+from raysum.models.layers import Attention, norm_layer, sinusoids, zero_init
+from raysum.models.source_attention import WordAttention
 
 _LOWEST = torch.finfo(torch.float32).min / 4  # finite, because whole paragraphs may be padding
 
 
-class GatedParallel(nn.Module):
+class GatedParallel(ParallelAttention):
     """P: the logit of paragraph m is (1 - g) l_m + g log share_m: F if g = 0, PHT eq. 9 if g = 1."""
 
     def __init__(self, spec: FamilySpec):
-        super().__init__()
-        self.paragraphs, self.words = Attention(spec), Attention(spec)
+        super().__init__(spec)
         self.gate = nn.Parameter(torch.zeros(spec.heads))
-        self.dropout = Dropout(spec.attention_dropout)
         zero_init(self.paragraphs.out)
 
-    def project_source(self, memory: Memory) -> ParallelKeys:
-        return ParallelKeys.of(memory, self.words, **paragraph_keys(memory, self.paragraphs))
-
-    def forward(self, x: Tensor, keys: ParallelKeys, attention: AttentionRequest) -> Attended:
+    def forward(self, x: Tensor, keys: ParallelKeys) -> tuple[Tensor, WordAttention]:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         scores = query @ keys.paragraph_key.transpose(-1, -2) * query.shape[-1] ** -0.5
         is_real = keys.paragraph_mask[:, None, None, :]
@@ -49,7 +43,7 @@ class GatedParallel(nn.Module):
         gate = self.gate[None, :, None, None].expand(len(x), -1, -1, -1)
         context, weights = _by_chunks(_mixed, words, keys, share, gate, dropout=self.dropout.active)
         output = self.paragraphs.merged(over_paragraphs) + self.words.merged(context)
-        return output, *_attention_outputs(words, keys, weights, attention)
+        return output, WordAttention(words, weights, keys)
 
 
 class GatedVertical(nn.Module):
@@ -67,10 +61,10 @@ class GatedVertical(nn.Module):
         self.dropout = Dropout(spec.attention_dropout)
         zero_init(self.contexts.out)
 
-    def project_source(self, memory: Memory) -> WordKeys:
-        return WordKeys.of(memory, self.words)
+    def project_source(self, memory: Memory) -> GridKeys:
+        return GridKeys.of(memory, self.words)
 
-    def forward(self, x: Tensor, keys: WordKeys, attention: AttentionRequest) -> Attended:
+    def forward(self, x: Tensor, keys: GridKeys) -> tuple[Tensor, WordAttention]:
         words, query = self.words.queries(x), self.contexts.queries(x)
         context, logs = _by_chunks(_contexts, words, keys, dropout=self.dropout.active)
         paragraphs = self.words.out(context.permute(0, 2, 3, 1, 4).flatten(3))  # [B, Q, M, D]
@@ -84,35 +78,13 @@ class GatedVertical(nn.Module):
         mixed = torch.einsum("bhqm,bhqme->bhqe", weights.to(context.dtype), context)
         over_paragraphs = torch.einsum("bhqm,bqmhe->bhqe", weights.to(value.dtype), value)
         output = self.contexts.merged(over_paragraphs) + self.words.merged(mixed)
-        return output, *_attention_outputs(words, keys, weights, attention)
+        return output, WordAttention(words, weights, keys)
 
 
-def _attention_outputs(
-    words: Tensor, keys: WordKeys, weights: Tensor, attention: AttentionRequest
-) -> tuple[Tensor | None, Pointer | None]:
-    """Return the requested part of ``weights`` [B, H, Q, M], and a pointer with these weights if the keys have ids."""
-    key, mask = keys.key.transpose(-1, -2), keys.mask.unflatten(1, (weights.shape[-1], -1))
-    pointer = None if keys.ids is None else Pointer(words, key, weights, mask, keys.ids, keys.text)
-    if not attention:
-        return None, pointer
-    assert keys.text is not None, "only pretrained models have such layers"
-    shares = []
-    for *example, text in zip(*(array.split(1) for array in (words, key, weights, mask, keys.text)), strict=True):
-        share = token_shares(*example) * text.view_as(example[-1])[:, None]
-        shares.append(share if attention == "tokens" else share.sum(-1))
-    return torch.cat(shares), pointer
-
-
-def _by_chunks(function: Any, words: Tensor, keys: WordKeys, *more: Tensor, dropout: float) -> tuple[Tensor, ...]:
-    """Return the two results of ``function``, computed a few examples at a time and recomputed in backward."""
-    mask = keys.mask.unflatten(1, (keys.paragraph_mask.shape[1], -1))
-    arrays = words, keys.key, keys.value, mask, *more
-    elements = words.shape[1] * words.shape[2] * mask.shape[2]
-    parts = [
-        recompute(partial(function, dropout), *(array[rows] for array in arrays), random=bool(dropout))
-        for rows, _ in chunks([mask.shape[1]] * len(words), elements, words.device)
-    ]
-    return tuple(map(torch.cat, zip(*parts, strict=True)))
+def _by_chunks(function: Any, words: Tensor, keys: GridKeys, *more: Tensor, dropout: float) -> Any:
+    arrays = words, keys.key, keys.value, keys.mask, *more
+    elements = words.shape[1] * words.shape[2] * keys.ids.shape[1]
+    return by_chunks(partial(function, dropout), *arrays, elements=elements, random=bool(dropout))
 
 
 def _softmax_in_paragraphs(query: Tensor, key: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

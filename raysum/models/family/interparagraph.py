@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from raysum.errors import UserError
-from raysum.models.batch import Layout, Source, scatter_padded
+from raysum.models.batch import Layout, Source
+from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.layers import (
@@ -21,7 +22,6 @@ from raysum.models.layers import (
     xavier_linear,
     zero_init,
 )
-from raysum.models.specs.family import FamilySpec
 
 
 class GlobalLayer(nn.Module):
@@ -90,8 +90,7 @@ class InterParagraphAttention(nn.Module):
     def forward(self, heads: Tensor, source: Source) -> Tensor:
         """Return the context [P, D] of heads [P, H, dh]."""
         layout = source.layout
-        padded = scatter_padded(self.qkv(heads), layout.in_examples, *layout.paragraph_mask.shape)
-        query, key, value = padded.transpose(1, 2).chunk(3, -1)  # [B, H, M, dh] each
+        query, key, value = layout.to_examples(self.qkv(heads)).transpose(1, 2).chunk(3, -1)  # [B, H, M, dh] each
         learned = slice(self.graph_heads, None)
         scores = query[:, learned] @ key[:, learned].transpose(-1, -2) * self.scale
         weights = masked_softmax(scores, layout.paragraph_mask[:, None, None, :])

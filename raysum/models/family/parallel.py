@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Layout, Memory, Source, SourceKeys, scatter_padded
+from raysum.models.batch import Layout, Memory, Source
+from raysum.models.family.spec import FamilySpec, TransformerSpec
 from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.fusion import fuse, token_shares
-from raysum.models.kernels.pointing import Pointer
+from raysum.models.kernels.fusion import fuse
 from raysum.models.layers import (
     EPSILON,
-    Attended,
     Attention,
     FeedForward,
     HeadValues,
@@ -26,45 +25,39 @@ from raysum.models.layers import (
     pool,
     sinusoids,
 )
-from raysum.models.specs.family import FamilySpec, TransformerSpec
+from raysum.models.source_attention import WordAttention, WordKeys
 
-AnyKeys = TypeVar("AnyKeys", bound="WordKeys")
+Keys = TypeVar("Keys", bound="GridKeys")
 
 
 @dataclass(frozen=True)
-class WordKeys(SourceKeys):
-    key: Tensor  # [B, H, dh, M * N], paragraph after paragraph
-    value: Tensor  # [B, H, M * N, dh]
-    mask: Tensor  # [B, M * N]
+class GridKeys(WordKeys):
+    """Words, paragraph after paragraph. The keys are [B, H, dh, T]."""
+
     paragraph_mask: Tensor  # [B, M]
 
     @classmethod
-    def of(cls: type[AnyKeys], memory: Memory, words: Attention, **more: Any) -> AnyKeys:
+    def of(cls: type[Keys], memory: Memory, words: Attention, *more: Tensor) -> Keys:
         """Return the keys of ``memory``, in the memory layouts that suit their products.
 
-        Five queries of each of 64 heads of 64, 3,000 tokens, 2 threads: 3.1 ms, instead of 4.4 with keys [B, H, M *
-        N, dh].
+        Five queries of each of 64 heads of 64, 3,000 tokens, 2 threads: 3.1 ms, instead of 4.4 with keys [B, H, T, dh].
         """
         layout = memory.source.layout
-        examples, most, length = layout.grid_mask.shape
-        grid = scatter_padded(words.source(memory.tokens), layout.in_grid, examples, most * length)
-        key, value = split_heads(grid, words.heads, 2)
-        key, value, mask = key.transpose(-1, -2).contiguous(), value.contiguous(), layout.grid_mask.flatten(1)
-        text = None if memory.text is None else memory.token_mask.flatten(1)
-        return cls(layout.counts, key, value, mask, layout.paragraph_mask, text=text, **more)
+        key, value = split_heads(layout.to_grid(words.source(memory.tokens)), words.heads, 2)
+        grid = key.transpose(-1, -2).contiguous(), value.contiguous(), layout.grid_mask
+        text = None if memory.text is None else memory.token_mask
+        ids = layout.to_grid(memory.source.ids)
+        return cls(layout.counts, *grid, ids, layout.paragraph_mask, *more, text=text)
+
+    @property
+    def by_head(self) -> Tensor:
+        return self.key.transpose(-1, -2)
 
 
 @dataclass(frozen=True)
-class ParallelKeys(WordKeys):
+class ParallelKeys(GridKeys):
     paragraph_key: Tensor  # [B, H, M, dh]
     paragraph_value: Tensor
-
-
-def paragraph_keys(memory: Memory, paragraphs: Attention) -> dict[str, Tensor]:
-    """Return the fields that ParallelKeys add to WordKeys."""
-    assert memory.phi is not None, "a model with P layers pools paragraphs"
-    key, value = split_heads(paragraphs.source(memory.phi), paragraphs.heads, 2)
-    return {"paragraph_key": key, "paragraph_value": value}
 
 
 class ParallelAttention(nn.Module):
@@ -77,22 +70,24 @@ class ParallelAttention(nn.Module):
         self.dropout = Dropout(spec.attention_dropout)
 
     def project_source(self, memory: Memory) -> ParallelKeys:
-        return ParallelKeys.of(memory, self.words, **paragraph_keys(memory, self.paragraphs))
+        return ParallelKeys.of(memory, self.words, *self.paragraph_keys(memory))
 
-    def forward(self, x: Tensor, keys: ParallelKeys, attention: AttentionRequest) -> Attended:
+    def paragraph_keys(self, memory: Memory) -> tuple[Tensor, ...]:
+        """Return keys and values of the paragraphs, [B, H, M, dh] each."""
+        assert memory.phi is not None, "a model with P layers pools paragraphs"
+        return split_heads(self.paragraphs.source(memory.phi), self.paragraphs.heads, 2)
+
+    def forward(self, x: Tensor, keys: Any) -> tuple[Tensor, WordAttention]:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         scores = query @ keys.paragraph_key.transpose(-1, -2) * query.shape[-1] ** -0.5
         weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
         share = weights.mean(1)
         over_paragraphs = self.dropout(weights).to(query.dtype) @ keys.paragraph_value
-        key, mask = keys.key.transpose(-1, -2), keys.mask.unflatten(1, (share.shape[2], -1))
-        pointer = None if keys.ids is None else Pointer(words, key, share[:, None], mask, keys.ids)
-        over_words = fuse(words, key, keys.value, share, keys.mask, keys.counts, self.dropout.active)
-        if attention == "tokens":
-            share = token_shares(words, key, share[:, None], mask)
+        mask = keys.mask.flatten(1)
+        over_words = fuse(words, keys.by_head, keys.value, share, mask, keys.counts, self.dropout.active)
         # a position's weights sum to 1, so the output projection may follow their sum
         output = self.paragraphs.merged(over_paragraphs) + self.words.merged(over_words)
-        return output, share if attention else None, pointer
+        return output, WordAttention(words, share[:, None], keys)
 
 
 class ParagraphPooling(nn.Module):
@@ -117,7 +112,7 @@ class ParagraphPooling(nn.Module):
         layout = source.layout
         phi = self.norm(self.dropout(self.merge(self.pool(x, layout))))
         phi = self.around_ffn.leave(phi, self.ffn(phi))
-        padded = scatter_padded(phi, layout.in_examples, *layout.paragraph_mask.shape)
+        padded = layout.to_examples(phi)
         ranks = torch.arange(padded.shape[1], device=padded.device)
         return padded + sinusoids(ranks, padded.shape[2], self.sinusoid).to(padded.dtype)
 

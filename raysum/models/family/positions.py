@@ -1,9 +1,10 @@
-"""Positions in pretrained models: tables, the norms after them, and T5's bias of scores by distance.
+"""Positions: the papers' codes; in pretrained models tables, norms after them, and T5's bias of scores by distance.
 
 S tokens of all sources, B examples, K target positions, H heads, D width.
 """
 
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -11,26 +12,62 @@ from torch import Tensor, nn
 
 from raysum.errors import UserError
 from raysum.models.batch import Layout
-from raysum.models.layers import norm_layer, sinusoids
-from raysum.models.specs.backbone import Backbone
-from raysum.models.specs.family import FamilySpec
+from raysum.models.family.spec import Backbone, FamilySpec
+from raysum.models.layers import norm_layer, position_codes, positions_2d, sinusoids
 
-_SHORTEN_SOURCE = {
-    True: "lower source.max_tokens, and source_tokens in decoding",  # flat positions
-    False: "lower source.paragraph_tokens",
-}
+_SHORTEN_SOURCE = "lower source.paragraph_tokens and source.max_tokens, or source_tokens in decoding"
 _SHORTEN_TARGET = "lower decode.max_length, and source.target_tokens in training"
 
 
-class PretrainedPositions(nn.Module):
-    """The positions of source and target tokens."""
+class Positions(nn.Module):
+    """The papers' position codes."""
 
-    def __init__(self, spec: FamilySpec, backbone: Backbone):
+    def __init__(self, spec: FamilySpec):
         super().__init__()
-        self.flat, self.sinusoid = spec.positions == "flat", spec.sinusoid
+        self.spec = spec
+
+    def source(self, x: Tensor, layout: Layout) -> Tensor:
+        """Return the first layer's input for embeddings [S, D] (HT eq. 7-9). Raises UserError if a text is too long."""
+        spec = self.spec
+        if spec.positions == "2d":
+            token, rank = positions_2d(layout, spec.width, spec.sinusoid)
+            codes = torch.cat([token, rank] if spec.form == "code" else [rank, token], -1)
+        else:
+            codes = position_codes(*self._places(layout), spec.width, spec.sinusoid)
+        return x + codes.to(x.dtype)
+
+    def _places(self, layout: Layout) -> tuple[Tensor, int]:
+        """Return the positions of tokens [S] in the source or in the paragraph, and their number."""
+        if self.spec.positions == "flat":
+            return layout.token_offset, layout.source_mask.shape[1]
+        return layout.token_position, layout.token_mask.shape[1]
+
+    def target(self, x: Tensor, positions: Tensor, length: int) -> Tensor:
+        """Return the first layer's input for embeddings [B, K, D] at ``positions``, which are below ``length``.
+
+        Raises UserError if ``length`` is too large.
+        """
+        return x + sinusoids(positions, x.shape[-1], self.spec.sinusoid).to(x.dtype)
+
+    def source_biases(self, layout: Layout) -> Iterable[Tensor | None]:
+        """Return the bias of the scores of each encoder layer, [1, H, T, T]."""
+        return [None] * len(self.spec.encoder)
+
+    def target_biases(self, queries: Tensor, keys: Tensor) -> Iterable[Tensor | None]:
+        """Return for each decoder layer the bias of scores of positions [..., Q] at others [..., T]: [..., H, Q, T]."""
+        return [None] * len(self.spec.decoder)
+
+
+class PretrainedPositions(Positions):
+    """Positions by the specification's backbone."""
+
+    def __init__(self, spec: FamilySpec):
+        super().__init__(spec)
+        backbone = spec.backbone
+        assert backbone is not None
         self.source_places = self.target_places = None
         if backbone.places == "learned":
-            self.source_places = PositionTable(spec.width, backbone, backbone.source_places, _SHORTEN_SOURCE[self.flat])
+            self.source_places = PositionTable(spec.width, backbone, backbone.source_places, _SHORTEN_SOURCE)
             self.target_places = PositionTable(spec.width, backbone, backbone.target_places, _SHORTEN_TARGET)
         self.source_distances = self.target_distances = None
         if backbone.places == "relative":
@@ -39,33 +76,36 @@ class PretrainedPositions(nn.Module):
             self.target_distances = Distances(spec.heads, backbone, target_layers, both_ways=False)
         self.source_norm = norm_layer(spec) if backbone.embedding_norm else nn.Identity()
         self.target_norm = norm_layer(spec) if backbone.embedding_norm else nn.Identity()
-        self.is_sinusoid, self.by_layer = backbone.places == "sinusoid", backbone.layer_distances
 
     def source(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return the first layer's input for embeddings [S, D]. Raises UserError if a sequence is too long."""
-        positions, mask = layout.token_position, layout.token_mask
-        if self.flat:
-            positions, mask = layout.token_offset, layout.source_mask
-        return self.source_norm(self._add_positions(x, self.source_places, positions, mask.shape[1]))
+        return self.source_norm(self._add_positions(x, self.source_places, *self._places(layout)))
 
     def target(self, x: Tensor, positions: Tensor, length: int) -> Tensor:
-        """Return the first layer's input for embeddings [B, K, D] at ``positions``, which are below ``length``.
-
-        Raises UserError if ``length`` is too large.
-        """
         return self.target_norm(self._add_positions(x, self.target_places, positions, length))
 
     def _add_positions(self, x: Tensor, table: nn.Module | None, positions: Tensor, length: int) -> Tensor:
         if table is not None:
             return x + table(positions, length)
-        return x + sinusoids(positions, x.shape[-1], self.sinusoid).to(x.dtype) if self.is_sinusoid else x
+        return x if self.source_distances is not None else super().target(x, positions, length)
 
-    def source_bias(self, length: int, layer: int) -> Tensor | None:
-        """Return the bias of the scores between ``length`` tokens in a pretrained layer, [1, H, length, length]."""
-        if self.source_distances is None:
-            return None
-        positions = torch.arange(length, device=self.source_distances.weight.device)
-        return self.source_distances(positions, positions, layer)[None]
+    def source_biases(self, layout: Layout) -> Iterable[Tensor | None]:
+        distances, number = self.source_distances, 0  # pretrained layers before
+        lengths = {"L": layout.token_mask.shape[1], "S": layout.source_mask.shape[1]}
+        biases: dict[str, Tensor | None] = {}
+        for letter in self.spec.encoder:
+            if distances is not None and letter in lengths and (letter not in biases or distances.by_layer):
+                positions = torch.arange(lengths[letter], device=distances.weight.device)
+                biases[letter] = distances(positions, positions, number)[None]
+            yield biases.get(letter)
+            number += letter != "G"
+
+    def target_biases(self, queries: Tensor, keys: Tensor) -> Iterable[Tensor | None]:
+        distances = self.target_distances
+        if distances is None:
+            return super().target_biases(queries, keys)
+        if not distances.by_layer:
+            return [distances(queries, keys)] * len(self.spec.decoder)
+        return (distances(queries, keys, layer) for layer in range(len(self.spec.decoder)))
 
 
 class PositionTable(nn.Module):

@@ -12,21 +12,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Memory, SourceKeys, scatter_padded
+from raysum.models.batch import Memory
+from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
-from raysum.models.kernels.chunks import chunks, recompute
 from raysum.models.kernels.dropout import Dropout, drop
-from raysum.models.kernels.fusion import token_shares
-from raysum.models.kernels.pointing import Pointer
-from raysum.models.layers import EPSILON, Attended, HeadValues, Matrix, Projection, sinusoids
-from raysum.models.specs.family import FamilySpec
+from raysum.models.kernels.recomputation import chunks, recompute
+from raysum.models.layers import EPSILON, HeadValues, Matrix, Projection, sinusoids
+from raysum.models.source_attention import WordAttention, WordKeys
 
 
 @dataclass(frozen=True)
-class VerticalKeys(SourceKeys):
-    key: Tensor  # [B, M, H, N, dh]
-    value: Tensor
-    mask: Tensor  # [B, M, N]
+class VerticalKeys(WordKeys):
+    """Words by paragraph. Keys and values are [B, M, H, N, dh]."""
+
+    @property
+    def by_head(self) -> Tensor:
+        return self.key.transpose(1, 2).flatten(2, 3)
 
 
 class VerticalAttention(nn.Module):
@@ -45,22 +46,16 @@ class VerticalAttention(nn.Module):
 
     def project_source(self, memory: Memory) -> VerticalKeys:
         layout = memory.source.layout
-        examples, paragraphs, length = layout.grid_mask.shape
-        grid = scatter_padded(self.word_source(memory.tokens), layout.in_grid, examples, paragraphs * length)
-        split = grid.view(examples, paragraphs, length, 2, self.heads, -1).permute(3, 0, 1, 4, 2, 5)
-        return VerticalKeys(layout.counts, split[0], split[1], layout.grid_mask)
+        grid = layout.to_grid(self.word_source(memory.tokens)).view(*layout.grid_mask.shape, 2, self.heads, -1)
+        key, value = grid.permute(3, 0, 1, 4, 2, 5)
+        return VerticalKeys(layout.counts, key, value, layout.grid_mask, layout.to_grid(memory.source.ids), text=None)
 
-    def forward(self, x: Tensor, keys: VerticalKeys, attention: AttentionRequest) -> Attended:
+    def forward(self, x: Tensor, keys: VerticalKeys) -> tuple[Tensor, WordAttention]:
         (words,) = split_heads(self.word_query(x), self.heads, 1)
         query = self.query(x).unflatten(-1, (self.heads, -1))
         folded, constant = self.key(query * query.shape[-1] ** -0.5)
         mixed, mass, share = self.contexts(words, folded, constant, keys)
-        pointer = None
-        if keys.ids is not None:
-            pointer = Pointer(words, keys.key.transpose(1, 2).flatten(2, 3), share[:, None], keys.mask, keys.ids)
-        if attention == "tokens":
-            share = token_shares(words, keys.key.transpose(1, 2).flatten(2, 3), share[:, None], keys.mask)
-        return self.out(self.value(mixed, mass).flatten(-2)), share if attention else None, pointer
+        return self.out(self.value(mixed, mass).flatten(-2)), WordAttention(words, share[:, None], keys)
 
 
 class FoldedKeys(Matrix):

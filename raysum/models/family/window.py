@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from raysum.models.batch import Source, scatter_padded
+from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import attend, masked_softmax, split_heads
-from raysum.models.kernels.chunks import chunks, recompute
 from raysum.models.kernels.dropout import drop
+from raysum.models.kernels.recomputation import by_chunks
 from raysum.models.layers import AttentionLayer, Projection, SelfAttention
-from raysum.models.specs.family import FamilySpec
 
 
 class WindowLayer(AttentionLayer):
@@ -47,39 +47,25 @@ class WindowAttention(SelfAttention):
     def forward(self, x: Tensor, source: Source) -> Tensor:
         """Return [S, D] from x [S, D]."""
         layout = source.layout
-        shape = layout.source_mask.shape
         is_global = layout.token_offset == 0
         for mark in self.global_ids:
             is_global = is_global | (source.ids == mark)
-        globals_mask = scatter_padded(is_global, layout.in_source, *shape)
+        globals_mask = layout.to_source(is_global)
         positions = pad_sequence([row.nonzero().flatten() for row in globals_mask], batch_first=True, padding_value=-1)
-        query, key, value = self.split(scatter_padded(self.qkv(x), layout.in_source, *shape))
-        context = self._windows(query, key, value, layout.source_mask, globals_mask, positions)
+        query, key, value = self.split(layout.to_source(self.qkv(x)))
+        elements = query.shape[1] * query.shape[2] * (3 * self.reach + positions.shape[1])
+        rate = self.dropout.active
+        arrays = query, key, value, layout.source_mask, globals_mask, positions
+        windows = by_chunks(partial(_in_windows, self.reach, rate), *arrays, elements=elements, random=bool(rate))
+        context = windows.transpose(1, 2)  # [B, T, H, dh]
 
-        key, value = split_heads(scatter_padded(self.global_source(x), layout.in_source, *shape), self.heads, 2)
-        (query,) = split_heads(scatter_padded(self.global_query(x[is_global]), *_rows(positions)), self.heads, 1)
-        mask = layout.source_mask[:, None, None, :]
-        over_all = attend(query, key, value, mask, dropout=self.dropout.active)
+        key, value = split_heads(layout.to_source(self.global_source(x)), self.heads, 2)
+        index = (positions.flatten() >= 0).nonzero().flatten()
+        (query,) = split_heads(scatter_padded(self.global_query(x[is_global]), index, *positions.shape), self.heads, 1)
+        over_all = attend(query, key, value, layout.source_mask[:, None, None, :], dropout=rate)
         example, number = (positions >= 0).nonzero(as_tuple=True)
         context = context.index_put((example, positions[example, number]), over_all.transpose(1, 2)[example, number])
         return self.out(context.flatten(2).flatten(0, 1).index_select(0, layout.in_source))
-
-    def _windows(self, *arrays: Tensor) -> Tensor:
-        """Return [B, T, H, dh], computed a few examples at a time and recomputed in backward."""
-        query, positions = arrays[0], arrays[-1]
-        elements = query.shape[1] * query.shape[2] * (3 * self.reach + positions.shape[1])
-        rate = self.dropout.active
-        function = partial(_in_windows, self.reach, rate)
-        contexts = [
-            recompute(function, *(array[rows] for array in arrays), random=bool(rate))
-            for rows, _ in chunks([1] * len(query), elements, query.device)
-        ]
-        return torch.cat(contexts).transpose(1, 2)
-
-
-def _rows(positions: Tensor) -> tuple[Tensor, int, int]:
-    """Return the index of the global tokens, example after example, in the flat [B * G], and B and G."""
-    return (positions.flatten() >= 0).nonzero().flatten(), *positions.shape
 
 
 def _in_windows(half: int, dropout: float, *arrays: Tensor) -> Tensor:

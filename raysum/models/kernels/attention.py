@@ -1,7 +1,6 @@
 """Scaled dot-product attention, also with dropout on its weights on a CPU, which torch's fused kernel lacks.
 
-The weights exist for a few heads at a time and are recomputed in backward with the same dropout, drawn from a generator
-of their own. No [B, H, Q, T] array is kept.
+Weights exist for a few heads at a time and are recomputed in backward with the same dropout. No [B, H, Q, T] is kept.
 """
 
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raysum.models.kernels.chunks import chunks, max_elements, recompute
 from raysum.models.kernels.dropout import draw_keep, draw_seed, drop, rounded
+from raysum.models.kernels.recomputation import by_chunks, max_elements
 
 
 def attend(
@@ -32,32 +31,24 @@ def attend(
     """
     if bias is None and (not dropout or query.device.type != "cpu"):
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
-    seed = draw_seed() if bias is None else 0
     if causal:
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
-    if bias is not None:
-        return _biased(query, key, value, mask, bias, dropout)
-    if mask is not None:
-        mask = mask[(None,) * (4 - mask.dim())]
+    mask = torch.ones(1, dtype=torch.bool, device=query.device) if mask is None else mask
+    mask = mask[(None,) * (4 - mask.dim())]
+    if bias is None:
         assert mask.shape[1] == 1, "all heads of an example share one mask"
-    return _Dropped.apply(query, key, value, mask, dropout, seed)
-
-
-def _biased(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor, dropout: float) -> Tensor:
-    if mask is None:
-        mask = torch.ones((), dtype=torch.bool, device=query.device)
-    mask, bias = (array[(None,) * (4 - array.dim())] for array in (mask, bias))
+        return _Dropped.apply(query, key, value, mask, dropout, draw_seed())
+    bias = bias[(None,) * (4 - bias.dim())]
     if torch.is_inference_mode_enabled():
         added = torch.where(mask, bias.float(), torch.finfo(torch.float32).min / 2).to(query.dtype)
         return F.scaled_dot_product_attention(query, key, value, added)
-    parts = []
-    for rows, _ in chunks([1] * len(query), query.shape[1] * query.shape[2] * key.shape[2], query.device):
-        inputs = [array[rows] if len(array) > 1 else array for array in (query, key, value, mask, bias)]
-        parts.append(recompute(partial(_weighted, dropout), *inputs, random=bool(dropout)))
-    return torch.cat(parts)
+    elements = query.shape[1] * query.shape[2] * key.shape[2]
+    arrays = query, key, value, mask, bias
+    return by_chunks(partial(_weighted, dropout), *arrays, elements=elements, random=bool(dropout))
 
 
 def _weighted(dropout: float, *inputs: Tensor) -> Tensor:
+    """Return the attention with a bias by its products."""
     query, key, value, mask, bias = inputs
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias.float()
     return drop(masked_softmax(scores, mask), dropout).to(value.dtype) @ value
@@ -81,11 +72,9 @@ def merge_heads(x: Tensor) -> Tensor:
 
 class _Dropped(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rate: float, seed: int
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rate: float, seed: int) -> Tensor:
         flat = [part.reshape(-1, *part.shape[2:]) for part in (query, key, value)]
-        ctx.save_for_backward(*flat, *([] if mask is None else [mask]))
+        ctx.save_for_backward(*flat, mask)
         ctx.settings = query.shape[1], rate, seed
         context = torch.empty_like(flat[0])
         for rows, weights, keep in _weights(flat[0], flat[1], mask, *ctx.settings):
@@ -94,13 +83,12 @@ class _Dropped(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, *masks = ctx.saved_tensors
+        query, key, value, mask = ctx.saved_tensors
         _, rate, _ = ctx.settings
-        scale = query.shape[-1] ** -0.5
         shape = gradient.shape
         gradient = gradient.reshape(query.shape).to(query.dtype) * (1 / (1 - rounded(rate)))
         d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        for rows, weights, keep in _weights(query, key, masks[0] if masks else None, *ctx.settings):
+        for rows, weights, keep in _weights(query, key, mask, *ctx.settings):
             d_weights = torch.bmm(gradient[rows], value[rows].transpose(1, 2)).float().mul_(keep)
             d_weights.sub_(torch.linalg.vecdot(weights, d_weights)[..., None]).mul_(weights)
             d_scores = d_weights.to(query.dtype)
@@ -108,30 +96,27 @@ class _Dropped(torch.autograd.Function):
             torch.bmm(used.transpose(1, 2), gradient[rows], out=d_value[rows])
             torch.bmm(d_scores, key[rows], out=d_query[rows])
             torch.bmm(d_scores.transpose(1, 2), query[rows], out=d_key[rows])
-        d_query.mul_(scale)
-        d_key.mul_(scale)
-        parts = (part.view(*shape[:2], *part.shape[1:]) for part in (d_query, d_key, d_value))
-        return (*parts, None, None, None)
+        for part in (d_query, d_key):
+            part.mul_(query.shape[-1] ** -0.5)
+        return *(part.view(*shape[:2], *part.shape[1:]) for part in (d_query, d_key, d_value)), None, None, None
 
 
 def _weights(
-    query: Tensor, key: Tensor, mask: Tensor | None, heads: int, rate: float, seed: int
+    query: Tensor, key: Tensor, mask: Tensor, heads: int, rate: float, seed: int
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield chunks of the B * H rows: the weights [C, Q, T] before dropout, float32, and 1 where dropout keeps them."""
     count, queries, size = query.shape
     chunk = max(1, max_elements(query.device) // (queries * key.shape[1]))
-    bias = is_empty = None
-    if mask is not None:
-        lowest = torch.finfo(torch.float32).min / 2  # finite, because a row may have no key
-        bias = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill_(~mask, lowest)
-        empty = ~mask.any(-1, keepdim=True)
-        is_empty = empty if bool(empty.any()) else None
+    lowest = torch.finfo(torch.float32).min / 2  # finite, because a row may have no key
+    bias = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill_(~mask, lowest)
+    is_empty = ~mask.any(-1, keepdim=True)
+    has_empty = bool(is_empty.any())
     for start in range(0, count, chunk):
         rows = slice(start, min(start + chunk, count))
         examples = torch.arange(rows.start, rows.stop, device=query.device) // heads
-        added = query.new_zeros(1) if bias is None else bias[examples if len(bias) > 1 else slice(1), 0]
-        scores = torch.baddbmm(added, query[rows], key[rows].transpose(1, 2), alpha=size**-0.5)
+        shared = examples if len(mask) > 1 else slice(1)
+        scores = torch.baddbmm(bias[shared, 0], query[rows], key[rows].transpose(1, 2), alpha=size**-0.5)
         weights = scores.softmax(-1, dtype=torch.float32)
-        if is_empty is not None:
-            weights = weights.masked_fill_(is_empty[examples if len(is_empty) > 1 else slice(1), 0], 0.0)
+        if has_empty:
+            weights = weights.masked_fill_(is_empty[shared, 0], 0.0)
         yield rows, weights, draw_keep(weights.shape, rate, query.device, seed + start, torch.float32)

@@ -1,15 +1,20 @@
-"""The cache of incremental decoding: keys and values of all tokens that the beams generated."""
+"""The state of incremental decoding: keys of the source, and keys and values of all tokens that the beams generated."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from raysum.models.source_attention import SourceKeys
+
 _ROOM = 32  # positions between two removals of unused tokens
 
 
 class Cache:
-    """Keys and values of the tokens so far; all layers share one array [layers, 2, B, H, capacity, dh].
+    """``keys`` of the source, one a layer, and keys and values of the tokens of B examples with R beams each.
+
+    All layers share one array [layers, 2, B, H, capacity, dh].
 
     Entries never move when beams change; only ``lineage`` [B, R, T] changes. It marks which of the T tokens, generated
     by the beams of an example, are in the past of a beam, and is the beam's attention mask. Tokens in no beam's past
@@ -21,9 +26,9 @@ class Cache:
     its number, also keeps of each beam's last tokens.
     """
 
-    def __init__(self, layers: int, paragraph_mask: Tensor, beams: int):
+    def __init__(self, keys: Sequence[SourceKeys], paragraph_mask: Tensor, beams: int):
         """Start empty with ``beams`` hypotheses of each example of ``paragraph_mask`` [B, M], on its device."""
-        self.layers = layers
+        self.keys = keys
         self.length = 0
         self.lineage = paragraph_mask.new_zeros(len(paragraph_mask), beams, 0)
         self.positions = self.lineage.new_zeros(len(paragraph_mask), 0, dtype=torch.long)
@@ -47,7 +52,7 @@ class Cache:
         """
         examples, heads, beams, size = key.shape
         if self.store is None:
-            self.store = key.new_empty(self.layers, 2, examples, heads, _ROOM * beams, size)
+            self.store = key.new_empty(len(self.keys), 2, examples, heads, _ROOM * beams, size)
         end = self.lineage.shape[2]
         self.store[layer, 0, :, :, end - beams : end] = key
         self.store[layer, 1, :, :, end - beams : end] = value
@@ -55,13 +60,14 @@ class Cache:
         return past[0], past[1], self.lineage[:, None]
 
     def reorder(self, parent: Tensor) -> None:
-        """Let each beam of each example continue beam ``parent`` [B, R]."""
+        """Let each beam continue beam ``parent`` [B, R] of its example; keys of the source do not change."""
         rows = torch.arange(len(parent), device=parent.device)[:, None]
         self.lineage = self.lineage[rows, parent]
         self.recent = {layer: recent[rows, parent] for layer, recent in self.recent.items()}
 
     def keep(self, examples: Tensor) -> None:
         """Drop all but the examples ``examples`` [B']."""
+        self.keys = [keys.keep(examples) for keys in self.keys]
         self.lineage, self.positions = self.lineage[examples], self.positions[examples]
         if self.store is not None:
             self.store = self.store.index_select(2, examples)

@@ -1,11 +1,10 @@
 """Word attention inside each paragraph, summed over paragraphs by their weights (PHT eq. 8-9).
 
-It has three exact forms: a context per paragraph and their weighted sum; one softmax inside paragraphs over all tokens,
-weighted by paragraph, and one product with the values; a modified score. This is the second form, a few examples at a
-time and recomputed in backward, so no [K, D, M] or [H, K, S] array of the whole batch exists. Measured forward and
-backward on 8 examples of 30 paragraphs of 100 tokens, 140 targets, 4 heads of 64, fp32, 2 threads: 168 ms, compared
-with 254-335 ms for the same form through autograd, 344 ms for fused attention per paragraph, and 126 ms for the
-products alone.
+Of its three exact forms, this is a softmax inside paragraphs over all tokens, weighted by paragraph, and one product
+with the values. It is computed for a few examples at a time and recomputed in backward, so no [K, D, M] or [H, K, S]
+array of the whole batch exists. Measured forward and backward on 8 examples of 30 paragraphs of 100 tokens, 140
+targets, 4 heads of 64, fp32, 2 threads: 168 ms, compared with 254-335 ms for the same form through autograd, 344 ms for
+fused attention per paragraph, and 126 ms for the products alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysum.models.kernels.attention import masked_softmax
-from raysum.models.kernels.chunks import chunks
 from raysum.models.kernels.dropout import draw_keep, draw_seed, rounded
+from raysum.models.kernels.recomputation import chunks
 
 
 def fuse(
@@ -25,25 +23,11 @@ def fuse(
 ) -> Tensor:
     """Return the weighted word contexts [B, H, Q, dh].
 
-    query [B, H, Q, dh]; key and value [B, H, M * N, dh], paragraph after paragraph; share [B, Q, M], the weights of the
-    paragraphs, 0 at padding; mask [B, M * N]; counts [B], the paragraphs of each example; dropout applies to the word
-    weights.
+    query [B, H, Q, dh]; key and value [B, H, M * N, dh]; share [B, Q, M], the weights of paragraphs, 0 at padding; mask
+    [B, M * N]; counts [B], the paragraphs of each example; dropout applies to the word weights.
     """
     seed = draw_seed() if dropout else 0
     return _Fusion.apply(query, key, value, share, mask, counts, dropout, seed)
-
-
-def token_shares(query: Tensor, key: Tensor, share: Tensor, token_mask: Tensor) -> Tensor:
-    """Return [B, Q, M, N]: the weight of every word in the contexts of :func:`fuse`, before dropout, mean over heads.
-
-    query [B, H, Q, dh]; key [B, H, M * N, dh]; share [B, H or 1, Q, M]; token_mask [B, M, N]. It processes one example
-    at a time to bound memory.
-    """
-    shares = []
-    for q, k, weights, mask in zip(query, key, share, token_mask, strict=True):
-        scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).unflatten(-1, mask.shape)
-        shares.append((masked_softmax(scores, mask) * weights[..., None]).mean(0))
-    return torch.stack(shares)
 
 
 @dataclass

@@ -29,13 +29,11 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return [..., outputs] from x [..., inputs], weight [outputs, inputs] and bias [outputs], as torch's function
-    does.
+    """Return [..., outputs] from x [..., inputs], weight [outputs, inputs] and bias [outputs], as torch's function.
 
-    The kernel depends only on the size of ``weight``, never on that of ``x``. Each kernel has its own autograd graph,
-    and ranks have batches of different sizes. With different graphs, gradients would be ready in different orders, and
-    ZeRO-2 and ZeRO-3 would add gradients of different parameters. Recomputation also needs the same kernel with and
-    without gradients.
+    The kernel depends only on the size of ``weight``, never on that of ``x``, because ranks have batches of different
+    sizes and each kernel has its own autograd graph: gradients would be ready in different orders, and ZeRO-2 and
+    ZeRO-3 would add those of different parameters. Recomputation also needs one kernel with and without gradients.
     """
     if weight.numel() < _LEAST_MATRIX or not _has_onednn(x, weight):
         return F.linear(x, weight, bias)
@@ -75,18 +73,25 @@ class _Linear(torch.autograd.Function):
         )
 
 
+@torch.no_grad()
 def optimize_for_inference(model: Any, dtype: str = "fp32") -> Any:
-    """Replace the linear layers of ``model``, also the tied output layer, as ``dtype`` requires; embeddings stay.
-    Return it.
+    """Return ``model`` with its linear layers, also a tied output layer, replaced as ``dtype`` requires.
 
     ``int8`` quantizes them; ``fp32`` prepacks them on a CPU; other types change nothing. The model cannot be trained or
     saved afterwards. Raises UserError for int8 if the model is not on a CPU, or torch has no int8 engine.
     """
+    if dtype not in ("fp32", "int8"):
+        return model
     if dtype == "int8":
         check_int8(next(model.parameters()).device)
-        _replace(model, int8_linear)
-    elif dtype == "fp32":
-        _replace(model, PackedLinear.of)
+    make: Callable[[Tensor, Tensor | None], Any] = int8_linear if dtype == "int8" else PackedLinear.of
+    if getattr(model, "output", model) is None:
+        model.output = make(model.embedding.weight, model.embedding.bias)
+    # Linear layers excluded, so that replaced ones can be freed.
+    for module in [module for module in model.modules() if not isinstance(module, nn.Linear)]:
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear) and (replacement := make(child.weight, child.bias)) is not None:
+                setattr(module, name, replacement)
     return model
 
 
@@ -95,28 +100,13 @@ class PackedLinear(nn.Module):
 
     def __init__(self, product: Callable[[Tensor], Tensor]):
         super().__init__()
-        self.product = product
+        self.forward = product
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None) -> nn.Module | None:
         """Return the layer, or None if torch cannot prepack the matrix or it is too small to gain from it."""
         product = packed_linear(weight, bias) if weight.numel() >= _LEAST_PACKED else None
         return None if product is None else cls(product)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.product(x)
-
-
-@torch.no_grad()
-def _replace(model: Any, make: Callable[[Tensor, Tensor | None], nn.Module | None]) -> None:
-    if getattr(model, "output", model) is None:
-        model.output = make(model.embedding.weight, model.embedding.bias)
-    # Linear layers excluded, so that replaced ones can be freed.
-    parents = [module for module in model.modules() if not isinstance(module, nn.Linear)]
-    for module in parents:
-        for name, child in module.named_children():
-            if isinstance(child, nn.Linear) and (replacement := make(child.weight, child.bias)) is not None:
-                setattr(module, name, replacement)
 
 
 def check_int8(device: torch.device) -> None:

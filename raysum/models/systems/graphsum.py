@@ -16,15 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from raysum.errors import UserError
-from raysum.models.batch import AttentionRequest, Memory, Source, scatter_padded
-from raysum.models.family.parallel import ParallelAttention, ParallelKeys, paragraph_keys
-from raysum.models.generator import EncoderDecoder, final_norm, output_layer
+from raysum.models.batch import Memory, Source
+from raysum.models.family.parallel import ParallelAttention, ParallelKeys
+from raysum.models.generator import Generator, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.fusion import fuse, token_shares
+from raysum.models.kernels.fusion import fuse
 from raysum.models.layers import (
     EPSILON,
-    Attended,
     DecoderLayer,
     HeadValues,
     Projection,
@@ -33,10 +32,11 @@ from raysum.models.layers import (
     positions_2d,
     xavier_linear,
 )
-from raysum.models.specs.summarizers import GraphSumSpec
+from raysum.models.source_attention import WordAttention
+from raysum.models.systems.specs import GraphSumSpec
 
 
-class GraphSum(EncoderDecoder):
+class GraphSum(Generator):
     """The model. The global attention of a position, summed over paragraphs, is the number of decoder layers."""
 
     def __init__(self, spec: GraphSumSpec):
@@ -61,8 +61,7 @@ class GraphSum(EncoderDecoder):
         vectors = self.pooling(x, source)
         for layer in self.graph:
             vectors = layer(vectors, layout.in_examples, layout.paragraph_mask, bias[:, None])
-        phi = scatter_padded(self.graph_norm(vectors), layout.in_examples, *layout.paragraph_mask.shape)
-        return Memory(source, self.encoder_norm(x), phi)
+        return Memory(source, self.encoder_norm(x), layout.to_examples(self.graph_norm(vectors)))
 
 
 def similarities(source: Source) -> Tensor:
@@ -114,15 +113,12 @@ class HierarchicalAttention(ParallelAttention):
         self.centre = Centre(spec.width // spec.heads)
         self.merge = xavier_linear(2 * spec.width, spec.width)
 
-    def project_source(self, memory: Memory) -> ParallelKeys:
-        own = paragraph_keys(memory, self.paragraphs)
-        return HierarchicalKeys.of(memory, self.words, **own, similarity=similarities(memory.source))
+    def project_source(self, memory: Memory) -> HierarchicalKeys:
+        return HierarchicalKeys.of(memory, self.words, *self.paragraph_keys(memory), similarities(memory.source))
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor, keys: HierarchicalKeys, attention: AttentionRequest
-    ) -> Attended:
+    def forward(self, x: Tensor, keys: HierarchicalKeys) -> tuple[Tensor, WordAttention]:
         query, words = self.paragraphs.queries(x), self.words.queries(x)
-        query, key = query * query.shape[-1] ** -0.5, keys.key.transpose(-1, -2)
+        query = query * query.shape[-1] ** -0.5
         near = self.centre(query, keys.similarity, keys.paragraph_mask.sum(1))
         scores = query @ keys.paragraph_key.transpose(-1, -2) + gaussian_bias(near, self.spec)
         weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
@@ -131,18 +127,15 @@ class HierarchicalAttention(ParallelAttention):
         heads = self.words.heads
         over_words = fuse(  # each head is an example here, because it has its own weights of paragraphs
             words.flatten(0, 1)[:, None],
-            key.flatten(0, 1)[:, None],
+            keys.by_head.flatten(0, 1)[:, None],
             keys.value.flatten(0, 1)[:, None],
             dropped.flatten(0, 1),
-            keys.mask.repeat_interleave(heads, 0),
+            keys.mask.flatten(1).repeat_interleave(heads, 0),
             tuple(count for count in keys.counts for _ in range(heads)),
             self.dropout.active,
         ).view_as(over_paragraphs)
         both = torch.cat([self.paragraphs.merged(over_paragraphs), self.words.merged(over_words)], -1)
-        share = weights.mean(1)
-        if attention == "tokens":
-            share = token_shares(words, key, weights, keys.mask.unflatten(1, (share.shape[2], -1)))
-        return self.merge(both), share if attention else None, None
+        return self.merge(both), WordAttention(words, weights, keys)
 
 
 class Centre(nn.Module):

@@ -11,13 +11,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Layout, Memory, Source, SourceKeys
+from raysum.models.batch import AttentionRequest, Layout, Memory, Source, scatter_padded
+from raysum.models.family.spec import TransformerSpec
 from raysum.models.generator import Generator, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax, split_heads
 from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.layers import Attended, AttentionLayer
-from raysum.models.specs.family import TransformerSpec
+from raysum.models.source_attention import SourceKeys
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,22 @@ class PrefixKeys(SourceKeys):
 
     @classmethod
     def of(cls, kv: Tensor, mask: Tensor, tokens: Tensor, layout: Layout, heads: int, **more: Any) -> "PrefixKeys":
-        """Return the keys of ``kv`` [B, R, 2 * D], which represent ``tokens`` [B, R, c] of S.
-
-        They are contiguous, because every decoding step reads them.
-        """
+        """Return the keys of ``kv`` [B, R, 2 * D], which represent ``tokens`` [B, R, c], contiguous for decoding."""
         key, value = (part.contiguous() for part in split_heads(kv, heads, 2))
         most = layout.paragraph_mask.shape[1]
         rank = layout.rank[layout.token_paragraph][tokens].masked_fill(~mask[..., None], most)
         return cls(layout.counts, key, value, mask, rank, layout.sizes, most, **more)
 
+    def sum_up(self, weights: Tensor) -> Tensor:
+        """Return [B, Q, M]: the ``weights`` [B, Q, R], divided among their tokens, summed by paragraph."""
+        rank = self.rank[:, None].expand(-1, weights.shape[1], -1, -1)
+        shared = (weights / rank.shape[3])[..., None].expand_as(rank)
+        total = weights.new_zeros(*weights.shape[:2], self.paragraphs + 1)
+        return total.scatter_add(2, rank.flatten(2), shared.flatten(2))[..., :-1]
+
 
 @dataclass(frozen=True)
 class PrefixMemory(Memory):
-    """A memory with the keys of all layers."""
-
     keys: tuple[PrefixKeys, ...]  # one a layer
 
     def select(self, examples: Sequence[int]) -> "PrefixMemory":
@@ -56,16 +59,13 @@ class PrefixMemory(Memory):
 
 @dataclass(frozen=True)
 class TargetKeys:
-    """The target's keys and values [B, H, T, dh], and the attention mask [B or 1, 1, Q, T].
+    """Keys and values of the target."""
 
-    ``position`` [B or 1, T] are their positions in the target, ``query`` [Q] those of the queries.
-    """
-
-    key: Tensor
+    key: Tensor  # [B, H, T, dh]
     value: Tensor
-    mask: Tensor
-    position: Tensor
-    query: Tensor
+    mask: Tensor  # [B or 1, 1, Q, T]
+    position: Tensor  # [B or 1, T] in the target
+    query: Tensor  # [Q] positions of the queries
 
     @classmethod
     def of(cls, key: Tensor, value: Tensor, step: StepContext) -> "TargetKeys":
@@ -86,21 +86,15 @@ class PrefixLayer(AttentionLayer):
     source positions over heads.
     """
 
-    def __init__(self, spec: TransformerSpec, attention: nn.Module):
-        super().__init__(spec, attention)
-
     def project_source(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
         y, keys = cast(Any, self.attention).project_source(self.around_attention.enter(x), layout)
         return self.feed_forward(self.around_attention.leave(x, y)), keys
 
     def forward(self, x: Tensor, keys: PrefixKeys, attention: AttentionRequest, step: StepContext) -> Attended:
-        """Return the new x, as described in ``layers.DecoderLayer``.
-
-        x is [B, K, D] for all target positions or, in a decoding step, [B, R, D] for the newest token of each beam.
-        """
+        """Return the new x and, if requested, the attention to paragraphs, as ``layers.DecoderLayer`` does."""
         y, weights = self.attention(self.around_attention.enter(x), keys, step)
         x = self.feed_forward(self.around_attention.leave(x, y))
-        return x, by_paragraph(weights, keys) if attention else None, None
+        return x, keys.sum_up(weights) if attention else None, None
 
 
 class PrefixModel(Generator):
@@ -125,36 +119,36 @@ class PrefixModel(Generator):
             all_keys.append(keys)
         return PrefixMemory(source, self.norm(x), None, tuple(all_keys))
 
-    def _target_layers(self) -> tuple[Iterable[Any], nn.Module]:
+    def _target_layers(self) -> tuple[nn.ModuleList, nn.Module]:
         return self.layers, self.norm
 
-    def _source_keys(self, memory: PrefixMemory) -> Sequence[PrefixKeys]:
+    def _sources(self, memory: PrefixMemory) -> Sequence[PrefixKeys]:
         return memory.keys
+
+    _source_keys = _sources
 
     def _first_position(self, keys: Sequence[PrefixKeys]) -> Tensor:
         return keys[0].length[:, None]
 
 
-@dataclass(frozen=True)
 class Rows:
-    """Source tokens of each example, cut into rows of at most ``width`` tokens."""
+    """Source tokens of each example, cut into rows of ``size`` tokens; an example's last row may be shorter."""
 
-    index: Tensor  # [S] index in the flat [rows * width]
-    first: Tensor  # [rows] the row's first token, of all S
-    offset: Tensor  # [rows] its position in its example
-    width: int
+    def __init__(self, layout: Layout, size: int):
+        sizes, self.width = layout.sizes, min(size, layout.source_mask.shape[1])
+        counts = (sizes + size - 1) // size
+        before = counts.cumsum(0) - counts
+        example = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), counts)
+        self.offset = (
+            torch.arange(len(example), device=sizes.device) - before[example]
+        ) * size  # [rows] in the example
+        self.first = (sizes.cumsum(0) - sizes)[example] + self.offset  # [rows] the row's first token, of all S
+        row = before[layout.token_example] + layout.token_offset // size
+        self.index = row * self.width + layout.token_offset % size  # [S] index in the flat [rows * width]
 
-
-def cut_rows(layout: Layout, size: int) -> Rows:
-    """Return rows of ``size`` tokens; an example's last row may be shorter."""
-    sizes, width = layout.sizes, min(size, layout.source_mask.shape[1])
-    counts = (sizes + size - 1) // size
-    before = counts.cumsum(0) - counts
-    row = before[layout.token_example] + layout.token_offset // size
-    example = torch.repeat_interleave(torch.arange(len(sizes), device=row.device), counts)
-    offset = (torch.arange(len(example), device=row.device) - before[example]) * size
-    first = (sizes.cumsum(0) - sizes)[example] + offset
-    return Rows(row * width + layout.token_offset % size, first, offset, width)
+    def pad(self, values: Tensor) -> Tensor:
+        """Return [rows, width, ...] from ``values`` [S, ...]."""
+        return scatter_padded(values, self.index, len(self.first), self.width)
 
 
 def last_tokens(layout: Layout, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,11 +173,3 @@ def attend_jointly(
     split = [part.shape[-1] for part in scores]
     over_source, over_target = dropout(weights).to(keys.value.dtype).split(split, -1)
     return over_source @ keys.value + over_target @ own.value, weights[..., : split[0]].mean(1)
-
-
-def by_paragraph(weights: Tensor, keys: PrefixKeys) -> Tensor:
-    """Return [B, Q, M]: the weights [B, Q, R] of source positions, divided among their tokens, summed by paragraph."""
-    rank = keys.rank[:, None].expand(-1, weights.shape[1], -1, -1)
-    shared = (weights / rank.shape[3])[..., None].expand_as(rank)
-    total = weights.new_zeros(*weights.shape[:2], keys.paragraphs + 1)
-    return total.scatter_add(2, rank.flatten(2), shared.flatten(2))[..., :-1]

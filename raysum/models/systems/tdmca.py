@@ -1,10 +1,9 @@
 """T-DMCA: the Transformer decoder with memory-compressed attention (Liu et al. 2018, section 4.2.4).
 
 Source and target are one sequence. Layers attend inside blocks (L), or to keys and values of the whole past that a
-strided convolution compresses (M). The paper leaves some points open; these follow tensor2tensor: layers are
-pre-norm, a token sees a compressed group only if it precedes the token entirely, and all tokens see the first token
-uncompressed, so that the first group attends to something. Projection precedes convolution, as in the paper
-(tensor2tensor convolves first).
+strided convolution compresses (M), after their projection. As in tensor2tensor, layers are pre-norm, a token sees a
+compressed group only if it precedes the token entirely, and all tokens see the first token uncompressed, so that the
+first group attends to something.
 """
 
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import Layout, scatter_padded
+from raysum.models.batch import Layout
 from raysum.models.kernels.attention import attend, merge_heads, split_heads
 from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.layers import Projection, SelfAttention, xavier_linear
-from raysum.models.specs.summarizers import TdmcaSpec
-from raysum.models.systems.prefix import PrefixKeys, PrefixModel, TargetKeys, attend_jointly, cut_rows, last_tokens
+from raysum.models.systems.prefix import PrefixKeys, PrefixModel, Rows, TargetKeys, attend_jointly, last_tokens
+from raysum.models.systems.specs import TdmcaSpec
 
 
 class Tdmca(PrefixModel):
@@ -38,8 +37,8 @@ class BlockAttention(SelfAttention):
         self.block = spec.block
 
     def project_source(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
-        qkv, rows = self.qkv(x), cut_rows(layout, self.block)
-        query, key, value = split_heads(scatter_padded(qkv, rows.index, len(rows.first), rows.width), self.heads, 3)
+        qkv, rows = self.qkv(x), Rows(layout, self.block)
+        query, key, value = split_heads(rows.pad(qkv), self.heads, 3)
         context = attend(query, key, value, causal=True, dropout=self.dropout.active)
         index, mask = last_tokens(layout, layout.sizes % self.block)
         keys = PrefixKeys.of(qkv[:, x.shape[1] :][index], mask, index[..., None], layout, self.heads)
@@ -91,10 +90,9 @@ class CompressedAttention(nn.Module):
         mask = F.pad(complete, (1, 0), value=True)
         keys = CompressedKeys.of(compressed, mask, tokens, layout, self.heads, last=kv[last])
 
-        padded = scatter_padded(query, layout.in_source, *layout.source_mask.shape)
-        positions = torch.arange(padded.shape[1], device=x.device)
+        (query,) = split_heads(layout.to_source(query), self.heads, 1)
+        positions = torch.arange(query.shape[2], device=x.device)
         past = torch.arange(groups + 1, device=x.device) * c <= positions[:, None]
-        (query,) = split_heads(padded, self.heads, 1)
         context = attend(query, keys.key, keys.value, past, dropout=self.dropout.active)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, layout.in_source)), keys
 

@@ -1,10 +1,9 @@
 """Transformer-XL (Dai et al. 2019): recurrence over segments, and relative positions.
 
-The source is read in segments of ``segment`` tokens; the target starts a new segment. In each layer a segment
-attends to itself and to the ``memory`` states before it, through which no gradient flows (section 3.2). A token thus
-depends on states of the layer below at positions that are known in advance, so all segments of the source are
-computed in parallel, layer by layer. Keys of the memory are projected again from states without gradient; as in the
-paper, the projection still learns from them.
+The source is read in segments of ``segment`` tokens; the target starts a new segment. In each layer a segment attends
+to itself and to the ``memory`` states before it, through which no gradient flows (section 3.2). The positions of these
+states are known in advance, so all segments of the source are computed in parallel, layer by layer. Keys of the memory
+are projected again from states without gradient; as in the paper, the projection still learns from them.
 """
 
 from collections.abc import Sequence
@@ -15,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Layout, scatter_padded
+from raysum.models.batch import AttentionRequest, Layout
 from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.cache import StepContext
-from raysum.models.kernels.chunks import chunks, recompute
 from raysum.models.kernels.dropout import Dropout, drop
-from raysum.models.layers import Projection, sinusoids
-from raysum.models.specs.summarizers import TxlSpec
-from raysum.models.systems.prefix import PrefixKeys, PrefixModel, TargetKeys, attend_jointly, cut_rows, last_tokens
+from raysum.models.kernels.recomputation import by_chunks
+from raysum.models.layers import Attended, Projection, sinusoids
+from raysum.models.systems.prefix import PrefixKeys, PrefixModel, Rows, TargetKeys, attend_jointly, last_tokens
+from raysum.models.systems.specs import TxlSpec
 
 
 class TransformerXL(PrefixModel):
@@ -33,12 +32,12 @@ class TransformerXL(PrefixModel):
         super().__init__(spec, [lambda: RelativeAttention(spec, bias)] * spec.layers, spec.source_loss)
         self.bias = bias
 
-    def decode(self, tokens: Tensor, memory: Any, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
+    def decode_and_point(self, tokens: Tensor, memory: Any, attention: AttentionRequest = False) -> Attended:
         """Decode segment after segment; the layers remember earlier segments in ``later``."""
         memory = replace(memory, keys=tuple(replace(keys, later=[]) for keys in memory.keys))
-        decode, parts = super().decode, tokens.split(self.spec.segment, 1)
-        hidden, shares = zip(*(decode(part, memory, attention) for part in parts), strict=True)
-        return torch.cat(hidden, 1), torch.cat(shares, 1) if attention else None
+        decode, parts = super().decode_and_point, tokens.split(self.spec.segment, 1)
+        hidden, shares, _ = zip(*(decode(part, memory, attention) for part in parts), strict=True)
+        return torch.cat(hidden, 1), torch.cat(shares, 1) if attention else None, None
 
     def _embed(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
         return self.embedding(tokens)
@@ -81,15 +80,14 @@ class RelativeAttention(nn.Module):
         self.shared = (bias,)  # in a tuple, so that it is a parameter of the model only
 
     def project_source(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
-        rows, kv = cut_rows(layout, self.segment), self.source(x)
+        rows, kv = Rows(layout, self.segment), self.source(x)
         past = self.source(x.detach()) if torch.is_grad_enabled() else kv  # memory has no gradient
         distances = torch.arange(self.memory + self.segment, device=x.device)
         codes = self.position(sinusoids(distances, x.shape[-1], self.sinusoid).to(x.dtype))
         codes = split_heads(codes[None], self.heads, 1)[0][0]
         before = torch.arange(-min(self.memory, int(rows.offset.max())), 0, device=x.device)
         old = split_heads(past[(rows.first[:, None] + before).clamp(min=0)], self.heads, 2)
-        own = scatter_padded(torch.cat([self.query(x), kv], 1), rows.index, len(rows.first), rows.width)
-        query, *new = split_heads(own, self.heads, 3)
+        query, *new = split_heads(rows.pad(torch.cat([self.query(x), kv], 1)), self.heads, 3)
         context, _ = self._attend(query, old, new, before >= -rows.offset[:, None], codes)
         index, mask = last_tokens(layout, layout.sizes.clamp(max=self.memory))
         memory = SegmentMemory.of(past[index], mask, index[..., None], layout, self.heads, codes=(codes,), later=[])
@@ -117,19 +115,14 @@ class RelativeAttention(nn.Module):
         """Return contexts and weights of queries [N, H, Q, dh] to a memory and to their own segment.
 
         ``old`` are the memory's keys and values [N, H, R, dh], valid if ``reached`` [N, R]; ``new`` those of the
-        segment. It processes some rows at a time and recomputes them in backward, so [N, H, Q, R + Q] never exists
-        at once.
+        segment. [N, H, Q, R + Q] never exists at once.
         """
         key, value = (torch.cat(both, 2) for both in zip(old, new, strict=True))
         content, position = self.shared[0](query)
         seen, queries = key.shape[2], query.shape[2]
-        codes = codes[:, :seen].flip(1)
-        parts = []
-        for rows, _ in chunks([1] * len(query), query.shape[1] * queries * seen, query.device):
-            inputs = content[rows], position[rows], key[rows], value[rows], codes, reached[rows]
-            parts.append(recompute(self._chunk, *inputs, random=bool(self.dropout.active)))
-        contexts, weights = zip(*parts, strict=True)
-        return torch.cat(contexts), torch.cat(weights)
+        elements = query.shape[1] * queries * seen
+        arrays = content, position, key, value, codes[None, :, :seen].flip(2), reached
+        return by_chunks(self._chunk, *arrays, elements=elements, random=bool(self.dropout.active))
 
     def _chunk(
         self, content: Tensor, position: Tensor, key: Tensor, value: Tensor, codes: Tensor, reached: Tensor

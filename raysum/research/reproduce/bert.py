@@ -5,7 +5,7 @@ from typing import Any
 
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
-from raysum.models.specs.scorers import SIZES
+from raysum.models.systems.specs import SIZES
 from raysum.research.reproduce.workspace import BASE, Workspace
 from raysum.runtime.storage import read_json
 

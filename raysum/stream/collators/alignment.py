@@ -9,7 +9,7 @@ from raysum.config.decoding import SourceConfig
 from raysum.stream.collators.base import Arrays, Kind, padded, room
 
 if TYPE_CHECKING:
-    from raysum.models.systems.predictor import AlignmentBatch
+    from raysum.models.systems.paragraph_scorers import AlignmentBatch
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Alignment(Kind):
     def collate(self, arrays: Arrays) -> "AlignmentBatch":
         import torch
 
-        from raysum.models.systems.predictor import AlignmentBatch
+        from raysum.models.systems.paragraph_scorers import AlignmentBatch
 
         counts = arrays["counts"]
         embeddings = arrays["embeddings"].reshape(int(counts.sum()), -1).astype(np.float32)

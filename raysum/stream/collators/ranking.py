@@ -17,7 +17,7 @@ from raysum.text.tfidf import words
 from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens, marks_of
 
 if TYPE_CHECKING:
-    from raysum.models.systems.ranker import RankingBatch
+    from raysum.models.systems.paragraph_scorers import RankingBatch
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Ranking(Kind):
         import torch
 
         from raysum.models.batch import Source
-        from raysum.models.systems.ranker import RankingBatch, Titles
+        from raysum.models.systems.paragraph_scorers import RankingBatch, Titles
 
         source = Source(long(arrays["ids"]), long(arrays["lengths"]), long(arrays["counts"]))
         titles = Titles(long(arrays["title"]), long(arrays["title_lengths"]))

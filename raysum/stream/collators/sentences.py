@@ -16,7 +16,7 @@ from raysum.systems import Spec
 from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens, marks_of
 
 if TYPE_CHECKING:
-    from raysum.models.systems.hibert import SentenceBatch
+    from raysum.models.systems.labellers import SentenceBatch
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Sentences(Kind):
 
     def collate(self, arrays: Arrays) -> "SentenceBatch":
         from raysum.models.batch import Source
-        from raysum.models.systems.hibert import SentenceBatch
+        from raysum.models.systems.labellers import SentenceBatch
 
         source = Source(*(long(arrays[name]) for name in ("ids", "lengths", "counts")))
         return SentenceBatch(source, long(arrays["labels"]) if "labels" in arrays else None)

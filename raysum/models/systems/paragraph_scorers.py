@@ -1,4 +1,4 @@
-"""The paragraph ranker (HT, section 3.1): how much of the summary each paragraph contains, given the title.
+"""Models that score paragraphs: the ranker (HT, section 3.1) and the attention predictor (PHT paper, section 4.2).
 
 T title tokens in all, S source tokens in all, P paragraphs, B examples, E width of embeddings and of hidden states.
 """
@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raysum.models.batch import Source, scatter_padded
+from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.layers import xavier_linear
-from raysum.models.specs.scorers import RankerSpec
+from raysum.models.layers import TransformerBlock, xavier_linear
+from raysum.models.systems.specs import PredictorSpec, RankerSpec
 
 
 @dataclass(frozen=True)
@@ -84,3 +85,48 @@ class ParagraphRanking(nn.Module):
         """Return the sum over paragraphs, a scalar in fp32."""
         scores = self.model(batch.titles, batch.source).float()
         return functional.binary_cross_entropy_with_logits(scores, batch.recall, reduction="sum")
+
+
+@dataclass(frozen=True)
+class AlignmentBatch:
+    """``embeddings`` [B, M, D] fp32; ``mask`` [B, M], true = a real paragraph; ``label`` [B, M], each row sums to 1."""
+
+    embeddings: Tensor
+    mask: Tensor
+    label: Tensor
+
+
+class AttentionPredictor(nn.Module):
+    """Transformer layers over paragraph embeddings, one linear unit per paragraph, softmax over real paragraphs.
+
+    As in the published code, layers are post-norm, and any number of paragraphs is possible.
+    """
+
+    def __init__(self, spec: PredictorSpec):
+        super().__init__()
+        self.spec = spec
+        self.layers = nn.ModuleList(TransformerBlock(spec) for _ in range(spec.layers))
+        self.score = xavier_linear(spec.width, 1)
+
+    def forward(self, phi: Tensor, mask: Tensor) -> Tensor:
+        """Return float32 [B, M]: rows sum to 1, 0 at padding.
+
+        ``phi`` [B, M, D]; ``mask`` [B, M], true = a real paragraph.
+        """
+        x, index = phi.flatten(0, 1), torch.arange(mask.numel(), device=phi.device)
+        for layer in self.layers:
+            x = layer(x, index, mask)
+        return masked_softmax(self.score(x).view(mask.shape), mask)
+
+
+class AttentionPrediction(nn.Module):
+    """Squared error of the predicted paragraph attention over real paragraphs (PHT paper, section 4.2.1)."""
+
+    def __init__(self, model: nn.Module, smoothing: float):  # labels are not smoothed
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: AlignmentBatch) -> Tensor:
+        """Return the sum over real paragraphs, a scalar in fp32."""
+        predicted = self.model(batch.embeddings.to(next(self.parameters()).dtype), batch.mask)
+        return (predicted.float() - batch.label).square()[batch.mask].sum()

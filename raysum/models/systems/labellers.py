@@ -1,9 +1,9 @@
-"""HIBERT (Zhang et al. 2019): the hierarchical encoder and its objectives, masked sentences and sentence labels.
+"""Models that label the sentences to take: HIBERT (Zhang et al. 2019), with its pre-training, and BERT.
 
 S tokens of all sentences, P sentences, B windows of sentences, K masked sentences, T tokens of the longest of these,
 D width. A sentence ends with the end mark, and one window is a document.
 
-The paper leaves some points open. Here, embeddings are multiplied by sqrt(D), as in Vaswani et al. (2017); the
+HIBERT's paper leaves some points open. Here, embeddings are multiplied by sqrt(D), as in Vaswani et al. (2017); the
 vectors of sentences go through dropout after eq. 2, as words do; eq. 3 and 5 are inside residual connections with
 LayerNorm, as in the encoder's layers.
 """
@@ -20,7 +20,8 @@ from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.layers import AttentionLayer, CausalSelfAttention, TransformerBlock, position_codes, xavier_linear
-from raysum.models.specs.scorers import HibertSpec
+from raysum.models.systems.specs import BertSpec, HibertSpec
+from raysum.runtime.extras import needs
 
 _SELECTED = 0.15  # share of a document's sentences
 _MASKED, _KEPT = 0.8, 0.1  # shares of those; the others are replaced
@@ -134,6 +135,39 @@ class SentenceDecoderLayer(AttentionLayer):
     def forward(self, x: Tensor, vectors: Tensor) -> Tensor:
         x = self.around_attention.leave(x, self.attention(self.around_attention.enter(x), StepContext()))  # eq. 3
         return self.feed_forward(x + vectors)  # eq. 4-5
+
+
+class Bert(SentenceLabeller):
+    """BERT, and a linear layer over its output at each [CLS] (Zhang et al. 2019, section 4.4).
+
+    Each sentence begins with [CLS] and ends with [SEP]; all tokens are of BERT's first segment.
+    """
+
+    def __init__(self, spec: BertSpec):
+        super().__init__()
+        needs("transformers", "a bert")
+        from transformers import BertConfig, BertModel
+
+        self.spec = spec
+        config = BertConfig(
+            vocab_size=spec.vocabulary,
+            hidden_size=spec.width,
+            num_hidden_layers=spec.layers,
+            num_attention_heads=spec.heads,
+            intermediate_size=spec.ffn,
+            max_position_embeddings=spec.positions,
+            hidden_dropout_prob=spec.dropout,
+            attention_probs_dropout_prob=spec.attention_dropout,
+        )
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.label = xavier_linear(spec.width, 2)
+
+    def forward(self, source: Source) -> Tensor:
+        """Return [P, 2]: the logits of skipping and of taking each sentence."""
+        layout = source.layout
+        hidden = self.bert(layout.to_source(source.ids), attention_mask=layout.source_mask.long()).last_hidden_state
+        opening = layout.in_source[source.lengths.cumsum(0) - source.lengths]
+        return self.label(hidden.flatten(0, 1).index_select(0, opening))
 
 
 def hibert_objective(model: Hibert, smoothing: float) -> nn.Module:
