@@ -34,23 +34,8 @@ if TYPE_CHECKING:
 let_threads_sleep()
 
 __version__ = "0.1.0"
-__all__ = [
-    "Client",
-    "compare",
-    "evaluate",
-    "human_analyze",
-    "human_sheets",
-    "load",
-    "prepare",
-    "report",
-    "reproduce",
-    "serve",
-    "status",
-    "teach",
-    "train",
-    "tune",
-]
-_WITHIN = {
+# Verbs without a room of their own, and the client.
+_FUNCTIONS = {
     "Client": "raysum.serve.client:Client",
     "compare": "raysum.evaluate.comparison:compare",
     "human_analyze": "raysum.research.human.analysis:human_analyze",
@@ -59,12 +44,13 @@ _WITHIN = {
     "reproduce": "raysum.research.reproduce.job:reproduce",
     "status": "raysum.report.status:status",
 }
+__all__ = [*_FUNCTIONS, "evaluate", "prepare", "report", "serve", "teach", "train", "tune"]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    """The verbs, most of them a room of their own, and the client."""
-    if name in _WITHIN:
-        return resolve_name(_WITHIN[name])
+    """Import a verb, or the client, when it is used first."""
+    if name in _FUNCTIONS:
+        return resolve_name(_FUNCTIONS[name])
     if name in __all__:
         return import_module(f"raysum.{name}")
     raise AttributeError(f"module 'raysum' has no attribute {name!r}")

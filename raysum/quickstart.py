@@ -19,8 +19,7 @@ from raysum.examples.factbook import corpus as factbook
 from raysum.examples.factbook.scorer import KEPT
 from raysum.prepare.job import prepare
 from raysum.runs.folder import Run
-from raysum.runtime.eta import Stages, span
-from raysum.runtime.progress import say
+from raysum.runtime.progress import Stages, say, span
 from raysum.runtime.rendering import Shown
 from raysum.runtime.session import make_ready, ray_session
 from raysum.runtime.storage import check_vacant

@@ -20,7 +20,7 @@ from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.runtime.processes import keep_freed_memory, peak_rss_mb
 from raysum.runtime.progress import bar
-from raysum.runtime.rendering import Shown
+from raysum.runtime.rendering import Grid, Shown
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -113,8 +113,6 @@ class BenchResult(Shown):
     def render(self) -> "Group":
         """Return tables with a line per figure and a column per row; at most ``_COLUMNS`` rows fit side by side."""
         from rich.console import Group
-
-        from raysum.runtime.grid import Grid
 
         first, *names = dict.fromkeys(name for row in self.rows for name in row)
         tables = []

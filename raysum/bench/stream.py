@@ -21,9 +21,8 @@ from raysum.bench.train import ENDLESS, training_step, wait_share
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.models.batch import move
-from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.placement import device
-from raysum.runtime.processes import peak_rss_mb
+from raysum.runtime.processes import peak_rss_mb, quiet_data
 from raysum.runtime.session import ray_session
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches, ray_dataset

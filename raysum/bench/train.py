@@ -20,9 +20,8 @@ from raysum.bench.machine import DTYPES, Machine, measure, timed
 from raysum.bench.operators import Costs
 from raysum.config.sections import Config
 from raysum.models.batch import move
-from raysum.runtime.log_filters import hushed
 from raysum.runtime.placement import device
-from raysum.runtime.processes import peak_rss_mb
+from raysum.runtime.processes import hushed, peak_rss_mb
 from raysum.runtime.storage import writing
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches

@@ -1,4 +1,4 @@
-"""Input of `raysum summarize`: data files with clusters, texts that form one cluster, or standard input."""
+"""`raysum summarize`: clusters in data files, texts that form one cluster, or standard input, and their summaries."""
 
 import codecs
 import sys
@@ -7,10 +7,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from raysum.decode.summary import NoSummary
+from raysum.config.sections import LoadConfig
+from raysum.decode.page import summaries_page
+from raysum.decode.summary import NoSummary, Summaries
 from raysum.errors import UserError
+from raysum.extract.summarizer import summarizer_of
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url
+from raysum.runtime.storage import write_page
 from raysum.sources.documents.read import parse_document, raw_document, read_documents
 from raysum.sources.documents.text import DocumentText
 from raysum.sources.field_mapping import FieldMapping
@@ -36,7 +40,7 @@ def input_clusters(
     Raises UserError if a file cannot be read, a title comes without texts, or paths come with texts.
     """
     clusters: list[Cluster] = []
-    named_texts: list[tuple[str, DocumentText | None]] = []  # None: read the file of that name
+    texts: list[tuple[str, DocumentText | None]] = []  # None: read the file of that name
     for file in chain.from_iterable(map(str, stage(file, True)) if is_url(file) else [file] for file in files):
         if file == "-":
             content = sys.stdin.buffer.read(LONGEST + 1).removeprefix(codecs.BOM_UTF8)
@@ -44,30 +48,51 @@ def input_clusters(
                 content += sys.stdin.buffer.read()
                 records = json_records(content.split(b"\n"), "standard input")
                 clusters += [_cluster(part) for record in records for part in mapping.apply(record)]
+            elif len(content) > LONGEST:
+                raise UserError(f"standard input is {TOO_LONG}; summarize parts of it")
             else:
-                if len(content) > LONGEST:
-                    raise UserError(f"standard input is {TOO_LONG}; summarize parts of it")
-                named_texts.append(("standard input", parse_document(content, "", "standard input")))
+                texts.append(("standard input", parse_document(content, "", "standard input")))
         elif format_by_name(Path(file)) or mapping.format or sample_path(Path(file)).is_dir():
             clusters += [_cluster(record) for source in find_sources([file], mapping) for record in source.records()]
         else:
-            named_texts.append((file, None))
-    if named_texts:
-        read = iter(read_documents(Path(file) for file, text in named_texts if text is None))
-        texts = [(file, text or next(read)) for file, text in named_texts]
-        names = [Path(file).name for file, _ in texts]
-        own = [name if names.count(name) == 1 else file for name, (file, _) in zip(names, texts, strict=True)]
-        named_documents = zip(own, (text for _, text in texts), strict=True)
-        documents = [document for name, text in named_documents for document in _documents(name, text, mapping)]
-        title = title or (texts[0][1].title if len(texts) == 1 else "")
-        clusters.append(
-            {"id": title or _name([Path(file) for file, _ in texts]), "title": title, "documents": documents}
-        )
+            texts.append((file, None))
+    if texts:
+        read = iter(read_documents(Path(file) for file, text in texts if text is None))
+        clusters.append(_cluster_of_texts([(file, text or next(read)) for file, text in texts], title, mapping))
     elif title:
         raise UserError("--title is for files of text; clusters in data files have their own titles")
     for message in mapping.unused_options():
         say(message)
     return clusters
+
+
+def _cluster_of_texts(texts: list[tuple[str, DocumentText]], title: str, mapping: FieldMapping) -> dict[str, Any]:
+    """Return the cluster of the texts of files. Documents of equal names are called by their paths."""
+    files = [Path(file) for file, _ in texts]
+    names, documents = [file.name for file in files], list[dict[str, Any]]()
+    for file, text in texts:
+        name = Path(file).name if names.count(Path(file).name) == 1 else file
+        mapping.check_texts(name)
+        documents += mapping.split_document(raw_document(text, name))
+    title = title or (texts[0][1].title if len(texts) == 1 else "")
+    return {"id": title or _name(files), "title": title, "documents": documents}
+
+
+def summarize_clusters(run: str, rows: Sequence[Cluster], settings: LoadConfig, html: str | None) -> Summaries:
+    """Return the summary of each cluster, or its error; with ``html`` also write a page of the summaries to that file.
+
+    Raises UserError if there is only one cluster and it cannot be summarized.
+    """
+    clusters = [row for row in rows if not isinstance(row, NoSummary)]
+    summaries = summarizer_of(run, settings).summarize_each(clusters, progress=len(clusters) > 1)
+    written = [pair for pair in zip(summaries, clusters, strict=True) if not isinstance(pair[0], NoSummary)]
+    if html and written:
+        write_page(Path(html), summaries_page(*map(list, zip(*written, strict=True))), "--html")
+    remaining = iter(summaries)
+    results = [row if isinstance(row, NoSummary) else next(remaining) for row in rows]
+    if len(results) == 1 and isinstance(results[0], NoSummary):
+        raise UserError(results[0].error)
+    return Summaries(results)
 
 
 def _name(files: list[Path]) -> str:
@@ -77,11 +102,6 @@ def _name(files: list[Path]) -> str:
         return first.name
     folders = {file.absolute().parent for file in files}
     return folders.pop().name if len(folders) == 1 else f"{first.name} and {len(others)} more"
-
-
-def _documents(name: str, text: DocumentText, mapping: FieldMapping) -> list[dict[str, Any]]:
-    mapping.check_texts(name)
-    return mapping.split_document(raw_document(text, name))
 
 
 def _cluster(record: Record) -> Cluster:

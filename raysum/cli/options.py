@@ -9,8 +9,9 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from inspect import Parameter
 from types import UnionType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from pydantic.fields import FieldInfo
@@ -22,99 +23,112 @@ from raysum.config.loading import section_of
 from raysum.config.problems import nearest
 from raysum.errors import UserError
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object in the last line of stdout.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as train.steps=2000.")
-]
 _Pairs = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, like the options below.")]
 _Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decoding setting, such as beta=0.4.")
 ]
-
 _WIDE = 100_000  # characters of a line in a pipe or file, which has no width limit
 _PAIR = re.compile(r"[A-Za-z_][\w.]*=")
 _DECODE = {*DecodeConfig.model_fields, *DECODE_ALIASES, *ExtractConfig.model_fields}
 
 
-def completed_by(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    """Return a completion of an argument for the shell, which completes files where no name fits."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in names() if name.startswith(incomplete)]
-
-    return complete
-
-
-def verb(
-    app: typer.Typer, section: type[Section] | None = None, name: str | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def verb(app: typer.Typer, name: str | None = None, panel: str | None = None) -> Callable[[_Function], _Function]:
     """Register a function as a command of ``app``, with its own name or ``name``, and print its result.
 
-    With a ``section``, the last parameter ``settings`` becomes an option for each field without an argument, and
-    ``key=value`` arguments, which may also be items of a list argument.
+    If a parameter is a config section, the command has an option for each of its fields that is no argument, and
+    accepts ``key=value`` arguments, which may also be items of a list argument.
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = list(inspect.signature(function).parameters.values())[: None if section is None else -1]
-        own, keyword = [parameter.name for parameter in parameters], inspect.Parameter.KEYWORD_ONLY
-        items = next((parameter.name for parameter in parameters if "list[" in str(parameter.annotation)), None)
-        if section is not None:
-            known = section.model_fields
-            fields = {key: field for key, field in known.items() if key not in own}
-            options: dict[str, Any] = {} if items else {"pairs": _Pairs}
-            options |= {key: _option(key, field) for key, field in fields.items() if key != "decode"}
-            options |= {old: _option(old, known[new], hidden=True) for old, new in section.ALIASES.items()}
-            options |= {"set_": _Set} if "decode" in fields else {}
-            parameters += [inspect.Parameter(key, keyword, default=None, annotation=options[key]) for key in options]
-        parameters.append(inspect.Parameter("as_json", keyword, default=False, annotation=_Json))
+    def register(function: _Function) -> _Function:
+        own = list(inspect.signature(function).parameters.values())
+        sections = [each for each in own if isinstance(each.annotation, type) and issubclass(each.annotation, Section)]
+        section, options = None, {"as_json": _Json}
+        if sections:
+            own.remove(sections[0])
+            section = sections[0].annotation
+            options = _options(section, own) | options
+        parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
+        for key, annotation in options.items():
+            default = False if key == "as_json" else None
+            parameters.append(Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
 
         def command(*, as_json: bool, **values: Any) -> None:
-            if section is not None:
-                _check_arguments(parameters, values)
-                pairs = values.get("pairs") or []
-                if items is not None:
-                    pairs = [item for item in values[items] or [] if _is_pair(item)]
-                    values[items] = [item for item in values[items] or [] if not _is_pair(item)]
-                if "decode" in known:
-                    _check_keys(pairs, {*known, *section.ALIASES, *_DECODE})
-                for pair in values.get("set_") or []:
-                    if "=" not in pair:
-                        raise UserError(f"--set {pair} is not KEY=VALUE; write for example --set words=44")
-                    pairs.append(f"decode.{pair.removeprefix('decode.')}")
-                decoding = _DECODE.difference(known) if "decode" in known else ()
-                pairs = [f"decode.{pair}" if re.split("[.=]", pair)[0] in decoding else pair for pair in pairs]
-                settings = {key: values[key] for key in (*known, *section.ALIASES) if values.get(key) not in (None, [])}
-                values = {key: values[key] for key in own} | {"settings": section_of(section, settings, pairs)}
-            result = function(**values)
+            result = function(**(values if section is None else _arguments(section, own, values)))
             print_result(result, as_json)
             if code := getattr(result, "exit_code", 0):
                 raise typer.Exit(code)
 
-        signature = inspect.Signature([parameter.replace(kind=keyword) for parameter in parameters])
-        command.__signature__ = signature  # type: ignore[attr-defined]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         command.__name__, command.__doc__ = function.__name__, function.__doc__
-        app.command(name or function.__name__)(command)
+        app.command(name or function.__name__, rich_help_panel=panel)(command)
         return function
 
     return register
 
 
-def _check_arguments(parameters: list[inspect.Parameter], values: dict[str, Any]) -> None:
-    """Raises UserError if a setting takes the position of an argument."""
-    for parameter in parameters:
-        argument = next(iter(getattr(parameter.annotation, "__metadata__", ())), None)
-        value = values.get(parameter.name)
+def _options(section: type[Section], own: list[Parameter]) -> dict[str, Any]:
+    """Return the annotation of each option of ``section`` for a command that has its ``own`` parameters."""
+    fields = {key: field for key, field in section.model_fields.items() if key not in {each.name for each in own}}
+    options = {} if any("list[" in str(each.annotation) for each in own) else {"pairs": _Pairs}
+    options |= {key: _option(key, field) for key, field in fields.items() if key != "decode"}
+    for old, new in section.ALIASES.items():
+        options[old] = _option(old, section.model_fields[new], hidden=True)
+    return options | ({"set_": _Set} if "decode" in fields else {})
+
+
+def _option(name: str, field: FieldInfo, hidden: bool = False) -> Any:
+    """Return the annotation of an option that is None, or an empty list, if it is not set."""
+    kinds = get_args(field.annotation) if isinstance(field.annotation, UnionType) else (field.annotation,)
+    kind: Any = next((kind for kind in kinds if kind in (bool, int, float, list[str])), str)
+    # The backslash keeps rich from reading the bracket as a style.
+    default = "" if field.is_required() or not field.default else f" \\[default: {field.default}]"
+    flag = f"--{name.replace('_', '-')}"
+    option = typer.Option(flag, help=f"{field.description or ''}{default}", show_default=False, hidden=hidden)
+    return Annotated[kind | None, option]
+
+
+def _arguments(section: type[Section], own: list[Parameter], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a command's function: its ``own`` ones, and ``settings`` of the options and pairs.
+
+    Raises UserError if a setting takes the position of an argument, or if a setting is wrong.
+    """
+    arguments, pairs = {each.name: values[each.name] for each in own}, list(values.get("pairs") or [])
+    for parameter in own:
+        argument, value = parameter.annotation.__metadata__[0], values[parameter.name]
         if isinstance(argument, ArgumentInfo) and isinstance(value, str) and _is_pair(value):
             name = argument.metavar or parameter.name.upper()
             raise UserError(f"{name} is missing: {value} is a setting, and comes after it ({argument.help or name})")
+        if isinstance(value, list):
+            arguments[parameter.name] = [item for item in value if not _is_pair(item)]
+            pairs += [item for item in value if _is_pair(item)]
+    known = {*section.model_fields, *section.ALIASES}
+    if "decode" in known:
+        pairs = [_with_prefix(pair, known) for pair in pairs]
+    for pair in values.get("set_") or []:
+        if "=" not in pair:
+            raise UserError(f"--set {pair} is not KEY=VALUE; write for example --set words=44")
+        pairs.append(f"decode.{pair.removeprefix('decode.')}")
+    settings = {key: values[key] for key in known if values.get(key) not in (None, [])}
+    return arguments | {"settings": section_of(section, settings, pairs)}
 
 
-def _check_keys(pairs: list[str], known: set[str]) -> None:
-    """Raises UserError with the nearest ``known`` key if the first word of a key is unknown."""
-    for key in (pair.partition("=")[0] for pair in pairs):
-        if key.partition(".")[0] not in known and (near := nearest(key, sorted(known))):
-            raise UserError(f"unknown key {key!r} (on the command line); did you mean {near!r}?")
+def _with_prefix(pair: str, known: set[str]) -> str:
+    """Return a pair with the prefix ``decode.`` if its key is a decoding setting and is not ``known``.
+
+    Raises UserError with the nearest key if the first word of the key is unknown.
+    """
+    key = pair.partition("=")[0]
+    first = key.partition(".")[0]
+    if first not in known | _DECODE and (near := nearest(key, sorted(known | _DECODE))):
+        raise UserError(f"unknown key {key!r} (on the command line); did you mean {near!r}?")
+    return f"decode.{pair}" if first in _DECODE - known else pair
+
+
+def _is_pair(item: str) -> bool:
+    return bool(_PAIR.match(item)) and not os.path.exists(item)
 
 
 def print_result(result: Any, as_json: bool) -> None:
@@ -134,18 +148,3 @@ def print_result(result: Any, as_json: bool) -> None:
             Console(soft_wrap=True, width=width).print(item.render(), markup=False, highlight=False)
     if problem := getattr(result, "problem", None):
         raise UserError(problem)
-
-
-def _is_pair(item: str) -> bool:
-    return bool(_PAIR.match(item)) and not os.path.exists(item)
-
-
-def _option(name: str, field: FieldInfo, hidden: bool = False) -> Any:
-    """Return the annotation of an option that is None, or an empty list, if it is not set."""
-    kinds = get_args(field.annotation) if isinstance(field.annotation, UnionType) else (field.annotation,)
-    kind: Any = next((kind for kind in kinds if kind in (bool, int, float, list[str])), str)
-    # The backslash keeps rich from reading the bracket as a style.
-    default = "" if field.is_required() or not field.default else f" \\[default: {field.default}]"
-    flag = f"--{name.replace('_', '-')}"
-    option = typer.Option(flag, help=f"{field.description or ''}{default}", show_default=False, hidden=hidden)
-    return Annotated[kind | None, option]

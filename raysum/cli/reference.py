@@ -23,19 +23,12 @@ from raysum.systems import Checked
 from raysum.teach.config import TeachConfig
 from raysum.tune.schema import SpaceConfig
 
-SECTIONS: dict[str, type[Checked]] = {
-    "adapters": Adapters,
-    "decode": DecodeConfig,
-    "evaluate": EvaluateConfig,
-    "extract": ExtractConfig,
-    "optim": OptimConfig,
-    "prepare": PrepareConfig,
-    "reproduce": ReproduceConfig,
-    "serve": ServeConfig,
-    "source": SourceConfig,
-    "space": SpaceConfig,
-    "teach": TeachConfig,
-    "train": TrainConfig,
+_SECTIONS: dict[str, type[Checked]] = {
+    section.__name__.removesuffix("Config").lower(): section
+    for section in (
+        *(Adapters, DecodeConfig, EvaluateConfig, ExtractConfig, OptimConfig, PrepareConfig),
+        *(ReproduceConfig, ServeConfig, SourceConfig, SpaceConfig, TeachConfig, TrainConfig),
+    )
 }
 SCHEMAS: dict[str, type[Section]] = {
     "raysum/presets/config.schema.json": Config,
@@ -46,7 +39,7 @@ _TABLE = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def fill_tables(page: str) -> str:
     """Return the text of a page with a current option table between each pair of markers."""
-    return _TABLE.sub(lambda match: f"{match[1]}{_table(SECTIONS[match[2]])}{match[3]}", page)
+    return _TABLE.sub(lambda match: f"{match[1]}{_table(_SECTIONS[match[2]])}{match[3]}", page)
 
 
 def schema(section: type[Section]) -> str:
@@ -57,12 +50,11 @@ def schema(section: type[Section]) -> str:
 
 
 def _table(section: type[Checked]) -> str:
-    rows = [f"| `{name}` | {_default(field)} | {_cell(field.description or '')} |" for name, field in _fields(section)]
-    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows, ""])
-
-
-def _fields(section: type[Checked]) -> list[tuple[str, FieldInfo]]:
-    return [(name, field) for name, field in section.model_fields.items() if not field.exclude]
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for name, field in section.model_fields.items():
+        if not field.exclude:
+            rows.append(f"| `{name}` | {_default(field)} | {_cell(field.description or '')} |")
+    return "\n".join([*rows, ""])
 
 
 def _default(field: FieldInfo) -> str:

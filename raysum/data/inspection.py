@@ -14,9 +14,8 @@ from rich.text import Text
 
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
-from raysum.runtime.grid import Grid
 from raysum.runtime.progress import bar
-from raysum.runtime.rendering import Shown
+from raysum.runtime.rendering import Grid, Shown
 from raysum.text.languages import LANGUAGE
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.metrics.statistics import difference_of
 from raysum.runs.folder import Run
 from raysum.runtime.remote import is_url, shown
+from raysum.runtime.rendering import Grid
 from raysum.runtime.run_sync import sync_down
 from raysum.runtime.storage import read_json
 from raysum.systems import extractive_names, paper_baseline_names
@@ -55,8 +56,6 @@ class Comparison:
 
     def render(self) -> "Group":
         from rich.console import Group
-
-        from raysum.runtime.grid import Grid
 
         table = Grid()
         for column in ("", "metric", "difference", "95 % interval", "p"):

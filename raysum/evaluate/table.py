@@ -8,12 +8,10 @@ import pandas as pd
 
 from raysum.evaluate.scorers import FIGURES, Wording
 from raysum.metrics.statistics import Figure, figure_of
-from raysum.runtime.rendering import Shown
+from raysum.runtime.rendering import Grid, Shown
 
 if TYPE_CHECKING:
     from rich.console import Group
-
-    from raysum.runtime.grid import Grid
 
 
 @dataclass(frozen=True)
@@ -76,10 +74,8 @@ class Evaluation(Shown):
         return Group(*(table for table in tables if table.row_count), told)
 
 
-def _table(names: list[str], systems: dict[str, dict[str, float]], down: bool) -> "Grid":
+def _table(names: list[str], systems: dict[str, dict[str, float]], down: bool) -> Grid:
     """The figures of ``names`` that any system has: a line a figure (``down``, with intervals), or a line a system."""
-    from raysum.runtime.grid import Grid
-
     known = [name for name in names if any(name in figures for figures in systems.values())]
     table = Grid(padding=(0, 0, 0, 1))
     table.add_column("", no_wrap=True)

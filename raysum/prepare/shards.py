@@ -29,9 +29,8 @@ from raysum.prepare.corpus_stats import teacher_counts
 from raysum.prepare.passages import MAX_SENTENCES
 from raysum.prepare.resume import Part, end_of_shards, read_note, write_note
 from raysum.prepare.row_builder import prepare_rows
-from raysum.runtime.log_filters import quiet_data
 from raysum.runtime.placement import share
-from raysum.runtime.processes import configure_process
+from raysum.runtime.processes import configure_process, quiet_data
 from raysum.runtime.progress import bar, say
 from raysum.sources.find import RawSource
 from raysum.sources.record import SPLITS, Record, Rejected

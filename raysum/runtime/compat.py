@@ -7,8 +7,8 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -68,8 +68,7 @@ def leave_process_group() -> None:
 
 
 def full_precision_copies(optimizer: Any) -> "dict[int, Tensor]":
-    """Return the fp32 copies of parameters in DeepSpeed's low-precision optimizers without ZeRO, by parameter
-    ``id``."""
+    """Return the fp32 copies of parameters in DeepSpeed's low-precision optimizers without ZeRO, by ``id``."""
     groups = zip(getattr(optimizer, "fp16_groups", []), getattr(optimizer, "fp32_groups", []), strict=False)
     return {id(p): copy for group, copies in groups for p, copy in zip(group, copies, strict=True)}
 
@@ -115,13 +114,11 @@ def same_modules() -> Any:
     return JobConfig(_client_job=True, _py_driver_sys_path=search_path()[::-1])  # Ray prepends each
 
 
-@contextmanager
-def loopback_only() -> Iterator[None]:
+def loopback_only() -> AbstractContextManager[Any]:
     """Make a Ray that starts in the block use only the address 127.0.0.1, as it does on macOS."""
     import ray
 
-    with mock.patch.object(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
-        yield
+    return mock.patch.object(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)
 
 
 def serve_grpc_at(host: str) -> None:
@@ -146,17 +143,14 @@ def requires_token() -> bool:
     return is_token_auth_enabled()
 
 
-@contextmanager
-def no_sigterm_handler() -> Iterator[None]:
+def no_sigterm_handler() -> AbstractContextManager[Any]:
     """Keep Ray from installing a SIGTERM handler when it starts in the block."""
     import ray
 
-    with mock.patch.object(ray._private.utils, "set_sigterm_handler", lambda handler: None):
-        yield
+    return mock.patch.object(ray._private.utils, "set_sigterm_handler", lambda handler: None)
 
 
-@contextmanager
-def own_groups() -> Iterator[None]:
+def own_groups() -> AbstractContextManager[Any]:
     """Start the processes of Ray in a process group of their own.
 
     A signal to this process's group, as from `timeout` or a closed terminal, then reaches only this process, which ends
@@ -173,8 +167,7 @@ def own_groups() -> Iterator[None]:
 
         return real(command, preexec_fn=prepare, **how)
 
-    with mock.patch.object(ray._private.services, "ConsolePopen", started):
-        yield
+    return mock.patch.object(ray._private.services, "ConsolePopen", started)
 
 
 def stop_half_started(error: Exception) -> str | None:
@@ -194,8 +187,7 @@ def stop_half_started(error: Exception) -> str | None:
     return folder
 
 
-@contextmanager
-def no_ids_drawn() -> Iterator[None]:
+def no_ids_drawn() -> AbstractContextManager[Any]:
     """Keep imports in the block from using Ray's random generator of ids, as actor classes do.
 
     Forked copies of a process that has used it would all generate the same ids.
@@ -204,8 +196,7 @@ def no_ids_drawn() -> Iterator[None]:
 
     real: Any = ray.actor.ActorClassID
     drawn = type("Drawn", (real,), {"from_random": classmethod(lambda cls: real(os.urandom(real.size())))})
-    with mock.patch.object(ray.actor, "ActorClassID", drawn):
-        yield
+    return mock.patch.object(ray.actor, "ActorClassID", drawn)
 
 
 def boosted_trees(model: Any) -> "dict[str, np.ndarray]":

@@ -6,9 +6,8 @@ from types import ModuleType
 
 from raysum.errors import UserError
 
-_EXTRAS = {"transformers": "bert", "openai": "teach"}  # library -> extra; all others belong to "documents"
+_EXTRAS = {"transformers": "bert", "openai": "teach", **dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote")}
 _PACKAGES = {"docx": "python-docx"}  # library -> package, if the names differ
-_EXTRAS |= dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote")
 
 
 def needs(library: str, what: str) -> ModuleType:
@@ -16,9 +15,9 @@ def needs(library: str, what: str) -> ModuleType:
     try:
         return import_module(library)
     except ImportError:
-        message = f"{what} needs {_PACKAGES.get(library, library)}, which is not installed"
-        extra = _EXTRAS.get(library, "documents")
-        raise UserError(f'{message}: pip install -c constraints.txt ".[{extra}]" in the clone of raysum') from None
+        package, extra = _PACKAGES.get(library, library), _EXTRAS.get(library, "documents")
+        command = f'pip install -c constraints.txt ".[{extra}]" in the clone of raysum'
+        raise UserError(f"{what} needs {package}, which is not installed: {command}") from None
 
 
 def has(library: str) -> bool:

@@ -1,18 +1,20 @@
-"""Process settings: environment variables, threads, and how the C library keeps freed memory."""
+"""Process settings: environment variables, threads, memory, and hidden messages of other libraries."""
 
 import ctypes
 import gc
+import logging
 import os
 import resource
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raysum.runtime.log_filters import quiet_training
+from raysum.runtime.compat import hide_worker_logs
 
 _Result = TypeVar("_Result")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
@@ -97,18 +99,14 @@ def keep_freed_memory() -> None:
     Measured on two cores (PHT, HT, 4 examples of up to 30 paragraphs, a training step): 5.8 -> 4.7 and 13.3 -> 11.7 s
     of CPU time, 0.5 -> 0.1 and 3.2 -> 0.6 s of them in the system.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
+    if sys.platform.startswith("linux") and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(_MMAP_THRESHOLD, _LARGEST)
         library.mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
 def forget_peak() -> None:
     """Return freed memory and reset the peak that :func:`peak_rss_mb` reports (Linux with glibc only)."""
-    library = ctypes.CDLL(None)
-    if sys.platform.startswith("linux") and hasattr(library, "malloc_trim"):
+    if sys.platform.startswith("linux") and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         gc.collect()
         library.malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
@@ -124,3 +122,55 @@ def peak_rss_mb() -> float:
         return int(line.split()[1]) / (1 << 10)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def quiet_ray() -> None:
+    """Show only errors of Ray in this process."""
+    hide_worker_logs()
+    for name in ("ray", "ray.data", "ray.train", "ray.tune", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def quiet_data() -> None:
+    """Hide progress bars and messages of Ray Data in this process."""
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def quiet_training() -> None:
+    """Hide warnings of DeepSpeed and torch in this process, and set DeepSpeed's accelerator if there is no CUDA."""
+    import torch
+
+    warnings.filterwarnings("ignore")
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    if not torch.cuda.is_available():
+        os.environ["DS_ACCELERATOR"] = "cpu"
+
+
+@contextmanager
+def muted(name: str) -> Iterator[None]:
+    """Silence the logger ``name`` during the block."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Discard all output to stderr during the block, also from C++: torch's profiler reports each start and stop."""
+    before = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)

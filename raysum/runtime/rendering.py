@@ -1,9 +1,18 @@
-"""Results in notebooks: they look as on the command line."""
+"""Results as people see them: in notebooks as on the command line, and tables that never truncate cells."""
 
+from copy import copy
 from io import StringIO
 from typing import Any
 
-_WIDTH = 120  # characters of a line
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import measure_renderables
+from rich.table import Column, Table
+from rich.text import Text
+
+_NOTEBOOK = 120  # characters of a line
+_UNBOUNDED = 100_000  # characters of a line
+_PART = 3  # a word longer than this part of a line (1/3) may be broken
 
 
 class Shown:
@@ -13,9 +22,54 @@ class Shown:
         raise NotImplementedError
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        from rich.console import Console
-
         printed = StringIO()
-        console = Console(file=printed, width=_WIDTH, soft_wrap=True, force_jupyter=False)
+        console = Console(file=printed, width=_NOTEBOOK, soft_wrap=True, force_jupyter=False)
         console.print(self.render(), markup=False, highlight=False)
         return {"text/plain": printed.getvalue()}
+
+
+class Grid(Table):
+    """A table of texts that wraps cells at words, except in columns with ``no_wrap``.
+
+    Columns that still do not fit follow in a second table, which repeats the first column.
+    """
+
+    def __init__(self, *headings: str, **how: Any):
+        super().__init__(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, **how)
+        for heading in headings:
+            self.add_column(heading)
+
+    def add_column(self, header: Any = "", *args: Any, **how: Any) -> None:
+        super().add_column(_text(header), *args, **how)
+
+    def add_row(self, *cells: Any, **how: Any) -> None:
+        super().add_row(*map(_text, cells), **how)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update_width(_UNBOUNDED)
+        for column in self.columns:
+            words, lines = measure_renderables(console, unbounded, [column.header, *column.cells])
+            column.min_width = lines if column.no_wrap else min(words, options.max_width // _PART)
+        first, *left = self.columns
+        while left:
+            count = len(left)
+            while count > 1 and self._least([first, *left[:count]], console, unbounded) > options.max_width:
+                count -= 1
+            part = self._of([first, *left[:count]])
+            part.title = self.title if len(left) == len(self.columns) - 1 else None
+            left = left[count:]
+            part.caption = None if left else self.caption
+            yield from super(Grid, part).__rich_console__(console, options)
+            yield from [""] * bool(left)
+
+    def _least(self, columns: list[Column], console: Console, options: ConsoleOptions) -> int:
+        return console.measure(self._of(columns), options=options).minimum
+
+    def _of(self, columns: list[Column]) -> "Grid":
+        part = copy(self)
+        part.columns = columns
+        return part
+
+
+def _text(cell: str) -> Text:
+    return Text(cell, overflow="fold", no_wrap=False)

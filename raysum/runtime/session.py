@@ -21,9 +21,8 @@ from raysum.errors import UserError
 from raysum.runtime import forkserver
 from raysum.runtime.compat import loopback_only, no_sigterm_handler, own_groups, same_modules, stop_half_started
 from raysum.runtime.lock import PrivateFolder, waiting_lock
-from raysum.runtime.log_filters import muted, quiet_ray
 from raysum.runtime.network import check_listening, free_port
-from raysum.runtime.processes import cores, environment
+from raysum.runtime.processes import cores, environment, muted, quiet_ray
 from raysum.runtime.progress import say
 
 # Ray reads these when it is imported or started; workers inherit them.
@@ -47,12 +46,7 @@ NO_DASHBOARD = "RAYSUM_NO_DASHBOARD"  # environment variable: start Ray without 
 _DASHBOARD = 8265  # Ray's default port
 _OBJECT_STORE = 400 << 20  # bytes; the default is 30 % of the memory, and raysum's blocks are a few MB each
 _STARTS = 5  # attempts, if another user's session takes a port between our check and Ray's start
-_SOCKET = (
-    f"/raysum-12345678/ray/session_2026-11-22_05-42-14_534597_{os.getpid()}/sockets/plasma_store"  # Ray's longest path
-)
-_LONGEST = 107 - len(_SOCKET)  # bytes; the path of a socket has at most 107
-
-_folder: PrivateFolder | None = None  # the folder of the running session
+_LONGEST = 23  # bytes of TMPDIR; the path of a socket has at most 107, of which 84 are folders and names of Ray
 
 
 class NotStartedError(UserError):
@@ -98,22 +92,24 @@ def ray_session(address: str | None = None, cpus: float | None = None, purpose: 
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    failed = True
+    folder = PrivateFolder(temporary_folder()) if address == "local" else None
+    keeps_logs = True
     try:
-        if address == "local":
-            _start(cpus, purpose)
+        if folder:
+            _start(Path(folder.path), cpus, purpose)
         else:
             _join(address)
         quiet_ray()
         yield
-        failed = False
-    except (UserError, KeyboardInterrupt):
-        failed = False
+        keeps_logs = False
+    except (UserError, KeyboardInterrupt) as error:
+        keeps_logs = isinstance(error, NotStartedError)
         raise
     finally:
         ray.shutdown(wait_for_processes=True)
         forkserver.stop()
-        _close_folder(keep=failed)
+        if folder:
+            folder.close(keeps_logs)
 
 
 @contextmanager
@@ -165,42 +161,36 @@ def temporary_folder() -> str:
     return folder
 
 
-def _start(cpus: float | None, purpose: str) -> None:
-    """Start Ray with at least ``cpus`` logical CPUs. Raises NotStartedError if it does not start."""
-    global _folder
+def _start(folder: Path, cpus: float | None, purpose: str) -> None:
+    """Start Ray with its files in ``folder``. Raises NotStartedError if it does not start."""
     import ray
 
-    parent = temporary_folder()
     forkserver.start(purpose)
-    _close_folder(keep=False)  # of a session that was shut down without this module
-    _folder = PrivateFolder(parent)
     port = _DASHBOARD
     for attempt in range(1, _STARTS + 1):
         try:
             with _alone(), delayed_signals(), muted("ray._private.services"), loopback_only(), own_groups():
                 port = free_port(port)
-                _init(cpus, port, Path(_folder.path))
+                _init(folder, cpus, port)
             break
         except Exception as error:  # Ray has no exception class for a failed start
-            folder = stop_half_started(error)
-            taken = re.search("already occupied|already in use", str(error))
-            if not taken or attempt == _STARTS:
-                logs = f"; its logs are in {folder}/logs" if folder else ""
-                _close_folder(keep=bool(folder))
+            session = stop_half_started(error)
+            if attempt == _STARTS or not re.search("already occupied|already in use", str(error)):
+                logs = f"; its logs are in {session}/logs" if session else ""
                 without = ", or train without Ray (train.workers=0)" if purpose == "train" else ""
                 raise NotStartedError(
                     f"Ray did not start on this machine ({reason(error)}){logs}; "
                     f"try again when it is less busy{without}"
                 ) from None
-            shutil.rmtree(folder or "", ignore_errors=True)
+            shutil.rmtree(session or "", ignore_errors=True)
             port += 1
     with suppress(OSError):  # anyone who can read Ray's token can run code here
         (Path.home() / ".ray" / "auth_token").chmod(0o600)
     ray.remote(num_cpus=0)(lambda: None).remote()  # the fork server begins to load Ray while we do
 
 
-def _init(cpus: float | None, port: int, folder: Path) -> None:
-    """Start Ray with a dashboard at ``port`` and its files in ``folder``.
+def _init(folder: Path, cpus: float | None, port: int) -> None:
+    """Start Ray once, with a dashboard at ``port``.
 
     Without the API address Ray Train's clean-up asks the newest session of the machine whether a training still runs,
     fails, and never frees the CPUs of a trial that Tune stopped. The preemption watcher is for cloud machines.
@@ -222,13 +212,6 @@ def _init(cpus: float | None, port: int, folder: Path) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-
-
-def _close_folder(keep: bool) -> None:
-    global _folder
-    folder, _folder = _folder, None
-    if folder:
-        folder.close(keep)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,18 +32,14 @@ def new_folder(out: Path, can_resume: Callable[[Path], bool] = lambda folder: Fa
     """
     check_vacant(out)
     folder = out.with_name(f".{out.name}.unfinished")
-    with folder_lock(out, out.with_name(f".{out.name}.lock")):
+    with folder_lock(out, out.with_name(f".{out.name}.lock")), writing(out):
         check_vacant(out)  # another process may have created it
+        if not can_resume(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
         try:
-            if not can_resume(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-        except OSError as error:
-            raise UserError(f"cannot write {out} ({error.strerror}); choose another folder") from None
-        try:
-            with writing(out):
-                yield folder
-                folder.replace(out)
+            yield folder
+            folder.replace(out)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -86,11 +81,9 @@ def check_here(path: Path, option: str = "folder") -> None:
 def check_vacant(out: Path) -> None:
     """Raises UserError if ``out`` is a file, or a folder that holds more than a lock."""
     check_here(out)
-    try:
+    with writing(out):
         if out.exists() and (not out.is_dir() or any(item.name != LOCK for item in out.iterdir())):
             raise UserError(f"{out} exists already; remove it or choose another folder")
-    except OSError as error:
-        raise UserError(f"cannot write {out} ({error.strerror}); choose another folder") from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -137,28 +130,25 @@ class _TooLarge(ValueError):
 
 def _loads(text: str | bytes) -> Any:
     """Parse JSON. Raises ValueError if it is malformed or holds a number that does not fit a float, such as 1e400."""
-    return json.loads(text, parse_float=_float, parse_int=_int)
+    return json.loads(text, parse_float=_checked(float), parse_int=_checked(int))
 
 
-def _float(text: str) -> float:
-    if math.isinf(value := float(text)):
-        raise _TooLarge(f"the number {text:.20} is too large")
-    return value
+def _checked(kind: type[float]) -> Callable[[str], float]:
+    def number(digits: str) -> float:
+        if math.isinf(float(digits)):
+            raise _TooLarge(f"the number {digits:.20} is too large")
+        return kind(digits)
 
-
-def _int(text: str) -> int:
-    if len(text) > sys.float_info.max_10_exp:
-        raise _TooLarge(f"a number of {len(text)} digits is too large")
-    return int(text)
+    return number
 
 
 def converted(head: bytes, name: str | Path) -> str:
     """Return advice, for a message, how to convert the file ``name`` that starts with ``head`` to UTF-8."""
-    marks = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16"}
-    marks |= {codecs.BOM_UTF16_BE: "UTF-16"}  # after UTF-32: its mark may start with that of UTF-16
+    marks = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"}  # first: they may start with UTF-16's mark
+    marks |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
     found = next((kind for mark, kind in marks.items() if head.startswith(mark)), None)
-    if found is None and (zeros := [byte == 0 for byte in head[:2]]).count(True) == 1:  # one zero of two bytes
-        found = "UTF-16BE" if zeros[0] else "UTF-16LE"
+    if found is None and head[:2].count(0) == 1:  # one zero of two bytes
+        found = "UTF-16BE" if head[0] == 0 else "UTF-16LE"
     return f"it is {found}: iconv -f {found} -t UTF-8 {name} > OTHER" if found else "save it as UTF-8"
 
 
@@ -185,21 +175,23 @@ def read_lines(path: Path, wanted: bytes = b"", every: int = 1) -> Iterator[dict
     With ``wanted``, yield the lines that contain it, each ``every``-th of the others (0: none), and the last line.
     Raises UserError if a line is not a JSON object.
     """
-    if path.is_file():
-        end = path.stat().st_size
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                end -= len(line)
-                if (not every or number % every) and end > 0 and wanted not in line and line.startswith(b"{"):
-                    continue
-                try:
-                    found = _object(line)
-                except _TooLarge as error:
-                    raise UserError(f"{path}, line {number}: {error}; restore a copy, or remove that line") from None
-                if found is None and not line.startswith((b"{", b"\0")):  # a disk may leave zeros after a crash
-                    raise UserError(f"{path}, line {number} is not a JSON object; restore a copy, or remove that line")
-                if found is not None:
-                    yield found
+    if not path.is_file():
+        return
+    end = path.stat().st_size
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            end -= len(line)
+            if (not every or number % every) and end > 0 and wanted not in line and line.startswith(b"{"):
+                continue
+            problem = "" if line.startswith((b"{", b"\0")) else " is not a JSON object"  # zeros remain after a crash
+            try:
+                found = _object(line)
+            except _TooLarge as error:
+                found, problem = None, f": {error}"
+            if found is not None:
+                yield found
+            elif problem:
+                raise UserError(f"{path}, line {number}{problem}; restore a copy, or remove that line")
 
 
 def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

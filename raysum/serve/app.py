@@ -16,8 +16,8 @@ from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.runs.folder import Run
-from raysum.runtime.log_filters import muted
 from raysum.runtime.network import http_url, listening
+from raysum.runtime.processes import muted
 from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
 from raysum.serve.config import ServeConfig

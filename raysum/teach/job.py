@@ -18,7 +18,7 @@ from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.runtime.extras import needs
 from raysum.runtime.lock import folder_lock
-from raysum.runtime.log_filters import quiet_data
+from raysum.runtime.processes import quiet_data
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import local
 from raysum.runtime.session import optional_session

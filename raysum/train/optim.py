@@ -10,7 +10,7 @@ from raysum.config.loading import load_config, merge, presets
 from raysum.config.problems import did_you_mean, keys
 from raysum.config.sections import Config, OptimConfig
 from raysum.errors import UserError
-from raysum.runtime.log_filters import quiet_training
+from raysum.runtime.processes import quiet_training
 
 _OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "scheduler", "checkpoint")
 _PRECISIONS = ("bf16", "fp16", "torch_autocast")

@@ -9,9 +9,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
-from raysum.runtime.log_filters import quiet_data, quiet_ray
 from raysum.runtime.placement import check_fits, share
-from raysum.runtime.processes import configure_process
+from raysum.runtime.processes import configure_process, quiet_data, quiet_ray
 from raysum.runtime.run_sync import refresh
 from raysum.runtime.session import ray_session
 from raysum.runtime.storage import writing

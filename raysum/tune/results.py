@@ -9,16 +9,13 @@ from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.evaluate.table import cell
 from raysum.metrics.statistics import Figure, Interval, difference_of
 from raysum.runs.folder import Run
-from raysum.runtime.rendering import Shown
+from raysum.runtime.rendering import Grid, Shown
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import BETA, WHEN, Job, label
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import Group
-
-    from raysum.runtime.grid import Grid
-
 
 # The metrics of a trial that tables show.
 SHOWN = {name: FIGURES[name] for name in (*HEADLINES, "rouge1", "rouge2", "rougeL", "attention_similarity")} | {
@@ -132,9 +129,7 @@ class SearchResult(Shown):
 
         return Group(self._trials(), "", self.then.render()) if self.then else self._trials()
 
-    def _trials(self) -> "Grid":
-        from raysum.runtime.grid import Grid
-
+    def _trials(self) -> Grid:
         metric, shown = self.space.metric, {name: fig for name, fig in SHOWN.items() if name in self.best.metrics}
         values = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
         best = self.best.name + f", though all have the same {metric}" * (len(values) == 1 < len(self.trials))

@@ -16,8 +16,8 @@ from ray.tune.search.optuna import OptunaSearch
 from ray.util.metrics import Gauge
 
 from raysum.errors import UserError
-from raysum.runtime.log_filters import muted
 from raysum.runtime.placement import share
+from raysum.runtime.processes import muted
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import shown
 from raysum.train.gauges import TRIAL

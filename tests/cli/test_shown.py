@@ -5,7 +5,7 @@ import io
 import pandas as pd
 import pytest
 
-from raysum.cli.groups import data_show
+from raysum.cli.commands import data_show
 from raysum.cli.options import print_result
 from raysum.evaluate.table import Evaluation
 from raysum.runs.folder import Run

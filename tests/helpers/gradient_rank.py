@@ -17,7 +17,7 @@ from torch import distributed
 from helpers.gradient_cases import brief_for, low_thresholds
 from raysum.errors import UserError
 from raysum.models.kernels import linear
-from raysum.runtime.log_filters import quiet_training
+from raysum.runtime.processes import quiet_training
 from raysum.stream.loader import batches
 from raysum.train.engine import HookOrder, build_engine
 from raysum.train.metrics_logger import Meter

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from raysum.quickstart import _expected
-from raysum.runtime.eta import Stages, span
+from raysum.runtime.progress import Stages, span
 
 
 def test_what_is_left_follows_from_what_was_expected_and_what_it_took():

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from helpers.small_datasets import write_dataset
-from raysum.cli.app import _SummarizeConfig
+from raysum.cli.commands import SummarizeConfig
 from raysum.config.loading import dump, load_config, parse_yaml, presets, section_of
 from raysum.config.problems import keys, validate
 from raysum.config.sections import Config
@@ -21,7 +21,7 @@ from raysum.serve.config import ServeConfig
 from raysum.train.fit import train
 from raysum.tune.spaces import load_space
 
-SECTIONS = (Config, PrepareConfig, EvaluateConfig, ServeConfig, _SummarizeConfig)
+SECTIONS = (Config, PrepareConfig, EvaluateConfig, ServeConfig, SummarizeConfig)
 NUMBERS = [0, 1, 2, 3, 4, 7, 8, 64, -1, 0.1, 0.5, 1.0, 1e-9, 10**6 + 1, 2**32, 10**30, 1e308, -0.0]
 WORDS = [
     "", " ", "inf", "nan", "-inf", "1e999", "true", "null", "~", "L", "LG", "PPP", "noam", "gnmt", "sum", "final",

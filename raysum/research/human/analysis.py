@@ -12,12 +12,10 @@ from raysum.metrics.agreement import krippendorff
 from raysum.metrics.significance import Compared, anova, binomial, paired_t, tukey
 from raysum.research.human.answers import MARKS, Judged, Study, write_marks
 from raysum.research.human.designs import Design
-from raysum.runtime.rendering import Shown
+from raysum.runtime.rendering import Grid, Shown
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from raysum.runtime.grid import Grid
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,8 @@ class Judgement(Shown):
 
         return pd.DataFrame.from_dict(self.scores, orient="index").rename_axis("system")
 
-    def render(self) -> "Grid":
+    def render(self) -> Grid:
         """Return a table with a line for each system; its caption has the answers, the tests and the agreement."""
-        from raysum.runtime.grid import Grid
-
         table = Grid(
             title=f"{self.design}: {self.answered} of {self.asked} answers ({100 * self.answered / self.asked:.0f} %)",
             caption="\n".join(self._notes()),

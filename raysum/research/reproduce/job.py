@@ -20,8 +20,8 @@ from raysum.research.reproduce.systems import ALIGN, PREPARE, SCORE, START, Syst
 from raysum.research.reproduce.tables import PaperTable, chosen
 from raysum.research.reproduce.training import choose_beta, seconds_of, train_alignment, train_system
 from raysum.research.reproduce.workspace import BASE, Workspace
-from raysum.runtime.eta import Stages, span
 from raysum.runtime.lock import LOCK, folder_lock
+from raysum.runtime.progress import Stages, span
 from raysum.runtime.storage import write_json, write_text, writing
 from raysum.sources.find import find_sources
 

@@ -10,9 +10,8 @@ from raysum.research.reproduce.systems import MEASURE, RANKER, systems
 from raysum.research.reproduce.tables import PaperTable, TableRow
 from raysum.research.reproduce.training import beta_of
 from raysum.research.reproduce.workspace import BASE, Workspace
-from raysum.runtime.eta import span
 from raysum.runtime.processes import cores
-from raysum.runtime.progress import say
+from raysum.runtime.progress import say, span
 from raysum.runtime.storage import read_json, write_json
 
 # A figure {"value", "low", "high"}, the last two if it has an interval; or {"told"}: the reason for its absence.

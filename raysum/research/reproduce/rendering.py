@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from raysum.pages.parts import document, note, section, table
 from raysum.research.reproduce.systems import expected
 from raysum.research.reproduce.tables import PAPERS, PaperTable
-from raysum.runtime.eta import span
-from raysum.runtime.rendering import Shown
+from raysum.runtime.progress import span
+from raysum.runtime.rendering import Grid, Shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -72,8 +72,6 @@ class Filled(Shown):
 
     def render(self) -> "Group":
         from rich.console import Group
-
-        from raysum.runtime.grid import Grid
 
         grid = Grid(padding=(0, 0, 0, 1))
         grid.title, grid.title_justify = f"{self.table.id}: {self.table.paper}", "left"
@@ -157,8 +155,6 @@ class ListedFigures(Shown):
 
     def render(self) -> "Group":
         from rich.console import Group
-
-        from raysum.runtime.grid import Grid
 
         grid = Grid(padding=(0, 1, 0, 0))
         for name in ("table", "paper", "rows", "about", "what"):
