@@ -1,6 +1,5 @@
 """Datasets: the folders that `prepare` writes. This module imports only pyarrow and numpy."""
 
-import json
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -164,12 +163,14 @@ class Dataset:
         Raises UserError with the names of missing and changed files.
         """
         if url := url_of(self.path):
-            remote, entries = listed(url), self._entries
-            common = remote.keys() & entries.keys()
-            intact = {name for name in common if entries[name].get("bytes") in (None, remote[name][0])}
-            if missing := sorted(entries.keys() - intact):
-                names = ", ".join(missing[:_MAX_NAMES])
-                raise UserError(f"{url} is incomplete: missing or changed are {names}; {_REMEDY}")
+            sizes, wrong = {name: size for name, (size, _) in listed(url).items()}, list[str]()
+            for name, entry in sorted(self._entries.items()):
+                if name not in sizes or entry.get("bytes", sizes[name]) != sizes[name]:
+                    wrong.append(name)
+            if wrong:
+                raise UserError(
+                    f"{url} is incomplete: missing or changed are {', '.join(wrong[:_MAX_NAMES])}; {_REMEDY}"
+                )
             return
         written, problems = (self.path / MANIFEST).stat().st_mtime_ns, []
         for name, entry in self._entries.items():
@@ -199,7 +200,7 @@ class Dataset:
         with self._reading(file):
             status, entry = self._fetched(file).stat(), self._entries[file.name]
             state = file, status.st_size, status.st_mtime_ns
-            _check_once(*state, tuple((name, entry[name]) for name in ("bytes", "crc32") if name in entry))
+            _check_once(*state, tuple(self._checksums(file).items()))
             metadata = _metadata(*state)
             if metadata.num_rows != entry["rows"]:
                 raise ValueError(f"it has {metadata.num_rows} rows of {entry['rows']}")
@@ -211,8 +212,10 @@ class Dataset:
         return self._entries[file.name].get("bytes") or self._fetched(file).stat().st_size
 
     def _fetched(self, file: Path) -> Path:
-        entry = self._entries[file.name]
-        return fetch(file, {name: entry[name] for name in ("bytes", "crc32") if name in entry})
+        return fetch(file, self._checksums(file))
+
+    def _checksums(self, file: Path) -> dict[str, int]:
+        return {name: value for name, value in self._entries[file.name].items() if name in ("bytes", "crc32")}
 
     @cached_property
     def _entries(self) -> dict[str, dict[str, Any]]:
@@ -249,16 +252,8 @@ def local_folder(path: str | Path) -> Path:
     if is_version(folder) and state != folder:
         raise UserError(f"{url} was replaced while it was read; start again")
     if not (state / MANIFEST).is_file():
-        _validated(_parse(content, url), Path(MANIFEST))
         fetch(state / MANIFEST, {"bytes": len(content), "crc32": zlib.crc32(content)})
     return state
-
-
-def _parse(content: bytes, url: str) -> Any:
-    try:
-        return json.loads(content)
-    except ValueError as error:
-        raise UserError(f"{url}/{MANIFEST} is not valid JSON ({error}); {_REMEDY}") from None
 
 
 def _validated(manifest: Any, path: Path) -> dict[str, Any]:
