@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,14 +11,13 @@ import pytest
 
 from raysum.cli.clusters import input_clusters
 from raysum.config.loading import section_of
-from raysum.data.rows import references
 from raysum.errors import UserError
+from raysum.prepare.cluster import read_cluster
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.job import prepare
-from raysum.prepare.row_builder import Rejected, prepare_example
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources
-from raysum.sources.record import Record
+from raysum.sources.record import Record, Rejected
 
 NEWS = {
     "id": 7,
@@ -41,15 +41,18 @@ def mapped(path: Path, separator: str | None = None, **paths: str) -> list[Recor
     return [record for source in find_sources([path], config.mapping) for record in source.records()]
 
 
-def test_paths_find_our_fields_in_rows_of_any_format(tmp_path, recipe, vocabulary):
+def write_csv(path: Path, row: dict[str, Any], delimiter: str = ",") -> None:
+    with path.open("w", newline="") as file:
+        cells = [value if isinstance(value, str) else json.dumps(value) for value in row.values()]
+        csv.writer(file, delimiter=delimiter).writerows([row, cells])
+
+
+def test_paths_find_our_fields_in_rows_of_any_format(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(NEWS))
     (tmp_path / "b.json").write_text(json.dumps([NEWS], indent=1))
     (tmp_path / "c.json").write_text(json.dumps({"version": 1, "data": [{"clusters": [NEWS]}]}))
     pq.write_table(pa.Table.from_pylist([NEWS]), tmp_path / "d.parquet")
-    with (tmp_path / "e.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, NEWS)
-        writer.writeheader()
-        writer.writerow({name: value if isinstance(value, str) else json.dumps(value) for name, value in NEWS.items()})
+    write_csv(tmp_path / "e.csv", NEWS)
     for name in ("a.jsonl", "b.json", "c.json", "d.parquet", "e.csv"):
         paths = MAPPED | ({"clusters": "data[].clusters[]"} if name == "c.json" else {})
         (record,) = mapped(tmp_path / name, **paths)
@@ -58,8 +61,7 @@ def test_paths_find_our_fields_in_rows_of_any_format(tmp_path, recipe, vocabular
             {"source": "Almanac", "text": "The bridge was opened in 1966.\n\nIt is red."},
             {"source": "Gazette", "text": "Nothing else is known."},
         ]
-        row = prepare_example(record.cluster(), recipe, vocabulary)
-        assert row["title"] == "Lisbon bridge" and references(row) == NEWS["abstracts"]
+        assert record.raw["title"] == "Lisbon bridge" and record.raw["summaries"] == NEWS["abstracts"]
 
 
 def test_a_separator_parts_one_text_into_documents(tmp_path):
@@ -84,15 +86,16 @@ def test_a_separator_parts_texts_in_folders_which_have_no_fields_to_map(tmp_path
         mapped(tmp_path / "corpus", title="head")
 
 
-def test_what_a_user_says_of_the_shape_and_no_row_has_is_one_line_each(tmp_path, capsys):
-    texts = [f"Number {number} is here. It stays ||||| here." for number in range(3)]
-    rows = [{"documents": [text], "head": "x", "summary": "It."} for text in texts]
+def test_options_without_effect_are_reported_once_each(tmp_path, capsys):
+    rows = [
+        {"documents": [f"Number {n} is here. It stays ||||| here."], "head": "x", "summary": "It."} for n in range(3)
+    ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     idle = ["--map title=nope finds nothing", "--separator '#####' does not occur"]
     settings = {"kind": "extraction", "pieces": 60}
     prepare([tmp_path / "a.jsonl"], tmp_path / "idle", map=["title=nope"], separator="#####", **settings)
-    told = capsys.readouterr().err
-    assert all(told.count(f"{line} in any row\n") == 1 for line in idle)
+    messages = capsys.readouterr().err
+    assert all(messages.count(f"{line} in any row\n") == 1 for line in idle)
     prepare([tmp_path / "a.jsonl"], tmp_path / "good", map=["title=head"], separator="|||||", **settings)
     assert "--" not in capsys.readouterr().err.replace("--paragraph-tokens", "")
     input_clusters([str(tmp_path / "a.jsonl")], mapping=FieldMapping.of(["title=nope"], "#####"))
@@ -102,16 +105,12 @@ def test_what_a_user_says_of_the_shape_and_no_row_has_is_one_line_each(tmp_path,
     assert not capsys.readouterr().err
 
 
-def test_a_row_without_documents_tells_the_keys_that_it_has(tmp_path, recipe, vocabulary):
-    with pytest.raises(
-        Rejected, match=r"no documents \(found articles, headline; name them with --map documents=...\)"
-    ):
-        prepare_example({"id": 1, "headline": "x", "articles": ["y"]}, recipe, vocabulary)
+def test_a_row_without_documents_is_rejected_with_its_keys(tmp_path):
+    with pytest.raises(Rejected, match=r"no documents \(found articles, headline; name them with --map documents="):
+        read_cluster({"id": 1, "headline": "x", "articles": ["y"]})
     (tmp_path / "a.jsonl").write_text(json.dumps(NEWS))
     (record,) = mapped(tmp_path / "a.jsonl", documents="articles.text")
-    with pytest.raises(
-        Rejected, match="no documents .nothing at articles.text; found abstracts, articles, headline; name"
-    ):
+    with pytest.raises(Rejected, match="no documents .nothing at articles.text; found abstracts, articles, headline"):
         record.cluster()
     (record,) = mapped(tmp_path / "a.jsonl", documents="articles[].body", source="headline")
     assert (record.problem, record.detail) == ("not as many sources as documents", "1 and 2")
@@ -145,19 +144,16 @@ REVIEWS = {"id": "7", "rev10": "Tenth.", "rev2": "Second, or\tso.", "rev1": "", 
     ],
 )
 @pytest.mark.parametrize("delimiter", [",", "\t", ";", None])
-def test_documents_may_stand_in_several_columns(tmp_path, pairs, texts, delimiter):
+def test_documents_may_be_in_several_columns(tmp_path, pairs, texts, delimiter):
     path = tmp_path / ("rows.csv" if delimiter else "rows.jsonl")
-    with path.open("w", newline="") as file:
-        if delimiter:
-            writer = csv.DictWriter(file, REVIEWS, delimiter=delimiter)
-            writer.writeheader()
-            writer.writerow(REVIEWS | {"gold": json.dumps(REVIEWS["gold"])})
-        else:
-            json.dump(REVIEWS, file)
-    for given in (pairs, {pairs[0].split("=")[0]: [pair.split("=")[1] for pair in pairs]}):
-        mapping = PrepareConfig(out="x", map=given).mapping
+    path.write_text(json.dumps(REVIEWS))
+    if delimiter:
+        write_csv(path, REVIEWS, delimiter)
+    kind = pairs[0].partition("=")[0]
+    for values in (pairs, {kind: [pair.partition("=")[2] for pair in pairs]}):
+        mapping = PrepareConfig(out="x", map=values).mapping
         (record,) = (record for source in find_sources([path], mapping) for record in source.records())
-        assert record.raw[pairs[0].split("=")[0]] == texts and not record.problem and not mapping.unused_options()
+        assert record.raw[kind] == texts and not record.problem and not mapping.unused_options()
 
 
 def test_paths_that_cannot_be_meant_are_named(tmp_path):
@@ -171,24 +167,18 @@ def test_paths_that_cannot_be_meant_are_named(tmp_path):
         section_of(PrepareConfig, {"out": "x", "map": ["summary=gold", "documents=rev2", "summary=rev1"]})
     (tmp_path / "rows.jsonl").write_text(json.dumps(REVIEWS))
     mapping = PrepareConfig(out="x", map=["documents=rev1,rev2,rev3"]).mapping
-    assert [
-        len(record.raw["documents"])
-        for source in find_sources([tmp_path / "rows.jsonl"], mapping)
-        for record in source.records()
-    ] == [1]
+    (source,) = find_sources([tmp_path / "rows.jsonl"], mapping)
+    assert [len(record.raw["documents"]) for record in source.records()] == [1]
     assert mapping.unused_options() == ["--map documents=rev3 finds nothing"]
 
 
 def test_alternatives_are_not_joined_to_one_summary(tmp_path, capsys):
-    texts = [f"Number {number} is here. It stays here." for number in range(3)]
-    rows = [{"documents": [text], "gold": ["It stays.", "It is here."]} for text in texts]
+    gold = ["It stays.", "It is here."]
+    rows = [{"documents": [f"Number {number} is here. It stays here."], "gold": gold} for number in range(3)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(
-        UserError,
-        match=r"summary is a list of texts .*--map summaries=gold makes each text a.*summary=gold\[\]",
-    ):
+    with pytest.raises(UserError, match=r"summary is a list of texts .*--map summaries=gold .*summary=gold\[\]"):
         prepare([tmp_path / "a.jsonl"], tmp_path / "data", map={"summary": "gold"}, kind="extraction", vocab_size=60)
     prepare([tmp_path / "a.jsonl"], tmp_path / "data", map={"summary": "gold[]"}, kind="extraction", vocab_size=60)
-    assert "joins several texts to one summary; --map summaries=gold makes each text" in capsys.readouterr().err
+    assert "joins several texts to one summary; --map summaries=gold" in capsys.readouterr().err
     record, *_ = mapped(tmp_path / "a.jsonl", documents="documents", summaries="gold")
-    assert record.raw["summaries"] == rows[0]["gold"]
+    assert record.raw["summaries"] == gold

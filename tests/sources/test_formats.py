@@ -1,461 +1,181 @@
-"""Every format that is read: tiny files made by hand, or by the library that makes such files."""
+"""Formats of rows: tiny files made by hand, or by the library that makes such files."""
 
+import csv
 import gzip
+import io
 import json
-import struct
+import subprocess
 
-import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from helpers.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
-from raysum.data.recipe import Recipe
-from raysum.decode.summary import NoSummary, Summaries
+from helpers.lisbon import read_records
 from raysum.errors import UserError
-from raysum.prepare.cluster import read_cluster
-from raysum.prepare.job import prepare
-from raysum.prepare.row_builder import prepare_example, prepare_rows
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources
-from raysum.sources.published import unpaired
 from raysum.sources.record import Rejected
-from raysum.tokenizers.loading import load_tokenizer
+from raysum.text.names import Sources, unsupported
 
-
-def clusters(*paths, **shape):
-    """What raysum makes of the rows behind ``paths``: split, id, title, documents and summaries."""
-    found = []
-    for source in find_sources(paths, FieldMapping(**shape)):
-        for record in source.records():
-            one = read_cluster(record.cluster())
-            found.append((source.split, one.id, one.title, [text for _, text in one.documents], one.summaries))
-    return found
-
-
+TEA = [{"source": "Almanac", "text": "Tea is hot."}, {"source": "Gazette", "text": "Tea is green."}]
+RAIN = [{"source": "Almanac", "text": "Rain falls."}]
 ROWS = [
-    {"id": "a", "title": "Tea", "documents": ["Tea is hot.", "Tea is green."], "summary": "Tea."},
-    {"id": "b", "title": "Rain", "documents": ["Rain falls."], "summary": "Rain."},
+    {"id": "a", "title": "Tea", "documents": TEA, "summary": "Tea."},
+    {"id": "b", "title": "Rain", "documents": RAIN, "summary": "Rain."},
 ]
-OURS = [(None, row["id"], row["title"], row["documents"], [row["summary"]]) for row in ROWS]
+LINES = b"\xef\xbb\xbf\n" + b"\r\n\n".join(json.dumps(row).encode() for row in ROWS)
+LIST = json.dumps(ROWS, indent=1).encode()
+TABLE = pa.Table.from_pylist(ROWS)
 
 
-def as_json_lines(path):
-    path.write_bytes(b"\xef\xbb\xbf\n" + b"\r\n\n".join(json.dumps(row).encode() for row in ROWS))
+def cells(delimiter: str) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ROWS[0], delimiter=delimiter, quoting=csv.QUOTE_ALL)
+    writer.writeheader()
+    writer.writerows(row | {"documents": json.dumps(row["documents"])} for row in ROWS)
+    return text.getvalue().encode()
 
 
-def as_json(path):
-    path.write_text(json.dumps(ROWS, indent=1))
+def arrow(new) -> bytes:
+    sink = io.BytesIO()
+    with new(sink, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    return sink.getvalue()
 
 
-def as_csv(path, delimiter=","):
-    lines = [["id", "title", "documents", "summary"]]
-    lines += [[row["id"], row["title"], json.dumps(row["documents"]), row["summary"]] for row in ROWS]
-    quoted = ('"' + field.replace('"', '""') + '"' for line in lines for field in line)
-    path.write_text("\r\n".join(delimiter.join(next(quoted) for _ in range(4)) for _ in lines))
-
-
-def as_tsv(path):
-    as_csv(path, "\t")
-
-
-def gzipped(write):
-    def written(path):
-        plain = path.with_suffix("")
-        write(plain)
-        path.write_bytes(gzip.compress(plain.read_bytes()))
-        plain.unlink()
-
-    return written
-
-
-def as_parquet(path):
-    pq.write_table(pa.Table.from_pylist(ROWS), path)
-
-
-def as_arrow_stream(path):
-    table = pa.Table.from_pylist(ROWS)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-        writer.write_table(table)
-
-
-def as_arrow_file(path):
-    table = pa.Table.from_pylist(ROWS)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-
-
-def as_torch(path):
-    torch.save(ROWS, path)
+def saved(save, value) -> bytes:
+    sink = io.BytesIO()
+    save(value, sink)
+    return sink.getvalue()
 
 
 FILES = {
-    "c.jsonl": as_json_lines,
-    "c.ndjson.gz": gzipped(as_json_lines),
-    "c.json": as_json,
-    "c.json.gz": gzipped(as_json),
-    "c.csv": as_csv,
-    "c.csv.gz": gzipped(as_csv),
-    "c.tsv": as_tsv,
-    "c.tsv.gz": gzipped(as_tsv),
-    "c.parquet": as_parquet,
-    "data-00000-of-00001.arrow": as_arrow_stream,
-    "c.arrow": as_arrow_file,
-    "c.pt": as_torch,
+    "c.jsonl": LINES,
+    "c.ndjson.gz": gzip.compress(LINES),
+    "c.json": LIST,
+    "c.json.gz": gzip.compress(LIST),
+    "c.csv": cells(","),
+    "c.csv.gz": gzip.compress(cells(",")),
+    "c.tsv": cells("\t"),
+    "c.tsv.gz": gzip.compress(cells("\t")),
+    "c.parquet": saved(pq.write_table, TABLE),
+    "data-00000-of-00001.arrow": arrow(pa.ipc.new_stream),
+    "c.arrow": arrow(pa.ipc.new_file),
+    "c.pt": saved(torch.save, ROWS),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_our_rows_are_the_same_in_every_format(tmp_path, name):
-    FILES[name](tmp_path / name)
-    assert clusters(tmp_path / name) == OURS
+def test_the_rows_are_the_same_in_every_format(tmp_path, name):
+    (tmp_path / name).write_bytes(FILES[name])
+    assert [record.raw for record in read_records([tmp_path / name])] == ROWS
+    if not name.endswith(("csv", "tsv", ".gz")):
+        (tmp_path / name).rename(tmp_path / "clusters")
+        assert [record.raw for record in read_records([tmp_path / "clusters"])] == ROWS  # by the first bytes
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(("csv", "tsv", ".gz"))])
-def test_a_file_of_another_name_is_known_by_its_content(tmp_path, name):
-    FILES[name](tmp_path / name)
-    (tmp_path / name).rename(tmp_path / "clusters")
-    assert clusters(tmp_path / "clusters") == OURS
-
-
-def test_a_format_is_insisted_on(tmp_path):
-    as_tsv(tmp_path / "c.data")
+def test_a_format_may_be_required(tmp_path):
+    (tmp_path / "c.data").write_bytes(cells("\t"))
     with pytest.raises(UserError, match="unknown format; raysum reads .jsonl.*name it with --format"):
         find_sources([tmp_path / "c.data"])
-    assert clusters(tmp_path / "c.data", format="tsv") == OURS
-    with pytest.raises(ValueError, match="unknown format 'tvs'; .*\\(jsonl, .*\\(wikihow"):
+    (source,) = find_sources([tmp_path / "c.data"], FieldMapping.of([], format="tsv"))
+    assert [record.raw for record in source.records()] == ROWS
+    with pytest.raises(ValueError, match=r"unknown format 'tvs'; .*\(jsonl, .*\(wikihow"):
         FieldMapping.of([], format="tvs")
 
 
-def test_shards_are_read_in_the_order_of_their_numbers_and_folders_tell_splits(tmp_path):
-    for number in (10, 2, 1):
-        torch.save([{**ROWS[0], "id": str(number)}], tmp_path / f"WIKI.train.{number}.pt")
-    torch.save(ROWS[1:], tmp_path / "WIKI.valid.pt")
-    assert [found[:2] for found in clusters(tmp_path)] == [
-        ("train", "1"),
-        ("train", "2"),
-        ("train", "10"),
-        ("valid", "b"),
-    ]
-    saved = tmp_path / "saved"
-    for split in ("train", "validation"):
-        (saved / split).mkdir(parents=True)
-        as_arrow_stream(saved / split / "data-00000-of-00001.arrow")
-        (saved / split / "state.json").write_text("{}")
-    (saved / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
-    assert [found[:2] for found in clusters(saved)] == [("train", "a"), ("train", "b"), ("valid", "a"), ("valid", "b")]
+def test_csv_documents_may_be_one_text_and_bad_rows_are_rejected(tmp_path):
+    path = tmp_path / "c.csv"
+    path.write_bytes(b"title,documents\na,one text\nb,[bracket] text\nc\nd,\xe4hnlich\ne,\n")
+    one, bracket, short, wrong, empty = read_records([path])
+    assert one.raw == {"title": "a", "documents": ["one text"]} and one.where == f"{path}:2"
+    assert bracket.raw["documents"] == ["[bracket] text"] and empty.raw["documents"] == []
+    assert (short.problem, wrong.problem) == ("not as many fields as the header", "not UTF-8")
 
 
-def of_rows(tmp_path, rows, **shape):
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return [found[1:] for found in clusters(tmp_path / "rows.jsonl", **shape)]
+def test_bad_lines_are_records_with_file_line_and_reason(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b'{"id": 1, "documents": ["x"]}\nnot json\n\xff\xfe{}\n"text"\n')
+    good, broken, binary, text = read_records([path])
+    assert good.id == "1" and text.id == "c.jsonl:4"
+    with pytest.raises(Rejected, match=r"not JSON \(.*column 1"):
+        broken.cluster()
+    assert (broken.where, broken.problem) == (f"{path}:2", "not JSON") and "column 1" in broken.detail
+    assert (binary.where, binary.problem) == (f"{path}:3", "not UTF-8")
+    assert text.raw == "text" and not text.problem
 
 
-def test_multi_news(tmp_path):
-    rows = [
-        {"document": "One.\nMore. ||||| Two. |||||", "summary": "– They met."},
-        {"document": "one .     more . story_separator_special_tag two .", "summary": "they met ."},
-    ]
-    assert of_rows(tmp_path, rows) == [
-        ("rows.jsonl:1", "", ["One.\nMore.", "Two."], ["They met."]),
-        ("rows.jsonl:2", "", ["one .     more .", "two ."], ["they met ."]),
-    ]
-    (tmp_path / "val.src.cleaned").write_text("One.NEWLINE_CHARMore.|||||Two.\nThree.|||||\n")
-    (tmp_path / "val.tgt").write_text("– They met.\n– He.NEWLINE_CHARShe.\n")
-    (tmp_path / "test.txt.src.fixed.txt").write_text("one . story_separator_special_tag two .\n")
-    (tmp_path / "test.txt.tgt.fixed.txt").write_text("– they met .\n")
-    (tmp_path / "rows.jsonl").unlink()
-    assert clusters(tmp_path) == [
-        ("test", "test.txt.src.fixed.txt:1", "", ["one .", "two ."], ["they met ."]),
-        ("valid", "val.src.cleaned:1", "", ["One.\nMore.", "Two."], ["They met."]),
-        ("valid", "val.src.cleaned:2", "", ["Three."], ["He.\nShe."]),
-    ]
-    (tmp_path / "val.tgt").write_text("– They met.\n")
-    with pytest.raises(UserError, match=r"the same number of lines: .*val.src.cleaned has a line 2"):
-        clusters(tmp_path / "val.src.cleaned")
-    assert not [*unpaired([tmp_path])]
-    for name in ("val.tgt", "test.txt.src.fixed.txt"):
-        (tmp_path / name).unlink()
-    lone = "test.txt.tgt.fixed.txt is skipped: it has no file of sources beside it (expected test.txt.src.fixed.txt)"
-    assert [*unpaired([tmp_path])] == [
-        f"{tmp_path}/val.src.cleaned has no file of summaries beside it (expected val.tgt.cleaned)",
-        f"{tmp_path}/{lone}",
-    ]
-
-
-def test_wcep(tmp_path):
-    articles = [{"title": "Flood", "text": "It rained.", "url": "http://a"}, {"text": "It rained on."}]
-    rows = [{"id": 7, "summary": "A flood.", "articles": articles}]
-    assert of_rows(tmp_path, rows) == [("7", "", ["Flood\nIt rained.", "It rained on."], ["A flood."])]
-
-
-def test_multi_xscience(tmp_path):
-    told = {"aid": "math1", "mid": "9", "abstract": "We prove.", "related_work": "As @cite_2 and @cite_11 show."}
-    raw = {"@cite_2": {"mid": "1", "abstract": "Two."}, "@cite_3": {"mid": "", "abstract": ""}}
-    columns = {"cite_N": ["@cite_2", "@cite_3"], "mid": ["1", ""], "abstract": ["Two.", ""]}
-    expected = ("math1", "", ["We prove.", "Two."], ["As @cite and @cite show."])
-    assert of_rows(tmp_path, [told | {"ref_abstract": raw}, told | {"ref_abstract": columns}]) == [expected] * 2
-
-
-def test_cnn_dailymail(tmp_path):
-    rows = [{"id": "x", "article": "It rained.", "highlights": "Rain .\nMore rain ."}]
-    assert of_rows(tmp_path, rows) == [("x", "", ["It rained."], ["Rain .\nMore rain ."])]
-    (tmp_path / "rows.jsonl").unlink()
-    (tmp_path / "b2.story").write_bytes(b"\xef\xbb\xbfIt rained.\r\n\r\nIt did.\r\n\r\n@highlight\r\n\r\nRain\r\n\r\n")
-    (tmp_path / "b10.story").write_text("It snowed.\n\n@highlight\n\nSnow\n\n@highlight\n\nMuch  snow\n")
-    (tmp_path / "b11.story").write_text("Nothing said.\n")
-    assert clusters(tmp_path) == [
-        (None, "b2", "", ["It rained.\n\nIt did."], ["Rain"]),
-        (None, "b10", "", ["It snowed."], ["Snow\nMuch snow"]),
-        (None, "b11", "", ["Nothing said."], []),
-    ]
-
-
-def test_primera_and_the_other_wikisum(tmp_path):
-    rows = [{"text": ["One.", "Two."], "tgt": "Both."}]
-    assert of_rows(tmp_path, rows) == [("rows.jsonl:1", "", ["One.", "Two."], ["Both."])]
-    rows = [{"url": "u", "title": "How to", "summary": "Do.", "article": "Do it.", "step_headers": "x"}]
-    assert of_rows(tmp_path, rows) == [("rows.jsonl:1", "How to", ["Do it."], ["Do."])]
-    found = of_rows(tmp_path, [{"article": "A.", "highlights": "B.", "documents": ["C."], "summary": "D."}])
-    assert found == [("rows.jsonl:1", "", ["C."], ["D."])]  # our own fields count
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_the_message_about_another_unicode_encoding_has_the_command_that_converts_it(tmp_path, name, encoding):
+    path, text = tmp_path / name, 'documents\n"Ä b"\n' if name.endswith("csv") else '{"documents": ["Ä b"]}'
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(UserError, match=rf"{name} is not UTF-8 text; it is UTF-(16|32).*: iconv") as refused:
+        find_sources([path])
+    command = str(refused.value).partition(": ")[2].replace("OTHER", str(tmp_path / f"b{path.suffix}"))
+    subprocess.run(command, shell=True, check=True)
+    (record,) = read_records([tmp_path / f"b{path.suffix}"])
+    assert record.raw["documents"] == ["Ä b"]
 
 
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    "name, content, message",
     [
-        ({"articles": 5, "summary": "x"}, r"not a row of wcep \('int' object is not iterable"),
-        ({"document": 5, "summary": "x"}, "not a row of multi-news"),
-        ({"abstract": "x", "related_work": "y", "ref_abstract": "z"}, "not a row of multi-xscience"),
+        ("none.jsonl", None, "no such file or folder"),
+        ("empty.jsonl", b"", "is empty"),
+        ("blank.jsonl", b"\n\n", "is empty"),
+        ("file.doc", b"x", "unknown format"),
+        ("cut.jsonl.gz", gzip.compress(b'{"documents": ["x"]}\n' * 999)[:-12], "cannot be read to its end"),
+        ("plain.jsonl.gz", b"{}", "cannot be read to its end"),
+        ("c.csv", b"content,heading\nx,y\n", "only content, heading"),
+        ("c.csv", "documents,übrig\nx,y\n".encode("latin-1"), "is not UTF-8 text.*save it as UTF-8"),
+        ("c.parquet", b"PAR1 no", "is not valid Parquet.*; make or fetch the file again"),
+        ("c.arrow", b"ARROW1 no", "is not valid Arrow.*; make or fetch the file again"),
     ],
 )
-def test_a_row_that_only_looks_like_one_is_rejected(tmp_path, row, reason):
-    with pytest.raises(Rejected, match=reason):
-        of_rows(tmp_path, [row])
-
-
-def test_insisting_on_a_dataset_names_what_its_rows_lack(tmp_path):
-    with pytest.raises(Rejected, match=r"not a row of wcep \(it has no articles\)"):
-        of_rows(tmp_path, ROWS, format="wcep")
-
-
-class Harmful:
-    def __reduce__(self):
-        return print, ("unpickled",)
-
-
-def test_other_objects_in_a_saved_list_are_not_loaded(tmp_path, capsys):
-    torch.save([Harmful()], tmp_path / "train.pt")
-    with pytest.raises(UserError, match=r"more than lists, numbers and texts \(print\); loading it could run code"):
-        clusters(tmp_path / "train.pt")
-    assert capsys.readouterr().out == ""
-    torch.save({"a": 1}, tmp_path / "train.pt")
-    with pytest.raises(UserError, match="holds one dict and no list of clusters"):
-        clusters(tmp_path / "train.pt")
-    (tmp_path / "train.pt").write_bytes((tmp_path / "train.pt").read_bytes()[:200])
-    with pytest.raises(UserError, match="is not a readable list saved by torch"):
-        clusters(tmp_path / "train.pt")
-
-
-# tensor2tensor's raw WikiSum -----------------------------------------------------------------------------------------
-
-
-def varint(number):
-    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
-
-
-def block(field, content):
-    return varint(field << 3 | 2) + varint(len(content)) + content
-
-
-def tfrecord(**fields):
-    """One record, as the format's and the messages' definitions say; an int64 field stands beside."""
-    lists = [(name, block(1, b"".join(block(1, value) for value in values))) for name, values in fields.items()]
-    entries = [*lists, ("length", block(3, block(1, varint(300))))]
-    body = block(1, b"".join(block(1, block(1, name.encode()) + block(2, value)) for name, value in entries))
-    head = struct.pack("<Q", len(body))
-    return head + masked(head) + body + masked(body)
-
-
-def masked(data):
-    value = google_crc32c.value(data)
-    return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-@pytest.fixture
-def wikis(tmp_path):
-    """A shard of two articles; one reference stands in both processes, cut in the first."""
-    shard = "00003-of-01000"
-    for name in ("wiki_content", "wiki_urls", "process_1", "process_20"):
-        (tmp_path / name).mkdir()
-    articles = [
-        tfrecord(url=[b"w/tea"], title=[b"Tea"], section_titles=[b"", b"Use"], section_texts=[b" Tea is hot.\n", b"x"]),
-        tfrecord(url=[b"w/rain"], title=[b"Rain"], section_titles=[b""], section_texts=[b"Rain falls."]),
-    ]
-    (tmp_path / "wiki_content" / f"wiki_content.tfrecords-{shard}").write_bytes(b"".join(articles))
-    urls = {"w/tea": {"refs": ["r/1", "r/gone", "r/2"]}, "w/rain": {"refs": ["r/gone"]}}
-    (tmp_path / "wiki_urls" / f"wiki_urls.json-{shard}").write_text(json.dumps(urls))
-    pages = {"process_1": [(b"r/1", b"Cut")], "process_20": [(b"r/2", b"Green tea."), (b"r/1", "Té.\nLong.".encode())]}
-    for process, found in pages.items():
-        content = b"".join(tfrecord(url=[url], content=[text]) for url, text in found)
-        (tmp_path / process / f"references.tfrecords.gz-{shard}").write_bytes(gzip.compress(content))
-    return tmp_path / "wiki_content" / f"wiki_content.tfrecords-{shard}"
-
-
-def test_tensor2tensors_wikisum(wikis):
-    first, second = (record for source in find_sources([wikis.parent]) for record in source.records())
-    assert first.cluster() == {
-        "id": "w/tea",
-        "title": "Tea",
-        "documents": [{"source": "r/1", "text": "Té.\nLong."}, {"source": "r/2", "text": "Green tea."}],
-        "summary": "Tea is hot.",
-    }
-    with pytest.raises(Rejected, match="none of its references was fetched"):
-        second.cluster()
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda data: data[:-1], "damaged at record 2: the checksum of its bytes"),
-        (lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:], "damaged at record 1: the checksum of its bytes"),
-        (lambda data: b"\xff" + data[1:], "damaged at record 1: the checksum of its length"),
-        (lambda data: data + b"abc", "damaged at record 3: the checksum of its length"),
-    ],
-)
-def test_a_damaged_record_is_named(wikis, damage, message):
-    wikis.write_bytes(damage(wikis.read_bytes()))
+def test_damaged_sources_are_errors_of_the_user(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
-        list(find_sources([wikis])[0].records())
+        read_records([tmp_path / name])
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: b"x" + data])
-def test_damaged_pages_are_named_and_not_the_articles(wikis, damage):
-    pages = next(wikis.parents[1].rglob("process_20/references*"))
-    pages.write_bytes(damage(pages.read_bytes()))
-    with pytest.raises(UserError, match=rf"^{pages} cannot be read to its end .*; fetch it again"):
-        list(find_sources([wikis])[0].records())
+def test_the_samples_are_found_by_name_and_their_summaries_name_what_their_sources_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = find_sources(["samples"])
+    assert {source.split: len([*source.records()]) for source in sources} == {"test": 8, "train": 44, "valid": 8}
+    for record in read_records(["samples"]):
+        cluster = record.cluster()
+        texts = [cluster["title"], *(document["text"] for document in cluster["documents"])]
+        assert 3 <= len(texts) - 1 <= 5 and all(document["source"] for document in cluster["documents"])
+        summary = cluster["summary"]
+        assert not [summary[start:end] for start, end in unsupported(summary, Sources(texts))], cluster["id"]
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "own.jsonl").write_text("{}")
+    assert [source.path.name for source in find_sources(["samples"])] == ["own.jsonl"]
+    with pytest.raises(UserError, match="no such file or folder: samples/trian.jsonl"):
+        find_sources(["samples/trian.jsonl"])
 
 
-@pytest.mark.parametrize("inside", ["", "wiki_content"])
-def test_pages_of_a_neighbouring_folder_are_not_taken(wikis, tmp_path, inside):
-    beside, alone = tmp_path / "beside" / inside, tmp_path / "alone"
-    for folder in (beside, alone):
-        folder.mkdir(parents=True)
-        (folder / wikis.name).write_bytes(wikis.read_bytes())
-    wikis.unlink()
-    for name in ("wiki_urls", "process_1", "process_20"):
-        (tmp_path / name).rename(tmp_path / "beside" / name)
-    assert [record.raw["id"] for record in find_sources([beside])[0].records()] == ["w/tea", "w/rain"]
-    with pytest.raises(UserError, match="alone/.* needs wiki_urls.json-00003-of-01000 in its folder or beside it"):
-        list(find_sources([alone])[0].records())
+def test_a_folder_is_read_in_natural_order_with_splits_by_name(tmp_path):
+    for name in ("train.10.jsonl", "train.2.jsonl", "my-dev-set.jsonl.gz", "other.csv", "train-test.parquet"):
+        (tmp_path / name).write_bytes(b"x")
+    assert [(source.path.name, source.split) for source in find_sources([tmp_path])] == [
+        ("my-dev-set.jsonl.gz", "valid"),
+        ("other.csv", None),
+        ("train-test.parquet", None),
+        ("train.2.jsonl", "train"),
+        ("train.10.jsonl", "train"),
+    ]
 
 
-def test_a_shard_without_its_pages_is_named(wikis):
-    for file in wikis.parents[1].rglob("references*"):
-        file.unlink()
-    with pytest.raises(UserError, match="needs references.tfrecords.gz-00003-of-01000 in its folder or beside it"):
-        clusters(wikis)
-
-
-# Rows of ids ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def pieces(shared):
-    return load_tokenizer(shared / "data/wikisum_vocab/spm9998_3.model")
-
-
-@pytest.fixture
-def ranked(pieces):
-    """A row of the published ranked format: a title, an empty paragraph, a summary of two sentences."""
-    title, first, second = (pieces.encode(text) for text in ("green tea", "tea is hot .", "tea is green ."))
-    target = [BOS, *pieces.encode("tea is"), SENTENCE_END, *pieces.encode("hot"), EOS]
-    return {"src": [[*title, TITLE_END, *first], [], second], "tgt": target, "tgt_str": "<t> Tea is</t><Q> hot"}
-
-
-def recipe_of(pieces, **choices):
-    return Recipe(vocabulary_sha256=pieces.sha256, normalize="lower-split", **choices)
-
-
-def converted(tmp_path, rows):
-    torch.save(rows, tmp_path / "WIKI.train.0.pt")
-    return [record.cluster() for source in find_sources([tmp_path]) for record in source.records()]
-
-
-def test_ids_are_kept_as_they_are(tmp_path, ranked, pieces):
-    (raw,) = converted(tmp_path, [ranked])
-    row = prepare_example(raw, recipe_of(pieces), pieces)
-    assert row["ids"].tolist() == [*ranked["src"][0], *ranked["src"][2]]
-    assert row["paragraph_offsets"].tolist() == [0, len(ranked["src"][0]), len(row["ids"])]
-    assert row["ids"][row["title_tokens"] - 1] == TITLE_END
-    assert row["target_ids"].tolist() == ranked["tgt"]
-    assert (row["title"], row["text"]) == ("green tea", ["tea is hot .", "tea is green ."])
-    assert row["summary"].split() == ["Tea", "is", "hot"]
-    assert row["document"].tolist() == [0, 2] and row["source"][2] == "paragraph 3"
-    short = prepare_example(raw, recipe_of(pieces, max_paragraphs=1, paragraph_tokens=8), pieces)
-    assert short["ids"].tolist() == ranked["src"][0][:8]
-
-
-def test_all_of_the_published_format_is_as_torch_reads_it(shared, pieces):
-    """Beside a plain reading of the file: the ids of each paragraph and target."""
-    path = shared / "data/scisummnet/ranked_format/WIKI.test.0.pt"
-    rows = torch.load(path, weights_only=True)
-    records = list(find_sources([path])[0].records())
-    assert len(records) == len(rows) == 50
-    for record, raw in zip(records, rows, strict=True):
-        row = prepare_example(record.cluster(), recipe_of(pieces), pieces)
-        offsets = row["paragraph_offsets"]
-        found = [row["ids"][start:end].tolist() for start, end in zip(offsets, offsets[1:], strict=False)]
-        assert found == [ids for ids in raw["src"] if ids]
-        assert row["target_ids"].tolist() == raw["tgt"]
-
-
-def test_ids_are_decoded_where_sentences_are_wanted(tmp_path, ranked, pieces):
-    (raw,) = converted(tmp_path, [ranked])
-    (row,), _ = prepare_rows(raw, recipe_of(pieces, kind="extraction"), pieces)
-    assert row["text"] == ["tea is hot .", "tea is green ."]
-    assert row["title"] == "green tea"
-
-
-def test_given_graphs_are_cut_to_the_kept_paragraphs(tmp_path, ranked, pieces):
-    graph = [[1.0, 0.9, 0.25], [0.9, 1.0, 0.8], [0.25, 0.8, 1.0]]
-    (raw,) = converted(tmp_path, [ranked | {"sim_graph": graph}])
-    row = prepare_example(raw, recipe_of(pieces, graph="similarity"), pieces)
-    edges = list(zip(row["graph_row"].tolist(), row["graph_col"].tolist(), row["graph_value"].tolist(), strict=True))
-    assert edges == [(0, 1, 0.25), (1, 0, 0.25)]  # the empty paragraph has none
-    with pytest.raises(Rejected, match=r"no discourse graph in a row of ids \(it has sim_graph"):
-        prepare_example(raw, recipe_of(pieces, graph="discourse"), pieces)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"src": [[40000]]}, r"an id is not of the vocabulary \(40000 to 40000 of 32000 pieces"),
-        ({"src": [[-1]]}, "an id is not of the vocabulary"),
-        ({"src": [[1.5]]}, "ids are no whole numbers"),
-        ({"src": [[True]]}, "ids are no whole numbers"),
-        ({"src": [["tea"]]}, "ids are no whole numbers"),
-        ({"src": ["tea"]}, "ids are no whole numbers|no list of lists"),
-        ({"src": [[[1]]]}, "ids are no whole numbers"),
-        ({"src": 5}, "paragraphs of ids are no list of lists"),
-        ({"src": []}, "no text in the documents"),
-        ({"src": [[], []]}, "no text in the documents"),
-        ({"tgt": [9, 10]}, "target ids do not begin with <S>"),
-    ],
-)
-def test_wrong_ids_are_rejected(tmp_path, ranked, pieces, change, reason):
-    (raw,) = converted(tmp_path, [ranked | change])
-    with pytest.raises(Rejected, match=reason):
-        prepare_example(raw, recipe_of(pieces), pieces)
-
-
-def test_rows_of_ids_without_their_vocabulary_say_what_they_need(tmp_path, ranked):
-    (raw,) = converted(tmp_path, [ranked])
-    (tmp_path / "train.jsonl").write_text('{"documents": ["Tea is hot."]}\n' * 20)
-    with pytest.raises(UserError, match=r"WIKI.train.0.pt holds ids, .*: add --vocab FILE.model"):
-        prepare(tmp_path, tmp_path / "data")
-    with pytest.raises(Rejected, match=r"need the vocabulary that made them \(prepare them with --vocab"):
-        read_cluster(raw)
-    shown = Summaries([NoSummary(str(n), f"cluster {n} cannot be summarized: no text") for n in range(9)]).render()
-    assert shown.count("no text") == 4 and shown.endswith("\nerror: no text: 6 more (see --json)")
+def test_folders_that_hugging_face_saved_are_splits(tmp_path, capsys):
+    for split in ("train", "validation"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "data-00000-of-00001.arrow").write_bytes(arrow(pa.ipc.new_stream))
+        (tmp_path / split / "state.json").write_text("{}")
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
+    found = [(source.split, record.id) for source in find_sources([tmp_path]) for record in source.records()]
+    assert found == [("train", "a"), ("train", "b"), ("valid", "a"), ("valid", "b")]
+    assert not capsys.readouterr().err

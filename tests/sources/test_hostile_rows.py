@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
@@ -15,7 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+from helpers.lisbon import read_records
 from raysum.data.dataset import REJECTED
 from raysum.data.recipe import Recipe
 from raysum.errors import UserError
@@ -23,7 +26,8 @@ from raysum.prepare import paragraphs, row_builder
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import prepare_counted
 from raysum.sources import folders, jsonl, record, tables
-from raysum.sources.find import find_sources
+from raysum.sources.published import read_pairs, read_torch_list
+from raysum.sources.tensor2tensor import read_wikis
 from raysum.text.cleaning import pieces
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
@@ -101,21 +105,17 @@ def rejected(source: Path, vocabulary: str, kind: str = "summarization") -> dict
     return {line["where"].rpartition(":")[2]: line["reason"] for line in lines}
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
-def test_each_bad_line_is_rejected_and_the_others_are_prepared(tmp_path, vocabulary, name):
+@pytest.mark.parametrize(
+    ("kind", "suffix"),
+    [("summarization", ""), ("summarization", ".gz"), ("extraction", ""), ("pretraining", "")],
+)
+def test_each_bad_line_is_rejected_and_the_others_are_prepared(tmp_path, vocabulary, kind, suffix):
     content = "\n".join([*LINES, line()]).encode()
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    (tmp_path / f"rows.jsonl{suffix}").write_bytes(gzip.compress(content) if suffix else content)
     expected = {str(number): reason for number, reason in enumerate(LINES.values(), 1) if reason}
-    assert rejected(tmp_path / name, vocabulary) == expected
-
-
-@pytest.mark.parametrize("kind", ["extraction", "pretraining"])
-def test_so_it_is_for_rows_of_sentences_where_summaries_need_not_be(tmp_path, vocabulary, kind):
-    (tmp_path / "rows.jsonl").write_text("\n".join([*LINES, line()]))
-    expected = {str(number): reason for number, reason in enumerate(LINES.values(), 1) if reason}
-    if kind == "pretraining":
+    if kind == "pretraining":  # needs no summaries
         expected = {number: reason for number, reason in expected.items() if reason != "summary is empty"}
-    assert rejected(tmp_path / "rows.jsonl", vocabulary, kind) == expected
+    assert rejected(tmp_path / f"rows.jsonl{suffix}", vocabulary, kind) == expected
 
 
 def write_csv(path: Path, rows: Iterable[list[str]]) -> Path:
@@ -125,25 +125,12 @@ def write_csv(path: Path, rows: Iterable[list[str]]) -> Path:
 
 
 def test_bad_rows_of_csv(tmp_path, vocabulary):
-    text, *cells = (
-        GOOD["documents"][0],
-        deep(65),
-        "[" * 100_000,
-        '[{"text": "a", "text": "b"}]',
-        "[null]",
-        "[[[",
-        "a\0b",
-    )
+    cells = [deep(65), "[" * 100_000, '[{"text": "a", "text": "b"}]', "[null]", "[[[", "a\0b"]  # "[[[" is a text
+    text = GOOD["documents"][0]
     rows = [["documents", "summary"], *([cell, "Bridges."] for cell in cells), [text, ""], [text, "Bridges."]]
-    reasons = rejected(write_csv(tmp_path / "rows.csv", rows), vocabulary)
-    assert reasons == {
-        "2": TOO_DEEP,
-        "3": TOO_DEEP,
-        "4": TWICE,
-        "5": NO_DOCUMENT,  # row 6 is the text "[[["
-        "7": "not UTF-8",
-        "8": "summary is empty",
-    }
+    reasons = [TOO_DEEP, TOO_DEEP, TWICE, NO_DOCUMENT, None, "not UTF-8", "summary is empty"]
+    expected = {str(number): reason for number, reason in enumerate(reasons, 2) if reason}
+    assert rejected(write_csv(tmp_path / "rows.csv", rows), vocabulary) == expected
 
 
 def test_bad_rows_of_parquet(tmp_path, vocabulary):
@@ -179,8 +166,7 @@ def test_rows_above_the_limit_are_passed_over(tmp_path, vocabulary, monkeypatch)
     for module in (record, tables, folders):
         monkeypatch.setattr(module, "LONGEST", 4000)
     text, long = GOOD["documents"][0], "x" * 9000
-    names = ("a.csv", "b.jsonl.gz", "c.parquet", "d")
-    first, second, third, fourth = (tmp_path / name for name in names)
+    first, second, third, fourth = (tmp_path / name for name in ("a.csv", "b.jsonl.gz", "c.parquet", "d"))
     lines = f"{text}\n" * 200
     write_csv(first, [["documents"], [text], [long], [f"{text}\n{long}\n{text}"], [lines], [text]])
     second.write_bytes(gzip.compress(f"{line()}\n{line(documents=[long])}\n{line()}\n{long}".encode()))
@@ -188,16 +174,12 @@ def test_rows_above_the_limit_are_passed_over(tmp_path, vocabulary, monkeypatch)
     for name, content in (("1", text), ("2", long)):
         (fourth / name).mkdir(parents=True)
         (fourth / name / "a.txt").write_text(content)
-    found = {
-        path.name: [(r.where, r.problem) for r in find_sources([path])[0].records()] for path in tmp_path.iterdir()
-    }
-    problems = {name: [problem for _, problem in records] for name, records in found.items()}
-    assert problems["a.csv"] == ["", TOO_LONG, TOO_LONG, TOO_LONG, ""]
-    assert found["a.csv"][-1][0] == f"{first}:{first.read_text().count(chr(10))}"
-    assert problems["b.jsonl.gz"] == ["", TOO_LONG, "", TOO_LONG]
-    assert problems["c.parquet"] == ["", TOO_LONG, ""]
-    assert problems["d"] == ["", TOO_LONG]
-    assert [where for where, _ in found["b.jsonl.gz"]] == [f"{second}:{number}" for number in (1, 2, 3, 4)]
+    found = {path: [(r.where, r.problem) for r in read_records([path])] for path in tmp_path.iterdir()}
+    assert [problem for _, problem in found[first]] == ["", TOO_LONG, TOO_LONG, TOO_LONG, ""]
+    assert found[first][-1][0] == f"{first}:{first.read_text().count(chr(10))}"
+    assert found[second] == [(f"{second}:{n}", problem) for n, problem in enumerate(("", TOO_LONG, "", TOO_LONG), 1)]
+    assert [problem for _, problem in found[third]] == ["", TOO_LONG, ""]
+    assert [problem for _, problem in found[fourth]] == ["", TOO_LONG]
 
 
 def test_a_line_above_the_limit_is_never_held(tmp_path):
@@ -212,11 +194,72 @@ def test_a_line_above_the_limit_is_never_held(tmp_path):
     assert [r.problem for r in jsonl.json_records([None, b"{}"], "x")] == [TOO_LONG, ""]
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
-def test_csv_in_another_encoding_is_told(tmp_path, encoding):
-    (tmp_path / "rows.csv").write_bytes("documents,übrig\nx,y\n".encode(encoding))
-    with pytest.raises(UserError, match=r"rows.csv is not UTF-8 text.*; (it is UTF-(16|32)|save it as UTF-8)"):
-        list(find_sources([tmp_path])[0].records())
+def test_links_out_of_a_folder_of_pairs_or_of_fetched_pages_are_not_followed(tmp_path):
+    (tmp_path / "secret").write_text("A secret.\n")
+    (folder := tmp_path / "corpus").mkdir()
+    (folder / "train.src").write_text("The town has a river.\n")
+    (folder / "train.tgt").symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match="train.tgt is a link out of its folder"):
+        [*read_pairs(folder / "train.src")]
+    (shard := folder / "wiki" / "shard").mkdir(parents=True)
+    (shard / "wiki_content.tfrecords-00001").write_bytes(b"")
+    for name in ("wiki_urls.json-00001", "references.tfrecords.gz-00001"):
+        (shard / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match="needs wiki_urls.json-00001"):
+        [*read_wikis(shard / "wiki_content.tfrecords-00001")]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.story", "train.src"])
+def test_one_invalid_byte_leaves_a_row_of_utf8(tmp_path, name, capsys):
+    text = ("Die Brücke in Köln ist lang. " * 9).encode() + b"\xff"
+    row = b'{"title": "a", "documents": ["' + text + b'"]}'
+    table = b"title%sdocuments\na%s" + text + b"\n"
+    tables = {"csv": table % (b",", b","), "tsv": table % (b"\t", b"\t")}
+    contents = tables | {"jsonl": row + b"\n", "json": b"[" + row + b"]"}
+    (tmp_path / name).write_bytes(contents.get(name.rpartition(".")[2], text + b"\n"))
+    (record,) = read_records([tmp_path / name])
+    assert not record.problem and "Köln ist lang. \ufffd" in str(record.raw)
+    assert "1 invalid UTF-8 byte, read as U+FFFD" in capsys.readouterr().err
+
+
+def test_links_to_pairs_that_lie_in_one_folder_are_read(tmp_path):
+    (blobs := tmp_path / "blobs").mkdir()
+    (folder := tmp_path / "snapshot").mkdir()
+    for name in ("train.src", "train.tgt"):
+        (blobs / name).write_text("The town has a river.\n")
+        (folder / name).symlink_to(blobs / name)
+    (record,) = read_pairs(folder / "train.src")
+    assert record.raw["summary"] == "The town has a river."
+
+
+def test_a_compressed_list_of_torch_is_refused(tmp_path):
+    torch.save([{"document": "Tea. " * 99}], saved := tmp_path / "saved.pt")
+    with zipfile.ZipFile(saved) as before, zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as after:
+        for name in before.namelist():
+            after.writestr(name, before.read(name))
+    with pytest.raises(UserError, match="a.pt is compressed"):
+        [*read_torch_list(tmp_path / "a.pt")]
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("unpickled",)
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "message"),
+    [
+        ([Harmful()], None, r"more than lists, numbers and texts \(print\); loading it could run code"),
+        ({"a": 1}, None, "holds one dict and no list of clusters"),
+        ([{"a": 1}], 200, "is not a readable list saved by torch"),
+    ],
+)
+def test_only_whole_lists_of_plain_objects_are_loaded_by_torch(tmp_path, capsys, value, most, message):
+    torch.save(value, tmp_path / "train.pt")
+    (tmp_path / "train.pt").write_bytes((tmp_path / "train.pt").read_bytes()[:most])
+    with pytest.raises(UserError, match=message):
+        read_records([tmp_path / "train.pt"])
+    assert capsys.readouterr().out == ""
 
 
 def test_columns_of_one_name_are_told(tmp_path):
@@ -225,7 +268,7 @@ def test_columns_of_one_name_are_told(tmp_path):
     pq.write_table(table, tmp_path / "rows.parquet")
     for name, column in (("rows.csv", "title"), ("rows.parquet", "documents")):
         with pytest.raises(UserError, match=f"has the column `{column}` twice"):
-            list(find_sources([tmp_path / name])[0].records())
+            read_records([tmp_path / name])
 
 
 def test_a_file_name_that_is_not_unicode(tmp_path, vocabulary):
