@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from raysum.evaluate.evaluation import evaluate as evaluate
     from raysum.extract.summarizer import load as load
     from raysum.prepare.job import prepare as prepare
+    from raysum.report.page import report as report
     from raysum.report.status import status as status
-    from raysum.report.writing import report as report
     from raysum.research.human.analysis import human_analyze as human_analyze
     from raysum.research.human.sheets import human_sheets as human_sheets
     from raysum.research.reproduce.job import reproduce as reproduce

@@ -19,7 +19,7 @@ from raysum.config.loading import presets
 from raysum.config.sections import LoadConfig
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
-from raysum.report.board.config import BoardConfig
+from raysum.report.board import BoardConfig
 from raysum.research.human.designs import SheetsConfig
 from raysum.research.reproduce.config import ReproduceConfig
 from raysum.runtime.progress import say
@@ -187,7 +187,7 @@ def report(
 @verb(app, panel=_SEARCH)
 def board(folder: Annotated[str, Argument(help="Folder with the runs and searches.")], settings: BoardConfig) -> None:
     """Show all runs and searches of a folder in the browser, and update the running ones, until stopped."""
-    from raysum.report.board.app import board as show
+    from raysum.report.board import board as show
 
     show(**settings.model_dump())
 

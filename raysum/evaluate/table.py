@@ -1,6 +1,7 @@
 """The result of an evaluation, as a table and as JSON."""
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ from raysum.runtime.rendering import Grid, Shown
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+
+_WORDING = "% of n-grams that no source has, of 3-grams repeated, of words copied; copy density; length in %"
 
 
 @dataclass(frozen=True)
@@ -36,19 +40,11 @@ class Evaluation(Shown):
     place: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        shown = [
-            "systems",
-            "how",
-            "differences",
-            "protocol",
-            "data",
-            "examples",
-            *(["weights"] if self.weights else []),
-        ]
-        return {name: getattr(self, name) for name in shown}
+        names = ("systems", "how", "differences", "protocol", "data", "examples", "weights")
+        return {name: getattr(self, name) for name in names if name != "weights" or self.weights}
 
     def to_pandas(self) -> pd.DataFrame:
-        """A line a system, a column a figure, at last ROUGE's precision and recall; the examples' are in ``scores``."""
+        """Return a row for each system: its figures, then ROUGE's precision and recall."""
         parts = [name for name in map(str, self.scores) if re.fullmatch("rouge.*_(precision|recall)", name)]
         lines = {system: dict(figures) for system, figures in self.systems.items()}
         for system, scores in self.scores.groupby("system"):
@@ -57,48 +53,51 @@ class Evaluation(Shown):
         return pd.DataFrame.from_dict(lines, orient="index").rename_axis("system")
 
     def render(self) -> "Group":
-        """A column a system, a line a figure with half of its 95 % interval; then a line a system of its wording."""
+        """Return a table of figures with half of their 95 % intervals, a table of the wording, and notes."""
         from rich.console import Group
 
-        without = [f"{name} {n}" for name, one in self.systems.items() if (n := one.get("empty"))]
-        empty = [f"empty summaries, of {self.examples}: {', '.join(without)}"] if without else []
-        ways = (f"{name}: {how}" for name, how in self.how.items())
-        differences = (
-            f"{pair}: {', '.join(_difference(by, name) for name in FIGURES if name in by)}"
-            for pair, by in self.differences.items()
+        empty = ", ".join(
+            f"{name} {figures['empty']}" for name, figures in self.systems.items() if figures.get("empty")
         )
-        saved = f"saved in {self.place}" if self.place else "not saved; --out FOLDER does"
-        told = "\n".join([f"{self.examples} examples", *empty, *ways, self.protocol, *differences, saved])
-        compared = [name for name in FIGURES if name not in Wording.figures]
-        tables = [_table(compared, self.systems, down=True), _table([*Wording.figures], self.systems, down=False)]
-        return Group(*(table for table in tables if table.row_count), told)
+        notes = [f"{self.examples} examples"] + [f"empty summaries, of {self.examples}: {empty}"] * bool(empty)
+        notes += [*(f"{name}: {how}" for name, how in self.how.items()), self.protocol]
+        for pair, gaps in self.differences.items():
+            notes.append(f"{pair}: {', '.join(_difference(gaps, name) for name in FIGURES if name in gaps)}")
+        notes.append(f"saved in {self.place}" if self.place else "not saved; --out FOLDER does")
+        compared = figure_table(self.systems.items(), [name for name in FIGURES if name not in Wording.figures])
+        wording = figure_table(self.systems.items(), Wording.figures, interval=False).T
+        tables = [_grid(table, title) for table, title in ((compared, None), (wording, _WORDING)) if table.size]
+        return Group(*tables, "\n".join(notes))
 
 
-def _table(names: list[str], systems: dict[str, dict[str, float]], down: bool) -> Grid:
-    """The figures of ``names`` that any system has: a line a figure (``down``, with intervals), or a line a system."""
-    known = [name for name in names if any(name in figures for figures in systems.values())]
-    table = Grid(padding=(0, 0, 0, 1))
-    table.add_column("", no_wrap=True)
-    for column in systems if down else known:
-        table.add_column(column if down else FIGURES[column].label, justify="right", no_wrap=True)
-    if down:
-        for name in known:
-            table.add_row(FIGURES[name].label, *(cell(figures, name, FIGURES[name]) for figures in systems.values()))
-    elif known:
-        table.title = "% of n-grams that no source has, of 3-grams repeated, of words copied; copy density; length in %"
-        table.title_justify = "left"
-        for system, figures in systems.items():
-            table.add_row(system, *(cell(figures, name, FIGURES[name], interval=False) for name in known))
-    return table
+def figure_table(
+    systems: Iterable[tuple[str, Mapping[str, float]]], names: Iterable[str] = FIGURES, interval: bool = True
+) -> pd.DataFrame:
+    """Return the texts of the figures that any of the ``systems`` has: a row for each, a column for each system."""
+    columns = [*systems]
+    known = [name for name in names if any(name in figures for _, figures in columns)]
+    texts = [[cell(figures, name, FIGURES[name], interval) for _, figures in columns] for name in known]
+    return pd.DataFrame(texts, [FIGURES[name].label for name in known], [system for system, _ in columns])
 
 
-def _difference(by: dict[str, float], name: str) -> str:
-    value, low, high = (f"{by[name + end]:+.{FIGURES[name].digits}f}" for end in ("", "_low", "_high"))
+def _grid(table: pd.DataFrame, title: str | None) -> Grid:
+
+    grid = Grid(title=title, title_justify="left", padding=(0, 0, 0, 1))
+    grid.add_column("", no_wrap=True)
+    for heading in table:
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for row in table.itertuples():
+        grid.add_row(*row)
+    return grid
+
+
+def _difference(gaps: dict[str, float], name: str) -> str:
+    value, low, high = (f"{gaps[name + end]:+.{FIGURES[name].digits}f}" for end in ("", "_low", "_high"))
     return f"{value} {FIGURES[name].label} [{low}, {high}]"
 
 
-def cell(figures: dict[str, float], name: str, figure: Figure, interval: bool = True) -> str:
-    """A figure, with half of its 95 % ``interval``; empty where it is not known."""
+def cell(figures: Mapping[str, float], name: str, figure: Figure, interval: bool = True) -> str:
+    """Return a figure, with half of its 95 % ``interval``; empty if it is not known."""
     value = f"{figures[name]:,.{figure.digits}f}" if name in figures else ""
     if not interval or f"{name}_low" not in figures:
         return value

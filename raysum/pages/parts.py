@@ -11,6 +11,7 @@ from raysum import __version__
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from pandas import DataFrame
 
 
 @cache
@@ -21,6 +22,10 @@ def templates() -> "Environment":
     return Environment(loader=PackageLoader("raysum.pages"), autoescape=True, undefined=StrictUndefined)
 
 
+def render(template: str, **values: Any) -> str:
+    return templates().get_template(template).render(**values)
+
+
 def document(
     title: str, top: str, sections: Sequence[str], names: Mapping[str, str], every: float | None = None, note: str = ""
 ) -> str:
@@ -29,24 +34,14 @@ def document(
     With ``every``, the page reloads after that number of seconds, and keeps open details and the scroll position. It
     shows ``note`` if no newer version appears.
     """
-    anchors = [key for key in names if any(f'id="{key}"' in section for section in sections)]
-    return (
-        templates()
-        .get_template("page.html")
-        .render(
-            title=title,
-            top=top,
-            sections=sections,
-            links=[(key, names[key]) for key in anchors],
-            every=every,
-            written=int(time.time()),
-            note=note,
-            scripts=["page.js", "live.js"] if every else ["page.js"],
-            version=__version__,
-            now=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
-        )
-        + "\n"
-    )
+    page = {
+        "links": {key: name for key, name in names.items() if any(f'id="{key}"' in section for section in sections)},
+        "written": int(time.time()),
+        "scripts": ["page.js", "live.js"] if every else ["page.js"],
+        "version": __version__,
+        "now": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
+    }
+    return render("page.html", title=title, top=top, sections=sections, every=every, note=note, **page) + "\n"
 
 
 def section(name: str, title: str, *html: str) -> str:
@@ -67,10 +62,14 @@ def heading(text: str) -> str:
     return f"<h3>{escape(text)}</h3>"
 
 
-def charts(*figures: str) -> str:
-    """Return figures side by side if they fit; "" if all are empty."""
-    html = "".join(figures)
-    return f'<div class="charts">{html}</div>' if html else ""
+def figure(title: str, svg: str, legend: Mapping[str, int], wide: float, high: float) -> str:
+    """Return a drawing with the colour number of each name of its legend. A very wide one scrolls."""
+    return _part("figure", title, svg, legend, wide, high)
+
+
+def heat(columns: Sequence[str], rows: Mapping[str, Sequence[tuple[float, str]]]) -> str:
+    """Return a table of shades: ``rows`` have a share (0 to 1) and CSS classes for each of ``columns``."""
+    return _part("heat", columns, rows, max((share for row in rows.values() for share, _ in row), default=0) or 1)
 
 
 def table(
@@ -78,6 +77,11 @@ def table(
 ) -> str:
     """Return a table. The first column has row names, with ``links``; the others have texts, or ``numbers``."""
     return _part("table", head, lines, numbers, links or {})
+
+
+def numbers(frame: "DataFrame") -> str:
+    """Return a data frame of texts as a table."""
+    return table(["", *frame.columns], frame.itertuples(), numbers=True)
 
 
 def folded(title: str, html: str, opened: bool = False) -> str:

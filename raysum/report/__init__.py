@@ -2,4 +2,4 @@
 
 from raysum.verbs import make_verb
 
-make_verb(__name__, "raysum.report.writing:report")
+make_verb(__name__, "raysum.report.page:report")

@@ -3,24 +3,26 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field
 
 from raysum.data.dataset import MANIFEST, Dataset
 from raysum.decode.summary import Sentence
 from raysum.errors import UserError
+from raysum.evaluate.saved import TABLE, Number, SavedEvaluation, ScoreTable, checked, is_finite
 from raysum.runs.folder import Run
 from raysum.runtime.progress import say
 from raysum.runtime.run_sync import sync_down
-from raysum.runtime.storage import read_json, read_lines
+from raysum.runtime.storage import read_lines
 from raysum.systems import count_parameters
-from raysum.tune.record import Figures, Number, SearchRecord, is_finite, read_search
+from raysum.train.job_spec import out_of_patience
+from raysum.tune.record import SearchRecord, read_search
 
-_Model = TypeVar("_Model", bound=BaseModel)
 _WHOLE = 4 << 20  # a larger metrics.jsonl (about 20,000 lines) is sampled
 _COLUMNS = ["id", "title", "text", "document", "paragraph", "char_start", "source"]
 
@@ -50,25 +52,12 @@ class CheckpointState(BaseModel, extra="allow"):
     seconds: _Seconds = 0.0
     source_tokens: _Count = 0
     target_tokens: _Count = 0
-    padding: _Count = 0
-    stepped: _Seconds = 0.0
-    waited: _Seconds = 0.0
-
-
-class ScoreTable(BaseModel):
-    """The table.json of an evaluation."""
-
-    systems: dict[str, Figures]
-    differences: dict[str, Figures] = {}
-    protocol: str = ""
-    examples: _Count
-    how: dict[str, str] = {}
 
 
 class Notes(BaseModel):
     """The sentences, citations and support of a system's summary, from outputs.jsonl."""
 
-    sentences: list[Sentence]
+    sentences: list[Sentence] = []
     support: float | None = None
     warnings: list[str] = []
     attention: list[float] = []
@@ -102,7 +91,7 @@ class Evaluated:
     name: str
     path: Path
     table: ScoreTable
-    words: dict[str, list[int]] = field(default_factory=dict)
+    words: pd.DataFrame
     examples: list[ShownExample] = field(default_factory=list)
 
 
@@ -110,13 +99,14 @@ class Evaluated:
 class RunRecord:
     """A run: its metrics, the step of its best checkpoint, its number of parameters and its evaluations.
 
-    ``predictor`` are the metrics of its attention predictor, ``state`` is the state of its newest checkpoint.
+    ``lines`` and ``predictor`` (of its attention predictor) have the fields of MetricsLine as columns. ``state`` is the
+    state of its newest checkpoint.
     """
 
     name: str
     run: Run
-    lines: list[MetricsLine]
-    predictor: list[MetricsLine]
+    lines: pd.DataFrame
+    predictor: pd.DataFrame
     parameters: int
     best: int | None
     state: dict[str, Any]
@@ -124,8 +114,30 @@ class RunRecord:
 
     @property
     def validations(self) -> dict[int, float]:
-        """Return the validation loss by step; the last one of a step counts."""
-        return {line.step: line.valid_loss for line in self.lines if line.valid_loss is not None}
+        """The validation loss by step; the last one of a step counts."""
+        known = self.lines.dropna(subset="valid_loss")
+        return dict(zip(known["step"].tolist(), known["valid_loss"].tolist(), strict=True))
+
+    @property
+    def step(self) -> int:
+        return max([self.state.get("step", 0), *self.lines["step"].tolist()])
+
+    @property
+    def seconds(self) -> float:
+        """The training time."""
+        return max([self.state.get("seconds", 0.0), *self.lines["seconds"].dropna()])
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the training has ended by its own limits."""
+        settings = self.run.config.train
+        is_over = bool(settings.minutes and self.seconds >= 60 * settings.minutes) or self.step >= settings.steps
+        if self.best is None or self.lines.empty or self.run.config.model.TRAINER or is_over:
+            return self.best is not None
+        return out_of_patience(settings.patience, self.run.validation_scores(settings), self.step)
+
+    def state_name(self, running: bool) -> str:
+        return "running" if running else "finished" if self.is_finished else "interrupted"
 
 
 @dataclass(frozen=True)
@@ -149,126 +161,89 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Gathered:
         path = sync_down(name)
         if (path / "search.yaml").is_file():
             searches[path] = read_search(path)
-            if best := _best_run(path):
+            with suppress(UserError):  # the search has not ended, or its best run is missing
+                best = Run.resolve(path)
                 runs.setdefault(best.path, _run(best))
         elif (path / "config.yaml").is_file():
             runs[path] = _run(Run.open(path))
-        elif (path / "table.json").is_file():
+        elif (path / TABLE).is_file():
             run = Run(path.parents[2])
             evaluations[path] = _evaluation(path, run if run.exists else None)
         else:
             problem = "has no run, search or evaluation" if path.exists() else "does not exist"
             raise UserError(f"{name} {problem}; name a folder that `raysum train`, `tune` or `evaluate` wrote")
-    named = _with_unique_names([*runs.values()])
+    names = Counter(run.name for run in runs.values())
+    named = [_with_folder(run) if names[run.name] > 1 else run for run in runs.values()]
     own = {evaluation.path: evaluation for run in named for evaluation in run.evaluations}
     return Gathered(named, [*searches.values()], [*(own | evaluations).values()])
 
 
-def _with_unique_names(runs: list[RunRecord]) -> list[RunRecord]:
-    """Return the runs; names that occur twice get the name of the folder around them."""
-    names = Counter(run.name for run in runs)
-    return [_prefixed(run, f"{run.run.path.parent.name}/") if names[run.name] > 1 else run for run in runs]
-
-
-def _prefixed(run: RunRecord, prefix: str) -> RunRecord:
+def _with_folder(run: RunRecord) -> RunRecord:
+    """Return the run with the name of the folder around it in its name."""
+    prefix = f"{run.run.path.parent.name}/"
     evaluations = [replace(evaluation, name=prefix + evaluation.name) for evaluation in run.evaluations]
     return replace(run, name=prefix + run.name, evaluations=evaluations)
 
 
-def _best_run(search: Path) -> Run | None:
-    """Return the best run of a search that has ended, or None if it is missing."""
-    try:
-        return Run.resolve(search)
-    except UserError:
-        return None
-
-
 def _run(run: Run) -> RunRecord:
-    evaluations = [_evaluation(file.parent, run) for file in sorted(run.evaluation.glob("*/*/table.json"))]
+    evaluations = [_evaluation(file.parent, run) for file in sorted(run.evaluation.glob(f"*/*/{TABLE}"))]
     return replace(read_training(run), parameters=count_parameters(run.config.model), evaluations=evaluations)
 
 
 def read_training(run: Run) -> RunRecord:
     """Return the run without its number of parameters and its evaluations, which take longer."""
-    checkpoints = run.checkpoints()
-    return RunRecord(
-        name=run.name,
-        run=run,
-        lines=_lines(run.metrics),
-        predictor=_lines(run.alignment.metrics),
-        parameters=0,
-        best=run.best().step if checkpoints else None,
-        state=_checked(CheckpointState, checkpoints[-1].state, checkpoints[-1].path / "state.json").model_dump()
-        if checkpoints
-        else {},
-        evaluations=[],
-    )
+    checkpoints, state = run.checkpoints(), dict[str, Any]()
+    if checkpoints:
+        newest = checkpoints[-1]
+        state = checked(CheckpointState, newest.state, newest.path / "state.json").model_dump()
+    best = run.best().step if checkpoints else None
+    return RunRecord(run.name, run, _lines(run.metrics), _lines(run.alignment.metrics), 0, best, state, [])
 
 
-def _lines(file: Path) -> list[MetricsLine]:
+def _lines(file: Path) -> pd.DataFrame:
     """Return all validations, and the other lines; of a long file only some of them."""
     every = 1 + file.stat().st_size // _WHOLE if file.is_file() else 1
-    return [_checked(MetricsLine, line, file) for line in read_lines(file, b'"valid_', every)]
-
-
-def _checked(kind: type[_Model], value: Any, file: Path) -> _Model:
-    """Return ``value`` as ``kind``. Raises UserError with the ``file`` and the wrong part."""
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"])) or "its beginning"
-        raise UserError(
-            f"{file} is damaged at {key}: {first['msg']}; restore it from a copy, or make it again"
-        ) from None
+    lines = [checked(MetricsLine, line, file).model_dump() for line in read_lines(file, b'"valid_', every)]
+    columns = {name: float for name in MetricsLine.model_fields} | {"step": int}
+    return pd.DataFrame(lines, columns=[*columns]).astype(columns)
 
 
 def _evaluation(path: Path, run: Run | None) -> Evaluated:
-    table = _checked(ScoreTable, read_json(path / "table.json"), path / "table.json")
-    scores, main, file = _rouge2(path / "scores.parquet"), next(iter(table.systems), ""), path / "outputs.jsonl"
-    reasons, outputs = _chosen(scores, main), dict[str, Output]()
-    words: dict[str, list[int]] = {}
+    saved, file = SavedEvaluation(path), path / "outputs.jsonl"
+    rouge2 = _rouge2(saved)
+    reasons, outputs = _chosen(rouge2, next(iter(saved.table.systems), "")), dict[str, Output]()
+    words = list[dict[str, int]]()
     for number, value in enumerate(read_lines(file)):
-        output = _checked(Output, value, file)
-        texts = {"reference": output.reference} | {name: output.text(name) for name in table.systems}
-        for name, text in texts.items():
-            words.setdefault(name, []).append(len(text.split()))
-        if output.id in reasons or (not scores and number < 3):
+        output = checked(Output, value, file)
+        texts = {"reference": output.reference} | {name: output.text(name) for name in saved.table.systems}
+        words.append({name: len(text.split()) for name, text in texts.items()})
+        if output.id in reasons or (rouge2.empty and number < 3):
             outputs[output.id] = output
     if not words:
         say(f"{file} is {'empty' if file.is_file() else 'missing'}: no summaries are shown; evaluate once more")
     rows = _rows(path, run, set(outputs))
-    order = [name for name in reasons if name in outputs] or [*outputs]
-    examples = [ShownExample(reasons.get(x, ""), outputs[x], scores.get(x, {}), rows.get(x)) for x in order]
+    examples = []
+    for name in [name for name in reasons if name in outputs] or outputs:
+        scores: Any = rouge2.T.get(name, pd.Series(dtype=float)).dropna().to_dict()
+        examples.append(ShownExample(reasons.get(name, ""), outputs[name], scores, rows.get(name)))
     parts = (run.name, *path.parts[-2:]) if run else path.parts[-2:]
-    return Evaluated(" / ".join(parts), path, table, words, examples)
+    return Evaluated(" / ".join(parts), path, saved.table, pd.DataFrame(words), examples)
 
 
-def _chosen(scores: dict[str, dict[str, float]], main: str) -> dict[str, str]:
+def _rouge2(saved: SavedEvaluation) -> pd.DataFrame:
+    """Return ROUGE-2 by example and system; an empty table if it is unknown."""
+    if not (saved.folder / "scores.parquet").is_file() or "rouge2" not in saved.scores:
+        return pd.DataFrame()
+    return saved.scores.astype({"id": str}).pivot_table("rouge2", "id", "system", sort=False)
+
+
+def _chosen(rouge2: pd.DataFrame, main: str) -> dict[str, str]:
     """Return the chosen examples with the reason: the highest, middle and lowest ROUGE-2 of the system ``main``."""
-    ordered = sorted((name for name in scores if main in scores[name]), key=lambda name: -scores[name][main])
-    reasons = {len(ordered) - 1: "lowest", len(ordered) // 2: "middle", 0: "highest"} if ordered else {}
-    return {ordered[index]: f"{reasons[index]} ROUGE-2" for index in sorted(reasons)}
-
-
-def _rouge2(file: Path) -> dict[str, dict[str, float]]:
-    """Return ROUGE-2 by example and system."""
-    if not file.is_file():
+    order = rouge2.get(main, pd.Series(dtype=float)).dropna().sort_values(ascending=False, kind="stable").index
+    if order.empty:
         return {}
-    try:
-        scores = pd.read_parquet(file, columns=["id", "system", "rouge2"])
-    except KeyError:
-        return {}
-    except Exception as error:  # damaged files raise any exception; without ROUGE there is no such column
-        if "rouge2" in str(error):
-            return {}
-        raise UserError(
-            f"{file} cannot be read ({type(error).__name__}); repeat the `raysum evaluate` command"
-        ) from None
-    rouge2: dict[str, dict[str, float]] = {}
-    for name, system, value in scores.itertuples(index=False):
-        rouge2.setdefault(str(name), {})[str(system)] = float(value)
-    return rouge2
+    reasons = {len(order) - 1: "lowest", len(order) // 2: "middle", 0: "highest"}
+    return {order[number]: f"{reasons[number]} ROUGE-2" for number in sorted(reasons)}
 
 
 def _rows(path: Path, run: Run | None, names: set[str]) -> dict[str, dict[str, Any]]:

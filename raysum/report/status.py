@@ -1,18 +1,17 @@
 """`raysum status`: the state of a run or a search, also of one on a store that another machine writes."""
 
+import math
 import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raysum.errors import UserError
-from raysum.pages import parts
-from raysum.report.board.places import folder_kind, is_running
+from raysum.pages.parts import duration
 from raysum.report.gather import RunRecord, read_training
-from raysum.report.progress import is_finished
 from raysum.runs.events import Event, read_events
 from raysum.runs.folder import Run
+from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.remote import shown, url_of
 from raysum.runtime.remote_lock import is_leased
 from raysum.runtime.rendering import Shown
@@ -51,39 +50,34 @@ class Status(Shown):
         return asdict(self)
 
     def render(self) -> str:
-        lines = {"step": self._step(), "trials": self._trials(), "best": self._best(), "speed": self._speed()}
+        lines = [f"{self.place}: {self.state}"]
+
+        def add(name: str, text: str) -> None:
+            lines.append(f"  {name:<13} {text}")
+
+        if self.step is not None and self.steps:
+            add("step", f"{self.step:,} of {self.steps:,} ({100 * self.step / self.steps:.0f} %)")
+        if self.trials:
+            add("trials", ", ".join(f"{count} {state}" for state, count in self.trials.items()))
+        if self.best:
+            add("best", ", ".join(f"{title} {value:.4g}" for title, value in self.best.items()))
+        if self.speed is not None:
+            tokens = f", {self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else ""
+            add("speed", f"{self.speed:.2f} steps/s{tokens}")
         if self.seconds_left is not None:
-            lines["remaining"] = f"about {parts.duration(self.seconds_left)}"
+            add("remaining", f"about {duration(self.seconds_left)}")
         if self.hosts:
             names = ", ".join(f"{name} ({self.hosts.count(name)})" for name in dict.fromkeys(self.hosts))
-            lines["workers"] = f"{len(self.hosts)} on {names}"
+            add("workers", f"{len(self.hosts)} on {names}")
         if self.checkpoint is not None:
-            lines["checkpoint"] = f"step {self.checkpoint:,}{_ago(self.checkpoint_age)}"
+            add("checkpoint", f"step {self.checkpoint:,}{_ago(self.checkpoint_age)}")
         if self.failure:
-            lines["last failure"] = f"{self.failure}{_ago(self.failure_age)}"
-        shown_lines = [f"  {name:<13} {value}" for name, value in lines.items() if value]
-        return "\n".join([f"{self.place}: {self.state}", *shown_lines])
-
-    def _step(self) -> str:
-        if self.step is None or not self.steps:
-            return ""
-        return f"{self.step:,} of {self.steps:,} ({100 * self.step / self.steps:.0f} %)"
-
-    def _trials(self) -> str:
-        return ", ".join(f"{count} {state}" for state, count in (self.trials or {}).items())
-
-    def _best(self) -> str:
-        return ", ".join(f"{title} {value:.4g}" for title, value in (self.best or {}).items())
-
-    def _speed(self) -> str:
-        if self.speed is None:
-            return ""
-        tokens = f", {self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else ""
-        return f"{self.speed:.2f} steps/s{tokens}"
+            add("last failure", f"{self.failure}{_ago(self.failure_age)}")
+        return "\n".join(lines)
 
 
 def _ago(seconds: float | None) -> str:
-    return "" if seconds is None else f", {parts.duration(seconds)} ago"
+    return "" if seconds is None else f", {duration(seconds)} ago"
 
 
 def status(path: str | os.PathLike[str]) -> Status:
@@ -92,43 +86,50 @@ def status(path: str | os.PathLike[str]) -> Status:
     Raises UserError if there is none, or if one of its files is damaged.
     """
     folder = sync_down(path)
-    kind = folder_kind(folder) or ("run" if (folder / "config.yaml").is_file() else "")
-    if not kind:
-        Run.open(path)  # raises the error that explains what is there
-        raise UserError(f"{path} is neither a run nor a search; name a folder that `raysum train` or `tune` made")
     url = url_of(folder)
     running = is_leased(url) if url else is_running(folder)
+    kind = folder_kind(folder)
     if kind == "search":
         return _of_search(folder, read_search(folder, running))
-    return _of_run(read_training(Run.open(folder)), running)
+    return _of_run(read_training(Run.open(folder if kind else path)), running)
+
+
+def folder_kind(path: Path) -> str:
+    """Return ``search``, ``run``, or "" for another folder."""
+    if (path / "search.yaml").is_file():
+        return "search"
+    made = (path / "recipe.json").is_file() or (path / "checkpoints").is_dir()
+    return "run" if made and (path / "config.yaml").is_file() else ""
+
+
+def is_running(path: Path) -> bool:
+    """Return whether a process trains or searches in ``path``."""
+    return is_held(path / LOCK) or is_held(path / "alignment" / LOCK)
 
 
 def _of_run(record: RunRecord, running: bool) -> Status:
     run, events = record.run, read_events(record.run.path)
-    start, save, failure = (_newest(events, kind) for kind in ("start", "checkpoint", "failure"))
+    last = {event.event: event for event in events}
+    start, save, failure = (last.get(kind) for kind in ("start", "checkpoint", "failure"))
     settings, checkpoint = run.config.train, run.latest()
-    step = max([record.state.get("step", 0), *(line.step for line in record.lines)])
-    points = [
-        (line.step, line.seconds, line.tokens_per_s)
-        for line in record.lines
-        if line.seconds is not None and line.step > (start.step if start else 0)
-    ][-_RECENT:]
-    speed = left = None
-    if len(points) > 1 and points[-1][1] > points[0][1]:
-        speed = (points[-1][0] - points[0][0]) / (points[-1][1] - points[0][1])
-    finished = is_finished(record, step)
-    if running and speed and not finished:
-        left = (settings.steps - step) / speed
+    timed = record.lines.dropna(subset="seconds")
+    recent = timed[timed["step"] > (start.step if start else 0)].tail(_RECENT)
+    steps, seconds = (recent[name].iloc[-1:].sum() - recent[name].iloc[:1].sum() for name in ("step", "seconds"))
+    speed = float(steps / seconds) if seconds > 0 else None
+    left = None
+    if running and speed and not record.is_finished:
+        left = (settings.steps - record.step) / speed
         if settings.minutes:
-            left = min(left, max(60 * settings.minutes - points[-1][1], 0.0))
+            left = min(left, max(60 * settings.minutes - recent["seconds"].iloc[-1], 0.0))
+    tokens = recent["tokens_per_s"].iloc[-1] if len(recent) else math.nan
     return Status(
         place=run.place,
         kind="run",
-        state="running" if running else "finished" if finished else "interrupted",
-        step=step,
+        state=record.state_name(running),
+        step=record.step,
         steps=settings.steps,
         speed=speed,
-        tokens_per_s=points[-1][2] if points else None,
+        tokens_per_s=None if math.isnan(tokens) else float(tokens),
         seconds_left=left,
         hosts=start.hosts if start else None,
         checkpoint=checkpoint.step if checkpoint else None,
@@ -138,23 +139,19 @@ def _of_run(record: RunRecord, running: bool) -> Status:
     )
 
 
-def _newest(events: list[Event], kind: str) -> Event | None:
-    return next((event for event in reversed(events) if event.event == kind), None)
-
-
 def _of_search(folder: Path, search: SearchRecord) -> Status:
-    states = [trial.state for trial in search.trials]
+    states, metric = [trial.state for trial in search.trials], search.space.metric
     counts = {state: states.count(state) for state in dict.fromkeys(["ended", "running", *states])}
-    known = [trial for trial in search.trials if trial.metrics]
+    best = next((trial.metrics[metric] for trial in search.trials if trial.metrics), None)
     failed = [trial for trial in search.trials if trial.error]
     last = max(failed, key=lambda trial: trial.until, default=None)
     return Status(
         place=shown(folder),
         kind="search",
-        state="running" if search.running else "finished" if search.ended else "interrupted",
+        state=search.state,
         seconds_left=None if search.left is None else 60 * search.left,
         trials=counts | {"in total": search.total},
-        best={metric_title(search.space.metric): known[0].metrics[search.space.metric]} if known else None,
+        best=None if best is None else {metric_title(metric): best},
         failure=f"{last.name}: {last.error}" if last else None,
     )
 

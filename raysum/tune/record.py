@@ -3,43 +3,28 @@
 Ray Tune's own files appear late. They are read only for searches of earlier versions, which have no record.
 """
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from raysum.config.loading import parse_yaml, read_text
 from raysum.config.problems import validate
 from raysum.errors import UserError
-from raysum.evaluate.scorers import FIGURES
+from raysum.evaluate.saved import Figures, checked
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.storage import append_line, read_json, read_lines
-from raysum.tune.results import Trial, ranked
+from raysum.tune.results import FIGURES, Trial, ranked
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label
 
 RECORD = "progress.jsonl"
-_COSTS = ("valid_loss", "step", "parameters", "train_seconds", "examples")  # of a trial, besides its metrics
-_RECORDED = {*_COSTS, *(key + end for key in FIGURES for end in ("", "_low", "_high"))}
-
-
-def is_finite(value: Any) -> bool:
-    """Return whether a value is finite; diverging trainings report others."""
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _finite(figures: Any) -> Any:
-    return {key: value for key, value in figures.items() if is_finite(value)} if isinstance(figures, dict) else figures
-
-
-Number = Annotated[float, Field(ge=-1e30, le=1e30)]  # charts can draw it
-Figures = Annotated[dict[str, Number], BeforeValidator(_finite)]
+_RECORDED = {"examples", *(key + end for key in FIGURES for end in ("", "_low", "_high"))}
 
 
 class RecordLine(BaseModel):
@@ -88,9 +73,9 @@ class TrialRecord(Trial):
     """A trial that is running, ended, failed, or stopped with its search. ``curve`` has its validations by step."""
 
     state: str = "ended"
-    reports: tuple[TrialReport, ...] = ()
+    reports: Sequence[TrialReport] = ()
     until: float = 0.0  # minutes of the search at its last line
-    curve: dict[float, float] = field(default_factory=dict)
+    curve: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,24 +94,32 @@ class SearchRecord:
     total: int = 0
     began: float = 0.0
     minutes: float = 0.0
-    whole: float = 0.0  # steps or examples of a whole trial; 0 if unknown
     then: "SearchRecord | None" = None
+
+    @property
+    def state(self) -> str:
+        return "running" if self.running else "finished" if self.ended else "interrupted"
+
+    @property
+    def whole(self) -> float:
+        """The steps or examples of a whole trial, as far as they are known."""
+        return max((report.amount for trial in self.trials for report in trial.reports), default=0.0)
 
     @property
     def left(self) -> float | None:
         """Minutes until all trials end, at the speed of this session; None before the first trial ends."""
         current = [trial for trial in self.trials if not self.began or trial.until > self.began]
-        done, spent = sum(map(self._share, current)), self.minutes - self.began
+        spent = self.minutes - self.began
         if not self.running or not any(trial.state == "ended" for trial in current) or not spent > 0:
             return None
-        return max(self.total - sum(map(self._share, self.trials)), 0.0) * spent / done
+        left = max(self.total - sum(map(self._share, self.trials)), 0.0)
+        return left * spent / sum(map(self._share, current))
 
     def _share(self, trial: TrialRecord) -> float:
         """Return the completed share of a trial."""
         if trial.state in ("ended", "failed"):
             return 1.0
-        amount = trial.reports[-1].amount if trial.reports else 0.0
-        return min(amount / self.whole, 1.0) if self.whole else 0.0
+        return trial.reports[-1].amount / self.whole if trial.reports and self.whole else 0.0
 
 
 def read_search(path: Path, running: bool | None = None) -> SearchRecord:
@@ -141,19 +134,28 @@ def read_search(path: Path, running: bool | None = None) -> SearchRecord:
     inner = {key.removeprefix("space."): location for key, location in locations.items()}
     space = validate(_without_unset(values["space"]), inner, SpaceConfig)
     running = is_held(path / LOCK) if running is None else running
-    record = _RecordReader(space, _lines(path, space), running)
-    then = path / str(space.then)
+    lines, then = _lines(path, space), path / str(space.then)
+    start = lines[0].time if lines else time.time()  # moved by the pauses between sessions
+    began, last, total, by_trial = 0.0, 0.0, 0, dict[str, list[tuple[float, RecordLine]]]()
+    for line in lines:
+        if line.begun is None:
+            last = max((line.time - start) / 60, last)
+            by_trial.setdefault(line.trial, []).append((last, line))
+        else:
+            start += max(line.time - start - 60 * last, 0.0)
+            began, total = last, line.begun
+    resumed = began if running else float("inf")
+    trials = [_trial(path, name, space.metric, own, resumed) for name, own in by_trial.items()]
     return SearchRecord(
         name=f"{path.name} ({values.get('name') or 'a space'})",
         path=path,
         space=space,
-        trials=_ordered(space, [record.trial(name, path) for name in record.lines]),
+        trials=_ordered(space, trials),
         ended=(path / "best.json").is_file(),
         running=running,
-        total=max(record.total, len(record.lines)),
-        began=record.began,
-        minutes=record.minutes(time.time()) if running else record.last,
-        whole=_whole(space, values),
+        total=max(total, len(trials)),
+        began=began,
+        minutes=(time.time() - start) / 60 if running else last,
         then=read_search(then) if space.then and (then / "search.yaml").is_file() else None,
     )
 
@@ -164,114 +166,69 @@ def _without_unset(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in inner.items() if value not in (None, {})}
 
 
-def _whole(space: SpaceConfig, values: dict[str, Any]) -> float:
-    """Return the steps or examples of a whole trial, or 0 if the search file does not contain them."""
-    if space.kind == "decode":
-        return float(space.examples or 0)
-    config = values.get("config")
-    train = config.get("train") if isinstance(config, dict) else None
-    steps = train.get("steps") if isinstance(train, dict) else None
-    return float(steps) if isinstance(steps, int | float) and "train.steps" not in space.search else 0.0
-
-
 def _ordered(space: SpaceConfig, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the trials, best first, those without a result last. Only the last try of a failed trial is included."""
-    names = [label(trial.config) for trial in trials]
-    latest = [
-        trial
-        for index, trial in enumerate(trials)
-        if trial.state in ("ended", "running") or names[index] not in names[index + 1 :]
-    ]
+    last = {label(trial.config): trial for trial in trials}
+    latest = [t for t in trials if t.state in ("ended", "running") or last[label(t.config)] is t]
     with_metrics = [trial for trial in latest if trial.metrics]
     return [*ranked(space, with_metrics), *(trial for trial in latest if not trial.metrics)]
 
 
-class _RecordReader:
-    """The lines of a record by trial, with the minutes of the search."""
-
-    def __init__(self, space: SpaceConfig, lines: Sequence[RecordLine], running: bool):
-        self.space, self.running, self.total = space, running, 0
-        self.began = self.last = 0.0
-        self._shift = lines[0].time if lines else time.time()  # subtracted from a time to get seconds of the search
-        self.lines: dict[str, list[tuple[float, RecordLine]]] = {}
-        for line in lines:
-            if line.begun is not None:
-                self._shift += max(line.time - self._shift - 60 * self.last, 0.0)
-                self.began, self.total = self.last, line.begun
-            else:
-                self.last = max(self.minutes(line.time), self.last)
-                self.lines.setdefault(line.trial, []).append((self.last, line))
-
-    def minutes(self, at: float) -> float:
-        return (at - self._shift) / 60
-
-    def trial(self, name: str, path: Path) -> TrialRecord:
-        """Return the trial ``name``. If a resumed trial repeats a report, the later one counts."""
-        reports: list[TrialReport] = []
-        config: dict[str, Any] = {}
-        for minutes, line in self.lines[name]:
-            config = line.config or config
-            if self.space.metric in line.metrics:
-                amount = line.metrics.get("examples", line.metrics.get("step", 0.0))
-                while reports and reports[-1].amount >= amount:
-                    reports.pop()
-                reports.append(TrialReport(minutes, amount, line.metrics))
-        until, last = self.lines[name][-1]
-        seconds = max((line.seconds for _, line in self.lines[name] if line.state != "failed"), default=0.0)
-        state = last.state
-        if state == "running" and (not self.running or 0 < self.began >= until):
-            state = "stopped"
-        error = None
-        if state == "failed" or (state == "ended" and not reports):
-            state, error = "failed", last.error or f"it reported no {self.space.metric}"
-        metrics = reports[-1].metrics if reports and not error else {}
-        return TrialRecord(name, config, metrics, seconds, error, state, tuple(reports), until, _curve(path, name))
-
-
-def _curve(path: Path, name: str) -> dict[float, float]:
-    """Return the validations of the run of the trial ``name``; empty if they are damaged."""
-    if Path(name).name != name:
-        return {}
-    try:
-        return {float(step): loss for step, loss in Run(path / "trials" / name).validations().items()}
-    except UserError:
-        return {}
+def _trial(
+    path: Path, name: str, metric: str, lines: Sequence[tuple[float, RecordLine]], resumed: float
+) -> TrialRecord:
+    """Return the trial ``name``. If a resumed trial repeats a report, the later one counts."""
+    reports, config = list[TrialReport](), dict[str, Any]()
+    for minutes, line in lines:
+        config = line.config or config
+        if metric in line.metrics:
+            amount = line.metrics.get("examples", line.metrics.get("step", 0.0))
+            reports = [report for report in reports if report.amount < amount]
+            reports.append(TrialReport(minutes, amount, line.metrics))
+    until, last = lines[-1]
+    state, error = last.state, None
+    if state == "running" and 0 < resumed >= until:
+        state = "stopped"
+    elif state == "failed" or (state == "ended" and not reports):
+        state, error = "failed", last.error or f"it reported no {metric}"
+    metrics = reports[-1].metrics if reports and not error else {}
+    seconds = max(line.seconds for _, line in lines)
+    curve = dict[int, float]()
+    with suppress(UserError):  # validations.json may be damaged
+        curve |= Run(path / "trials" / Path(name).name).validations()
+    return TrialRecord(name, config, metrics, seconds, error, state, reports, until, curve)
 
 
 def _lines(path: Path, space: SpaceConfig) -> list[RecordLine]:
     """Return the lines of the record, and of Tune's result.json for trials that are not in it, by time."""
-    file = path / RECORD
-    try:
-        lines = [RecordLine.model_validate(line) for line in read_lines(file)]
-    except ValidationError as error:
-        raise UserError(f"{file} is damaged: {error.errors()[0]['msg']}; put back a copy, or remove it") from None
-    known = {line.trial for line in lines if line.trial}
-    lines += [line for file in sorted(path.glob("tune/*/result.json")) for line in _tune_lines(file, space, known)]
+    record = path / RECORD
+    lines = [checked(RecordLine, line, record) for line in read_lines(record)]
+    known = tuple(f"{line.trial}_" for line in lines if line.trial)
+    for file in sorted(path.glob("tune/*/result.json")):
+        if not f"{file.parent.name}_".startswith(known):  # Tune adds a suffix for a second try
+            lines += _tune_lines(file, space)
     return sorted(lines, key=lambda line: line.time)
 
 
-def _tune_lines(file: Path, space: SpaceConfig, known: set[str]) -> Iterator[RecordLine]:
-    """Yield lines from Tune's ``result.json`` and error.txt, unless the trial is ``known``."""
-    folder = file.parent.name
-    if any(folder == name or folder.startswith(f"{name}_") for name in known):  # Tune's suffix of a second try
+def _tune_lines(file: Path, space: SpaceConfig) -> Iterator[RecordLine]:
+    """Yield lines from the files that Tune writes for a trial: its start, its results, and its end."""
+    results, error = [*read_lines(file)], file.with_name("error.txt")
+    has_failed, written = error.is_file(), file.stat().st_mtime
+    if not results and not has_failed:
         return
-    reported, error = list(read_lines(file)), file.with_name("error.txt")
-    if not reported and not error.is_file():
-        return
-    config = reported[-1].get("config") if reported else read_json(file.with_name("params.json"))
-    if not isinstance(config, dict):
-        raise UserError(f"{file} does not contain the settings of the trial; put back a copy")
-    if not reported:  # params.json does not keep the order
-        config = {key: config[key] for key in [*space.search, *config] if key in config}
-    name = label(config) if space.searcher == "grid" else folder
-    line = RecordLine(time=error.stat().st_mtime if error.is_file() else 0.0, trial=name, config=config)
-    for number, result in enumerate(reported):
-        spent, at = (result.get(key) for key in ("time_total_s", "timestamp"))
-        spent = float(spent) if isinstance(spent, int | float) else 0.0
-        line.time = at if isinstance(at, int | float) else file.stat().st_mtime
+    settings = results[-1].get("config") if results else read_json(file.with_name("params.json"))
+    line = checked(RecordLine, {"time": error.stat().st_mtime if has_failed else written, "config": settings}, file)
+    if not results:  # params.json is sorted
+        keys = [key for key in [*space.search, *line.config] if key in line.config]
+        line.config = {key: line.config[key] for key in keys}
+    line.trial = label(line.config) if space.searcher == "grid" else file.parent.name
+    for number, result in enumerate(results):
+        at, seconds = result.get("timestamp", written), result.get("time_total_s", 0.0)
+        values = {"time": at, "seconds": seconds, "metrics": recorded_metrics(result)}
+        line = checked(RecordLine, line.model_dump() | values, file)
         if number == 0:
-            yield line.model_copy(update={"time": line.time - spent})
-        yield line.model_copy(update={"seconds": spent, "metrics": recorded_metrics(result)})
-    texts = error.read_text(encoding="utf-8", errors="replace").split("\n") if error.is_file() else []
-    reason = next((text.strip() for text in reversed(texts) if text.strip()), None)
-    yield line.model_copy(update={"state": "failed" if texts else "ended", "error": reason})
+            yield line.model_copy(update={"time": line.time - line.seconds, "metrics": {}})
+        yield line
+    reasons = error.read_text(encoding="utf-8", errors="replace").strip().splitlines() if has_failed else []
+    reason = reasons[-1] if reasons else None
+    yield line.model_copy(update={"state": "failed" if has_failed else "ended", "error": reason})

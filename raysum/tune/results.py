@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raysum.config.decoding import DecodeConfig
-from raysum.evaluate.scorers import FIGURES, HEADLINES
+from raysum.evaluate.scorers import FIGURES as SCORES
+from raysum.evaluate.scorers import HEADLINES
 from raysum.evaluate.table import cell
 from raysum.metrics.statistics import Figure, Interval, difference_of
 from raysum.runs.folder import Run
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import Group
 
-# The metrics of a trial that tables show.
-SHOWN = {name: FIGURES[name] for name in (*HEADLINES, "rouge1", "rouge2", "rougeL", "attention_similarity")} | {
+
+_COSTS = {
     "valid_loss": Figure("valid loss", 4),
     "step": Figure("step", 0),
     "parameters": Figure("parameters", 0),
     "train_seconds": Figure("training s", 0),
 }
+FIGURES = SCORES | _COSTS  # all metrics of trials
+_SHOWN = (*HEADLINES, "rouge1", "rouge2", "rougeL", "attention_similarity", *_COSTS)  # in tables
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ class SearchResult(Shown):
         return Group(self._trials(), "", self.then.render()) if self.then else self._trials()
 
     def _trials(self) -> Grid:
-        metric, shown = self.space.metric, {name: fig for name, fig in SHOWN.items() if name in self.best.metrics}
+        metric, shown = self.space.metric, shown_figures(self.space, self.trials)
         values = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
         best = self.best.name + f", though all have the same {metric}" * (len(values) == 1 < len(self.trials))
         interval = ", ± half of the 95 % interval" * any(f"{metric}_low" in trial.metrics for trial in self.trials)
@@ -147,6 +150,12 @@ class SearchResult(Shown):
             cells = [cell(trial.metrics, key, figure, interval=key == metric) for key, figure in shown.items()]
             table.add_row(f"{name} failed: {trial.error}" if trial.error else name, *cells, f"{trial.seconds:.0f}")
         return table
+
+
+def shown_figures(space: SpaceConfig, trials: Sequence[Trial]) -> dict[str, Figure]:
+    """Return the metrics for the table of ``trials``, that of the space first."""
+    names = dict.fromkeys((space.metric, *_SHOWN))
+    return {name: FIGURES[name] for name in names if any(name in trial.metrics for trial in trials)}
 
 
 def ranked(space: SpaceConfig, trials: Iterable[AnyTrial]) -> list[AnyTrial]:

@@ -14,6 +14,7 @@ from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
+from raysum.pages import charts
 from raysum.runs.folder import Run
 from raysum.runtime.compat import dashboard
 from raysum.runtime.lock import LOCK, folder_lock
@@ -25,8 +26,7 @@ from raysum.runtime.run_sync import added_to, sync_up
 from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tokenizers.loading import load_tokenizer
-from raysum.tune.page import live_page
-from raysum.tune.plots import plot
+from raysum.tune.page import live_page, result_charts
 from raysum.tune.record import RecordWriter
 from raysum.tune.results import Adoption, SearchResult, Trial, decide_adoption, ranked
 from raysum.tune.schema import SpaceConfig
@@ -84,7 +84,8 @@ def _search(job: Job, started: float) -> SearchResult:
             raise UserError(
                 f"every trial failed, {best.name} with {best.error!r}; see {job.out}/tune/{best.name}/error.txt"
             )
-        plot(space.config, [trial for trial in trials if not trial.error], job.out / "search.png")
+        scored = [trial for trial in trials if not trial.error]
+        charts.save(job.out / "search.png", space.config.about, result_charts(space.config, scored))
         run = job.run or Run.open(job.folder(best.name))
         then = _search_then(job, run, space.then) if space.then else None
         adopted = decide_adoption(job, trials, run.decode) if job.run else None

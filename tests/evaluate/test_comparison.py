@@ -135,14 +135,14 @@ def test_damaged_scores_and_tables_are_named(folder, tmp_path):
     scores = pd.read_parquet(folder / "lead" / "scores.parquet")
     pd.concat([scores, scores]).to_parquet(damaged("twice") / "scores.parquet")
     scores.assign(rouge2="x").to_parquet(damaged("text") / "scores.parquet")
-    for name, message in {"twice": "other examples than its table.json", "text": "does not read as scores"}.items():
+    for name, message in {"twice": "other scores than its table.json", "text": "scores.parquet cannot be read"}.items():
         with pytest.raises(UserError, match=message):
             raysum.compare(tmp_path / name, folder / "lexrank")
     table = json.loads((folder / "lead" / "table.json").read_text())
-    for number, changes in enumerate(({"data": 3}, {"protocol": None})):
-        (damaged(f"table{number}") / "table.json").write_text(json.dumps(table | changes))
-        with pytest.raises(UserError, match="does not say on which data"):
-            raysum.compare(tmp_path / f"table{number}", folder / "lexrank")
+    for key in ("data", "protocol"):
+        (damaged(key) / "table.json").write_text(json.dumps(table | {key: 3}))
+        with pytest.raises(UserError, match=f"table.json is damaged at {key}"):
+            raysum.compare(tmp_path / key, folder / "lexrank")
 
 
 def test_the_references_length_is_for_what_takes_sentences(folder):

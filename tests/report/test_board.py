@@ -18,10 +18,9 @@ from helpers.factbook_data import write_factbook, write_run
 from helpers.processes import Command, free_port
 from raysum.errors import UserError
 from raysum.pages.parts import duration
-from raysum.report.board.app import board, build_board_api
-from raysum.report.board.pages import Pages
-from raysum.report.board.places import find_entries, stamp
+from raysum.report.board import board, build_board_api
 from raysum.report.gather import read_training
+from raysum.report.overview import Pages, find_entries, stamp
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, folder_lock, is_held
 from raysum.runtime.storage import append_line
@@ -300,7 +299,7 @@ def test_of_a_long_training_few_lines_are_held(folder, monkeypatch):
     run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setattr("raysum.report.gather._WHOLE", run.metrics.stat().st_size // 100)
     found = read_training(run)
-    assert len(found.lines) < 60 and found.lines[-1].step == 3999
+    assert len(found.lines) < 60 and found.step == 3999
     assert found.validations == run.validations() == {1004: 0.5}
     run.metrics.write_text(run.metrics.read_text() + "5\n")
     with pytest.raises(UserError, match="line 4000 is not a JSON object"):
@@ -312,9 +311,7 @@ def test_hundreds_are_listed_and_only_what_changed_is_read_again(folder, monkeyp
         shutil.copytree(folder / "<i>rates", folder / "many" / f"search-{number:03}")
     assert len(find_entries(folder)) == 303
     read = []
-    monkeypatch.setattr(
-        "raysum.report.board.places.read_search", lambda *given: read.append(given) or read_search(*given)
-    )
+    monkeypatch.setattr("raysum.report.overview.read_search", lambda *given: read.append(given) or read_search(*given))
     append_line(folder / "many" / "search-007" / RECORD, reported(1070.0, "b", 30, 1.25))
     places = {place.name: place for place in find_entries(folder)}
     assert [path.name for path, _ in read] == ["search-007"] and places["many/search-007"].best == "valid loss 1.25"

@@ -1,7 +1,6 @@
 """The page of runs, searches and evaluations: what stands in it is what stands in their folders; slow: in a browser."""
 
 import json
-import math
 import re
 import shutil
 import sys
@@ -20,7 +19,6 @@ from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate, results_folder
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
-from raysum.pages.charts import AxisScale, IntervalRow, Line, Point, heat, lines, rows
 from raysum.report.gather import gather
 from raysum.runs.folder import Run
 from raysum.runtime.storage import append_line
@@ -150,7 +148,8 @@ def test_mixes_stand_by_quality_over_parameters_and_time(tmp_path):
         ["encoder=LLL,decoder=PPP", "3.0000", "50", "1,000"],
         ["encoder=GG,decoder=PPP", "4.0000", "50", "1,002"],
     ]
-    assert page.marks[1:] == [3] * 5  # validations, over parameters, over time, by quality, by what was tried
+    assert page.marks[1:5] == [3] * 4  # validations, over parameters, over time, by quality
+    assert page.marks[5] == 6  # a line a trial, and the dots of the best
     assert page.marks[0] == 4  # a dot a trial, and the best so far
     assert "The search has not ended" in page.texts["search"]
     for title in ("valid loss by parameters", "valid loss by seconds of training", "Trials by valid loss"):
@@ -160,7 +159,7 @@ def test_mixes_stand_by_quality_over_parameters_and_time(tmp_path):
 def test_training_is_drawn_point_by_point(tmp_path, run):
     found = gather([run.path]).runs[0]
     assert found.validations == {1: 2.3456, 8: 1.2345}
-    assert [one.loss for one in found.lines if one.loss] == [8.0 / step for step in range(1, 9)]
+    assert found.lines["loss"].dropna().tolist() == [8.0 / step for step in range(1, 9)]
     raysum.report(run.path, out=tmp_path / "page.html")
     assert "pht, step 8: 1.234" in (tmp_path / "page.html").read_text()
 
@@ -328,34 +327,12 @@ def test_what_is_no_such_folder_or_cannot_be_written_ends_with_code_2(tmp_path, 
         assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize(
-    "values", [(0, 1), (0.00071, 0.00089), (3, 3), (0, 0), (-5, 12), (1e-5, 4), (900, 12e6), (0.0, 1e-9)]
-)
-def test_ticks_are_few_and_inside(values, log):
-    scale = AxisScale.over(values, 10, 300, log)
-    ticks = scale.ticks()
-    assert 2 <= len(ticks) <= 13 and sorted(set(ticks)) == ticks
-    places = [scale(value) for value in (*ticks, *values)]
-    assert all(10 <= place <= 300 for place in places) and sorted(places[: len(ticks)]) == places[: len(ticks)]
-
-
-def test_what_is_no_number_is_not_drawn():
-    points = [Point(1.0, math.nan), Point(math.inf, 1.0)]
-    assert (
-        lines("x", [Line("a", points)], "x", "y") == "" and rows("x", [IntervalRow("a", math.nan, 0.0, 1.0)], "x") == ""
-    )
-    drawn = lines("x", [Line("a", [*points, Point(1.0, 2.0, "here")])], "x", "y")
-    assert drawn.count("<circle") == 1 and "nan" not in drawn and "<title>here</title>" in drawn
-    assert heat("x", ["a"], ["1.1", "1.2"], [[(0.25, "n1"), (0.5, "")]]).count("<rect") == 2
-
-
 LOOK = """<script>
 const sizes = [...document.querySelectorAll("svg")].map((svg) => Math.max(0, ...[...svg.querySelectorAll(".mark")].map(
   (mark) => { const box = mark.getBoundingClientRect(); return Math.max(box.width, box.height); })));
 const first = document.querySelector(".s.n1");
 first.dispatchEvent(new PointerEvent("pointerenter"));
-const lit = [...document.querySelectorAll("mark.on, rect.on")].length;
+const lit = [...document.querySelectorAll("mark.on, .cell.on")].length;
 const dark = getComputedStyle(document.body).backgroundColor;
 document.title = JSON.stringify({sizes, lit, wide: document.documentElement.scrollWidth - innerWidth, dark});
 </script>"""

@@ -19,10 +19,11 @@ from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate
 from raysum.metrics.statistics import Interval
+from raysum.pages.charts import save
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.systems import count_parameters
-from raysum.tune.plots import plot
+from raysum.tune.page import result_charts
 from raysum.tune.results import Adoption, SearchResult, Trial, decide_adoption, ranked
 from raysum.tune.search import _check, _claim, tune
 from raysum.tune.spaces import Job, load_space
@@ -132,7 +133,7 @@ def test_result_as_json_table_and_figure(tmp_path, name):
     )
     noise = "gain +0.02 [-0.53, +0.51] over beta 0: within noise, the run keeps beta 0"
     assert (noise in " ".join(text.split())) == (name == "beta") and ("now used by" in text) == (name != "beta")
-    plot(space, [t for t in trials if not t.error], tmp_path / "figure.png")
+    save(tmp_path / "figure.png", space.about, result_charts(space, [t for t in trials if not t.error]))
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -2,7 +2,7 @@
 const lights = () => {
   for (const example of document.querySelectorAll(".example")) {
     const notes = (e) => [...e.classList].filter((c) => /^n\d+$/.test(c));
-    const all = [...example.querySelectorAll(".s, mark, rect")].filter((e) => notes(e).length);
+    const all = [...example.querySelectorAll(".s, mark, .cell")].filter((e) => notes(e).length);
     const light = (from) => all.forEach((e) => e.classList.toggle("on", from !== null && (e === from ||
       !(e.tagName === from.tagName && e.tagName !== "MARK") && notes(e).some((n) => from.classList.contains(n)))));
     for (const e of all) {

@@ -4,11 +4,12 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
+from raysum.config.base import Section
 from raysum.config.loading import section_of
 from raysum.errors import UserError
 from raysum.pages import parts
-from raysum.pages.parts import document
-from raysum.report.board.config import BoardConfig
 from raysum.runtime.network import http_url, listening
 from raysum.runtime.progress import say
 from raysum.runtime.storage import check_here
@@ -23,6 +24,12 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+
+class BoardConfig(Section):
+    folder: str = Field(description="folder with the runs and searches")
+    host: str = Field("127.0.0.1", description="address to bind")
+    port: int = Field(8100, ge=0, le=65535, description="port to bind; 0: a free one")
 
 
 def board(folder: str, **settings: Any) -> None:
@@ -62,7 +69,7 @@ def build_board_api(folder: Path, local: bool) -> "FastAPI":
     """Return the web application, which only reads. If ``local``, it answers only this machine."""
     from fastapi import FastAPI, Response
 
-    from raysum.report.board.pages import Pages
+    from raysum.report.overview import Pages
     from raysum.serve.guard import LocalOnly
 
     api, pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None), Pages(folder)
@@ -71,6 +78,10 @@ def build_board_api(folder: Path, local: bool) -> "FastAPI":
 
     def answer(page: str, status: int = 200) -> Response:
         return Response(page.encode(errors="replace"), status, _HEADERS, "text/html; charset=utf-8")
+
+    def explain(name: str, message: str, status: int) -> Response:
+        top = f'<p class="warning">{parts.escape(message)}</p><p><a href="/">All runs and searches</a></p>'
+        return answer(parts.document(name, top, [], {}), status)
 
     @api.get("/")
     def overview() -> Response:
@@ -81,16 +92,9 @@ def build_board_api(folder: Path, local: bool) -> "FastAPI":
         try:
             content = pages.page(name)
         except UserError as error:
-            return answer(_message_page(name, str(error)), 422)
+            return explain(name, str(error), 422)
         except Exception as error:  # damaged files raise any exception
-            return answer(_message_page(name, f"it cannot be read ({type(error).__name__}: {error})"), 422)
-        if content is None:
-            return answer(_message_page(name, "There is no run or search with this name."), 404)
-        return answer(content)
+            return explain(name, f"it cannot be read ({type(error).__name__}: {error})", 422)
+        return explain(name, "There is no run or search with this name.", 404) if content is None else answer(content)
 
     return api
-
-
-def _message_page(name: str, text: str) -> str:
-    links = '<p><a href="/">All runs and searches</a></p>'
-    return document(name, f'<p class="warning">{parts.escape(text)}</p>{links}', [], {})

@@ -1,0 +1,77 @@
+"""Evaluations on disk: the folders that `raysum evaluate` wrote, read into validated objects."""
+
+import math
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import pandas as pd
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from raysum.errors import UserError
+from raysum.runtime.storage import read_json
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+TABLE = "table.json"
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is finite; diverging trainings report others."""
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _finite(figures: Any) -> Any:
+    return {key: value for key, value in figures.items() if is_finite(value)} if isinstance(figures, dict) else figures
+
+
+Number = Annotated[float, Field(ge=-1e30, le=1e30)]  # charts can draw it
+Figures = Annotated[dict[str, Number], BeforeValidator(_finite)]
+
+
+def checked(kind: type[AnyModel], value: Any, file: Path) -> AnyModel:
+    """Return ``value`` as ``kind``. Raises UserError with the ``file`` and the wrong part."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "its beginning"
+        raise UserError(
+            f"{file} is damaged at {key}: {first['msg']}; restore it from a copy, or make it again"
+        ) from None
+
+
+class ScoreTable(BaseModel):
+    """The table.json of an evaluation; earlier versions wrote no ``data``."""
+
+    systems: dict[str, Figures]
+    differences: dict[str, Figures] = {}
+    protocol: str = ""
+    examples: int = Field(ge=0, le=10**15)
+    how: dict[str, str] = {}
+    data: dict[str, str] = {}
+
+    @property
+    def counting(self) -> str:
+        """How ROUGE counts: the protocol without the number of examples."""
+        return self.protocol.partition(" | n ")[0]
+
+
+class SavedEvaluation:
+    """An evaluation in a folder. Reading raises UserError if a file is damaged."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    @cached_property
+    def table(self) -> ScoreTable:
+        return checked(ScoreTable, read_json(self.folder / TABLE), self.folder / TABLE)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """The ``id``, ``system`` and figures of each summary."""
+        file = self.folder / "scores.parquet"
+        try:
+            scores = pd.read_parquet(file)
+            return scores.astype({name: float for name in scores.columns.drop(["id", "system"])})
+        except Exception as error:  # damaged files raise any exception
+            raise UserError(f"{file} cannot be read ({error}); repeat the `raysum evaluate` command") from None
