@@ -64,7 +64,7 @@ class Chart:
     """
 
     horizontal = False  # intervals
-    left = 50  # pixels beside the axes
+    left = 50.0  # pixels beside the axes
 
     def __init__(self, title: str, drawn: Sequence[Line], x: str = "", y: str = "", log: str = ""):
         self.title, self.x, self.y, self.log, self.size = title, x, y, log, (_WIDE, _HIGH)
