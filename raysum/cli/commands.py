@@ -21,7 +21,7 @@ from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.report.board import BoardConfig
 from raysum.research.human.designs import SheetsConfig
-from raysum.research.reproduce.config import ReproduceConfig
+from raysum.research.reproduce.tables import ReproduceConfig
 from raysum.runtime.progress import say
 from raysum.serve.config import ServeConfig
 from raysum.teach.config import TeachConfig

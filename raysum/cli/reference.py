@@ -17,7 +17,7 @@ from raysum.config.sections import Config, OptimConfig, TrainConfig
 from raysum.evaluate.config import EvaluateConfig
 from raysum.models.family.spec import Adapters
 from raysum.prepare.config import PrepareConfig
-from raysum.research.reproduce.config import ReproduceConfig
+from raysum.research.reproduce.tables import ReproduceConfig
 from raysum.serve.config import ServeConfig
 from raysum.systems import Checked
 from raysum.teach.config import TeachConfig

@@ -9,21 +9,26 @@ import pytest
 
 import raysum
 from raysum import systems as registry
+from raysum.config.loading import load_config
+from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.examples.factbook import corpus
 from raysum.research.human.spreadsheet import read_table, write_table
-from raysum.research.reproduce.config import ReproduceConfig
 from raysum.research.reproduce.job import _steps, _too_short
 from raysum.research.reproduce.rendering import ListedFigures
-from raysum.research.reproduce.sizes import Scale, decoding, system_config
-from raysum.research.reproduce.systems import systems
-from raysum.research.reproduce.tables import ALL, PAPERS, REFERENCE, chosen, tables
-from raysum.research.reproduce.training import stages_of
-from raysum.research.reproduce.workspace import Workspace
+from raysum.research.reproduce.tables import ALL, PAPERS, REFERENCE, ReproduceConfig, chosen, systems, tables
+from raysum.research.reproduce.training import stages_of, values_of
+from raysum.research.reproduce.workspace import Scale, Workspace
+from raysum.sources.find import find_sources
 
 SEEDS = {"HT": "000_*", "VHT": "003_*", "PHT": "001_*", "HIBERT": "004_*"}
 SMALL = Scale(tokens=0.064, paragraphs=0.25, target=39)  # of the factbook
 TINY = {"minutes": 0.01, "limit": 8}  # a second of training
+
+
+def config_of(name: str, scale: Scale) -> Config:
+    preset, values = values_of(systems()[name], scale)
+    return load_config(preset, (), values)
 
 
 @pytest.mark.parametrize("paper", SEEDS)
@@ -66,7 +71,7 @@ def test_the_tables_are_listed_with_what_they_cost():
 @pytest.mark.parametrize("scale", [Scale(), SMALL], ids=["paper", "small"])
 @pytest.mark.parametrize("name", [name for name, one in systems().items() if one.preset and name != "bert"])
 def test_every_system_is_a_model_at_every_size(name, scale):
-    config = system_config(systems()[name], scale)
+    config = config_of(name, scale)
     assert registry.count_parameters(config.model) > 0
     if scale is SMALL:
         assert config.model.width <= 192 and registry.count_parameters(config.model) < 2e7
@@ -84,13 +89,13 @@ def test_every_row_has_a_system():
 
 
 def test_small_lengths_differ_as_the_papers_do():
-    lengths = [system_config(systems()[f"ft-{size}"], SMALL).source.max_tokens for size in (600, 800, 1200)]
-    assert lengths == [38, 51, 77] and system_config(systems()["tdmca"], SMALL).source.max_tokens == 192
-    assert system_config(systems()["ht"], SMALL).source.max_paragraphs == 6
-    assert system_config(systems()["pht"], SMALL).source.max_paragraphs == 8
-    assert decoding(systems()["ht-3000"], SMALL) == {"source_paragraphs": 10, "source_tokens": 192}
-    assert decoding(systems()["ht-3000"], Scale()) == {"source_paragraphs": 40, "source_tokens": 3000}
-    paper, small = (system_config(systems()["ht-no-gt"], scale).model for scale in (Scale(), SMALL))
+    lengths = [config_of(f"ft-{size}", SMALL).source.max_tokens for size in (600, 800, 1200)]
+    assert lengths == [38, 51, 77] and config_of("tdmca", SMALL).source.max_tokens == 192
+    assert config_of("ht", SMALL).source.max_paragraphs == 6
+    assert config_of("pht", SMALL).source.max_paragraphs == 8
+    assert SMALL.scaled(systems()["ht-3000"].decode) == {"source_paragraphs": 10, "source_tokens": 192}
+    assert Scale().scaled(systems()["ht-3000"].decode) == {"source_paragraphs": 40, "source_tokens": 3000}
+    paper, small = (config_of("ht-no-gt", scale).model for scale in (Scale(), SMALL))
     assert paper.encoder == small.encoder == "LLLLL" and (paper.width, small.width) == (256, 128)
     assert "600 are 38" in str(SMALL) and "of paragraphs 24 are 6" in str(SMALL)
 
@@ -116,6 +121,8 @@ def test_what_tables_share_is_done_once():
     assert names.index("train pht") < names.index("align pht") < names.index("beta pht")
     assert "train ranker" in names
     assert not [*_steps(place, chosen("vht-4"), 1 << 20)]  # of fresh weights
+    names = [step.name for step in _steps(place, chosen("ht-2,ht-4"), 1 << 20)]  # judges read whole sentences
+    assert {"evaluate lead, ht-paper, test", "evaluate lead-served, ht-paper, test"} < {*names}
     for size in ("small", "paper"):  # where published weights are not given
         place = Workspace(ReproduceConfig(data="data", out="out", size=size))
         assert ("train bert" in [step.name for step in _steps(place, chosen("hibert-1"), 1 << 20)]) is (size == "small")
@@ -153,8 +160,9 @@ def test_a_folder_of_something_else_is_left_alone(raw, tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["mine.txt"]
     place = Workspace(ReproduceConfig(data=str(raw), out=str(tmp_path / "out"), minutes=0.5))
     place.out.mkdir()
-    place.claim()
-    place.claim()
+    size = sum(source.size for source in find_sources([raw]))
+    place.claim(size)
+    place.claim(size)
     with pytest.raises(UserError, match="was made with minutes=0.5, not 2.0"):
         raysum.reproduce("ht-2", raw, place.out, minutes=2)
 
@@ -193,7 +201,9 @@ def test_two_tables_from_raw_text_and_again(raw, tmp_path):
     assert by_row["Open+In-Domain"]["paper"] == [43.19, 20.46, 39.72] and by_row["none"]["paper"] == [None] * 3
     assert all(0 < cell["low"] <= cell["value"] <= cell["high"] <= 100 for cell in by_row["Lead3"]["ours"])
     assert by_row["Open+In-Domain"]["seconds"] > 0 and by_row["Lead3"]["seconds"] is None
-    assert "factbook of other invented names" in " ".join(stages.notes) and "8 examples of valid" in stages.told["data"]
+    assert (
+        "factbook of other invented names" in " ".join(stages.notes) and "8 examples of valid" in stages.facts["data"]
+    )
     place = Workspace(ReproduceConfig(data=str(raw), out=str(out)))
     start = {name: place.run(name).config.train.init_from for name in ("hibert-s", "hibert-s-none")}
     assert start["hibert-s-none"] is None and start["hibert-s"].endswith("hibert-s.open-in-domain")

@@ -10,23 +10,23 @@ from typing import Any
 from raysum.config.loading import section_of
 from raysum.config.signatures import with_settings
 from raysum.errors import UserError
-from raysum.research.reproduce.bert import UNPUBLISHED
-from raysum.research.reproduce.config import ReproduceConfig
-from raysum.research.reproduce.corpora import OPEN, OPEN_TOLD, check_splits, prepare_dataset
-from raysum.research.reproduce.measures import fill_table, row_of
+from raysum.research.reproduce.corpora import DEFAULT_OPEN, OPEN, check_splits, prepare_dataset
+from raysum.research.reproduce.measures import fill_table
 from raysum.research.reproduce.rendering import Filled, Reproduction
 from raysum.research.reproduce.scoring import evaluate_system, folder_of
-from raysum.research.reproduce.systems import ALIGN, PREPARE, SCORE, START, System, datasets_of, needed, systems
-from raysum.research.reproduce.tables import PaperTable, chosen
+from raysum.research.reproduce.tables import BASE, SECONDS, PaperTable, ReproduceConfig, chosen, systems
 from raysum.research.reproduce.training import choose_beta, seconds_of, train_alignment, train_system
-from raysum.research.reproduce.workspace import BASE, Workspace
+from raysum.research.reproduce.workspace import Workspace
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.progress import Stages, span
 from raysum.runtime.storage import write_json, write_text, writing
 from raysum.sources.find import find_sources
 
 _NOTHING = 0.005  # is shown as 0.00
-_FACTBOOK = 19 << 20  # estimated bytes of the quickstart's corpus; PREPARE is its time
+_FACTBOOK = 19 << 20  # estimated bytes of the quickstart's corpus
+_UNPUBLISHED = (
+    "of random weights and small, in word pieces of the data, as no bert=FOLDER of published weights was given"
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Step:
     """A step, which is skipped if ``done`` exists."""
 
     name: str
-    told: str
+    message: str
     seconds: float
     done: Path
     act: Callable[[], Any]
@@ -52,22 +52,22 @@ def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -
     """
     began, asked = time.monotonic(), chosen(tables)
     place = Workspace(section_of(ReproduceConfig, {**settings, "data": str(data), "out": str(out)}))
-    _check_given(place.config)
+    _check_files(place.config)
     sources = find_sources([place.config.data])
     if place.config.open is not None:
         find_sources([place.config.open])
     check_splits(place, sources)
     size = sum(source.size for source in sources)
     with folder_lock(place.out, place.out / LOCK):
-        place.claim()
+        place.claim(size)
         with writing(place.out):
-            steps = {one.name: one for one in _steps(place, asked, size)}
-            _work([step for step in steps.values() if not step.done.exists()])
+            steps = {step.name: step for step in _steps(place, asked, size) if not step.done.exists()}
+            _run([*steps.values()])
             made = [_made(place, table) for table in asked]
     return Reproduction(str(place.out), time.monotonic() - began, made)
 
 
-def _check_given(config: ReproduceConfig) -> None:
+def _check_files(config: ReproduceConfig) -> None:
     """Raise UserError if a file or folder in the settings is missing, before anything is made."""
     for name, wanted in (("bert", "tokenizer.json"), ("questions", "")):
         given = getattr(config, name)
@@ -75,63 +75,42 @@ def _check_given(config: ReproduceConfig) -> None:
             raise UserError(f"{name}={given}: there is no file {file}")
 
 
-def _work(steps: list[Step]) -> None:
+def _run(steps: list[Step]) -> None:
     stages = Stages({step.name: step.seconds for step in steps}, fixed={step.name: step.fixed for step in steps})
-    trained = [step.name for step in steps if step.name.startswith("train ")]
-    for step in steps:
-        left = f"; left to train: {len(trained)}" if trained else ""
-        with stages.stage(step.name, f"{step.told}{left}"):
+    for number, step in enumerate(steps):
+        training = sum(coming.name.startswith("train ") for coming in steps[number:])
+        with stages.stage(step.name, step.message + (f"; left to train: {training}" if training else "")):
             step.act()
-        trained = [name for name in trained if name != step.name]
 
 
 def _steps(place: Workspace, tables: list[PaperTable], size: int) -> Iterator[Step]:
-    """Yield the steps that the tables need, each once and in order; ``size`` is the raw text in bytes."""
-    prepared = START + PREPARE * size / _FACTBOOK
-    used = [one for table in tables for one in needed(table) if not place.lacks(one)]
-    runs = {run.name: run for one in used for run in one.trained}
-    datasets = dict.fromkeys([*([BASE] if used else []), *(name for one in used for name in datasets_of(one))])
+    """Yield the steps that the tables need, in order; ``size`` is the raw text in bytes."""
+    used = [one for table in tables for one in table.needed if not place.lacks(one)]
+    datasets = dict.fromkeys([*([BASE] if used else []), *(name for one in used for name in one.datasets)])
     if any(table.measure == "recall" for table in tables) and place.config.size == "paper":
         datasets["many"] = None
+    prepared = SECONDS["start"] + SECONDS["prepare"] * size / _FACTBOOK
     for name in datasets:
-        told = f"prepare the data for {name} input"
-        yield Step(f"data {name}", told, prepared, place.data(name), partial(prepare_dataset, place, name))
+        message = f"prepare the data for {name} input"
+        yield Step(f"data {name}", message, prepared, place.data(name), partial(prepare_dataset, place, name))
     seconds = place.config.seconds or 3600.0
     length = span(seconds) if place.config.seconds else "as long as its paper did"
-    for name, run in runs.items():
-        whole = seconds + START * (1 + len(run.pretrained))
-        told = f"train {name}, {length}"
-        yield Step(f"train {name}", told, whole, place.trained(name), partial(train_system, place, run), seconds)
+    for name, system in {run.name: run for one in used for run in one.trained}.items():
+        whole, act = seconds + SECONDS["start"] * (1 + len(system.pretrained)), partial(train_system, place, system)
+        yield Step(f"train {name}", f"train {name}, {length}", whole, place.trained(name), act, seconds)
     for name in dict.fromkeys(one.run for one in used if one.strategy):
-        run = systems()[name]
-        yield Step(
-            f"align {name}",
-            f"train the attention predictor of {name}",
-            ALIGN,
-            place.trained(f"{name}.alignment"),
-            partial(train_alignment, place, run),
-        )
-        yield Step(
-            f"beta {name}",
-            f"choose the weight of attention alignment for {name} on the valid split",
-            SCORE,
-            place.trained(f"{name}.beta"),
-            partial(choose_beta, place, run),
-        )
+        message, done = f"train the attention predictor of {name}", place.trained(f"{name}.alignment")
+        yield Step(f"align {name}", message, SECONDS["align"], done, partial(train_alignment, place, systems()[name]))
+        message = f"choose the weight of attention alignment for {name} on the valid split"
+        done = place.trained(f"{name}.beta")
+        yield Step(f"beta {name}", message, SECONDS["evaluate"], done, partial(choose_beta, place, systems()[name]))
     for table in tables:
-        yield from _evaluations(place, table)
-
-
-def _evaluations(place: Workspace, table: PaperTable) -> Iterator[Step]:
-    """Yield the evaluations of the systems of a table, if its measure needs any."""
-    if table.measure not in ("rouge", "attention", "people"):
-        return
-    for system in needed(table):
-        if not place.lacks(system):
-            done = folder_of(place, system.name, table) / "table.json"
-            name = f"evaluate {system.name}, {table.protocol}, {table.split}"
-            told = f"evaluate {system.name} on {place.config.limit} examples of {table.split} ({table.protocol})"
-            yield Step(name, told, SCORE, done, partial(evaluate_system, place, system, table))
+        for system in table.needed if table.measure in ("rouge", "attention", "people") else ():
+            if not place.lacks(system):
+                folder, act = folder_of(place, system.name, table), partial(evaluate_system, place, system, table)
+                message = f"evaluate {system.name} on {place.config.limit} examples of {table.split} ({table.protocol})"
+                name = f"evaluate {folder.name}, {table.protocol}, {table.split}"
+                yield Step(name, message, SECONDS["evaluate"], folder / "table.json", act)
 
 
 def _made(place: Workspace, table: PaperTable) -> Filled:
@@ -141,19 +120,19 @@ def _made(place: Workspace, table: PaperTable) -> Filled:
     notes = [*table.notes, *found.get("notes", [])]
     if table.measure == "rouge":
         notes += _too_short(rows)
-    if place.config.open is None and any(OPEN in one.pretrained for one in needed(table)):
-        notes.append(OPEN_TOLD)
-    lacking = {one.name: lacks for one in needed(table) if (lacks := place.lacks(one))}
+    if place.config.open is None and any(OPEN in one.pretrained for one in table.needed):
+        notes.append(DEFAULT_OPEN)
+    lacking = {one.name: lacks for one in table.needed if (lacks := place.lacks(one))}
     notes += [f"{name} needs {lacks}; without it its row stays open." for name, lacks in lacking.items()]
-    told = {"protocol": found["protocol"]} if "protocol" in found else {}
+    facts = {"protocol": found["protocol"]} if "protocol" in found else {}
     if table.measure == "efficiency":
-        told["size"] = found["size"]
+        facts["size"] = found["size"]
     else:
         examples = f", {found['examples']} examples of {table.split}" if "examples" in found else ""
-        told |= {"data": f"{place.config.data}{examples}", "size": f"{place.config.size}: {place.scale}"}
+        facts |= {"data": f"{place.config.data}{examples}", "size": f"{place.config.size}: {place.scale}"}
     if spent := [row["seconds"] for row in rows if row["seconds"]]:
-        told["training"] = f"{min(spent):.0f} to {max(spent):.0f} s of each system, pre-training included"
-    made = Filled(table, rows, told, notes, found.get("plot"))
+        facts["training"] = f"{min(spent):.0f} to {max(spent):.0f} s of each system, pre-training included"
+    made = Filled(table, rows, facts, notes, found.get("plot"))
     file = place.table(table.id, ".json")
     file.parent.mkdir(exist_ok=True)
     write_json(file, made.to_dict())
@@ -162,7 +141,7 @@ def _made(place: Workspace, table: PaperTable) -> Filled:
 
 
 def _too_short(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """A remark on the rows that were trained and have a figure that is shown as 0.00."""
+    """Yield a note on the rows that were trained and have a figure that is shown as 0.00."""
     trained = (row for row in rows if row["seconds"])
     lost = [row["row"] for row in trained if any(cell.get("value", 1) < _NOTHING for cell in row["ours"])]
     if lost:
@@ -170,10 +149,10 @@ def _too_short(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _row(place: Workspace, table: PaperTable, name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
-    row = row_of(name, table)
-    system: System | None = systems().get(row.system)
+    row = table.row(name)
+    system = systems().get(row.system)
     spent = seconds_of(place, system) if system and table.measure != "efficiency" else None
-    told = system.note if system else ""
+    note = system.note if system else ""
     if row.system == "bert" and not place.config.bert:
-        told = UNPUBLISHED
-    return {"row": name, "system": row.system, "paper": row.paper, "ours": cells, "seconds": spent, "note": told}
+        note = _UNPUBLISHED
+    return {"row": name, "system": row.system, "paper": row.paper, "ours": cells, "seconds": spent, "note": note}

@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass, field
 from html import escape
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from raysum.pages.parts import document, note, section, table
-from raysum.research.reproduce.systems import expected
-from raysum.research.reproduce.tables import PAPERS, PaperTable
+from raysum.research.reproduce.tables import PAPERS, PaperTable, expected
 from raysum.runtime.progress import span
 from raysum.runtime.rendering import Grid, Shown
 
@@ -15,9 +13,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import Group
 
-_USUAL = 30.0  # seconds of training of each system, by default
+_DEFAULT = 30.0  # seconds of training of each system
 _FEW = 3  # columns that fit beside each other with ours
-_DIGITS = {"attention": 4, "ranks": 4}  # behind the point, where it is not two, or three of what is below one
+_DIGITS = {"attention": 4, "ranks": 4}  # decimals; by default two, or three if all figures are below one
 
 
 @dataclass(frozen=True)
@@ -26,13 +24,13 @@ class Filled(Shown):
 
     table: PaperTable
     rows: list[dict[str, Any]]
-    told: dict[str, str]  # what holds of all rows: protocol, data, training, size
+    facts: dict[str, str]  # of all rows: protocol, data, training, size
     notes: list[str] = field(default_factory=list)
     plot: str | None = None  # a file beside the page
 
     def to_dict(self) -> dict[str, Any]:
         own = {name: getattr(self.table, name) for name in ("id", "paper", "about", "columns")}
-        return own | {"rows": self.rows, **self.told, "notes": self.notes, "plot": self.plot}
+        return own | {"rows": self.rows, **self.facts, "notes": self.notes, "plot": self.plot}
 
     @property
     def compares(self) -> bool:
@@ -40,35 +38,32 @@ class Filled(Shown):
         return any(value is not None for row in self.rows for value in row["paper"])
 
     def lines(self) -> list[list[str]]:
-        """A line a row: its name, then of each column the paper's figure, if it has any, and ours."""
-        first, lines = 0 if self.compares else 1, []
+        """Return a line a row: its name, then of each column the paper's figure, if it has any, and ours."""
+        digits = [_DIGITS.get(self.table.measure, self._digits(n)) for n in range(len(self.table.columns))]
+        lines = []
         for row in self.rows:
-            pairs = (self._texts(column, row)[first:] for column in range(len(self.table.columns)))
-            lines.append([row["row"], *chain.from_iterable(pairs)])
+            line = [row["row"]]
+            for paper, ours, count in zip(row["paper"], row["ours"], digits, strict=True):
+                line += [_text(paper, count)] if self.compares else []
+                half = f" ±{_text((ours['high'] - ours['low']) / 2, count)}" if "low" in ours else ""
+                line.append(ours.get("told") or _text(ours["value"], count) + half)
+            lines.append(line)
         return lines
 
+    def _digits(self, column: int) -> int:
+        known = [abs(row["paper"][column]) for row in self.rows if row["paper"][column] is not None]
+        return 2 if not known or max(known) >= 1 else 3
+
     def heads(self, joint: str) -> list[str]:
-        """Of the columns of :meth:`lines`, but for the first."""
+        """Return the heads of the columns of :meth:`lines`, but for the first."""
         if not self.compares:
             return self.table.columns
         return [name for column in self.table.columns for name in (f"{column}{joint}paper", f"{joint}ours")]
 
-    def _texts(self, column: int, row: dict[str, Any]) -> tuple[str, str]:
-        """The paper's figure, and ours with half of its 95 % interval, or why there is none."""
-        paper, ours = row["paper"][column], row["ours"][column]
-        known = [abs(one["paper"][column]) for one in self.rows if one["paper"][column] is not None]
-        digits = _DIGITS.get(self.table.measure, 2 if not known or max(known) >= 1 else 3)
-
-        def text(value: float) -> str:
-            return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
-
-        half = f" ±{text((ours['high'] - ours['low']) / 2)}" if "low" in ours else ""
-        return "" if paper is None else text(paper), ours.get("told") or f"{text(ours['value'])}{half}"
-
     def remarks(self) -> list[str]:
-        """What stands under the table."""
+        """Return the lines under the table."""
         own = [f"{row['row']}: {row['note']}" for row in self.rows if row["note"]]
-        return [*(f"{name}: {told}" for name, told in self.told.items()), *own, *self.notes]
+        return [*(f"{name}: {fact}" for name, fact in self.facts.items()), *own, *self.notes]
 
     def render(self) -> "Group":
         from rich.console import Group
@@ -76,9 +71,9 @@ class Filled(Shown):
         grid = Grid(padding=(0, 0, 0, 1))
         grid.title, grid.title_justify = f"{self.table.id}: {self.table.paper}", "left"
         wide = self.compares and len(self.table.columns) > _FEW
-        heads = [name.replace(" ", "\n") for name in (self.table.columns if wide else self.heads("\n"))]
-        for head in ["", *heads]:
-            grid.add_column(head, justify="right" if head else "left", no_wrap=bool(head))
+        grid.add_column("")
+        for head in self.table.columns if wide else self.heads("\n"):
+            grid.add_column(head.replace(" ", "\n"), justify="right", no_wrap=True)
         for name, *cells in self.lines():
             if wide:  # two lines a row
                 ours = cells[1::2] if len(cells) <= 4 * _FEW else [cell.partition(" ±")[0] for cell in cells[1::2]]
@@ -89,18 +84,19 @@ class Filled(Shown):
         return Group(f"\n{self.table.about}", grid, *self.remarks())
 
     def page(self) -> str:
-        """As one HTML file."""
+        """Return the table as one HTML file."""
         head = ["", *(name.strip(" ,") for name in self.heads(", "))]
         plot = f'<p><img src="{escape(self.plot)}" alt="{escape(self.table.about)}"></p>' if self.plot else ""
-        body = section(
-            self.table.id,
-            self.table.paper,
-            note(self.table.about),
-            plot,
-            table(head, self.lines(), numbers=True),
-            *map(note, self.remarks()),
-        )
+        figures = table(head, self.lines(), numbers=True)
+        remarks = map(note, self.remarks())
+        body = section(self.table.id, self.table.paper, note(self.table.about), plot, figures, *remarks)
         return document(self.table.id, "", [body], {})
+
+
+def _text(value: float | None, digits: int) -> str:
+    if value is None:
+        return ""
+    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -112,46 +108,40 @@ class Reproduction(Shown):
     tables: list[Filled]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "out": self.out,
-            "seconds": round(self.seconds, 1),
-            "tables": {t.table.id: t.to_dict() for t in self.tables},
-        }
+        tables = {one.table.id: one.to_dict() for one in self.tables}
+        return {"out": self.out, "seconds": round(self.seconds, 1), "tables": tables}
 
     def to_pandas(self) -> "DataFrame":
-        """A line a figure: ``table``, ``row``, ``column``, ``paper``, ``ours``, ``low``, ``high``."""
+        """Return a line a figure: ``table``, ``row``, ``column``, ``paper``, ``ours``, ``low``, ``high``."""
         import pandas as pd
 
         lines = [
-            {"table": one.table.id, "row": row["row"], "column": column, "paper": row["paper"][n]}
-            | {
-                "ours": row["ours"][n].get("value"),
-                "low": row["ours"][n].get("low"),
-                "high": row["ours"][n].get("high"),
-            }
+            (one.table.id, row["row"], column, paper, *(ours.get(key) for key in ("value", "low", "high")))
             for one in self.tables
             for row in one.rows
-            for n, column in enumerate(one.table.columns)
+            for column, paper, ours in zip(one.table.columns, row["paper"], row["ours"], strict=True)
         ]
-        return pd.DataFrame(lines)
+        return pd.DataFrame(lines, columns=["table", "row", "column", "paper", "ours", "low", "high"])
 
     def render(self) -> "Group":
         from rich.console import Group
 
-        tables = [one.render() for one in self.tables]
-        return Group(
-            *tables, f"\n{self.out}/tables: {', '.join(one.table.id for one in self.tables)}; {span(self.seconds)}"
-        )
+        names = ", ".join(one.table.id for one in self.tables)
+        return Group(*(one.render() for one in self.tables), f"\n{self.out}/tables: {names}; {span(self.seconds)}")
 
 
 @dataclass(frozen=True)
 class ListedFigures(Shown):
-    """What `raysum reproduce --list` prints."""
+    """The output of `raysum reproduce --list`."""
 
     tables: list[PaperTable]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"tables": {one.id: self._told(one) for one in self.tables}}
+        listed = {}
+        for one in self.tables:
+            seconds = expected([one], _DEFAULT)
+            listed[one.id] = {"paper": one.paper, "about": one.about, "rows": len(one.rows), "seconds": seconds}
+        return {"tables": listed}
 
     def render(self) -> "Group":
         from rich.console import Group
@@ -160,13 +150,7 @@ class ListedFigures(Shown):
         for name in ("table", "paper", "rows", "about", "what"):
             grid.add_column(name, no_wrap=name != "what")
         for one in self.tables:
-            told = self._told(one)
-            grid.add_row(one.id, told["paper"], str(told["rows"]), span(told["seconds"]), one.about)
-        whole = expected(self.tables, _USUAL)
+            grid.add_row(one.id, one.paper, str(len(one.rows)), span(expected([one], _DEFAULT)), one.about)
         papers = (f"{name}: {title}" for name, title in PAPERS.items())
-        usual = f"all: about {span(whole)} with minutes=0.5 on two cores, as tables share their systems"
-        return Group(grid, *papers, usual)
-
-    @staticmethod
-    def _told(one: PaperTable) -> dict[str, Any]:
-        return {"paper": one.paper, "about": one.about, "rows": len(one.rows), "seconds": expected([one], _USUAL)}
+        whole = span(expected(self.tables, _DEFAULT))
+        return Group(grid, *papers, f"all: about {whole} with minutes=0.5 on two cores, as tables share their systems")

@@ -1,4 +1,4 @@
-"""What the systems of a reproduction write, and the scores of it: each decoded once, kept with its outputs."""
+"""The summaries of the systems of a reproduction, and their scores: each decoded once, kept with its outputs."""
 
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,9 @@ from raysum.evaluate.evaluation import compare_systems
 from raysum.evaluate.systems import Extracted, Trained, strategies
 from raysum.evaluate.systems import System as Evaluated
 from raysum.extract.summarizer import Extractor
-from raysum.research.reproduce.sizes import decoding
-from raysum.research.reproduce.systems import RANKER, System, datasets_of, systems
-from raysum.research.reproduce.tables import PaperTable
+from raysum.research.reproduce.tables import RANKER, PaperTable, System, systems
 from raysum.research.reproduce.training import beta_of
 from raysum.research.reproduce.workspace import Workspace
-from raysum.runtime.storage import read_json
 from raysum.systems import PAPER
 
 _SCORERS = ["rouge", "attention"]
@@ -24,7 +21,7 @@ _SCORERS = ["rouge", "attention"]
 
 def evaluate_system(place: Workspace, system: System, table: PaperTable) -> None:
     """Decode and score a split with a system, by the table's protocol."""
-    data = place.data(datasets_of(system)[-1])
+    data = place.data(system.datasets[-1])
     settings: dict[str, Any] = {"protocol": table.protocol, "scorers": _SCORERS, "limit": place.config.limit}
     config = EvaluateConfig(data=str(data), split=table.split, **settings)
     folder = folder_of(place, system.name, table)
@@ -33,9 +30,9 @@ def evaluate_system(place: Workspace, system: System, table: PaperTable) -> None
 
 def folder_of(place: Workspace, name: str, table: PaperTable) -> Path:
     """Return the folder of the evaluation of the system ``name`` by the table's protocol."""
-    system = systems()[name]
-    served = bool(system.extracts) and _extracted(system, table) != system.extracts
-    return place.evaluation(f"{name}-served" if served else name, table.protocol, table.split)
+    served = _extracted(systems()[name], table) != systems()[name].extracts
+    parent = place.out / "evaluations" / f"{table.protocol}-{table.split}-{place.config.limit}"
+    return parent / (f"{name}-served" if served else name)
 
 
 def _extracted(system: System, table: PaperTable) -> str:
@@ -43,30 +40,19 @@ def _extracted(system: System, table: PaperTable) -> str:
     return system.extracts.removesuffix(PAPER) if table.studies else system.extracts
 
 
-def evaluated(place: Workspace, name: str, table: PaperTable) -> dict[str, Any]:
-    """What :func:`evaluate_system` found: as ``Evaluation.to_dict()`` has it."""
-    found: dict[str, Any] = read_json(folder_of(place, name, table) / "table.json")
-    return found
-
-
 def _built(place: Workspace, system: System, table: PaperTable) -> Evaluated:
-    """The system, ready to summarize rows, under its own name."""
+    """Return the system, ready to summarize rows, under its own name."""
     if system.extracts:
         return Extracted.named(_extracted(system, table))
     run = place.run(system.run or system.name)
     if run.config.model.extracts:
         one = Extractor.trained(run, LoadConfig())
         return Extracted(one.system, one.settings)
-    decode = decoding(system, place.scale)
-    if system.strategy:
-        decode |= strategy_settings(place, system)
+    decode = place.scale.scaled(system.decode)
+    if system.strategy:  # as in `raysum evaluate --terms`, with the weight from the valid split
+        decode |= {"ranker": str(place.run(RANKER).path), "beta": beta_of(place, system.run)}
     summarizer = Summarizer.of(run.path, LoadConfig(decode=decode))
-    if not system.strategy:
-        return Trained(system.name, summarizer, summarizer.settings)
-    (found,) = (one for one in strategies(summarizer) if one.name == system.strategy)
-    return Trained(system.name, summarizer, found.settings)
-
-
-def strategy_settings(place: Workspace, system: System) -> dict[str, Any]:
-    """Return the settings of ``raysum evaluate --terms``: the ranker, and the weight from the valid split."""
-    return {"ranker": str(place.run(RANKER).path), "beta": beta_of(place, system.run)}
+    settings = summarizer.settings
+    if system.strategy:
+        settings = {one.name: one.settings for one in strategies(summarizer)}[system.strategy]
+    return Trained(system.name, summarizer, settings)
