@@ -12,6 +12,7 @@ from raysum.runtime.progress import say
 Most = Annotated[int, Field(ge=0, le=10**6)]  # a systems.Size, or 0 for none
 Count = Annotated[int, Field(gt=0, le=10**9)]  # of steps and examples
 Share = Annotated[float, Field(ge=0, lt=1)]
+Minutes = Annotated[float, Field(gt=0, le=10**6)]
 
 _reported = set[str]()  # old names that a message has named
 

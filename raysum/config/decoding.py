@@ -42,9 +42,7 @@ class SourceConfig(Section):
     max_paragraphs: Size = Field(30, description="number of best-ranked paragraphs to read")
     paragraph_tokens: Size = Field(100, description="tokens to read from each paragraph")
     max_tokens: Count | None = Field(None, description="tokens to read from the whole source; None = all")
-    target_tokens: int = Field(
-        400, gt=1, le=10**6, description="maximum tokens of a target in training; the rest is cut"
-    )
+    target_tokens: int = Field(400, gt=1, le=10**6, description="maximum tokens of a target in training")
 
 
 class DecodeConfig(Section):
@@ -53,9 +51,7 @@ class DecodeConfig(Section):
     SYNONYMS: ClassVar[dict[str, str]] = DECODE_ALIASES
 
     num_beams: int = Field(5, gt=0, le=256, description="number of hypotheses at each step")
-    num_beam_groups: int = Field(
-        1, gt=0, le=256, description="diverse beam search: groups of num_beams / num_beam_groups hypotheses"
-    )
+    num_beam_groups: int = Field(1, gt=0, le=256, description="groups of hypotheses, in diverse beam search")
     diversity_penalty: Weight = Field(
         0.0, description="subtracted from a token's log-probability for each hypothesis of earlier groups that adds it"
     )
@@ -73,9 +69,7 @@ class DecodeConfig(Section):
     forced_bos_token_id: Id | None = Field(None, description="id of the first token of every summary")
     forced_eos_token_id: Id | None = Field(None, description="id of the last token of a summary of max_length tokens")
     no_repeat_ngram_size: Most = Field(3, description="no n-gram of this many tokens may repeat; 0 = off")
-    encoder_no_repeat_ngram_size: Most = Field(
-        0, description="no n-gram of this many tokens may be copied from the source; 0 = off"
-    )
+    encoder_no_repeat_ngram_size: Most = Field(0, description="no such n-gram may be copied from the source; 0 = off")
     repetition_penalty: float = Field(
         1.0, gt=0, le=100, description="factor for the log-probability of tokens already in the hypothesis; 1 = off"
     )
@@ -84,40 +78,28 @@ class DecodeConfig(Section):
     no_repeat_last: Most = Field(0, description="no token except a comma may repeat one of this many last tokens")
     n_best: int = Field(1, gt=0, description="number of summaries to return, best first; at most num_beams")
     grounded: Literal["numbers", "names", "all"] | None = Field(
-        None,
-        description="copy only from title and sources: numbers; names = also names; all = also rare words; None = off",
+        None, description="copy only from title and sources: numbers; names = also names; all = also rare words"
     )
     title_prompt: bool = Field(False, description="summaries begin with the title, as in the code of PHT and VHT")
     beta: Weight = Field(0.0, description="weight of attention alignment (PHT eq. 17)")
     alignment_reduction: Literal["sum", "mean"] = Field("sum", description="over paragraphs: eq. 18, or its mean")
-    alignment_when: Literal["step", "final"] = Field(
-        "final", description="add alignment when a hypothesis ends, as the authors' code does, or at every step"
-    )
-    extractive: Weight = Field(
-        0.0, description="weight of eq. 18 with a ranker's scores (extProb); alignment_* apply to it too"
-    )
+    alignment_when: Literal["step", "final"] = Field("final", description="at every step, or when a hypothesis ends")
+    extractive: Weight = Field(0.0, description="weight of eq. 18 with a ranker's scores; alignment_* apply to it too")
     ranker: str | None = Field(None, description="run of that ranker, trained with the preset ranker")
     structural_coverage: Weight = Field(0.0, description="gamma of eq. 13")
     structural_when: Literal["step", "final"] = Field("step", description="at every step, or in the final ranking")
     gnmt_coverage: Weight = Field(0.0, description="weight of GNMT's coverage of source tokens (eq. 11)")
-    coverage_when: Literal["step", "final"] = Field(
-        "final", description="at every step, or in the final ranking as in GNMT"
-    )
-    keep_paragraphs: Size | None = Field(
-        None, description="compression: read only this many paragraphs, those with the most predicted attention"
-    )
+    coverage_when: Literal["step", "final"] = Field("final", description="at every step, or in the ranking as in GNMT")
+    keep_paragraphs: Size | None = Field(None, description="read only the paragraphs with the most predicted attention")
     source_paragraphs: Size | None = Field(None, description="paragraphs to read; replaces source.max_paragraphs")
-    source_tokens: Count | None = Field(
-        None, description="tokens to read; replaces source.max_tokens (HT: trained on 1,600, tested on 3,000)"
-    )
+    source_tokens: Count | None = Field(None, description="tokens to read; replaces source.max_tokens (HT: 3,000)")
     citations: Literal["attention", "lexical", "both"] = Field(
         "both",
         description="a sentence cites the paragraphs that it attended to, or the nearest one by tf-idf, or (both) "
         "those it attended to that contain its names, numbers and other words",
     )
     citing_layers: Annotated[list[Layer], Field(min_length=1, max_length=1000)] | None = Field(
-        None,
-        description="decoder layers that provide the attention for citations: 1 is the first, -1 the last; None = all",
+        None, description="decoder layers whose attention gives citations: 1 is the first, -1 the last; None = all"
     )
     batch_examples: Size = Field(16, description="examples decoded together")
 

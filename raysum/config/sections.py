@@ -3,17 +3,10 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    Field,
-    GetPydanticSchema,
-    PlainValidator,
-    SerializeAsAny,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, GetPydanticSchema, PlainValidator, SerializeAsAny, field_validator, model_validator
 
 from raysum import systems
-from raysum.config.base import Count, Section, Share
+from raysum.config.base import Count, Minutes, Section, Share
 from raysum.config.decoding import DecodeConfig, SourceConfig
 from raysum.models.family.spec import Adapters
 from raysum.systems import Size
@@ -23,48 +16,34 @@ class TrainConfig(Section):
     ALIASES: ClassVar[dict[str, str]] = {"start": "init_from"}
 
     steps: Count = Field(1000, description="optimizer steps")
-    minutes: Annotated[float, Field(gt=0, le=10**6)] | None = Field(
-        None, description="minutes after which training stops, even before train.steps; `train auto` fits steps to it"
-    )
+    minutes: Minutes | None = Field(None, description="stop after this many minutes; `train auto` fits steps to it")
     batch_tokens: Count = Field(8000, description="maximum source + target tokens of a micro-batch")
     micro_batches: Size = Field(8, description="micro-batches of a step (A); a multiple of the number of workers")
     label_smoothing: Share = 0.1
     seed: int = Field(0, ge=0, lt=2**32)
     workers: int = Field(1, ge=0, le=100_000, description="Ray Train workers; 0 trains in this process, without Ray")
     threads: int | None = Field(None, gt=0, le=4096, description="CPU threads of each worker; None = cores / workers")
-    placement: Literal["spread", "pack"] = Field(
-        "spread", description="place workers on as many (spread) or as few (pack) nodes of the cluster as possible"
-    )
+    placement: Literal["spread", "pack"] = Field("spread", description="spread workers over nodes, or pack them on few")
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: Count = Field(500, description="steps between validations")
     validate_examples: Count | None = Field(1000, description="examples of the valid split to use; None = all")
     best_by: str = Field(
         "loss",
-        description="metric that selects the best checkpoint: loss, or any metric of `raysum evaluate`, such as "
-        "rouge2, of greedy summaries of validate_examples at each validation; a minus means lower is better "
-        "(-unsupported)",
+        description="metric that selects the best checkpoint: loss, or a metric of `raysum evaluate`, such as rouge2, "
+        "of greedy summaries of validate_examples; a minus means lower is better (-unsupported)",
     )
-    patience: Count | None = Field(
-        None, description="training stops after this many validations in a row without a better one"
-    )
+    patience: Count | None = Field(None, description="stop after this many validations in a row without a better one")
     label_examples: Count | None = Field(20000, description="alignment: train examples to label; None = all")
     save_every: Count = Field(500, description="steps between checkpoints")
-    save_minutes: Annotated[float, Field(gt=0, le=10**6)] = Field(
-        15, description="also write a checkpoint at the first line of metrics after this many minutes"
-    )
+    save_minutes: Minutes = Field(15, description="also save at the first line of metrics after this many minutes")
     keep: Count = Field(3, description="number of newest checkpoints to keep, besides the best one")
     log_every: Count = Field(10, description="steps between lines of metrics.jsonl")
     init_from: str | None = Field(
         None, description="run that provides the initial weights, matched by name; for a bert, a published folder"
     )
-    recompute: bool = Field(
-        False, description="store only the inputs of layers and recompute them in the backward pass: saves memory"
-    )
+    recompute: bool = Field(False, description="recompute layers in the backward pass, which saves memory")
     check_hook_order: int = Field(
-        1,
-        ge=0,
-        description="check in this many first steps that gradients become ready in the same order on all workers, as "
-        "ZeRO-2 and ZeRO-3 need; 0 = off",
+        1, ge=0, description="first steps that check the order of gradients on all workers, which ZeRO-2 and 3 need"
     )
     window: Count = Field(64, description="number of row groups that are shuffled and bucketed by length together")
 
@@ -81,9 +60,8 @@ class TrainConfig(Section):
     def _check(self) -> "TrainConfig":
         if self.workers and self.micro_batches % self.workers:
             allowed = ", ".join(str(w) for w in range(1, self.micro_batches + 1) if self.micro_batches % w == 0)
-            raise ValueError(
-                f"{self.workers} workers do not divide micro_batches {self.micro_batches}; use one of {allowed} workers"
-            )
+            problem = f"{self.workers} workers do not divide micro_batches {self.micro_batches}"
+            raise ValueError(f"{problem}; use one of {allowed} workers")
         return self
 
 
@@ -92,8 +70,8 @@ class OptimConfig(Section):
 
     method: Literal["adam", "adam_l2", "adagrad"] = Field(
         "adam",
-        description="adam decays weights as AdamW does; adam_l2 adds the gradient of an L2 penalty before Adam scales "
-        "it, as HIBERT does; adagrad has no betas (HT's ranker)",
+        description="adam decays weights as AdamW does; adam_l2 adds an L2 penalty before Adam scales the gradient, as "
+        "HIBERT does; adagrad has no betas (HT's ranker)",
     )
     lr: float = Field(2.0, gt=0, le=1e4, description="factor of the schedule ('noam') or peak rate (other schedules)")
     new_lr: Annotated[float, Field(gt=0, le=1e4)] | None = Field(
@@ -110,9 +88,7 @@ class OptimConfig(Section):
     weight_decay: float = Field(
         0.0, ge=0, le=1e4, description="decoupled; for adam_l2 and adagrad, factor of the weights added to gradients"
     )
-    decay: Literal["all", "matrices"] = Field(
-        "all", description="parameters that decay: all, or as in transformers no biases and norms"
-    )
+    decay: Literal["all", "matrices"] = Field("all", description="parameters that decay: all, or no biases and norms")
 
 
 class LoadConfig(Section):
@@ -151,9 +127,7 @@ class Config(Section):
     train: TrainConfig = Field(default_factory=TrainConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
     adapters: Adapters = Field(default_factory=Adapters)
-    deepspeed: dict[str, Any] = Field(
-        {}, validate_default=True, description="DeepSpeed's config; raysum sets the batch sizes"
-    )
+    deepspeed: dict[str, Any] = Field({}, validate_default=True, description="DeepSpeed's config without batch sizes")
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
     data: str | None = Field(None, description="dataset folder; data=[A, B] mixes B into the train split of A")
     mixed: list[str] = Field([], description="datasets with train splits that are mixed into that of data")
@@ -172,18 +146,12 @@ class Config(Section):
         return values | {"data": data[0], "mixed": data[1:]}
 
     @model_validator(mode="after")
-    def _check_recompute(self) -> "Config":
+    def _check(self) -> "Config":
         if self.train.recompute and not self.model.recomputes:
             raise ValueError(f"train.recompute does not work with a {self.model.system}: set train.recompute=false")
-        return self
-
-    @model_validator(mode="after")
-    def _check_mixed(self) -> "Config":
-        paths = [self.data, *self.mixed]
-        if self.data_weights and len(self.data_weights) != len(paths):
-            raise ValueError(
-                f"data_weights has {len(self.data_weights)} numbers for {len(paths)} datasets; set one for each dataset"
-            )
+        datasets, weights = 1 + len(self.mixed), len(self.data_weights)
+        if weights and weights != datasets:
+            raise ValueError(f"data_weights has {weights} numbers for {datasets} datasets; set one for each dataset")
         return self
 
     @field_validator("deepspeed")

@@ -15,7 +15,7 @@ from raysum.models.kernels.linear import optimize_for_inference
 from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.row_builder import sentence_row
 from raysum.runs.folder import Run
-from raysum.runs.restore import restore_extractor
+from raysum.runs.restore import restore
 from raysum.runtime.placement import device as find_device
 from raysum.tokenizers.loading import load_tokenizer
 
@@ -33,7 +33,7 @@ class SentenceScorer:
         # Limits of training (its memory) do not apply: score every sentence of a cluster.
         self.source = run.config.source.model_copy(update={"max_paragraphs": _ALL, "max_tokens": None})
         self.vocabulary, self.recipe = load_tokenizer(run.vocabulary), read_recipe(run.recipe, str(run.path))
-        self.model = optimize_for_inference(restore_extractor(run, config.checkpoint, self.device), config.dtype)
+        self.model = optimize_for_inference(restore(run, config.checkpoint, self.device, "extracts"), config.dtype)
         self.kind: Any = systems.kind(run.config.model)
 
     def row(self, cluster: Mapping[str, Any]) -> Row:

@@ -22,7 +22,7 @@ from raysum.models.kernels.linear import optimize_for_inference
 from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.row_builder import Rejected, prepare_example
 from raysum.runs.folder import Run
-from raysum.runs.restore import restore_generator, restore_predictor, restore_ranker
+from raysum.runs.restore import restore, restore_predictor, restore_ranker
 from raysum.runtime.placement import device as find_device
 from raysum.runtime.processes import keep_freed_memory
 from raysum.runtime.progress import bar, say
@@ -76,7 +76,7 @@ class Summarizer:
         opened, torch_device = Run.resolve(run), find_device(device)
         vocabulary, recipe = load_tokenizer(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         settings = changed(opened.decode, config.decode)
-        model = optimize_for_inference(restore_generator(opened, config.checkpoint, torch_device), config.dtype)
+        model = optimize_for_inference(restore(opened, config.checkpoint, torch_device, "summarizes"), config.dtype)
         commas = {i for text in (",", "a,") for i in vocabulary.encode(text) if vocabulary.decode([i]) == ","}
         searcher = Searcher(
             model,

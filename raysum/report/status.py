@@ -9,8 +9,7 @@ from typing import Any
 
 from raysum.pages.parts import duration
 from raysum.report.gather import RunRecord, read_training
-from raysum.runs.events import Event, read_events
-from raysum.runs.folder import Run
+from raysum.runs.folder import Event, Run
 from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.remote import shown, url_of
 from raysum.runtime.remote_lock import is_leased
@@ -108,8 +107,7 @@ def is_running(path: Path) -> bool:
 
 
 def _of_run(record: RunRecord, running: bool) -> Status:
-    run, events = record.run, read_events(record.run.path)
-    last = {event.event: event for event in events}
+    run, last = record.run, {event.event: event for event in record.run.events()}
     start, save, failure = (last.get(kind) for kind in ("start", "checkpoint", "failure"))
     settings, checkpoint = run.config.train, run.latest()
     timed = record.lines.dropna(subset="seconds")

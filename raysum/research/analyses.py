@@ -27,7 +27,7 @@ from raysum.metrics.statistics import Figure, difference_of, figure_of
 from raysum.models.batch import move
 from raysum.prepare.ranking import best_first
 from raysum.runs.folder import Run
-from raysum.runs.restore import restore_generator
+from raysum.runs.restore import restore
 from raysum.runtime.placement import device
 from raysum.runtime.progress import bar
 from raysum.runtime.storage import read_json, writing
@@ -182,7 +182,7 @@ def ranks(run: str | Path, data: str | Path, split: str = "train", limit: int = 
 def _attention(run: Run, kind: Kind, rows: Sequence[Any]) -> list[np.ndarray]:
     """Return eta [M] of each row, over the paragraphs that are read."""
     target = device()
-    model = restore_generator(run, "best", target)
+    model = restore(run, "best", target, "summarizes")
     order = np.argsort([len(row["ids"]) for row in rows], kind="stable")
     found: dict[int, np.ndarray] = {}
     for start in bar(range(0, len(rows), _AT_ONCE), label="attention", unit="batch"):

@@ -4,13 +4,15 @@ import math
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.config.loading import dump, merge, parse_yaml, published_message, read_text
@@ -18,21 +20,23 @@ from raysum.config.problems import AnySection, did_you_mean, validate
 from raysum.config.sections import Config, TrainConfig
 from raysum.data.recipe import RANKER
 from raysum.errors import UserError
+from raysum.runs import former
 from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, is_whole, seal, sealed
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.rendering import Shown
 from raysum.runtime.run_sync import bring, sync_down
-from raysum.runtime.storage import keep_lines, read_json, read_lines, save_tensors, write_json, write_text
+from raysum.runtime.storage import append_line, keep_lines, read_json, read_lines, save_tensors, write_json, write_text
 from raysum.systems import PAPER, extractive_names, paper_baseline_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import Tensor
 
-_STEP = "step-"
+_STEP, _LONGEST_MESSAGE = "step-", 500  # prefix of a checkpoint's folder, characters of an event's message
 _CHECKPOINT = re.compile(rf"{_STEP}[0-9]{{8,15}}")  # does not match copies such as step-00000006.bak
 _AVERAGE = re.compile("average:([1-9][0-9]{0,3})")
+_VALIDATIONS = TypeAdapter(dict[int, dict[str, float]])
 
 
 def fill_checkpoint(folder: Path, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
@@ -62,7 +66,7 @@ class Checkpoint:
 
         Raises UserError if the file is damaged.
         """
-        return check_sealed(read_json(self.path / "state.json"), self.path / "state.json")
+        return former.STATE | check_sealed(read_json(self.path / "state.json"), self.path / "state.json")
 
     def check(self, *parts: str) -> None:
         """Raises UserError if one of the ``parts`` (files or folders) or the checksums are missing or damaged."""
@@ -78,6 +82,16 @@ class Checkpoint:
         return (self.path / "engine").is_dir()
 
 
+class Event(BaseModel):
+    """An event of a training. ``time`` is in seconds since 1970. A start has the host of each worker."""
+
+    time: float = Field(ge=0, le=1e12, allow_inf_nan=False)
+    event: Literal["start", "checkpoint", "failure"]
+    step: int = Field(0, ge=0, le=10**15)
+    hosts: list[str] = []
+    message: str = ""
+
+
 class Run:
     """The folder of one training: config, recipe, vocabulary, metrics, checkpoints, alignment, evaluation."""
 
@@ -86,26 +100,22 @@ class Run:
         self.vocabulary = self.path / "vocabulary.model"
         self.metrics, self.tensorboard = self.path / "metrics.jsonl", self.path / "tensorboard"
         self.evaluation, self.checkpoint_folder = self.path / "evaluation", self.path / "checkpoints"
-        self.validations_file = self.path / "validations.json"
+        self.validations_file, self.events_file = self.path / "validations.json", self.path / "events.jsonl"
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
         """Return an existing run. Raises UserError if ``path`` is not a run folder, or is damaged."""
         run = cls(sync_down(path))
         if not run.path.exists():
-            evaluated = [*extractive_names(), *paper_baseline_names()]
-            if str(path) in evaluated:
-                raise UserError(
-                    f"{path} is a system, not a folder: `raysum evaluate {path} --out FOLDER` saves its results for "
-                    f"compare and human; serve and summarize accept {str(path).removesuffix(PAPER)}"
-                )
+            if str(path) in [*extractive_names(), *paper_baseline_names()]:
+                way = f"`raysum evaluate {path} --out FOLDER` writes one"
+                served = str(path).removesuffix(PAPER)
+                raise UserError(f"{path} is a system, not a folder: {way}, and serve and summarize accept {served}")
             near = did_you_mean(str(path), extractive_names())
             raise UserError(f"no run folder {path}; {near}train one with `raysum train PRESET data=DATA out={path}`")
         if not run.exists:
-            raise UserError(
-                published_message(path)
-                or f"{path} is not a run folder: it has no config.yaml; name one that `raysum train` made"
-            )
+            message = f"{path} has no config.yaml; name a run folder that `raysum train` made"
+            raise UserError(published_message(path) or message)
         run.check()
         return run
 
@@ -121,12 +131,10 @@ class Run:
             if not best.is_file():
                 raise UserError(f"the search {path} has not ended; repeat its `raysum tune` command to resume it")
             try:
-                run = read_json(best).get("run")
-            except (UserError, AttributeError):
-                run = None
-            if not isinstance(run, str):
-                raise damaged(best, "does not name the best run", "repeat the `raysum tune` command")
-            return cls.open(run if is_url(run) else folder / run)
+                run = read_json(best)["run"]
+                path = run if is_url(run) else folder / run
+            except (KeyError, TypeError, UserError):
+                raise damaged(best, "does not name the best run", "repeat the `raysum tune` command") from None
         return cls.open(path)
 
     @property
@@ -140,8 +148,7 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        # Earlier versions did not set gradient_clipping, so DeepSpeed used its default.
-        return self._read("config.yaml", Config, {"deepspeed": {"gradient_clipping": 1.0}})
+        return self._read("config.yaml", Config, former.CONFIG)
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
@@ -201,57 +208,38 @@ class Run:
         return next((c for c in reversed(self.checkpoints()) if c.resumable), None)
 
     def validations(self, name: str = "valid_loss") -> dict[int, float]:
-        """Return the validation loss, or the figure ``name``, by step.
+        """Return the validation loss, or the figure ``name``, by step. Raises UserError if the file is damaged."""
+        return {step: figures[name] for step, figures in self._read_validations().items() if name in figures}
 
-        It is read from validations.json, or from metrics.jsonl for a run of an earlier version. Raises UserError if the
-        file is damaged.
-        """
-        validations = self._read_validations()
-        try:
-            return {step: float(figures[name]) for step, figures in validations.items() if name in figures}
-        except (OverflowError, TypeError, ValueError):
-            raise self._damaged_validations() from None
-
-    def _read_validations(self) -> dict[int, dict[str, Any]]:
-        """Return the figures of all validations by step. If a step has several, the last one counts."""
-        file, validations = self.validations_file, dict[int, dict[str, Any]]()
-        try:
-            if file.exists():
-                steps = check_sealed(read_json(file), file, required=True)["steps"]
-                return {int(step): dict(figures) for step, figures in steps.items()}
-            for line in read_lines(self.metrics, b'"valid_', 0):
-                if figures := {name: value for name, value in line.items() if name.startswith("valid_")}:
-                    validations.setdefault(int(line["step"]), {}).update(figures)
-            return validations
-        except UserError as damage:
-            fallback = f", or remove it, so that {self.metrics.name} is used" if file.exists() else ""
-            raise UserError(f"{damage}{fallback}") from None
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-            raise self._damaged_validations() from None
-
-    def _damaged_validations(self) -> UserError:
+    def _read_validations(self) -> dict[int, dict[str, float]]:
+        """Return the figures of all validations by step."""
         file = self.validations_file if self.validations_file.exists() else self.metrics
-        return damaged(file, "has a validation without a valid step and value")
+        try:
+            if file == self.metrics:
+                return _VALIDATIONS.validate_python(former.read_validations(file))
+            return _VALIDATIONS.validate_python(check_sealed(read_json(file), file, required=True).get("steps"))
+        except (KeyError, TypeError, ValidationError):
+            raise damaged(file, "has a validation without a valid step and value") from None
+        except UserError as damage:
+            fallback = "" if file == self.metrics else f", or remove it, so that {self.metrics.name} is used"
+            raise UserError(f"{damage}{fallback}") from None
 
     def add_validation(self, step: int, figures: Mapping[str, float]) -> None:
         """Write the validation ``figures`` of ``step``, which select the best checkpoint."""
-        self._write_validations({**self._read_validations(), step: dict(figures)})
+        self._write_validations({**self._read_validations(), step: figures})
 
     def rewind(self, step: int) -> None:
         """Remove incomplete lines and the steps after ``step``, which training repeats, from the metrics files."""
-        validations = self._read_validations() if self.validations_file.exists() else None
+        validations = {at: figures for at, figures in self._read_validations().items() if at <= step}
 
         def is_kept(line: dict[str, Any]) -> bool:
             at = line.get("step")
             if not isinstance(at, int | float):
                 return True
-            # A killed worker may have written only the line.
-            is_unrecorded = "valid_loss" in line and validations is not None and at not in validations
-            return at <= step and not is_unrecorded
+            return at <= step and ("valid_loss" not in line or at in validations)  # a kill may leave only the line
 
         keep_lines(self.metrics, is_kept)
-        if validations is not None:
-            self._write_validations({at: figures for at, figures in validations.items() if at <= step})
+        self._write_validations(validations)
 
     def _write_validations(self, figures: Mapping[int, Mapping[str, float]]) -> None:
         write_json(self.validations_file, sealed({"steps": {str(step): figures[step] for step in sorted(figures)}}))
@@ -279,43 +267,47 @@ class Run:
         validation_scores = self.validation_scores(self.config.train)
         return sorted(newest_first, key=lambda c: -validation_scores.get(c.step, -math.inf))
 
-    def select_checkpoints(self, which: str) -> list[Checkpoint]:
-        """Return the checkpoints to average: the three best for ``average:3``, otherwise one (see :meth:`checkpoint`).
-
-        Raises UserError as :meth:`checkpoint`, or if there are too few checkpoints or one is damaged.
-        """
-        if not (average := _AVERAGE.fullmatch(which)):
-            return [self.checkpoint(which)]
-        count = int(average[1])
-        best = self._ranked()[:count]
-        if len(best) < count:
-            raise UserError(f"{self.place} has {len(best)} of {count} checkpoints; train.keep sets how many are kept")
-        for checkpoint in best:
-            checkpoint.check(checkpoint.weights.name)
-        return best
-
     def checkpoint(self, which: str = "best") -> Checkpoint:
-        """Return the checkpoint ``best``, ``latest`` or a step, with undamaged weights.
+        """Return the checkpoint ``best``, ``latest`` or a step. Raises UserError as :meth:`select_checkpoints`."""
+        return self.select_checkpoints(which)[0]
 
-        If the best or latest one is damaged, the next one takes its place. Raises UserError that lists the steps of the
-        run if there is no such checkpoint, or names the damage.
+    def select_checkpoints(self, which: str) -> list[Checkpoint]:
+        """Return the checkpoints to average: the three best for ``average:3``, otherwise one.
+
+        Their weights are undamaged: the next checkpoint takes the place of a damaged one, except for a step. Raises
+        UserError that lists the steps of the run if there is no such checkpoint, or names the damage.
         """
-        ranked, by_step = self._ranked(), {str(c.step): c for c in self.checkpoints()}
-        if which not in ("best", "latest", *by_step):
-            available = f"best, latest, average:COUNT and the steps {', '.join(by_step)}"
+        orders, average = {str(c.step): [c] for c in self.checkpoints()}, _AVERAGE.fullmatch(which)
+        available = f"best, latest, average:COUNT and the steps {', '.join(orders)}"
+        orders |= {"best": self._ranked(), "latest": self.checkpoints()[::-1]}
+        if (candidates := orders.get("best" if average else which)) is None:
             raise UserError(f"{self.place} has no checkpoint {which!r}; it has {available}")
-        candidates = [by_step[which]] if which in by_step else ranked if which == "best" else [*by_step.values()][::-1]
-        damages: list[str] = []
+        count, sound, damages = int(average[1]) if average else 1, list[Checkpoint](), list[str]()
         for candidate in candidates:
             try:
                 candidate.check(candidate.weights.name)
             except UserError as damage:
                 damages.append(str(damage))
                 continue
-            for message in damages:
-                say(f"{message}. Step {candidate.step} is used instead")
-            return candidate
-        raise UserError(damages[0])
+            sound.append(candidate)
+            if len(sound) == count:
+                for message in damages:
+                    say(f"{message}. Step {candidate.step} is used instead")
+                return sound
+        too_few = f"{self.place} has {len(sound)} of {count} checkpoints; train.keep sets how many are kept"
+        raise UserError(damages[0] if damages else too_few)
+
+    def add_event(self, event: str, **values: Any) -> None:
+        """Append an event. A long message is truncated."""
+        message = {"message": values["message"][:_LONGEST_MESSAGE]} if "message" in values else {}
+        append_line(self.events_file, {"time": time.time(), "event": event, **values, **message})
+
+    def events(self) -> list[Event]:
+        """Return the events; none for a run of an earlier version. Raises UserError if the file is damaged."""
+        try:
+            return [Event.model_validate(line) for line in read_lines(self.events_file)]
+        except ValidationError as error:
+            raise damaged(self.events_file, f"is damaged: {error.errors()[0]['msg']}") from None
 
     @property
     def decode(self) -> DecodeConfig:

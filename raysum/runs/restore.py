@@ -2,11 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysum import systems
 from raysum.errors import UserError
@@ -19,35 +19,28 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PUBLISHED = "config.json"  # in every folder of published weights, and in no run
+_REFUSALS = {
+    "summarizes": "writes no summaries: its model is a {}; name a summarizing run",
+    "extracts": "extracts no sentences: its model is a {}; name a run trained on labelled sentences",
+    "ranks": "is no ranker: its model is a {}; name a run of `raysum train ranker data=DATA out=RUN`",
+}
 
 
-def restore(run: Run, checkpoint: str, device: "torch.device") -> Any:
+def restore(run: Run, checkpoint: str, device: "torch.device", ability: str = "") -> Any:
     """Return the model of ``run`` in evaluation mode with the weights of a checkpoint.
 
     ``checkpoint`` is ``best``, ``latest``, a step, or ``average:3``, the mean weights of the three best.
-    Raises UserError if there is no such checkpoint, or its weights do not fit the model.
+    Raises UserError if there is no such checkpoint, its weights do not fit the model, or it lacks the ``ability``.
     """
+    spec = run.config.model
+    if ability and not getattr(spec, ability):
+        raise UserError(f"{run.place} {_REFUSALS[ability].format(spec.system)}")
     first, *others = run.select_checkpoints(checkpoint)
     weights = load_tensors(first.weights)
     for number, other in enumerate(others, 2):
         for name, value in load_tensors(other.weights).items():
             weights[name] += (value - weights[name]) / number
-    return fill(systems.build(run.config.model), weights, first.weights).to(device).eval()
-
-
-def restore_generator(run: Run, checkpoint: str, device: "torch.device") -> Any:
-    """Return the model as :func:`restore` does. Raises UserError also if the model of ``run`` writes no summaries."""
-    spec = run.config.model
-    if not spec.summarizes:
-        raise UserError(f"{run.place} writes no summaries: its model is a {spec.system}; name a summarizing run")
-    return restore(run, checkpoint, device)
-
-
-def restore_extractor(run: Run, checkpoint: str, device: "torch.device") -> Any:
-    """Return the model as :func:`restore` does. Raises UserError also if the model of ``run`` scores no sentences."""
-    if not run.config.model.extracts:
-        raise UserError(f"{run.place} extracts no sentences; name a run of such a model, trained on labelled sentences")
-    return restore(run, checkpoint, device)
+    return fill(systems.build(spec), weights, first.weights).to(device).eval()
 
 
 def restore_predictor(run: Run, device: "torch.device") -> Any:
@@ -59,17 +52,10 @@ def restore_predictor(run: Run, device: "torch.device") -> Any:
 def restore_ranker(path: str, vocabulary_sha256: str, device: "torch.device") -> Any:
     """Return the ranker of the run ``path``. Raises UserError if it is no ranker, or has another vocabulary."""
     run = Run.open(path)
-    spec = run.config.model
-    if not spec.ranks:
-        raise UserError(
-            f"{path} is no ranker: its model is a {spec.system}; "
-            "train one with `raysum train ranker data=DATA out=RUN`, and name that"
-        )
+    model = restore(run, "best", device, "ranks")
     if run.recipe.get("vocabulary_sha256") != vocabulary_sha256:
-        raise UserError(
-            f"the ranker {path} was trained with another vocabulary; train one on a dataset with the same vocabulary"
-        )
-    return restore(run, "best", device)
+        raise UserError(f"the ranker {path} was trained with another vocabulary; train one on a dataset with this one")
+    return model
 
 
 def fill(model: Any, weights: Mapping[str, "Tensor"], origin: str | Path) -> Any:
@@ -82,55 +68,48 @@ def fill(model: Any, weights: Mapping[str, "Tensor"], origin: str | Path) -> Any
     return model
 
 
-@dataclass(frozen=True)
-class _Donor:
+class _Donor(NamedTuple):
     """Weights that another training can start from."""
 
     name: str
     weights: Path
     vocabulary: Path
     vocabulary_sha256: str | None
-    names_for: Callable[[Iterable[str], systems.Spec], dict[str | None, str]]  # a model's parameters: the donor's
+    names: Mapping[str | None, str]  # of the parameters of the other model: those in the file
     untrained: Collection[str] = ()  # parameters that were added to published weights and never trained
 
 
-def _run_donor(path: str) -> _Donor:
+def _run_donor(path: str, spec: systems.Spec) -> _Donor:
     run = Run.open(path)
-    checkpoint, spec = run.checkpoint("best"), run.config.model
-    return _Donor(
-        f"{run.path}, step {checkpoint.step}",
-        checkpoint.weights,
-        run.vocabulary,
-        run.recipe.get("vocabulary_sha256"),
-        lambda names, other: {spec.name_in(name, other): name for name in names},
-        checkpoint.state.get("untrained", ()),
-    )
+    checkpoint, own = run.checkpoint(), run.config.model
+    names = {own.name_in(name, spec): name for name in _shapes(checkpoint.weights)}
+    sha256, untrained = run.recipe.get("vocabulary_sha256"), checkpoint.state.get("untrained", ())
+    name = f"{run.path}, step {checkpoint.step}"
+    return _Donor(name, checkpoint.weights, run.vocabulary, sha256, names, untrained)
 
 
-def _published_donor(path: str) -> _Donor:
+def _published_donor(path: str, spec: systems.Spec) -> _Donor:
     """Return the donor in a folder with config.json, model.safetensors and tokenizer.json. Nothing is unpickled."""
     folder = Path(path).expanduser().absolute()
-    for name in ("model.safetensors", "tokenizer.json"):
-        if not (folder / name).is_file():
-            raise UserError(
-                f"{path} lacks {name}: published weights are read from config.json, model.safetensors and "
-                "tokenizer.json (a .bin file may run code when it is read); transformers' save_pretrained writes these"
-            )
-    check(folder, _PUBLISHED, "model.safetensors")
-    config, vocabulary = read_json(folder / _PUBLISHED), folder / "tokenizer.json"
+    weights, vocabulary = folder / "model.safetensors", folder / "tokenizer.json"
+    for file in (weights, vocabulary):
+        if not file.is_file():
+            raise UserError(f"{path} lacks {file.name}: write it with transformers' save_pretrained; no .bin is read")
+    check(folder, _PUBLISHED, weights.name)
+    config = read_json(folder / _PUBLISHED)
     if isinstance(config, dict) and config.get("is_encoder_decoder"):
-        raise UserError(
-            f"training cannot start from {path}; import it with `raysum import huggingface {path}`, and name that run"
-        )
+        fix = f"import it with `raysum import huggingface {path}`, and name that run"
+        raise UserError(f"training cannot start from {path}; {fix}")
+    try:
+        names = spec.published(config, _shapes(weights))
+    except UserError as reason:
+        raise UserError(f"{path} {reason}") from None
+    return _Donor(str(folder), weights, vocabulary, hashlib.sha256(vocabulary.read_bytes()).hexdigest(), names)
 
-    def names_for(names: Iterable[str], spec: systems.Spec) -> dict[str | None, str]:
-        try:
-            return spec.published(config, names)
-        except UserError as reason:
-            raise UserError(f"{path} {reason}") from None
 
-    hashed = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
-    return _Donor(str(folder), folder / "model.safetensors", vocabulary, hashed, names_for)
+def _shapes(weights: Path) -> dict[str, list[int]]:
+    with open_tensors(weights) as file:
+        return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - not a mapping
 
 
 @dataclass(frozen=True)
@@ -151,16 +130,14 @@ class Start:
         Raises UserError if ``path`` is neither, has another vocabulary, or shares no matrix with the model of ``spec``.
         """
         is_published = (Path(path).expanduser() / _PUBLISHED).is_file()
-        donor = _published_donor(path) if is_published else _run_donor(path)
+        donor = _published_donor(path, spec) if is_published else _run_donor(path, spec)
         if donor.vocabulary_sha256 != vocabulary_sha256:
             raise UserError(
                 f"{path} was trained with another vocabulary, so its weights do not fit; "
                 f"prepare the data with --vocab {donor.vocabulary}"
             )
         needed = {name: list(value.shape) for name, value in systems.parameters(spec).items()}
-        with open_tensors(donor.weights) as file:
-            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-        names = donor.names_for([*shapes], spec)
+        names, shapes = donor.names, _shapes(donor.weights)
         loaded = {name: names[name] for name in needed if name in names and shapes[names[name]] == needed[name]}
         if not any(len(needed[name]) > 1 for name in loaded):
             raise UserError(f"no matrix of {path} has the name and shape of one of this model; remove train.init_from")
@@ -190,22 +167,17 @@ class Start:
 def listed_names(names: Iterable[str], others: Iterable[str]) -> str:
     """Return ``names`` as text: ``module.*`` for modules without any of ``others``, ``encoder.1,3-5.*`` for layers."""
     inside = {prefix for name in others for prefix in accumulate(name.split("."), "{}.{}".format)}
-    numbers: dict[str, list[int]] = {}
+    layers: dict[tuple[str, ...], set[int]] = {}
     for name in names:
         above = (p for p in accumulate(name.split("."), "{}.{}".format) if p not in inside and p != name)
         short = next((f"{p}.*" for p in above), name)
-        number = re.search(r"(?<=\.)\d+(?=\.)", short)
-        form = f"{short[: number.start()]}#{short[number.end() :]}" if number else short
-        numbers.setdefault(form, []).extend([int(number[0])] if number else [])
-    return ", ".join(form.replace("#", _ranges(layers), 1) for form, layers in numbers.items())
+        before, *number = re.split(r"(?<=\.)(\d+)(?=\.)", short, maxsplit=1)
+        layers.setdefault((before, *number[1:]), set()).update(map(int, number[:1]))
+    return ", ".join(_ranges(numbers).join(around) if numbers else around[0] for around, numbers in layers.items())
 
 
 def _ranges(numbers: Iterable[int]) -> str:
     """Return ``1,3-5`` for 1, 3, 4, 5."""
-    runs: list[list[int]] = []
-    for number in sorted({*numbers}):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    runs = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
+    parts = [[str(number) for _, number in run] for _, run in runs]
+    return ",".join("-".join(dict.fromkeys((part[0], part[-1]))) for part in parts)

@@ -14,7 +14,8 @@ from raysum.models.adapters import adapt, is_adapter
 from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runs.folder import Checkpoint
 from raysum.runtime.compat import load_deepspeed
-from raysum.train import checkpoints
+from raysum.train.checkpoints import needs_conversion
+from raysum.train.group import from_all_ranks
 from raysum.train.job_spec import JobSpec
 from raysum.train.optim import engine_config
 
@@ -24,21 +25,21 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
     load_deepspeed()
     import deepspeed
 
-    world = distributed.get_world_size()
-    universal = checkpoint is not None and checkpoints.needs_conversion(checkpoint, world)
-    torch.manual_seed(job_spec.config.train.seed)
-    model = systems.build(job_spec.config.model)
-    if job_spec.start and checkpoint is None:
-        job_spec.start.apply(model)
-    new = untrained_parameters(job_spec, checkpoint)
-    if job_spec.config.adapters.rank:
-        adapt(model, job_spec.config.adapters, new)
-    if job_spec.config.train.recompute:
+    config, start, world = job_spec.config, job_spec.start, distributed.get_world_size()
+    torch.manual_seed(config.train.seed)
+    model = systems.build(config.model)
+    if start and checkpoint is None:
+        start.apply(model)
+    new = {*(checkpoint.state["new"] if checkpoint else start.new if start else ())}
+    if config.adapters.rank:
+        adapt(model, config.adapters, new)
+    if config.train.recompute:
         recompute_layers(model)
-    objective = systems.objective(job_spec.config.model, model, job_spec.config.train.label_smoothing)
-    config = engine_config(job_spec.config, world, torch.cuda.is_available(), universal)
-    groups = parameter_groups(objective, job_spec.config.optim, new)
-    engine, *_ = deepspeed.initialize(model=objective, model_parameters=groups, config=config)
+    objective = systems.objective(config.model, model, config.train.label_smoothing)
+    is_converted = checkpoint is not None and needs_conversion(checkpoint, world)
+    settings = engine_config(config, world, torch.cuda.is_available(), is_converted)
+    groups = parameter_groups(objective, config.optim, new)
+    engine, *_ = deepspeed.initialize(model=objective, model_parameters=groups, config=settings)
     if engine.zero_optimization_stage() == 0:  # stage 0 ignores `grad_accum_dtype`
         for parameter in engine.module.parameters():
             parameter.grad_dtype = torch.float32
@@ -47,17 +48,11 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
     return engine
 
 
-def untrained_parameters(job_spec: JobSpec, checkpoint: Checkpoint | None) -> set[str]:
-    """Return the parameters that were untrained at the start; a resumed run has them in its ``checkpoint``."""
-    if checkpoint is not None:
-        return {*checkpoint.state.get("new", [])}
-    return {*job_spec.start.new} if job_spec.start else set()
-
-
 def parameter_groups(objective: Any, optim: OptimConfig, new: set[str]) -> list[dict[str, Any]]:
     """Return the trained parameters grouped by learning rate (``lr`` or ``new_lr``) and by whether they decay.
 
-    The order of groups and of their parameters is the same after every restart.
+    The parameters ``new`` were untrained at the start. The order of groups and of their parameters is the same after
+    every restart.
     """
     groups: dict[tuple[str, bool], dict[str, Any]] = {}
     for name, parameter in objective.named_parameters():
@@ -91,11 +86,11 @@ class HookOrder:
     def __init__(self, engine: Any, steps: int):
         self._steps = steps if distributed.get_world_size() > 1 else 0
         self._ready: list[str] = []
-        weights = engine.module.named_parameters() if self._steps else ()
+        weights = {name: weight for name, weight in engine.module.named_parameters() if weight.requires_grad}
         self._hooks = [
             weight.register_post_accumulate_grad_hook(partial(self._note, name))
-            for name, weight in weights
-            if weight.requires_grad
+            for name, weight in weights.items()
+            if self._steps
         ]
 
     def _note(self, name: str, _: Tensor) -> None:
@@ -105,16 +100,15 @@ class HookOrder:
         """Compare the last step. Every rank calls it after each step; all ranks raise the same UserError, or none."""
         if not self._steps:
             return
-        orders: list[list[str]] = [[] for _ in range(distributed.get_world_size())]
-        distributed.all_gather_object(orders, self._ready)
-        for rank, order in enumerate(orders):
-            pairs = zip_longest(orders[0], order, fillvalue="nothing")
-            if mismatch := next((pair for pair in pairs if pair[0] != pair[1]), None):
-                raise UserError(
-                    f"gradients become ready in different orders: rank 0 has {mismatch[0]}, rank {rank} {mismatch[1]}. "
-                    "The autograd graph of this model depends on the size of a batch, and ZeRO-2 and ZeRO-3 would add "
-                    "gradients of different parameters: fix the model, or set deepspeed.zero_optimization.stage=1"
-                )
+        first, *others = from_all_ranks(self._ready)
+        for rank, order in enumerate(others, 1):
+            for own, its in zip_longest(first, order, fillvalue="nothing"):
+                if own != its:
+                    raise UserError(
+                        f"gradients become ready in different orders: rank 0 has {own}, rank {rank} {its}. The graph "
+                        "depends on the size of a batch, so ZeRO-2 and ZeRO-3 would add gradients of other parameters: "
+                        "fix the model, or set deepspeed.zero_optimization.stage=1"
+                    )
         self._ready.clear()
         self._steps -= 1
         if not self._steps:

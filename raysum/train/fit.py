@@ -14,7 +14,6 @@ from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
 from raysum.decode.domain_shift import learn, rehearse
 from raysum.errors import UserError
-from raysum.runs.events import add_event
 from raysum.runs.folder import Checkpoint, Run, RunResult
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.processes import configure_process
@@ -31,7 +30,6 @@ from raysum.train import checkpoints
 from raysum.train.job_spec import JobSpec, epochs_warning, job_spec_of, out_of_patience
 from raysum.train.optim import check_engine_config, check_start, schedule_warning
 from raysum.train.progress_bar import show_progress
-from raysum.train.ray_trainer import train_on_ray
 
 _AUTO = "auto"
 _MODEL_FILES = ("config.yaml", "config.json")  # in folders of runs, and of published models
@@ -144,17 +142,20 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     try:
         with show_progress(run, done, config.train):
             if config.train.workers:
+                from raysum.train.ray_trainer import train_on_ray  # loads Ray
+
                 push_so_far(run.path)  # rank 0 may run on a host without the run folder
-                with checkpoints.token_in(run.path, job_spec.token):
-                    train_on_ray(job_spec, callbacks)
+                (run.path / checkpoints.TOKEN).write_text(job_spec.token)
+                train_on_ray(job_spec, callbacks)
                 refresh(run.path)
             else:
                 _train_here(job_spec)
     except Exception as error:
         with suppress(OSError):  # a full disk
-            add_event(run.path, "failure", message=reason(error))
+            run.add_event("failure", message=reason(error))
         raise
     finally:
+        (run.path / checkpoints.TOKEN).unlink(missing_ok=True)
         checkpoints.clear(run)
     if newest := run.latest():
         _say_why(run, config, newest.step, _reached_limit(job_spec, newest))
@@ -260,5 +261,5 @@ def _train_here(job_spec: JobSpec) -> None:
     from raysum.train.worker import work
 
     configure_process(job_spec.config.train.threads, neighbours=1)
-    with lone_group(), writing(job_spec.run.path), closing(Reporter(job_spec.run, first=True)) as reporter:
+    with lone_group(), writing(job_spec.run.path), closing(Reporter(job_spec.run, is_first=True)) as reporter:
         work(job_spec, lambda start: batches(job_spec.train, 0, 1, start, job_spec.config.train.steps), reporter)

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psutil
 import torch
@@ -51,8 +52,7 @@ def ray_group() -> Iterator[None]:
     store = store or distributed.TCPStore(host, port, world, is_master=False)
     names = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": world, "NODE_RANK": context.get_node_rank()}
     names |= {"LOCAL_WORLD_SIZE": context.get_local_world_size(), "MASTER_ADDR": host, "MASTER_PORT": port}
-    # Gloo uses the address that the host name resolves to, which may be 127.0.1.1.
-    if interface := interface_of(own):
+    if interface := interface_of(own):  # Gloo uses the address of the host name, which may be 127.0.1.1
         names |= {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in os.environ}
     with environment({name: str(value) for name, value in names.items()}):
         distributed.init_process_group(_backend(), store=store, rank=rank, world_size=world)
@@ -68,3 +68,17 @@ def interface_of(address: str) -> str | None:
 
 def _backend() -> str:
     return "nccl" if torch.cuda.is_available() else "gloo"
+
+
+def from_rank_0(value: Any) -> Any:
+    """Return rank 0's ``value`` on every rank: all ranks must take the same decisions."""
+    values = [value]
+    distributed.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+def from_all_ranks(value: Any) -> list[Any]:
+    """Return the ``value`` of each rank on every rank."""
+    values: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(values, value)
+    return values

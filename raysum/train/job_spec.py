@@ -33,7 +33,7 @@ class JobSpec:
     valid: Stream | None  # None if the dataset has no valid split with summaries
     start: Start | None  # the weights to start from; None initializes the model randomly
     metric: "ValidationMetric | None"  # selects the best checkpoint; None selects by the lowest loss
-    token: str = field(default_factory=lambda: f".token-{secrets.token_hex(16)}")  # see ``checkpoints.remote_ranks``
+    token: str = field(default_factory=lambda: secrets.token_hex(16))  # see ``engine_state.remote_ranks``
 
     def validates_after(self, done: int) -> bool:
         """Return whether training validates after ``done`` steps."""

@@ -1,4 +1,4 @@
-"""The training loop of one worker: build, restore, step, save, validate."""
+"""The training loop of one worker: build, restore, step, validate, save."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -14,41 +14,32 @@ from raysum.runtime.run_sync import push_so_far
 from raysum.stream.loader import batches
 from raysum.stream.reader import MicroBatch
 from raysum.stream.stream import plan_of
-from raysum.train import checkpoints
+from raysum.train.checkpoints import prune
 from raysum.train.engine import HookOrder, build_engine, gradient_norm
+from raysum.train.engine_state import load, newest, remote_ranks, save
+from raysum.train.group import from_all_ranks, from_rank_0
 from raysum.train.job_spec import JobSpec, out_of_patience
 from raysum.train.metrics_logger import Meter, Reporter
 from raysum.train.optim import precision, rates
 
 
-def work(job_spec: JobSpec, load: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
+def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
     """Train as one rank of a process group until ``train.steps``, ``train.minutes`` or ``train.patience`` is reached.
 
-    ``load(step)`` yields this rank's micro-batches from step ``step`` (counted from 0) on.
+    ``read(step)`` yields this rank's micro-batches from step ``step`` (counted from 0) on.
     """
     settings, run = job_spec.config.train, job_spec.run
-    remote = checkpoints.remote_ranks(run, job_spec.token) if settings.workers else frozenset[int]()
-    checkpoint = checkpoints.newest(run, remote)
+    remote = remote_ranks(run, job_spec.token) if settings.workers else frozenset[int]()
+    checkpoint = newest(run, remote)
     engine = build_engine(job_spec, checkpoint)
-    state = resume(engine, job_spec, checkpoint)
-    order = HookOrder(engine, settings.check_hook_order)
-    reporter.resume(state["step"])
-    hosts: list[str] = [""] * distributed.get_world_size()
-    distributed.all_gather_object(hosts, socket.gethostname())
-    reporter.add_event("start", step=state["step"], hosts=hosts)
-    coming, meter = load(state["step"]), Meter(engine.device, state)
-    scores = _from_rank_0(run.validation_scores(settings))
-
-    def validate(step: int) -> None:
-        line = {"step": step, "valid_loss": validation_loss(engine, job_spec)}
-        if job_spec.metric:
-            line |= job_spec.metric.figures(run, step)
-        reporter.write(line)
-        scores[step] = settings.validation_score(line[settings.best_metric])
-
+    state = restore(engine, job_spec, checkpoint)
+    reporter.start(state["step"], from_all_ranks(socket.gethostname()))
+    order, meter = HookOrder(engine, settings.check_hook_order), Meter(engine.device, state)
+    coming = read(state["step"])
+    scores = from_rank_0(run.validation_scores(settings))
     if state["step"] and job_spec.validates_after(state["step"]) and state["step"] not in scores:
         with meter.paused():
-            validate(state["step"])
+            scores[state["step"]] = validate(engine, job_spec, state["step"], reporter)
     for done in range(state["step"] + 1, settings.steps + 1):
         if out_of_patience(settings.patience, scores, done - 1):
             break
@@ -62,41 +53,34 @@ def work(job_spec: JobSpec, load: Callable[[int], Iterator[MicroBatch]], reporte
             saves = saves or meter.is_save_due(settings.save_minutes)
         if saves:
             with meter.paused():
-                checkpoints.save(engine, run, state | meter.state() | {"step": done}, remote)
+                save(engine, run, state | meter.state() | {"step": done}, remote)
                 meter.saved()
                 reporter.add_event("checkpoint", step=done)
                 if validates:
-                    validate(done)
+                    scores[done] = validate(engine, job_spec, done, reporter)
                 reporter.report(reporter.latest)
                 if distributed.get_rank() == 0:
-                    checkpoints.prune(run, settings.keep)
+                    prune(run, settings.keep)
                     push_so_far(run.path)
         if last:
             break
 
 
-def _from_rank_0(value: Any) -> Any:
-    """Return rank 0's ``value`` on every rank: all ranks must take the same decisions."""
-    values = [value]
-    distributed.broadcast_object_list(values, src=0)
-    return values[0]
-
-
-def resume(engine: Any, job_spec: JobSpec, checkpoint: Checkpoint | None) -> dict[str, Any]:
+def restore(engine: Any, job_spec: JobSpec, checkpoint: Checkpoint | None) -> dict[str, Any]:
     """Load ``checkpoint`` and return its state, or return the state of a new run."""
-    state = {
+    world = distributed.get_world_size()
+    if checkpoint is not None:
+        load(engine, checkpoint)
+        return checkpoint.state | {"workers": world}
+    return {
         "step": 0,
-        "workers": distributed.get_world_size(),
+        "workers": world,
         "stage": engine.zero_optimization_stage(),
         "dtype": precision(job_spec.config, torch.cuda.is_available()),
         "data": job_spec.fingerprints[0],
         "mixed": list(job_spec.fingerprints[1:]),
         "new": job_spec.start.new if job_spec.start else [],
     }
-    if checkpoint is None:
-        return state
-    checkpoints.load(engine, checkpoint, state["workers"])
-    return checkpoint.state | {"workers": state["workers"]}
 
 
 def step(engine: Any, job_spec: JobSpec, number: int, coming: Iterator[MicroBatch], meter: Meter) -> dict[str, float]:
@@ -126,8 +110,11 @@ def step(engine: Any, job_spec: JobSpec, number: int, coming: Iterator[MicroBatc
 
 
 @torch.no_grad()
-def validation_loss(engine: Any, job_spec: JobSpec) -> float:
-    """Return the loss of the valid split: summed over all ranks, divided once by the number of targets."""
+def validate(engine: Any, job_spec: JobSpec, done: int, reporter: Reporter) -> float:
+    """Write the loss of the valid split and the metric of ``train.best_by`` after ``done`` steps; return the score.
+
+    The loss is summed over all ranks and divided once by the number of targets.
+    """
     assert job_spec.valid, "the dataset has a valid split"
     kind, epoch = job_spec.valid.kind, plan_of(job_spec.valid).epoch(0)
     total = torch.zeros((), dtype=torch.float64, device=engine.device)
@@ -136,4 +123,8 @@ def validation_loss(engine: Any, job_spec: JobSpec) -> float:
         total += engine(move(kind.collate(batch.arrays), engine.device)) * batch.real
     engine.train()
     distributed.all_reduce(total)
-    return float(total) / int(epoch.weights.sum())
+    line = {"step": done, "valid_loss": float(total) / int(epoch.weights.sum())}
+    if job_spec.metric:
+        line |= job_spec.metric.figures(job_spec.run, done)
+    reporter.write(line)
+    return job_spec.config.train.validation_score(line[job_spec.config.train.best_metric])

@@ -20,7 +20,6 @@ from raysum.runtime.placement import share
 from raysum.runtime.processes import muted
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import shown
-from raysum.train.gauges import TRIAL
 from raysum.tune.decoding import decode_trial, shared_decoder
 from raysum.tune.record import RecordWriter, recorded_metrics
 from raysum.tune.results import Trial
@@ -223,7 +222,8 @@ class TrialProgress(tune.Callback):
         self.metric, self.total, self._search = metric, total, shown(out)
 
     def setup(self, *args: Any, **info: Any) -> None:
-        self.gauge = Gauge(*TRIAL, tag_keys=("run", "trial", "metric"))
+        tags = ("run", "trial", "metric")
+        self.gauge = Gauge("raysum_trial_metric", "The metric of a search, by trial", tag_keys=tags)
         self.bar = bar(total=self.total, label="search", unit="trial")
         self.record = RecordWriter()
 

@@ -14,7 +14,6 @@ from helpers.small_runs import TRAINING
 from raysum.cli.app import main
 from raysum.errors import UserError
 from raysum.report.status import Status
-from raysum.runs.events import EVENTS, add_event
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.storage import append_line
@@ -67,11 +66,11 @@ def test_the_speed_is_that_since_the_last_start(run):
     (run / "metrics.jsonl").unlink()
     for step in range(1, 11):
         append_line(run / "metrics.jsonl", {"step": step, "loss": 2.0, "seconds": 10.0 * step, "tokens_per_s": 50.0})
-    add_event(run, "start", step=10, hosts=["a", "b", "b"])
+    Run(run).add_event("start", step=10, hosts=["a", "b", "b"])
     for step in range(11, 16):
         seconds = 1000.0 + step
         append_line(run / "metrics.jsonl", {"step": step, "loss": 2.0, "seconds": seconds, "tokens_per_s": 500.0})
-    add_event(run, "failure", message="worker 1: " + "x" * 1000)
+    Run(run).add_event("failure", message="worker 1: " + "x" * 1000)
     found = raysum.status(run)
     assert found.speed == pytest.approx(1.0) and found.tokens_per_s == 500.0
     shown = found.render()
@@ -106,12 +105,12 @@ def test_a_search_has_its_trials_by_state_and_the_last_failure(tmp_path):
     "line", ["[1, 2]", '{"event": "start"}', '{"time": 1, "event": "birth"}', '{"time": -1, "event": "start"}']
 )
 def test_damaged_events_are_named_with_the_way_out(run, line, monkeypatch, capsys):
-    (run / EVENTS).write_text(f"{line}\n")
+    Run(run).events_file.write_text(f"{line}\n")
     monkeypatch.setattr("sys.argv", ["raysum", "status", str(run)])
     with pytest.raises(SystemExit) as ended:
         main()
     told = capsys.readouterr().err
-    assert ended.value.code == 2 and str(run / EVENTS) in told and len(told.splitlines()) == 1
+    assert ended.value.code == 2 and str(Run(run).events_file) in told and len(told.splitlines()) == 1
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("x")])

@@ -75,7 +75,7 @@ def test_what_is_loaded_ahead_is_there():
     assert {"raysum.train.fit", "raysum.evaluate.scorers", "raysum.serve.replicas", "deepspeed"} <= names
     assert not [name for name in names if importlib.util.find_spec(name) is None]
     before, after = preloaded("train")
-    assert "raysum.train.worker" in before and {"ray.data", "raysum.train.backend"} <= {*after}
+    assert "raysum.train.worker" in before and {"ray.data", "raysum.train.ray_trainer"} <= {*after}
 
 
 @needs_forks

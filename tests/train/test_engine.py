@@ -16,8 +16,8 @@ from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.runs.folder import Run
 from raysum.stream.loader import batches
-from raysum.train.checkpoints import full_weights
 from raysum.train.engine import build_engine
+from raysum.train.engine_state import full_weights
 from raysum.train.group import lone_group
 from raysum.train.job_spec import JobSpec, job_spec_of
 from raysum.train.metrics_logger import Meter

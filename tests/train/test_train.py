@@ -302,11 +302,11 @@ def test_the_metrics_of_a_killed_and_resumed_training_are_those_of_an_uninterrup
     parts = config(data, tmp_path / "parts", train=settings)
     for name, number, resumes_from in (
         ("worker.Reporter.write", 2, 4),  # the line of step 6 is written, no checkpoint after that of 4
-        ("worker.checkpoints.save", 2, 8),  # of step 8, two steps after a line
+        ("worker.save", 2, 8),  # of step 8, two steps after a line
         ("worker.step", 4, 8),  # in the middle
-        ("worker.checkpoints.save", -1, 8),  # before that of step 12, whose line is written
-        ("worker.checkpoints.save", 2, 14),  # before the validation of step 14
-        ("worker.validation_loss", 2, 20),  # the one of step 20, after that of 14 was made up for
+        ("worker.save", -1, 8),  # before that of step 12, whose line is written
+        ("worker.save", 2, 14),  # before the validation of step 14
+        ("worker.validate", 2, 20),  # the one of step 20, after that of 14 was made up for
     ):
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(f"raysum.train.{name}", killed_at(attrgetter(name)(raysum.train), number))
@@ -366,7 +366,7 @@ def test_the_speed_of_training_is_its_own_also_where_a_validation_is_made_up_for
     settings = {"validate_every": 4, "save_every": 4}
     run = fit(config(data, tmp_path / "run", train=settings | {"steps": 4}))
     run.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:-1]))
-    monkeypatch.setattr("raysum.train.worker.validation_loss", lambda *_: time.sleep(3) or 3.0)
+    monkeypatch.setattr("raysum.train.worker.plan_of", lambda stream: time.sleep(3) or plan_of(stream))
     fit(config(data, tmp_path / "run", train=settings | {"steps": 9}))
     assert sorted(run.validations()) == [4, 8, 9]
     tokens, spent = 0, {}
