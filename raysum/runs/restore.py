@@ -94,7 +94,8 @@ def _published_donor(path: str, spec: systems.Spec) -> _Donor:
     weights, vocabulary = folder / "model.safetensors", folder / "tokenizer.json"
     for file in (weights, vocabulary):
         if not file.is_file():
-            raise UserError(f"{path} lacks {file.name}: write it with transformers' save_pretrained; no .bin is read")
+            fix = "write it by transformers' save_pretrained (a .bin file may run code)"
+            raise UserError(f"{path} lacks {file.name}: {fix}")
     check(folder, _PUBLISHED, weights.name)
     config = read_json(folder / _PUBLISHED)
     if isinstance(config, dict) and config.get("is_encoder_decoder"):

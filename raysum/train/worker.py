@@ -32,14 +32,14 @@ def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporte
     remote = remote_ranks(run, job_spec.token) if settings.workers else frozenset[int]()
     checkpoint = newest(run, remote)
     engine = build_engine(job_spec, checkpoint)
-    state = restore(engine, job_spec, checkpoint)
+    state = restore_state(engine, job_spec, checkpoint)
     reporter.start(state["step"], from_all_ranks(socket.gethostname()))
     order, meter = HookOrder(engine, settings.check_hook_order), Meter(engine.device, state)
     coming = read(state["step"])
     scores = from_rank_0(run.validation_scores(settings))
     if state["step"] and job_spec.validates_after(state["step"]) and state["step"] not in scores:
         with meter.paused():
-            scores[state["step"]] = validate(engine, job_spec, state["step"], reporter)
+            scores[state["step"]] = run_validation(engine, job_spec, state["step"], reporter)
     for done in range(state["step"] + 1, settings.steps + 1):
         if out_of_patience(settings.patience, scores, done - 1):
             break
@@ -57,7 +57,7 @@ def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporte
                 meter.saved()
                 reporter.add_event("checkpoint", step=done)
                 if validates:
-                    scores[done] = validate(engine, job_spec, done, reporter)
+                    scores[done] = run_validation(engine, job_spec, done, reporter)
                 reporter.report(reporter.latest)
                 if distributed.get_rank() == 0:
                     prune(run, settings.keep)
@@ -66,7 +66,7 @@ def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporte
             break
 
 
-def restore(engine: Any, job_spec: JobSpec, checkpoint: Checkpoint | None) -> dict[str, Any]:
+def restore_state(engine: Any, job_spec: JobSpec, checkpoint: Checkpoint | None) -> dict[str, Any]:
     """Load ``checkpoint`` and return its state, or return the state of a new run."""
     world = distributed.get_world_size()
     if checkpoint is not None:
@@ -110,7 +110,7 @@ def step(engine: Any, job_spec: JobSpec, number: int, coming: Iterator[MicroBatc
 
 
 @torch.no_grad()
-def validate(engine: Any, job_spec: JobSpec, done: int, reporter: Reporter) -> float:
+def run_validation(engine: Any, job_spec: JobSpec, done: int, reporter: Reporter) -> float:
     """Write the loss of the valid split and the metric of ``train.best_by`` after ``done`` steps; return the score.
 
     The loss is summed over all ranks and divided once by the number of targets.

@@ -306,7 +306,7 @@ def test_the_metrics_of_a_killed_and_resumed_training_are_those_of_an_uninterrup
         ("worker.step", 4, 8),  # in the middle
         ("worker.save", -1, 8),  # before that of step 12, whose line is written
         ("worker.save", 2, 14),  # before the validation of step 14
-        ("worker.validate", 2, 20),  # the one of step 20, after that of 14 was made up for
+        ("worker.run_validation", 2, 20),  # the one of step 20, after that of 14 was made up for
     ):
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(f"raysum.train.{name}", killed_at(attrgetter(name)(raysum.train), number))
