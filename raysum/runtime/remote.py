@@ -198,13 +198,13 @@ def check_bucket(url: str) -> None:
         raise UserError(f"there is no bucket {root}, or not for these credentials; check its name")
 
 
-def fetch(path: Path, expected: Mapping[str, Any] | None = None, url: str | None = None, replace: bool = False) -> Path:
-    """Return ``path`` after downloading it, if it mirrors a URL (or ``url``) and is missing or ``replace`` is set.
+def fetch(path: Path, expected: Mapping[str, Any] | None = None, replace: bool = False) -> Path:
+    """Return ``path`` after downloading it, if it mirrors a URL and is missing or ``replace`` is set.
 
     The file appears under its name only when it matches the ``expected`` checksums. Of several processes that need it,
     one downloads it. Raises UserError if the download fails.
     """
-    url = url or url_of(path)
+    url = url_of(path)
     if url is None or (path.is_file() and not replace):
         return path
     if ".." in path.parts:  # names on a store are arbitrary

@@ -27,7 +27,7 @@ from raysum.sources.folders import (
 )
 from raysum.sources.formats import EXTENSIONS, FORMATS, format_by_name, format_of
 from raysum.sources.record import Record, split_of
-from raysum.sources.staging import downloaded, origin_url, stage, staged_path, with_urls
+from raysum.sources.staging import origin_url, stage, staged_path, with_urls
 
 _ARROW_METADATA = ("dataset_dict.json", "dataset_info.json", "state.json")
 _MIN_CLUSTERS = 2  # folders of documents beside rows that are clusters; a single one may describe the rows
@@ -61,12 +61,11 @@ class RawSource:
         if self.url and not path.exists():  # in another process than the one that found it
             stage(*self.staging)
         try:
-            with downloaded(path):
-                for record in self.reader(path):
-                    if is_empty and self.is_table:
-                        self.mapping.check_columns(path, record.raw)
-                    is_empty = False
-                    yield from self.mapping.apply(replace(record, where=with_urls(record.where)))
+            for record in self.reader(path):
+                if is_empty and self.is_table:
+                    self.mapping.check_columns(path, record.raw)
+                is_empty = False
+                yield from self.mapping.apply(replace(record, where=with_urls(record.where)))
         except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
             raise UserError(f"{self.name} cannot be read to its end ({error}); make or fetch the file again") from None
         except UserError as error:

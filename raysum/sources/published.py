@@ -15,7 +15,7 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.sources.folders import leads_out
 from raysum.sources.record import LONGEST, Record, Rejected, bounded_lines, decode_utf8, text_record
-from raysum.sources.staging import opened
+from raysum.sources.staging import local_content, opened
 
 Raw = Mapping[str, Any]
 SOURCES = re.compile(r"(^|\.)src(\.cleaned|\..*\.txt)?$")  # names of files
@@ -229,30 +229,30 @@ def read_torch_list(path: Path) -> Iterator[Record]:
 
     import torch
 
-    _refuse_compressed(path)
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            rows = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        object_name = re.search(r"GLOBAL (\S+)", str(error))
-        content = f"more than lists, numbers and texts ({object_name[1]})" if object_name else "no data saved by torch"
-        raise UserError(
-            f"{path} holds {content}; loading it could run code, so save it as plain lists or as JSON lines"
-        ) from None
-    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError):
-        raise UserError(
-            f"{path} is not a readable list saved by torch: it is cut, damaged or of another format; fetch it again"
-        ) from None
+    with local_content(path) as file:
+        _refuse_compressed(path, file)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                rows = torch.load(file, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            name = re.search(r"GLOBAL (\S+)", str(error))
+            content = f"more than lists, numbers and texts ({name[1]})" if name else "no data saved by torch"
+            raise UserError(
+                f"{path} holds {content}; loading it could run code, so save it as plain lists or as JSON lines"
+            ) from None
+        except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, IndexError):
+            raise UserError(
+                f"{path} is not a readable list saved by torch: it is cut, damaged or of another format; fetch it again"
+            ) from None
     if not isinstance(rows, list):
         raise UserError(f"{path} holds one {type(rows).__name__} and no list of clusters; save a list of dictionaries")
     for number, row in enumerate(rows, 1):
         yield Record(f"{path}:{number}", row)
 
 
-def _refuse_compressed(path: Path) -> None:
+def _refuse_compressed(path: Path, file: Path) -> None:
     """Raises UserError if a part of the file is compressed: torch never compresses, and it may unpack to any size."""
-    with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as parts:
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as parts:
         if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
             raise UserError(f"{path} is compressed, which torch never does; save it again, or as JSON lines")

@@ -1,6 +1,6 @@
-"""Staging of sources on a store: local placeholders with the same names and sizes that take no disk space.
+"""Sources on a store: local placeholders with the same names and sizes, which take no disk space.
 
-A placeholder has content only while the file is read.
+Readers open files with ``opened`` or ``local_content``, which download a file for as long as it is read.
 """
 
 import atexit
@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import psutil
-
 from raysum.errors import UserError
 from raysum.runtime.remote import (
     cache_folder,
     check_bucket,
-    fetch,
     kept,
     listed,
     local,
@@ -34,7 +30,6 @@ from raysum.runtime.remote import (
 
 _PATTERN = re.compile(r"[*?\[]")
 _GZIPPED = re.compile(r"\.gz(-|$)")  # also with the number of a shard behind
-_downloaded = set[Path]()  # files of this process that have content now
 
 
 def stage(url: str, with_siblings: bool = False) -> list[Path]:
@@ -61,40 +56,32 @@ def stage(url: str, with_siblings: bool = False) -> list[Path]:
         folder, files_there = path.parent, listed(url.rpartition("/")[0])
     shutil.rmtree(folder, ignore_errors=True)  # placeholders of an earlier listing
     for name, (size, version) in files_there.items():
-        _write_placeholder(folder / name, size, int(hashlib.sha256(version.encode()).hexdigest()[:14], 16))
+        placeholder, changed = folder / name, int(hashlib.sha256(version.encode()).hexdigest()[:14], 16)
+        placeholder.parent.mkdir(parents=True, exist_ok=True)
+        placeholder.touch()
+        os.truncate(placeholder, size)
+        os.utime(placeholder, ns=(changed, changed))
     return [path]
 
 
 def staged_path(url: str) -> Path:
     """Return the path of the placeholder of ``url`` in this process."""
-    return _staging_folder(os.getpid(), cache_folder()) / local(url).relative_to(kept())
-
-
-def _write_placeholder(path: Path, size: int, changed: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.truncate(size)
-    os.utime(path, ns=(changed, changed))
+    return _staging_folder(os.getpid()) / local(url).relative_to(kept())
 
 
 @cache
-def _staging_folder(process: int, within: Path) -> Path:
-    """Return the folder of this process, removed at its exit. Remove the folders of killed processes."""
-    folders, prefix = within / "sources", f"{socket.gethostname()}@"
-    folders.mkdir(parents=True, exist_ok=True)
-    for folder in folders.glob(f"{prefix}*"):
-        if not psutil.pid_exists(int(folder.name.removeprefix(prefix).partition("-")[0])):
-            shutil.rmtree(folder, ignore_errors=True)
-    own = Path(tempfile.mkdtemp(prefix=f"{prefix}{process}-", dir=folders))
-    atexit.register(shutil.rmtree, own, ignore_errors=True)
-    return own
+def _staging_folder(process: int) -> Path:
+    """Return the folder of this process, which is removed at its exit."""
+    folder = Path(tempfile.mkdtemp(prefix="raysum-sources-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def with_urls(text: str) -> str:
     """Return ``text`` with URLs instead of the paths of placeholders."""
     if not _staging_folder.cache_info().currsize:
         return text
-    folder = re.escape(str(_staging_folder(os.getpid(), cache_folder())))
+    folder = re.escape(str(_staging_folder(os.getpid())))
     return re.sub(rf"{folder}/([^/]+)/", r"\1://", text).replace("://@/", ":///")
 
 
@@ -105,33 +92,36 @@ def origin_url(path: Path) -> str:
 
 
 @contextmanager
-def downloaded(path: Path) -> Iterator[None]:
-    """Give the file its content within the block. Raises UserError if the store does not provide it."""
-    url = "" if path in _downloaded or path.is_dir() else origin_url(path)
-    if not url:
-        yield
+def local_content(path: Path) -> Iterator[Path]:
+    """Yield the path of the content of a file. Raises UserError if the store does not provide it.
+
+    The download of a placeholder has no name, so it takes no disk space after the block or a kill.
+    """
+    if not (url := origin_url(path)):
+        yield path
         return
-    placeholder = path.stat()
-    path.unlink()
-    _downloaded.add(path)
-    try:
-        fetch(path, url=url)
-        yield
-    finally:
-        _downloaded.discard(path)
-        _write_placeholder(path, placeholder.st_size, placeholder.st_mtime_ns)
+    files, name = store(url)
+    with tempfile.TemporaryFile(dir=cache_folder()) as file:
+        download = f"/proc/self/fd/{file.fileno()}"
+        try:
+            with store_errors(url):
+                files.get_file(name, download)
+        except FileNotFoundError:
+            raise UserError(f"{url} is missing on the store; put back a copy, or create it again") from None
+        yield Path(download)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file with its content, unpacked if its name says that it is gzipped."""
-    with downloaded(path), gzip.open(path) if _GZIPPED.search(path.name) else path.open("rb") as file:
+    open_file = gzip.open if _GZIPPED.search(path.name) else open
+    with local_content(path) as content_path, open_file(content_path, "rb") as file:
         yield cast(BinaryIO, file)
 
 
 def head(path: Path, count: int) -> bytes:
     """Return the first ``count`` bytes of a file, without downloading the rest."""
-    if url := "" if path in _downloaded else origin_url(path):
+    if url := origin_url(path):
         files, name = store(url)
         with store_errors(url):
             return files.cat_file(name, start=0, end=min(count, path.stat().st_size))

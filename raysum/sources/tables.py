@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from raysum.errors import UserError
 from raysum.sources.record import LONGEST, TOO_LONG, Record, Rejected, bounded_lines, decode_utf8, table_records
-from raysum.sources.staging import opened
+from raysum.sources.staging import local_content, opened
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -104,7 +104,7 @@ def read_parquet(path: Path) -> Iterator[Record]:
     """Yield one cluster a row; ``documents`` is a list of strings, a list of {source, text}, or a string."""
     import pyarrow.parquet as pq
 
-    with _arrow_errors(path, "Parquet"), pq.ParquetFile(path) as file:
+    with _arrow_errors(path, "Parquet"), local_content(path) as local, pq.ParquetFile(local) as file:
         yield from table_records(path, file.schema_arrow.names, _numbered_rows(file.iter_batches(_ROWS)))
 
 
@@ -116,7 +116,7 @@ def read_arrow(path: Path) -> Iterator[Record]:
     import pyarrow as pa
 
     # A memory-mapped file with a wrong length kills the process (SIGBUS).
-    with _arrow_errors(path, "Arrow"), pa.OSFile(str(path)) as source:
+    with _arrow_errors(path, "Arrow"), local_content(path) as local, pa.OSFile(str(local)) as source:
         try:
             reader = pa.ipc.open_stream(source)
             batches = iter(reader)

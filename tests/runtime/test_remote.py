@@ -156,12 +156,12 @@ def test_sources_are_listed_as_local_ones_and_take_no_room_but_while_they_are_re
     for one, other in zip(there, here, strict=True):
         reading = one.records()
         first = next(reading)
-        assert first.where == f"{one.name}:1" and spent(tmp_path / "cache" / "sources") >= len(content[one.path.name])
+        assert first.where == f"{one.name}:1"
         assert [first, *reading] == [
             record.__class__(**{**vars(record), "where": record.where.replace(str(other.path), one.name)})
             for record in other.records()
         ]
-        assert spent(tmp_path / "cache" / "sources") == 0
+        assert spent(tmp_path / "cache") == 0
     matched = find_sources([f"s3://{BUCKET}/raw/train.*.jsonl"])
     assert [one.name for one in matched] == [one.name for one in there[:2]]
     with pytest.raises(UserError, match=f"no file on the store matches s3://{BUCKET}/raw/"):
@@ -196,13 +196,13 @@ def test_another_process_finds_a_source_by_its_url(store, tmp_path):
     """As a Ray worker on another machine does, whose cache is elsewhere."""
     store.pipe_file(f"{BUCKET}/raw/a.jsonl", lines(range(3)))
     (tmp_path / "source").write_bytes(pickle.dumps(find_sources([f"s3://{BUCKET}/raw"])))
-    shutil.rmtree(tmp_path / "cache")
     code = f"import pickle; [one] = pickle.load(open({str(tmp_path / 'source')!r}, 'rb'))"
-    code += "; print(one.path.exists(), [record.where for record in one.records()][-1])"
-    environment = os.environ | {"RAYSUM_CACHE": str(tmp_path / "other")}
+    code += "; print([record.where for record in one.records()][-1])"
+    (tmp_path / "other").mkdir()
+    environment = os.environ | {"RAYSUM_CACHE": str(tmp_path / "other"), "TMPDIR": str(tmp_path / "other")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == f"False s3://{BUCKET}/raw/a.jsonl:3\n"
-    assert not [*(tmp_path / "other" / "sources").iterdir()]  # it leaves nothing
+    assert done.stdout == f"s3://{BUCKET}/raw/a.jsonl:3\n"
+    assert not [*(tmp_path / "other").iterdir()]  # it leaves nothing
 
 
 @pytest.fixture
