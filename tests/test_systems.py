@@ -9,24 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from helpers.factbook_data import write_factbook
 from helpers.small_datasets import write_dataset
 from helpers.small_models import SYSTEMS
 from helpers.small_runs import write_labeller
+from helpers.small_trainings import RATE, STEPS, losses, same, trained, weights
 from raysum import systems
-from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.models.generator import Generator
 from raysum.runs.folder import Run
 from raysum.runs.restore import Start
-from raysum.runtime.storage import read_lines
-from raysum.train.fit import fit
 
 TOY = Path(__file__).parent / "toy"
 SMALL = {"width": 16, "ffn": 32, "heads": 2}
-TRAIN = {"batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1, "log_every": 1}
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +30,15 @@ def data(tmp_path_factory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("systems") / "data", {"train": 120, "valid": 16}, graph=True)
 
 
-def config(data: Path, out: Path, model: dict, steps: int, **train) -> Config:
-    optim = {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}
-    values = {"model": model, "train": {**TRAIN, "steps": steps, **train}, "optim": optim}
-    return Config(**values, data=str(data), out=str(out))
-
-
-def losses(run: Run) -> list[float]:
-    return [line["loss"] for line in read_lines(run.metrics) if "loss" in line]
-
-
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_summarizing_system_trains_and_resumes_bit_for_bit(name, data, tmp_path):
     model = {"system": name, **SYSTEMS[name]}
-    whole = fit(config(data, tmp_path / "whole", model, 8))
-    fit(config(data, tmp_path / "parts", model, 3))
-    parts = fit(config(data, tmp_path / "parts", model, 8))
+    whole = trained(data, tmp_path / "whole", 8, model)
+    trained(data, tmp_path / "parts", 3, model)
+    parts = trained(data, tmp_path / "parts", 8, model)
     found = losses(whole)
     assert len(found) == 8 and sum(found[-3:]) < sum(found[:3])
-    assert losses(parts) == found
-    ours, theirs = (load_file(run.checkpoint("8").weights) for run in (parts, whole))
-    assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert losses(parts) == found and same(weights(parts, "8"), weights(whole, "8"))
 
 
 def test_the_registry_tells_what_each_system_is():
@@ -90,19 +74,24 @@ def test_no_room_asks_for_the_class_of_a_spec_or_model():
 # A new training that begins with the weights of another
 
 
+FAMILY = SYSTEMS["family"]
+
+
+def started(data: Path, out: Path, steps: int, model: dict, start: Path) -> Run:
+    return trained(data, out, steps, model, train={"start": str(start)})  # the former name of init_from
+
+
 def test_a_training_starts_from_the_weights_of_another_run(data, tmp_path, capsys):
-    donor = fit(config(data, tmp_path / "donor", {**SYSTEMS["family"], "encoder": "LL"}, 4))
-    given = load_file(donor.best().weights)
-    model = {**SYSTEMS["family"], "encoder": "LG", "decoder": "P"}
-    fit(config(data, tmp_path / "new", model, 1, start=str(donor.path)))
+    donor = trained(data, tmp_path / "donor", 4, FAMILY | {"encoder": "LL"})
+    given = weights(donor)
+    new = started(data, tmp_path / "new", 1, FAMILY | {"encoder": "LG", "decoder": "P"}, donor.path)
     said = capsys.readouterr().err
     assert "tensors are loaded from" in said and "new and untrained: encoder.1.*; unused" in said
     assert "unused: decoder.1.*, encoder.1.*" in said
-    spec = Run.open(tmp_path / "new").config.model
+    spec = new.config.model
     start = Start.of(str(donor.path), spec, donor.recipe["vocabulary_sha256"])
     assert {"embedding.weight", "encoder.0.block.attention.qkv.weight", "pooling.merge.weight"} <= {*start.loaded}
     assert not {*start.loaded} & {*start.missing} and {*start.loaded, *start.unused} == {*given}
-    torch.manual_seed(5)
     fresh = systems.build(spec)
     before = {name: value.clone() for name, value in fresh.named_parameters()}
     start.apply(fresh)
@@ -112,23 +101,24 @@ def test_a_training_starts_from_the_weights_of_another_run(data, tmp_path, capsy
 
 def test_the_same_model_goes_on_where_the_other_was(data, tmp_path):
     """Constant rate, no dropout: the first loss of the second training is near the last of the first."""
-    dry = {**SYSTEMS["family"], "dropout": 0.0, "attention_dropout": 0.0}
-    donor = fit(config(data, tmp_path / "donor", dry, 12, validate_every=12))
-    new = fit(config(data, tmp_path / "new", dry, 1, start=str(donor.path)))
+    dry = FAMILY | {"dropout": 0.0, "attention_dropout": 0.0}
+    donor = trained(data, tmp_path / "donor", 12, dry, train={"validate_every": 12})
+    new = started(data, tmp_path / "new", 1, dry, donor.path)
     assert losses(new)[0] < 0.9 * losses(donor)[0]
-    assert fit(config(data, tmp_path / "new", dry, 2, start=str(donor.path))).latest().step == 2  # resumes
+    assert started(data, tmp_path / "new", 2, dry, donor.path).latest().step == 2  # resumes
 
 
 def test_what_cannot_be_a_start_is_said(data, tmp_path):
-    donor = fit(config(data, tmp_path / "donor", SYSTEMS["family"], 1))
+    donor = trained(data, tmp_path / "donor", 1, FAMILY).path
     other = write_dataset(tmp_path / "other", {"train": 30}, seed=4)
-    with pytest.raises(UserError, match="another vocabulary.*--vocab"):
-        fit(config(other, tmp_path / "new", SYSTEMS["family"], 1, start=str(donor.path)))
-    wider = {**SYSTEMS["family"], "width": 32}
-    with pytest.raises(UserError, match="no matrix of .* has the name and shape"):
-        fit(config(data, tmp_path / "new", wider, 1, start=str(donor.path)))
-    with pytest.raises(UserError, match="no run folder"):
-        fit(config(data, tmp_path / "new", SYSTEMS["family"], 1, start=str(tmp_path / "none")))
+    wider = FAMILY | {"width": 32}
+    for its_data, model, start, named in (
+        (other, FAMILY, donor, "another vocabulary.*--vocab"),
+        (data, wider, donor, "no matrix of .* has the name and shape"),
+        (data, FAMILY, tmp_path / "none", "no run folder"),
+    ):
+        with pytest.raises(UserError, match=named):
+            started(its_data, tmp_path / "new", 1, model, start)
 
 
 # A system of another package
@@ -145,8 +135,8 @@ def toy(tmp_path_factory) -> dict[str, Path]:
     """A dataset, a config that names the toy, and its run after 6 steps."""
     folder = tmp_path_factory.mktemp("toy")
     write_factbook(folder / "data", {"train": 60, "valid": 8})
-    values = {"model": {"system": "toy"}, "train": {**TRAIN, "batch_tokens": 2000, "steps": 6}}
-    values |= {"optim": {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}, "decode": {"max_length": 12}}
+    values = {"model": {"system": "toy"}, "train": STEPS | {"batch_tokens": 2000, "steps": 6}}
+    values |= {"optim": RATE, "decode": {"max_length": 12}}
     (folder / "toy.yaml").write_text(json.dumps(values))
     done = raysum("train", str(folder / "toy.yaml"), f"data={folder / 'data'}", f"out={folder / 'run'}", "--json")
     assert done.returncode == 0, done.stderr
@@ -193,9 +183,8 @@ def test_without_its_package_a_run_is_refused_by_name(toy):
 def test_it_is_served(toy):
     from raysum.serve.client import Client
 
-    environment = {**os.environ, "PYTHONPATH": str(TOY)}
     command = [sys.executable, "-m", "raysum", "serve", str(toy["run"]), "--port=0"]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(TOY)})
     try:
         address = next(line.split()[-1] for line in server.stderr if line.startswith("serving"))
         text = "The mill stands by the river, and turns all day and night."
@@ -210,7 +199,7 @@ def test_the_layers_over_words_of_a_hibert_begin_the_local_layers_of_a_family(tm
     dataset = write_factbook(tmp_path / "data", {"train": 4})
     write_labeller(tmp_path / "hibert", dataset, "pretraining", layers=2)
     donor = Run(tmp_path / "hibert")
-    given = load_file(donor.best().weights)
+    given = weights(donor)
     pieces = donor.config.model.vocabulary
     model = {"encoder": "LGLL", "decoder": "P", "pooling_heads": 2, "vocabulary": pieces, "norm": "post", **SMALL}
     spec = systems.spec_class("family").model_validate(model)

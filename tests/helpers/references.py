@@ -6,7 +6,7 @@ the attention of each position to each paragraph, the mean over heads summed ove
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,13 +16,14 @@ Paragraphs = Sequence[Sequence[int]]
 
 
 def linear(x: Tensor, w: Weights, name: str) -> Tensor:
-    y = w[f"{name}.weight"] @ x
+    y = x @ w[f"{name}.weight"].T
     return y + w[f"{name}.bias"] if f"{name}.bias" in w else y
 
 
 def norm(x: Tensor, w: Weights, name: str) -> Tensor:
-    centred = x - x.mean()
-    return centred / (centred.square().mean() + 1e-6).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+    centred = x - x.mean(-1, keepdim=True)
+    deviation = (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    return centred / deviation * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def ffn(x: Tensor, w: Weights, name: str) -> Tensor:
@@ -55,6 +56,34 @@ def softmax(scores: Sequence[Tensor]) -> list[Tensor]:
 def head(x: Tensor, number: int, heads: int) -> Tensor:
     size = len(x) // heads
     return x[number * size : (number + 1) * size]
+
+
+def self_attention(
+    x: Sequence[Tensor],
+    w: Weights,
+    name: str,
+    heads: int,
+    visible: Callable[[int], Iterable[int]],
+    extra: Callable[[int, int], Tensor | float] = lambda i, j: 0.0,
+) -> list[Tensor]:
+    """Position i attends to those ``visible(i)``; ``extra(i, j)`` is added to the scores."""
+    width = len(x[0])
+    qkv, outputs = [linear(v, w, f"{name}.qkv").split(width) for v in x], []
+    for i, (query, _, _) in enumerate(qkv):
+        parts = []
+        for h in range(heads):
+            q, seen = head(query, h, heads), [*visible(i)]
+            weights = softmax([q @ head(qkv[j][1], h, heads) / (width / heads) ** 0.5 + extra(i, j) for j in seen])
+            parts.append(sum(a * head(qkv[j][2], h, heads) for a, j in zip(weights, seen, strict=True)))
+        outputs.append(linear(torch.cat(parts), w, f"{name}.out"))
+    return outputs
+
+
+def residual(x: Sequence[Tensor], w: Weights, name: str, layer: Callable[..., Sequence[Tensor]], pre: bool = True):
+    """``layer`` inside a residual connection with its norm before it or after the sum."""
+    if pre:
+        return [v + y for v, y in zip(x, layer([norm(v, w, f"{name}.norm") for v in x]), strict=True)]
+    return [norm(v + y, w, f"{name}.norm") for v, y in zip(x, layer(x), strict=True)]
 
 
 def owners(paragraphs: Paragraphs) -> list[int]:
@@ -189,23 +218,14 @@ def graphsum(
         """The Gaussian bias of the graph-informed attention; the code squares the distance and halves sigma."""
         return -(1 - similarity**2) / (2 * sigma**2) if form == "paper" else -((1 - similarity) ** 2) / (sigma**2 / 2)
 
-    def self_attention(x: list[Tensor], name: str, visible, extra) -> list[Tensor]:
-        inner = [norm(v, w, f"{name}.around_attention.norm") for v in x]
-        qkv = [linear(v, w, f"{name}.attention.qkv").split(width) for v in inner]
-        result = []
-        for i, (query, _, _) in enumerate(qkv):
-            parts = []
-            for h in range(heads):
-                scores = [
-                    head(query, h, heads) @ head(qkv[j][1], h, heads) / size**0.5 + extra(i, j) for j in visible(i)
-                ]
-                weights = softmax(scores)
-                parts.append(sum(a * head(qkv[j][2], h, heads) for a, j in zip(weights, visible(i), strict=True)))
-            result.append(x[i] + linear(torch.cat(parts), w, f"{name}.attention.out"))
-        return result
+    def attend(x: list[Tensor], name: str, visible, extra=lambda *_: 0.0) -> list[Tensor]:
+        def layer(inner):
+            return self_attention(inner, w, f"{name}.attention", heads, visible, extra)
+
+        return residual(x, w, f"{name}.around_attention", layer)
 
     def feed(x: list[Tensor], name: str) -> list[Tensor]:
-        return [v + ffn(norm(v, w, f"{name}.around_ffn.norm"), w, f"{name}.ffn") for v in x]
+        return residual(x, w, f"{name}.around_ffn", lambda inner: [ffn(v, w, f"{name}.ffn") for v in inner])
 
     words, vectors = [], []
     for rank, paragraph in enumerate(paragraphs):
@@ -215,7 +235,7 @@ def graphsum(
         ]
         for number in range(local_layers):
             name = f"encoder.{number}"
-            x = feed(self_attention(x, name, lambda _, x=x: range(len(x)), lambda *_: 0.0), name)
+            x = feed(attend(x, name, lambda _, x=x: range(len(x))), name)
         words.append([norm(v, w, "encoder_norm") for v in x])
         inner = [norm(v, w, "pooling.norm") for v in x]
         parts = []
@@ -226,14 +246,14 @@ def graphsum(
         vectors.append(linear(torch.cat(parts), w, "pooling.out"))
     for number in range(graph_layers):
         name = f"graph.{number}"
-        vectors = feed(self_attention(vectors, name, lambda _: range(count), lambda i, j: bias(graph[i, j])), name)
+        vectors = feed(attend(vectors, name, lambda _: range(count), lambda i, j: bias(graph[i, j])), name)
     vectors = [norm(v, w, "graph_norm") for v in vectors]
 
     y = [embed(token, w) + wave(place, width, True) for place, token in enumerate(target)]
     share = torch.zeros(len(target), count)
     for number in range(decoder_layers):
         name = f"decoder.{number}"
-        y = self_attention(y, name, lambda i: range(i + 1), lambda *_: 0.0)
+        y = attend(y, name, lambda i: range(i + 1))
         read = []
         for t, state in enumerate(y):
             query = norm(state, w, f"{name}.around_cross.norm")

@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
 from helpers.small_datasets import write_dataset
-from helpers.small_models import EXAMPLES, objective_of, pack, spec, targets
-from raysum.config.decoding import SourceConfig
+from helpers.small_models import EXAMPLES, build_seeded, objective_of, pack, spec, targets
+from helpers.small_trainings import RATE, config, losses, same, weights
+from helpers.small_trainings import trained as trained_on
 from raysum.config.loading import load_config
-from raysum.config.sections import Config
+from raysum.config.sections import SourceConfig
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.models.adapters import AdaptedLinear, adapt, merge_adapters
@@ -18,15 +18,11 @@ from raysum.models.family.spec import Adapters
 from raysum.models.layers import Projection, xavier_linear
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore
-from raysum.runtime.storage import read_lines
 from raysum.stream.collators.summarization import Summarization
 from raysum.systems import build
-from raysum.train.fit import fit
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "LL", "decoder": "F"}
-STEPS = {"batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1, "log_every": 1}
 STAGES = [0, 2, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 3))]
-RATE = {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}
 LOW = {"rank": 2, "alpha": 4.0, "dropout": 0.1}
 
 
@@ -35,35 +31,22 @@ def data(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("adapters") / "data", {"train": 200, "valid": 10})
 
 
-def config(data, out, steps: int, start: Run | None = None, **sections) -> Config:
-    train = STEPS | {"steps": steps} | ({"init_from": str(start.path)} if start else {})
-    values: dict = {"model": SMALL, "optim": RATE, "train": train}
-    values |= {name: values.get(name, {}) | section for name, section in sections.items()}
-    return Config(**values, data=str(data), out=str(out))
-
-
 @pytest.fixture(scope="module")
 def donor(data, tmp_path_factory) -> Run:
-    return fit(config(data, tmp_path_factory.mktemp("runs") / "donor", 2))
+    return trained_on(data, tmp_path_factory.mktemp("runs") / "donor", 2, SMALL)
+
+
+def trained(data, out, steps: int, start: Run, model=None, train=None, **sections) -> Run:
+    """A training from the weights of ``start``."""
+    train = {"init_from": str(start.path)} | (train or {})
+    return trained_on(data, out, steps, SMALL | (model or {}), train=train, **sections)
 
 
 @pytest.fixture(scope="module")
 def adapted(data, donor, tmp_path_factory) -> Run:
     """From the donor, with one layer of it replaced by a new kind."""
-    model = {"encoder": "LG", "decoder": "F"}
-    return fit(config(data, tmp_path_factory.mktemp("runs") / "adapted", 4, donor, model=model, adapters=LOW))
-
-
-def weights(run: Run) -> dict[str, torch.Tensor]:
-    return load_file(run.checkpoint().weights)
-
-
-def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-def losses(run: Run) -> list[float]:
-    return [line["loss"] for line in read_lines(run.metrics) if "loss" in line]
+    out = tmp_path_factory.mktemp("runs") / "adapted"
+    return trained(data, out, 4, donor, model={"encoder": "LG", "decoder": "F"}, adapters=LOW)
 
 
 # The layer
@@ -90,8 +73,7 @@ def test_an_adapter_and_its_gradients_are_those_of_the_sum_of_matrices(layer):
     d_parts = d_weight.chunk(parts)
     d_down = torch.cat([1.5 * b.T @ d for b, d in zip(up, d_parts, strict=True)])
     d_up = torch.cat([1.5 * d @ a.T for a, d in zip(down, d_parts, strict=True)])
-    for found, known in zip(own, (d_x, d_down, d_up), strict=True):
-        torch.testing.assert_close(found, known, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(own, (d_x, d_down, d_up), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("matrices", "count"), [("all", 11), ("attention", 7), ("ffn", 4)])
@@ -106,15 +88,18 @@ def test_matrices_are_chosen_by_what_they_are_of_and_the_rest_is_frozen(matrices
     assert trained == own
 
 
+def with_adapters(model: nn.Module, rank: int) -> nn.Module:
+    """``model`` with adapters that change it."""
+    adapt(model, Adapters(rank=rank), new=[])
+    for layer in model.modules():
+        if isinstance(layer, AdaptedLinear):
+            nn.init.normal_(layer.adapter_up, std=0.1)
+    return model
+
+
 @pytest.mark.parametrize("mix", ["S/F", "LG/FP", "SLG/FPV"])
 def test_a_model_with_merged_weights_is_the_one_with_adapters(mix):
-    torch.manual_seed(2)
-    model = build(spec(mix)).eval()
-    adapt(model, Adapters(rank=3), new=[])
-    for name, parameter in model.named_parameters():
-        if name.endswith("adapter_up"):
-            nn.init.normal_(parameter, std=0.1)
-    plain = build(spec(mix)).eval()
+    model, plain = with_adapters(build_seeded(spec(mix)).eval(), rank=3), build(spec(mix)).eval()
     plain.load_state_dict(merge_adapters(model, model.state_dict()))
     source = pack(EXAMPLES)
     torch.testing.assert_close(model(source, targets(3)), plain(source, targets(3)), rtol=1e-5, atol=5e-6)
@@ -122,53 +107,46 @@ def test_a_model_with_merged_weights_is_the_one_with_adapters(mix):
 
 @pytest.mark.parametrize(("gated", "ranks"), [(False, [2, 2]), (True, [4, 2])])
 def test_both_matrices_of_a_gated_network_have_an_adapter_of_their_own(gated, ranks):
-    torch.manual_seed(2)
     sizes = spec("L/F", backbone={"gated": gated, "activation": "gelu-tanh"})
-    model, plain = build(sizes), build(sizes)
-    before = model.state_dict()
-    adapt(model, Adapters(rank=2), new=[])
-    for layer in model.modules():
-        if isinstance(layer, AdaptedLinear):
-            nn.init.normal_(layer.adapter_up)
-    after = merge_adapters(model, model.state_dict())
-    assert after.keys() == plain.state_dict().keys() == before.keys()
+    model = build_seeded(sizes)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    after = merge_adapters(with_adapters(model, rank=2), model.state_dict())
+    assert after.keys() == before.keys()
     for name in ("encoder.0.block.ffn.inner.weight", "decoder.0.ffn.inner.weight"):
         change = after[name] - before[name]
         first, second = change.split(sizes.ffn) if gated else (change, change)
-        found = [int(torch.linalg.matrix_rank(part, rtol=1e-3)) for part in (change, first, second)]
-        assert found == [ranks[0], ranks[1], ranks[1]]
+        assert [rank_of(part) for part in (change, first, second)] == [ranks[0], ranks[1], ranks[1]]
+
+
+def rank_of(matrix: torch.Tensor) -> int:
+    return int(torch.linalg.matrix_rank(matrix, rtol=1e-3))
 
 
 # Trainings
 
 
-def test_the_first_loss_is_that_of_the_start_and_only_what_is_new_or_low_in_rank_changes(data, donor, adapted, capsys):
+def test_only_what_is_new_or_low_in_rank_changes(donor, adapted):
     before, after, fresh = weights(donor), weights(adapted), adapted.latest().state["new"]
     assert after.keys() == dict(build(adapted.config.model).named_parameters()).keys()
     assert any(name.startswith("encoder.1.pooling") for name in fresh)
-    ranks = []
+    ranks = set()
     for name in after.keys() - {*fresh}:
         change = after[name] - before[name]
         if change.dim() < 2 or name.startswith("embedding"):
             assert not change.any(), name
         else:
             parts = change.split(16) if name.split(".")[-2] in ("qkv", "source") else [change]
-            ranks += [int(torch.linalg.matrix_rank(part, rtol=1e-3)) for part in parts]
-    assert {*ranks} == {2}
-    started = {name: value for name, value in build_started(donor, adapted).items() if name in fresh}
-    moved = [name for name, value in started.items() if not torch.equal(value, after[name])]
+            ranks |= {*map(rank_of, parts)}
+    assert ranks == {2}
+    torch.manual_seed(adapted.config.train.seed)
+    started = build(adapted.config.model).state_dict()
+    moved = [name for name in fresh if not torch.equal(started[name], after[name])]
     assert len(moved) > 0.8 * len(fresh), "new layers are trained whole"
 
 
-def build_started(donor: Run, run: Run) -> dict[str, torch.Tensor]:
-    torch.manual_seed(run.config.train.seed)
-    return build(run.config.model).state_dict()
-
-
 def test_the_first_loss_is_that_of_training_all(data, donor, tmp_path):
-    whole = fit(config(data, tmp_path / "whole", 1, donor))
-    low = fit(config(data, tmp_path / "low", 1, donor, adapters={"rank": 2}))
-    assert losses(low) == losses(whole)
+    whole = trained(data, tmp_path / "whole", 1, donor)
+    assert losses(trained(data, tmp_path / "low", 1, donor, adapters={"rank": 2})) == losses(whole)
 
 
 def test_validation_with_adapters_is_that_of_the_merged_weights_which_serve_like_any(data, adapted):
@@ -184,9 +162,9 @@ def test_validation_with_adapters_is_that_of_the_merged_weights_which_serve_like
 def test_a_run_gone_on_with_is_the_same_bit_for_bit(data, donor, tmp_path, stage, low):
     sections = {"adapters": LOW, "optim": {"new_lr": 0.02}, "model": {"decoder": "P"}}
     sections |= {"deepspeed": {"zero_optimization": {"stage": stage}, "bf16": {"enabled": low}}}
-    whole = fit(config(data, tmp_path / "whole", 3, donor, **sections))
-    fit(config(data, tmp_path / "parts", 1, donor, **sections))
-    parts = fit(config(data, tmp_path / "parts", 3, donor, **sections))
+    whole = trained(data, tmp_path / "whole", 3, donor, **sections)
+    trained(data, tmp_path / "parts", 1, donor, **sections)
+    parts = trained(data, tmp_path / "parts", 3, donor, **sections)
     assert losses(parts) == losses(whole) and same(weights(parts), weights(whole))
     assert losses(parts)[2] < losses(parts)[0]
     if not low:
@@ -206,8 +184,8 @@ def test_frozen_parameters_have_neither_gradient_nor_state_of_the_optimizer(data
     from raysum.train.worker import step
 
     sections = {"adapters": LOW, "deepspeed": {"zero_optimization": {"stage": stage}}}
-    dataset, asked = _open_dataset(config(data, tmp_path / "run", 1, donor, **sections))
-    brief = job_spec_of(dataset, asked, Run(tmp_path / "run"), 0)
+    asked = config(data, tmp_path / "run", 1, SMALL, train={"init_from": str(donor.path)}, **sections)
+    brief = job_spec_of(*_open_dataset(asked), Run(tmp_path / "run"), 0)
     with lone_group():
         engine = build_engine(brief, None)
         step(engine, brief, 0, batches(brief.train, 0, 1, 0, 1), Meter(engine.device, {}))
@@ -223,13 +201,12 @@ def test_frozen_parameters_have_neither_gradient_nor_state_of_the_optimizer(data
 def test_a_start_from_an_adapted_run_takes_the_merged_weights(data, adapted, tmp_path, capsys):
     capsys.readouterr()
     sections = {"model": {"encoder": "LG"}, "adapters": {"rank": 1}, "optim": RATE | {"lr": 1e-12}}
-    run = fit(config(data, tmp_path / "next", 1, adapted, **sections))
+    run = trained(data, tmp_path / "next", 1, adapted, **sections)
     told = capsys.readouterr().err
     assert f"{len(weights(adapted))} tensors are loaded from {adapted.path}, step 4\n" in told
     assert "parameters are trained (" in told and "untrained" not in told and "unused" not in told
     assert run.latest().state["new"] == []
-    for name, value in weights(run).items():
-        torch.testing.assert_close(value, weights(adapted)[name], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(weights(run), weights(adapted), rtol=1e-5, atol=1e-7)
 
 
 def test_what_an_import_put_beside_published_weights_is_new(data, donor, tmp_path, capsys):
@@ -239,17 +216,13 @@ def test_what_an_import_put_beside_published_weights_is_new(data, donor, tmp_pat
     made = [name for name in weights(donor) if name.startswith("encoder.1.")]
     imported.add_weights(0, weights(donor), {"untrained": made})
     capsys.readouterr()
-    optim = RATE | {"lr": 1e-12, "new_lr": 0.01}
-    run = fit(config(data, tmp_path / "run", 2, imported, adapters=LOW | {"matrices": "ffn"}, optim=optim))
+    optim = {"lr": 1e-12, "new_lr": 0.01}
+    run = trained(data, tmp_path / "run", 2, imported, adapters=LOW | {"matrices": "ffn"}, optim=optim)
     assert "step 0; new and untrained: encoder.1.*\n" in capsys.readouterr().err
     assert {*run.latest().state["new"]} == {*made}
     moved = {name for name, value in weights(run).items() if not torch.equal(value, weights(donor)[name])}
-    assert {*made} <= moved and {name.rpartition(".")[0] for name in moved - {*made}} == {
-        "encoder.0.block.ffn.inner",
-        "encoder.0.block.ffn.outer",
-        "decoder.0.ffn.inner",
-        "decoder.0.ffn.outer",
-    }
+    networks = {f"{part}.{side}" for part in ("encoder.0.block.ffn", "decoder.0.ffn") for side in ("inner", "outer")}
+    assert {*made} <= moved and {name.rpartition(".")[0] for name in moved - {*made}} == networks
 
 
 @pytest.mark.long
@@ -259,12 +232,10 @@ def test_what_an_import_put_beside_published_weights_is_new(data, donor, tmp_pat
 def test_another_number_of_workers_gives_the_same_weights_nearly(data, donor, tmp_path, ray_session, stage):
     """DeepSpeed's converter forgets what is frozen."""
     sections = {"adapters": LOW, "deepspeed": {"zero_optimization": {"stage": stage}}}
-    train = STEPS | {"init_from": str(donor.path), "save_every": 1}
-    one = fit(config(data, tmp_path / "one", 0, **sections, train=train | {"steps": 3}))
-    two = fit(config(data, tmp_path / "two", 0, **sections, train=train | {"steps": 2, "workers": 2}))
-    two = fit(config(data, tmp_path / "two", 0, **sections, train=train | {"steps": 3}))  # converted for one
-    for name, value in weights(two).items():
-        torch.testing.assert_close(value, weights(one)[name], rtol=1e-3, atol=1e-4)
+    one = trained(data, tmp_path / "one", 3, donor, **sections, train={"save_every": 1})
+    trained(data, tmp_path / "two", 2, donor, **sections, train={"save_every": 1, "workers": 2})
+    two = trained(data, tmp_path / "two", 3, donor, **sections, train={"save_every": 1})  # converted for one
+    torch.testing.assert_close(weights(two), weights(one), rtol=1e-3, atol=1e-4)
 
 
 # Mistakes
@@ -272,13 +243,15 @@ def test_another_number_of_workers_gives_the_same_weights_nearly(data, donor, tm
 
 def test_adapters_need_a_start_and_a_rank_below_that_of_a_matrix(data, donor, tmp_path):
     with pytest.raises(UserError, match="adapters.rank .* train.init_from=RUN"):
-        fit(config(data, tmp_path / "run", 1, adapters=LOW))
+        trained_on(data, tmp_path / "run", 1, SMALL, adapters=LOW)
     with pytest.raises(UserError, match="adapters.rank=64 is too large for all matrices"):
-        fit(config(data, tmp_path / "run", 1, donor, adapters={"rank": 64}))
-    with pytest.raises(UserError, match="did you mean 'adapters.rank'"):
-        load_config("pht", ["adapters.rnak=3"])
-    with pytest.raises(UserError, match="adapters.matrices"):
-        load_config("pht", ["adapters.matrices=some"])
-    fit(config(data, tmp_path / "run", 1, donor, adapters=LOW))
+        trained(data, tmp_path / "run", 1, donor, adapters={"rank": 64})
+    for override, named in (
+        ("adapters.rnak=3", "did you mean 'adapters.rank'"),
+        ("adapters.matrices=some", "matrices"),
+    ):
+        with pytest.raises(UserError, match=named):
+            load_config("pht", [override])
+    trained(data, tmp_path / "run", 1, donor, adapters=LOW)
     with pytest.raises(UserError, match="trained with other values of adapters.rank"):
-        fit(config(data, tmp_path / "run", 2, donor, adapters=LOW | {"rank": 3}))
+        trained(data, tmp_path / "run", 2, donor, adapters=LOW | {"rank": 3})

@@ -9,10 +9,10 @@ import torch
 from helpers.small_datasets import write_dataset
 from helpers.small_models import pack
 from helpers.small_runs import DOCUMENTS, write_random_run
+from helpers.small_trainings import trained
 from helpers.special_ids import EOS, PAD, PARAGRAPH_END
 from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config
-from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.data.recipe import Recipe
 from raysum.decode.summarizer import Summarizer
@@ -22,7 +22,6 @@ from raysum.prepare.row_builder import prepare_example
 from raysum.stream.collators.summarization import Summarization, cut_source
 from raysum.stream.reader import read_rows
 from raysum.tokenizers.sentence_piece import Vocabulary
-from raysum.train.fit import fit
 
 SIZES = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2}
 
@@ -119,12 +118,8 @@ def test_raw_text_is_joined_and_cited_by_paragraph(tmp_path, vocabulary, monkeyp
 
 def test_training_reads_the_same_as_decoding(tmp_path, monkeypatch):
     data = write_dataset(tmp_path / "data", {"train": 30, "valid": 6})
-    sections = {
-        "model": {"encoder": "S", "decoder": "F", "positions": "flat", **SIZES},
-        "source": {"max_tokens": 14},
-        "train": {"steps": 2, "batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1},
-    }
-    run = fit(Config(**sections, data=str(data), out=str(tmp_path / "run")))
+    model = {"encoder": "S", "decoder": "F", "positions": "flat", **SIZES}
+    run = trained(data, tmp_path / "run", 2, model, source={"max_tokens": 14})
     kind, source = Summarization.of(run.config.model), run.config.source
     rows = list(read_rows(str(data), "valid", np.arange(6), kind.columns).values())
     ids = kind.collate(kind.pack(rows, source)).source.ids.tolist()

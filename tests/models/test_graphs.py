@@ -9,6 +9,7 @@ import torch
 from helpers.small_datasets import write_dataset
 from helpers.small_models import objective_of
 from helpers.small_runs import write_random_run
+from helpers.small_trainings import trained
 from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
@@ -144,13 +145,8 @@ def data(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory) -> Run:
     out = tmp_path_factory.mktemp("graph-runs") / "run"
-    sections = {
-        "model": SIZES | DRY,
-        "optim": {"lr": 0.01, "schedule": "constant", "warmup_steps": 0},
-        "train": {"steps": 20, "batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1, "log_every": 1},
-        "decode": {"num_beams": 2, "max_length": 8, "batch_examples": 4},
-    }
-    return fit(Config(**sections, data=str(data), out=str(out)))
+    decode = {"num_beams": 2, "max_length": 8, "batch_examples": 4}
+    return trained(data, out, 20, SIZES | DRY, decode=decode)
 
 
 def test_a_model_with_graph_heads_trains_and_decodes(run, data):

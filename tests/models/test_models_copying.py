@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from helpers.small_datasets import write_dataset
 from helpers.small_models import DRY, EXAMPLES, build_seeded, model_of, objective_of, pack, spec, targets
+from helpers.small_trainings import same, trained, weights
 from helpers.special_ids import BOS, EOS, PAD
 from raysum.config.decoding import DecodeConfig
 from raysum.config.loading import load_config
@@ -19,7 +19,6 @@ from raysum.models.kernels import cache, recomputation
 from raysum.models.kernels.linear import optimize_for_inference
 from raysum.runs.restore import restore
 from raysum.systems import count_parameters, parameters
-from raysum.train.fit import train
 
 MIXES = ["S/F", "L/P", "L/V", "LG/VF", "LG/FP"]
 SOURCE, BEAMS = pack(EXAMPLES), 2
@@ -208,32 +207,20 @@ def data(tmp_path_factory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("copying") / "data", {"train": 120, "valid": 10})
 
 
-def trained(data: Path, out: Path, steps: int, **model):
-    sizes = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"} | model
-    settings = {"workers": 0, "threads": 1, "batch_tokens": 200, "micro_batches": 2, "steps": steps}
-    return train("pht", data=str(data), out=str(out), model=sizes, train=settings).run
+SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
 
 
 def test_six_steps_and_six_are_twelve(data, tmp_path):
-    whole = trained(data, tmp_path / "whole", 12, copy_heads=1)
-    trained(data, tmp_path / "parts", 6, copy_heads=1)
-    parts = trained(data, tmp_path / "parts", 12, copy_heads=1)
-    one, other = (load_file(run.checkpoint("12").weights) for run in (whole, parts))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert one["gate.gate.bias"].item() != 0
+    gated = SMALL | {"copy_heads": 1}
+    whole = trained(data, tmp_path / "whole", 12, gated)
+    trained(data, tmp_path / "parts", 6, gated)
+    parts = trained(data, tmp_path / "parts", 12, gated)
+    assert same(weights(parts, "12"), weights(whole, "12"))
+    assert weights(whole, "12")["gate.gate.bias"].item() != 0
 
 
 def test_a_model_without_a_gate_is_a_start_that_names_what_is_new(data, tmp_path, capfd):
-    plain = trained(data, tmp_path / "plain", 2)
-    settings = {
-        "workers": 0,
-        "threads": 1,
-        "batch_tokens": 200,
-        "micro_batches": 2,
-        "steps": 1,
-        "init_from": str(plain.path),
-    }
-    model = plain.config.model.model_dump() | {"copy_heads": 1}
-    run = train("pht", data=str(data), out=str(tmp_path / "gated"), model=model, train=settings).run
+    plain = trained(data, tmp_path / "plain", 2, SMALL)
+    run = trained(data, tmp_path / "gated", 1, SMALL | {"copy_heads": 1}, train={"init_from": str(plain.path)})
     assert "new and untrained: gate.*" in capfd.readouterr().err
     assert restore(run, "best", torch.device("cpu")).gate is not None

@@ -1,11 +1,10 @@
 """The paper's form against its equations, written token by token (the code's form has the published fixtures)."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
 
+from helpers.references import ffn, linear, norm, wave
 from helpers.small_models import DRY, EXAMPLES, model_of, pack, targets
 from raysum.models.batch import Source
 from raysum.models.kernels.cache import StepContext
@@ -19,21 +18,8 @@ def source() -> Source:
     return pack([EXAMPLE])
 
 
-def linear(x: Tensor, layer) -> Tensor:
-    return x @ layer.weight.T + (0 if layer.bias is None else layer.bias)
-
-
-def norm(x: Tensor, layer) -> Tensor:
-    mean, variance = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
-    return (x - mean) / (variance + 1e-6).sqrt() * layer.weight + layer.bias
-
-
-def ffn(x: Tensor, layer) -> Tensor:
-    return linear(linear(x, layer.inner).relu(), layer.outer)
-
-
-def rank_code(rank: int) -> Tensor:
-    return torch.tensor([f(rank / 10000 ** (2 * i / WIDTH)) for i in range(WIDTH // 2) for f in (math.sin, math.cos)])
+def weights_of(layer) -> dict[str, Tensor]:
+    return dict(layer.named_parameters())
 
 
 def paragraphs_of(tokens: Tensor) -> list[Tensor]:
@@ -43,14 +29,13 @@ def paragraphs_of(tokens: Tensor) -> list[Tensor]:
 def test_positions_are_rank_then_token(source):
     """HT eq. 9-10."""
     model = model_of("L/F", form="paper").eval()
-    half = WIDTH // 2
-
-    def wave(position: int) -> list[float]:
-        return [f(position / 10000 ** (2 * i / half)) for i in range(half // 2) for f in (math.sin, math.cos)]
-
-    expected = [wave(rank) + wave(place) for rank, paragraph in enumerate(EXAMPLE) for place in range(len(paragraph))]
+    expected = [
+        torch.cat([wave(rank, WIDTH // 2), wave(place, WIDTH // 2)])
+        for rank, paragraph in enumerate(EXAMPLE)
+        for place in range(len(paragraph))
+    ]
     found = model.entry.source(torch.zeros(len(expected), WIDTH), source.layout)
-    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-6, rtol=0)
+    torch.testing.assert_close(found, torch.stack(expected), atol=1e-6, rtol=0)
 
 
 def test_global_layer_is_equations_13_to_23(source):
@@ -66,7 +51,8 @@ def test_global_layer_is_equations_13_to_23(source):
             scores = tokens @ pool.score.weight[z]  # eq. 13
             inputs = tokens @ values[z].T  # eq. 14
             weights = scores.exp() / scores.exp().sum()  # eq. 15
-            row.append(norm(pool.combine.weight[z] @ (weights[:, None] * inputs).sum(0), pool.norm))  # eq. 16
+            combined = pool.combine.weight[z] @ (weights[:, None] * inputs).sum(0)
+            row.append(norm(combined, weights_of(pool), "norm"))  # eq. 16
         heads.append(row)
     contexts = []
     for i in range(len(EXAMPLE)):
@@ -77,10 +63,10 @@ def test_global_layer_is_equations_13_to_23(source):
             weights = scores.exp() / scores.exp().sum()
             parts.append(sum(w * (w_v @ head) for w, head in zip(weights, heads[z], strict=True)))
         contexts.append(attention.out.weight @ torch.cat(parts))  # eq. 21
-    expected = []
+    expected, w = [], weights_of(layer)
     for tokens, context in zip(paragraphs_of(x), contexts, strict=True):
-        g = ffn(tokens + context, layer.ffn)  # eq. 22
-        expected.append(norm(g + tokens, layer.around_ffn.norm))  # eq. 23
+        g = ffn(tokens + context, w, "ffn")  # eq. 22
+        expected.append(norm(g + tokens, w, "around_ffn.norm"))  # eq. 23
     torch.testing.assert_close(layer(x, source), torch.cat(expected), atol=1e-5, rtol=0)
 
 
@@ -109,8 +95,8 @@ def test_paragraph_embeddings_are_equations_2_to_6(source):
             weights = (head @ layer.pool.scorer[0]).softmax(0)  # eq. 3
             parts.append(weights @ head)
         phi = layer.merge.weight @ torch.cat(parts)  # eq. 4
-        phi = norm(phi + ffn(phi, layer.ffn), layer.around_ffn.norm)  # eq. 5
-        expected.append(phi + rank_code(rank))  # eq. 6
+        phi = norm(phi + ffn(phi, weights_of(layer), "ffn"), weights_of(layer), "around_ffn.norm")  # eq. 5
+        expected.append(phi + wave(rank, WIDTH))  # eq. 6
     torch.testing.assert_close(layer(x, source)[0], torch.stack(expected), atol=1e-5, rtol=0)
 
 
@@ -125,55 +111,51 @@ def multi_head(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Ten
     return torch.cat(contexts), torch.stack(weights).mean(0)
 
 
+def crossed(source: Source, mix: str, **options) -> tuple:
+    """Queries of a cross-attention, what it returns for them, its weights by name, and the memory that it reads."""
+    model, x = model_of(mix, **DRY, **options).eval(), torch.randn(1, 5, WIDTH)
+    cross, memory = model.decoder[0].cross, model.encode(source)
+    found, attention = cross(x, cross.project_source(memory))
+    return x[0], found[0], attention.report(True)[0], weights_of(cross), memory
+
+
 @pytest.mark.parametrize("form", ["code", "paper"])
 def test_parallel_attention_is_equations_7_to_9(source, form):
-    model = model_of("L/P", form=form, **DRY).eval()
-    cross, memory = model.decoder[0].cross, model.encode(source)
-    x = torch.randn(1, 5, WIDTH)
-    found, words_read = cross(x, cross.project_source(memory))
-    share = words_read.report(True)
+    x, found, share, w, memory = crossed(source, "L/P", form=form)
     for position in range(5):
-        keys, values = linear(memory.phi[0], cross.paragraphs.source).split(WIDTH, -1)
-        context, weights = multi_head(linear(x[0, position], cross.paragraphs.query), keys, values)
-        expected = linear(context, cross.paragraphs.out)  # eq. 7
+        keys, values = linear(memory.phi[0], w, "paragraphs.source").split(WIDTH, -1)
+        context, weights = multi_head(linear(x[position], w, "paragraphs.query"), keys, values)
+        expected = linear(context, w, "paragraphs.out")  # eq. 7
         for paragraph, tokens in enumerate(paragraphs_of(memory.tokens)):
-            keys, values = linear(tokens, cross.words.source).split(WIDTH, -1)
-            words, _ = multi_head(linear(x[0, position], cross.words.query), keys, values)  # eq. 8
-            expected = expected + weights[paragraph] * linear(words, cross.words.out)  # eq. 9
-        torch.testing.assert_close(found[0, position], expected, atol=1e-5, rtol=0)
-        torch.testing.assert_close(share[0, position], weights, atol=1e-6, rtol=0)
+            keys, values = linear(tokens, w, "words.source").split(WIDTH, -1)
+            words, _ = multi_head(linear(x[position], w, "words.query"), keys, values)  # eq. 8
+            expected = expected + weights[paragraph] * linear(words, w, "words.out")  # eq. 9
+        torch.testing.assert_close(found[position], expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(share[position], weights, atol=1e-6, rtol=0)
 
 
 def test_vertical_attention_is_equations_11_and_12(source):
-    model = model_of("L/V", form="paper", **DRY).eval()
-    cross, memory = model.decoder[0].cross, model.encode(source)
-    x = torch.randn(1, 5, WIDTH)
-    found, words_read = cross(x, cross.project_source(memory))
-    share = words_read.report(True)
+    x, found, share, w, memory = crossed(source, "L/V", form="paper")
     for position in range(5):
         contexts = []
         for rank, tokens in enumerate(paragraphs_of(memory.tokens)):
-            keys, values = linear(tokens, cross.word_source).split(WIDTH, -1)
-            words, _ = multi_head(linear(x[0, position], cross.word_query), keys, values)
-            contexts.append(linear(words, cross.contexts) + rank_code(rank))  # eq. 11
+            keys, values = linear(tokens, w, "word_source").split(WIDTH, -1)
+            words, _ = multi_head(linear(x[position], w, "word_query"), keys, values)
+            contexts.append(linear(words, w, "contexts") + wave(rank, WIDTH))  # eq. 11
         z = torch.stack(contexts)
-        context, weights = multi_head(linear(x[0, position], cross.query), linear(z, cross.key), linear(z, cross.value))
-        torch.testing.assert_close(found[0, position], linear(context, cross.out), atol=1e-5, rtol=0)  # eq. 12
-        torch.testing.assert_close(share[0, position], weights, atol=1e-6, rtol=0)
+        context, weights = multi_head(linear(x[position], w, "query"), linear(z, w, "key"), linear(z, w, "value"))
+        torch.testing.assert_close(found[position], linear(context, w, "out"), atol=1e-5, rtol=0)  # eq. 12
+        torch.testing.assert_close(share[position], weights, atol=1e-6, rtol=0)
 
 
 def test_flat_attention_sums_token_weights_by_paragraph(source):
-    model = model_of("L/F", **DRY).eval()
-    cross, memory = model.decoder[0].cross, model.encode(source)
-    x = torch.randn(1, 2, WIDTH)
-    found, words_read = cross(x, cross.project_source(memory))
-    share = words_read.report(True)
-    keys, values = linear(memory.tokens, cross.words.source).split(WIDTH, -1)
-    for position in range(2):
-        context, weights = multi_head(linear(x[0, position], cross.words.query), keys, values)
-        torch.testing.assert_close(found[0, position], linear(context, cross.words.out), atol=1e-5, rtol=0)
+    x, found, share, w, memory = crossed(source, "L/F")
+    keys, values = linear(memory.tokens, w, "words.source").split(WIDTH, -1)
+    for position in range(5):
+        context, weights = multi_head(linear(x[position], w, "words.query"), keys, values)
+        torch.testing.assert_close(found[position], linear(context, w, "words.out"), atol=1e-5, rtol=0)
         expected = torch.stack([part.sum() for part in paragraphs_of(weights)])
-        torch.testing.assert_close(share[0, position], expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(share[position], expected, atol=1e-6, rtol=0)
 
 
 def test_post_norm_decoder_layer_has_its_norms_after_the_sums(source):
@@ -181,9 +163,10 @@ def test_post_norm_decoder_layer_has_its_norms_after_the_sums(source):
     model = model_of("L/P", norm="post", **DRY).eval()
     layer, memory = model.decoder[0], model.encode(source)
     x = model._embed(targets(1), torch.arange(6), 6)
-    first = norm(x + layer.attention(x, StepContext()), layer.around_attention.norm)
+    w = weights_of(layer)
+    first = norm(x + layer.attention(x, StepContext()), w, "around_attention.norm")
     read, _ = layer.cross(first, layer.cross.project_source(memory))
-    second = norm(first + read, layer.around_cross.norm)
-    expected = norm(second + ffn(second, layer.ffn), layer.around_ffn.norm)
+    second = norm(first + read, w, "around_cross.norm")
+    expected = norm(second + ffn(second, w, "ffn"), w, "around_ffn.norm")
     found, _, _ = layer(x, layer.cross.project_source(memory), False, StepContext())
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

@@ -31,34 +31,16 @@ def model_of(**options) -> nn.Module:
 # The equations, one token and one head at a time
 
 
-def attended(x: Sequence[Tensor], w: Weights, name: str, heads: int, causal: bool = False) -> list[Tensor]:
-    width = len(x[0])
-    qkv = [plain.linear(v, w, f"{name}.qkv").split(width) for v in x]
-    found = []
-    for place, (query, _, _) in enumerate(qkv):
-        seen, parts = qkv[: place + 1] if causal else qkv, []
-        for h in range(heads):
-            scores = [
-                plain.head(query, h, heads) @ plain.head(k, h, heads) / (width / heads) ** 0.5 for _, k, _ in seen
-            ]
-            weighted = zip(plain.softmax(scores), seen, strict=True)
-            parts.append(sum(a * plain.head(value, h, heads) for a, (_, _, value) in weighted))
-        found.append(plain.linear(torch.cat(parts), w, f"{name}.out"))
-    return found
-
-
 def layer(x: Sequence[Tensor], w: Weights, name: str, heads: int, pre: bool, vector: Tensor | None = None):
     """A layer of the encoders, or, with the ``vector`` of eq. 4, of the decoder."""
 
-    def around(x, part, function):
-        key = f"{name}.around_{part}.norm"
-        if pre:
-            return [v + y for v, y in zip(x, function([plain.norm(v, w, key) for v in x]), strict=True)]
-        return [plain.norm(v + y, w, key) for v, y in zip(x, function(x), strict=True)]
+    def attend(inner):
+        return plain.self_attention(inner, w, f"{name}.attention", heads, lambda i: range(i + 1 if causal else len(x)))
 
-    x = around(x, "attention", lambda x: attended(x, w, f"{name}.attention", heads, causal=vector is not None))
+    causal = vector is not None
+    x = plain.residual(x, w, f"{name}.around_attention", attend, pre)
     x = x if vector is None else [v + vector for v in x]
-    return around(x, "ffn", lambda x: [plain.ffn(v, w, f"{name}.ffn") for v in x])
+    return plain.residual(x, w, f"{name}.around_ffn", lambda x: [plain.ffn(v, w, f"{name}.ffn") for v in x], pre)
 
 
 def through(x, w, name, layers, heads, pre, vector=None):

@@ -2,22 +2,18 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from helpers.small_datasets import write_dataset
 from helpers.small_models import EXAMPLES, build_seeded, objective_of, pack, spec, targets
+from helpers.small_trainings import losses, same, trained, weights
 from helpers.special_ids import PAD
 from raysum.config.loading import load_config
-from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.models.adapters import adapt
 from raysum.models.batch import Batch
 from raysum.models.family.spec import Adapters, Backbone
 from raysum.models.kernels.recomputation import recompute_layers
 from raysum.models.systems.specs import GraphSumSpec, TdmcaSpec
-from raysum.runs.folder import Run
-from raysum.runtime.storage import read_lines
-from raysum.train.fit import fit
 
 WET = {"dropout": 0.2, "attention_dropout": 0.3, "ffn_dropout": 0.1}
 SIZES = {"vocabulary": 40, "width": 16, "ffn": 24, "heads": 2}
@@ -86,8 +82,7 @@ def kept(some_spec, again: bool) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack_hook, lambda tensor: tensor):
-        loss = objective_of(model, 0.1).train()(batch())
-    assert loss.requires_grad
+        assert objective_of(model, 0.1).train()(batch()).requires_grad
     return sum(sizes.values())
 
 
@@ -97,7 +92,6 @@ def test_less_is_kept(mix):
 
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "LG", "decoder": "FP"}
-STEPS = {"batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1, "log_every": 1}
 
 
 @pytest.fixture(scope="module")
@@ -105,55 +99,37 @@ def data(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("recompute") / "data", {"train": 200, "valid": 10})
 
 
-def trained(data, out, steps: int, stage: int, low: bool, adapters=None, **train) -> Run:
-    sections = {"zero_optimization": {"stage": stage}, "bf16": {"enabled": low}}
-    optim = {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}
-    return fit(
-        Config(
-            model=SMALL,
-            train=STEPS | {"steps": steps} | train,
-            optim=optim,
-            deepspeed=sections,
-            adapters=adapters or {},
-            data=str(data),
-            out=str(out),
-        )
-    )
-
-
-def losses(run: Run) -> list[float]:
-    return [line["loss"] for line in read_lines(run.metrics) if "loss" in line]
-
-
 @pytest.mark.parametrize("stage", [0, 3, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2))])
 @pytest.mark.parametrize("low", [False, True], ids=["fp32", "bf16"])
 def test_trainings_are_the_same_bit_for_bit_and_may_be_gone_on_with_either_way(data, tmp_path, stage, low):
-    plain = trained(data, tmp_path / "plain", 3, stage, low)
-    trained(data, tmp_path / "again", 1, stage, low)
-    again = trained(data, tmp_path / "again", 3, stage, low, recompute=True)
-    assert losses(again) == losses(plain)
-    ours, theirs = (load_file(run.checkpoint("3").weights) for run in (again, plain))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    engine = {"deepspeed": {"zero_optimization": {"stage": stage}, "bf16": {"enabled": low}}}
+    plain = trained(data, tmp_path / "plain", 3, SMALL, **engine)
+    trained(data, tmp_path / "again", 1, SMALL, **engine)
+    again = trained(data, tmp_path / "again", 3, SMALL, **engine, train={"recompute": True})
+    assert losses(again) == losses(plain) and same(weights(again, "3"), weights(plain, "3"))
+
+
+def with_adapters(data, tmp_path, stage: int, steps: int, low: bool = False, **train) -> None:
+    """Compare trainings with and without recomputation in which some parameters are frozen."""
+    donor = trained(data, tmp_path / "donor", 1, SMALL)
+    sections = {
+        "adapters": {"rank": 2},
+        "deepspeed": {"zero_optimization": {"stage": stage}, "bf16": {"enabled": low}},
+        "train": {"init_from": str(donor.path)} | train,
+    }
+    plain = trained(data, tmp_path / "plain", steps, SMALL, **sections)
+    sections["train"] |= {"recompute": True}
+    again = trained(data, tmp_path / "again", steps, SMALL, **sections)
+    assert losses(again) == losses(plain) and same(weights(again, str(steps)), weights(plain, str(steps)))
 
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_so_are_trainings_with_adapters(data, tmp_path, stage):
-    donor = trained(data, tmp_path / "donor", 1, 0, False)
-    settings = {"adapters": {"rank": 2}, "init_from": str(donor.path)}
-    plain = trained(data, tmp_path / "plain", 2, stage, False, **settings)
-    again = trained(data, tmp_path / "again", 2, stage, False, **settings, recompute=True)
-    assert losses(again) == losses(plain)
+    with_adapters(data, tmp_path, stage, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.long
 def test_two_workers_of_zero_3_gather_parameters_again(data, tmp_path, ray_session):
-    """With adapters, so that some of them are frozen."""
-    donor = trained(data, tmp_path / "donor", 1, 0, False)
-    settings = {"adapters": {"rank": 2}, "init_from": str(donor.path), "workers": 2}
-    plain = trained(data, tmp_path / "plain", 3, 3, True, **settings)
-    again = trained(data, tmp_path / "again", 3, 3, True, **settings, recompute=True)
-    assert losses(again) == losses(plain)
-    ours, theirs = (load_file(run.checkpoint("3").weights) for run in (again, plain))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    with_adapters(data, tmp_path, 3, 3, low=True, workers=2)
