@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
 from helpers.small_datasets import write_dataset
+from helpers.small_trainings import trained
 from raysum import systems
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
@@ -17,7 +19,6 @@ from raysum.models.kernels import cross_entropy, linear, recomputation
 from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runs.folder import Run
 from raysum.stream.loader import batches
-from raysum.train.fit import fit
 from raysum.train.job_spec import JobSpec, job_spec_of
 
 STEPS, MICRO_BATCHES = 20, 4
@@ -27,42 +28,41 @@ FAMILY = {**SMALL, "pooling_heads": 2, "ffn_dropout": 0.1}
 T5 = {"norm": "rms", "bias": False, "places": "relative", "gated": True}
 UMT5 = {**T5, "layer_distances": True, "source_embedding": True}
 BART = {"places": "learned", "source_places": 300, "target_places": 300, "activation": "gelu", "embedding_norm": True}
-GRAPHSUM = {"local_layers": 1, "graph_layers": 2, "decoder_layers": 1}
-PRETRAINING = {"task": "pretraining"}
 
-# By name: the dataset's kind, and sections of the config.
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "flat": ("summarization", {"model": {**FAMILY, "encoder": "SS", "decoder": "FF"}}),
-    "HT": ("summarization", {"model": {**FAMILY, "encoder": "LG", "decoder": "F", "norm": "pre"}}),
-    "PHT": ("summarization", {"model": {**FAMILY, "encoder": "LL", "decoder": "PP", "norm": "post", "form": "code"}}),
-    "VHT": ("summarization", {"model": {**FAMILY, "encoder": "L", "decoder": "VV", "tied_output": False}}),
-    "paper's form": ("summarization", {"model": {**FAMILY, "encoder": "SLG", "decoder": "FPV", "form": "paper"}}),
-    "graph": ("summarization", {"model": {**FAMILY, "encoder": "LG", "decoder": "P", "graph_heads": 2}}),
-    "copy gate": ("summarization", {"model": {**FAMILY, "encoder": "LL", "decoder": "FP", "copy_heads": 2}}),
-    "recomputed": (
-        "summarization",
-        {"model": {**FAMILY, "encoder": "LG", "decoder": "FP", "copy_heads": 1}, "train": {"recompute": True}},
-    ),
-    "like BART": ("summarization", {"model": {**FAMILY, "encoder": "SL", "decoder": "F", "backbone": BART}}),
-    "like T5": ("summarization", {"model": {**FAMILY, "encoder": "SL", "decoder": "FP", "backbone": T5}}),
-    "like UMT5": (
-        "summarization",
-        {"model": {**FAMILY, "encoder": "SGL", "decoder": "FP", "tied_output": False, "backbone": UMT5}},
-    ),
-    "adapters": (
-        "summarization",
-        {"model": {**FAMILY, "encoder": "LLG", "decoder": "F"}, "adapters": {"rank": 2, "dropout": 0.1}},
-    ),
-    "tdmca": ("summarization", {"model": {"system": "tdmca", **SMALL, "layers": "LM", "block": 16, "compression": 3}}),
-    "txl": ("summarization", {"model": {"system": "txl", **SMALL, "layers": 2, "segment": 16, "memory": 8}}),
-    "graphsum": ("summarization", {"model": {"system": "graphsum", **SMALL, **GRAPHSUM}}),
-    "ranker": ("summarization", {"model": {"system": "ranker", "width": 16, "hidden": 16, "dropout": 0.1}}),
-    "hibert": ("extraction", {"model": {"system": "hibert", **SMALL, "layers": 1, "window": 4}}),
-    "hibert, pre-training": (
-        "pretraining",
-        {"model": {"system": "hibert", **SMALL, "layers": 1, "window": 4, **PRETRAINING}},
-    ),
-    "alignment": ("alignment", {"model": {"system": "predictor", "width": 16, "ffn": 24, "heads": 2, "dropout": 0.1}}),
+Case = tuple[str, dict[str, Any]]  # the dataset's kind, and sections of the config
+
+
+def _family(mix: str, options: dict[str, Any] | None = None, **sections: Any) -> Case:
+    encoder, decoder = mix.split("/")
+    model = {**FAMILY, "encoder": encoder, "decoder": decoder, **(options or {})}
+    return "summarization", {"model": model, **sections}
+
+
+def _other(system: str, kind: str = "summarization", **options: Any) -> Case:
+    return kind, {"model": {"system": system, **options}}
+
+
+_HIBERT = {**SMALL, "layers": 1, "window": 4}
+CASES: dict[str, Case] = {
+    "flat": _family("SS/FF"),
+    "HT": _family("LG/F", {"norm": "pre"}),
+    "PHT": _family("LL/PP", {"norm": "post", "form": "code"}),
+    "VHT": _family("L/VV", {"tied_output": False}),
+    "paper's form": _family("SLG/FPV", {"form": "paper"}),
+    "graph": _family("LG/P", {"graph_heads": 2}),
+    "copy gate": _family("LL/FP", {"copy_heads": 2}),
+    "recomputed": _family("LG/FP", {"copy_heads": 1}, train={"recompute": True}),
+    "like BART": _family("SL/F", {"backbone": BART}),
+    "like T5": _family("SL/FP", {"backbone": T5}),
+    "like UMT5": _family("SGL/FP", {"tied_output": False, "backbone": UMT5}),
+    "adapters": _family("LLG/F", adapters={"rank": 2, "dropout": 0.1}),
+    "tdmca": _other("tdmca", **SMALL, layers="LM", block=16, compression=3),
+    "txl": _other("txl", **SMALL, layers=2, segment=16, memory=8),
+    "graphsum": _other("graphsum", **SMALL, local_layers=1, graph_layers=2, decoder_layers=1),
+    "ranker": _other("ranker", width=16, hidden=16, dropout=0.1),
+    "hibert": _other("hibert", "extraction", **_HIBERT),
+    "hibert, pre-training": _other("hibert", "pretraining", **_HIBERT, task="pretraining"),
+    "alignment": _other("predictor", "alignment", width=16, ffn=24, heads=2, dropout=0.1),
 }
 
 
@@ -75,17 +75,13 @@ def write_datasets(folder: Path) -> None:
 @contextmanager
 def low_thresholds() -> Iterator[None]:
     """Every kernel chooses and splits at sizes that lie among those of these small batches."""
-    with torch.random.fork_rng():
-        changes = [(linear, "_LEAST_MATRIX", 500), (linear, "_LEAST_WORK", 20_000), (cross_entropy, "_CHUNK", 16)]
-        changes += [(recomputation, "_ELEMENTS", {"cpu": 2_000})]
-        before = [(module, name, getattr(module, name)) for module, name, _ in changes]
-        for module, name, value in changes:
-            setattr(module, name, value)
-        try:
-            yield
-        finally:
-            for module, name, value in before:
-                setattr(module, name, value)
+    with (
+        torch.random.fork_rng(),
+        mock.patch.multiple(linear, _LEAST_MATRIX=500, _LEAST_WORK=20_000),
+        mock.patch.object(cross_entropy, "_CHUNK", 16),
+        mock.patch.object(recomputation, "_ELEMENTS", {"cpu": 2_000}),
+    ):
+        yield
 
 
 def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS) -> JobSpec:
@@ -112,9 +108,7 @@ def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS
 
 def write_start(folder: Path) -> None:
     """A run that the case with adapters begins with."""
-    model = CASES["adapters"][1]["model"] | {"encoder": "LL"}
-    settings = {"steps": 1, "batch_tokens": 200, "micro_batches": 1, "workers": 0, "threads": 1}
-    fit(Config(model=model, train=settings, data=str(folder / "summarization"), out=str(folder / "start")))
+    trained(folder / "summarization", folder / "start", 1, CASES["adapters"][1]["model"] | {"encoder": "LL"})
 
 
 def plain_loop(brief: JobSpec, low: bool) -> tuple[dict[str, torch.Tensor], list[float], list[float]]:

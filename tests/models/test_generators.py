@@ -50,9 +50,10 @@ SYSTEMS: dict[str, Spec] = {
     "graphsum": GraphSumSpec(**SIZES, **GRAPHSUM),
     "graphsum, paper": GraphSumSpec(**SIZES, **GRAPHSUM, form="paper", sigma=0.7),
 }
-SPECS = {mix: spec(mix, **DRY) for mix in MIXES} | SYSTEMS
+COPYING = {f"{mix}, copying": spec(mix, copy_heads=2, **DRY) for mix in ("S/F", "L/P", "L/V", "LG/VF", "LG/FP")}
+SPECS = {mix: spec(mix, **DRY) for mix in MIXES} | COPYING | SYSTEMS
 SPECS_OF_BOTH_NORMS = SPECS | {f"{mix}, post": spec(mix, norm="post", **DRY) for mix in MIXES}
-TO_TOKENS = {name: one for name, one in SPECS.items() if one.attends_to_tokens}
+TO_TOKENS = [name for name, one in SPECS.items() if one.attends_to_tokens]
 every_system = pytest.mark.parametrize("name", SPECS)
 every_system_outside_the_family = pytest.mark.parametrize("name", SYSTEMS)
 BEAMS, LENGTH = 2, 9
@@ -136,13 +137,16 @@ def gradients(one: nn.Module, loss: Tensor) -> dict[str, Tensor]:
 def test_padding_changes_nothing(name):
     """An empty paragraph, more target padding, an example alone or in a batch: equal outputs."""
     one, tokens = model(name), targets(3, LENGTH)
-    longer = torch.cat([tokens, torch.full((3, 4), PAD)], 1)
-    padded, _ = one.decode(longer, one.encode(source_of([0, 1, 2], empty=True)))
+    longer, with_empty = torch.cat([tokens, torch.full((3, 4), PAD)], 1), source_of([0, 1, 2], empty=True)
+    (padded, _), scores = one.decode(longer, one.encode(with_empty)), one(ALL, tokens)
+    torch.testing.assert_close(one(with_empty, longer)[:, :LENGTH], scores, atol=1e-5, rtol=0)
     for request in requests(name):
         together, attention = one.decode(tokens, one.encode(ALL), attention=request)
         torch.testing.assert_close(padded[:, :LENGTH], together, atol=1e-6, rtol=1e-6)
         for row, example in enumerate(EXAMPLES):
-            alone, share = one.decode(tokens[row : row + 1], one.encode(source_of([row])), attention=request)
+            source, target = source_of([row]), tokens[row : row + 1]
+            torch.testing.assert_close(one(source, target)[0], scores[row], atol=1e-5, rtol=0)
+            alone, share = one.decode(target, one.encode(source), attention=request)
             torch.testing.assert_close(alone[0], together[row], atol=1e-6, rtol=1e-6)
             real = [slice(size) for size in share.shape[1:]]
             torch.testing.assert_close(share[0], attention[(row, *real)], atol=1e-6, rtol=1e-6)
@@ -191,8 +195,9 @@ def test_cached_equals_teacher_forced(name, monkeypatch):
     one, tokens = model(name), targets(3 * BEAMS, LENGTH)
     for request in requests(name):
         found, share = stepped(one, one.start(one.encode(ALL), BEAMS), tokens.unbind(1), request)
-        hidden, attention = one.decode(tokens, one.encode(source_of([0, 0, 1, 1, 2, 2])), attention=request)
-        torch.testing.assert_close(found, log_probs(one, hidden), atol=1e-5, rtol=0)
+        repeated = source_of([0, 0, 1, 1, 2, 2])
+        _, attention = one.decode(tokens, one.encode(repeated), attention=request)
+        torch.testing.assert_close(found, one(repeated, tokens).log_softmax(-1), atol=1e-5, rtol=0)
         torch.testing.assert_close(share, attention, atol=1e-5, rtol=0)
 
 

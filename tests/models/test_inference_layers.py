@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.small_models import EXAMPLES, MIXES, build_seeded, model_of, pack, shaken, targets
+from helpers.small_models import EXAMPLES, MIXES, build_seeded, model_of, pack, shaken, spec, targets
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import beam_search
 from raysum.errors import UserError
@@ -15,14 +15,14 @@ from raysum.models.systems.specs import TdmcaSpec, TxlSpec
 
 SOURCE = pack(EXAMPLES)
 SIZES = {"vocabulary": 40, "width": 32, "ffn": 48, "heads": 2}
-SYSTEMS = {"tdmca": TdmcaSpec(**SIZES, layers="LM", block=4), "txl": TxlSpec(**SIZES, layers=2, segment=4, memory=4)}
+SPECS = {mix: spec(mix, width=32, ffn=48) for mix in MIXES}
+SPECS |= {f"{mix}, copying": spec(mix, width=32, ffn=48, copy_heads=2) for mix in ("S/F", "L/P", "L/V")}
+SPECS |= {"tdmca": TdmcaSpec(**SIZES, layers="LM", block=4), "txl": TxlSpec(**SIZES, layers=2, segment=4, memory=4)}
 TOLERANCE = 0.1  # of the deviation of the logits; measured: 0.01 to 0.05
 
 
 def model(name: str) -> nn.Module:
-    if name in SYSTEMS:
-        return shaken(build_seeded(SYSTEMS[name])).eval()
-    return model_of(name, width=32, ffn=48).eval()
+    return shaken(build_seeded(SPECS[name])).eval()
 
 
 def test_a_layer_rounds_by_row():
@@ -36,7 +36,7 @@ def test_a_layer_rounds_by_row():
     assert torch.equal(found[..., 2], bias[2].expand(2, 3))
 
 
-@pytest.mark.parametrize("name", [*MIXES, *SYSTEMS])
+@pytest.mark.parametrize("name", SPECS)
 def test_laid_out_layers_give_the_same(name, monkeypatch):
     monkeypatch.setattr(linear, "_LEAST_PACKED", 0)
     tokens, laid_out, plain = targets(3), optimize_for_inference(model(name)), model(name)
@@ -48,7 +48,7 @@ def test_laid_out_layers_give_the_same(name, monkeypatch):
     assert [[one.ids for one in example] for example in found] == [[one.ids for one in example] for example in expected]
 
 
-@pytest.mark.parametrize("name", [*MIXES, *SYSTEMS])
+@pytest.mark.parametrize("name", SPECS)
 def test_logits_stay_near(name):
     tokens, quantized = targets(3), model(name)
     with torch.no_grad():
@@ -58,6 +58,9 @@ def test_logits_stay_near(name):
     assert not any(isinstance(module, nn.Linear) for module in quantized.modules())
     error = (found - exact).abs().max() / exact.std()
     assert 0 < error < TOLERANCE, error
+    with torch.inference_mode():
+        found = beam_search(quantized, quantized.encode(SOURCE), DecodeConfig(num_beams=3, max_length=10))
+    assert all(example[0].ids for example in found)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -86,14 +89,6 @@ def test_cached_decoding_is_near_teacher_forcing(name):
     found = torch.stack([logits for logits, _ in steps], 1)
     assert (found - forced).abs().max() / forced.std() < TOLERANCE
     torch.testing.assert_close(torch.stack([share for _, share in steps], 1), attention, atol=0.05, rtol=0)
-
-
-def test_beam_search_runs_in_int8():
-    quantized = model("LG/FP")
-    optimize_for_inference(quantized, "int8")
-    with torch.inference_mode():
-        found = beam_search(quantized, quantized.encode(SOURCE), DecodeConfig(num_beams=3, max_length=10))
-    assert all(example[0].ids for example in found)
 
 
 def test_what_int8_needs_is_said(monkeypatch):

@@ -28,6 +28,13 @@ def test_sizes_of_the_other_systems():
     assert counts["graphsum"] > counts["ft-3"]
 
 
+@pytest.mark.parametrize(("name", "sizes"), [("hibert_m", (6, 768, 12, 3072)), ("hiertransformer", (4, 300, 4, 1200))])
+def test_sizes_of_hibert(name, sizes):
+    spec = load_config(name).model
+    assert (spec.layers, spec.width, spec.heads, spec.ffn) == sizes
+    assert count_parameters(load_config("hibert_s").model) / 1e6 == pytest.approx(54.6, rel=0.01)  # section 4.4
+
+
 @pytest.mark.parametrize("name", PAPERS_MB)
 def test_sizes_that_the_papers_state(name):
     tied = load_config(name, ["model.tied_output=true"]).model

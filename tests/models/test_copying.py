@@ -15,8 +15,7 @@ from raysum.config.decoding import DecodeConfig
 from raysum.config.loading import load_config
 from raysum.decode.beam import beam_search
 from raysum.models.batch import Batch
-from raysum.models.kernels import cache, recomputation
-from raysum.models.kernels.linear import optimize_for_inference
+from raysum.models.kernels import recomputation
 from raysum.runs.restore import restore
 from raysum.systems import count_parameters, parameters
 
@@ -127,40 +126,6 @@ def test_in_bf16_the_loss_is_near():
     losses[1].backward()
     torch.testing.assert_close(losses[1], losses[0], rtol=0.02, atol=0)
     assert all(value.grad.isfinite().all() for value in model.parameters())
-
-
-def stepped(model: nn.Module, memory, tokens: Tensor) -> Tensor:
-    state = model.start(memory, BEAMS)
-    return torch.stack([model.step(column, state)[0] for column in tokens.unbind(1)], 1)
-
-
-@pytest.mark.parametrize("mix", MIXES)
-def test_cached_equals_uncached_and_together_as_alone(mix, monkeypatch):
-    monkeypatch.setattr(cache, "_ROOM", 4)
-    model, tokens = copying(mix).eval(), targets(len(EXAMPLES) * BEAMS, length=9)
-    with torch.no_grad():
-        memory = model.encode(SOURCE)
-        found = stepped(model, memory, tokens)
-        expected = model(pack([example for example in EXAMPLES for _ in range(BEAMS)]), tokens)
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-        for number, example in enumerate(EXAMPLES):
-            rows = slice(number * BEAMS, (number + 1) * BEAMS)
-            alone = stepped(model, model.encode(pack([example])), tokens[rows])
-            torch.testing.assert_close(alone, found[rows], atol=1e-5, rtol=0)
-        state = model.start(memory, BEAMS)  # examples that leave change nothing for those that stay
-        state.keep(torch.tensor([0, 2]))
-        rows = torch.tensor([0, 1, 4, 5])
-        torch.testing.assert_close(model.step(tokens[rows, 0], state)[0], found[rows, 0], atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("mix", ["S/F", "L/P", "L/V"])
-def test_int8_stays_near(mix):
-    model, tokens = copying(mix, width=32, ffn=48).eval(), targets(3)
-    with torch.no_grad():
-        exact = model(SOURCE, tokens)
-        optimize_for_inference(model, "int8")
-        assert (model(SOURCE, tokens) - exact).abs().max() < 0.1 * exact.std()
-        assert all(example[0].ids for example in beam_search(model, model.encode(SOURCE), DecodeConfig(max_length=8)))
 
 
 def test_without_a_gate_the_model_is_as_it_was():
