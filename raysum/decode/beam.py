@@ -114,7 +114,7 @@ def search(
             live.history.add(weights.unflatten(0, live.log_prob.shape))
         log_probs, eos, stuck = rules.candidates(logits, live)
         norm = length_norm(settings, length)
-        bonus = sum((term(live.history) for term in steering), torch.zeros_like(live.log_prob))
+        bonus = sum((term.value(live.history) for term in steering), torch.zeros_like(live.log_prob))
         parent, token, log_prob = _best_in_groups(log_probs, norm * bonus, examples, options.groups, penalty)
         parent_bonus = bonus.gather(1, parent)
         score, eos_score = log_prob / norm + parent_bonus, eos / norm + bonus

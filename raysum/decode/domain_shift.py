@@ -38,7 +38,6 @@ _TAIL = 0.005  # share of clusters outside of the range on each side
 _MARGIN, _MARGIN_OF_FEW = 0.1, 8
 
 _DECODED, _READ_FROM = 100, 1000  # clusters to decode, spread over this many from the first
-_FASTER = 4  # assumed speed-up of a full batch over the first cluster alone
 _SHORTEST = 0.5  # seconds; less time decodes too few summaries
 
 _SOURCES = "the sources are unlike what the model was trained on"
@@ -198,8 +197,8 @@ def rehearse(run: Run, dataset: Dataset, seconds: float) -> None:
     rows = rows[:: max(1, len(rows) // _DECODED)][:_DECODED]
     values: list[dict[str, float]] = []
     with suppress(UserError):
-        summarizer, size = Summarizer.load(run.path), 1
-        end = time.monotonic() + seconds
+        summarizer = Summarizer.load(run.path)
+        end, size = time.monotonic() + seconds, 1
         while size and len(values) < len(rows):
             batch, began = rows[len(values) : len(values) + size], time.monotonic()
             made = summarizer.summarize_rows(batch, is_cancelled=lambda _: time.monotonic() > end)
@@ -207,8 +206,6 @@ def rehearse(run: Run, dataset: Dataset, seconds: float) -> None:
                 break
             values += [figures(summary.support, summary.attention) for summary in made]
             possible = int((end - now) * len(batch) / (now - began))  # as fast as these
-            if len(values) + possible * _FASTER < FEWEST:
-                break
             size = min(possible, summarizer.settings.batch_examples)
     learn(run, dataset, values)
 

@@ -111,7 +111,7 @@ class FinishedHypotheses:
             columns = numbers, [[len(one.ids)] for one in every], [one.score for one in every]
             example, steps, score = (torch.tensor(values, device=self.count.device) for values in columns)
             history = History(example, total, overlap, by_token, steps)  # each as an example of one beam
-            final = sum((term(history)[:, 0] for term in terms if term.final), score)
+            final = sum((term.value(history)[:, 0] for term in terms if term.final), score)
             for number, one, value in zip(numbers, every, final.tolist(), strict=True):
                 if value > -torch.inf:  # otherwise a term is NaN, because its predictor diverged
                     pools[number // groups].append(replace(one, score=value))

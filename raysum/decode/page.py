@@ -10,45 +10,33 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from raysum.pages.parts import templates
+from raysum.prepare.cluster import read_cluster
 
 if TYPE_CHECKING:
-    from raysum.decode.summary import Citation, Sentence, Summary
+    from raysum.decode.summary import Sentence, Summary
 
 _MAX_QUOTE = 160  # characters
 
 
-def fragment(summary: "Summary") -> str:
-    """Return a summary with its notes. A sentence under the mouse highlights its notes, a note its sentences."""
-    return _block(summary, None, ())
-
-
 def summaries_page(summaries: Sequence["Summary"], clusters: Sequence[Mapping[str, Any]]) -> str:
     """Return a page with each summary, its notes, and the sources of its raw cluster with the cited passages."""
-    blocks = [_section(summary, cluster) for summary, cluster in zip(summaries, clusters, strict=True)]
+    pairs = [(summary, read_cluster(raw)) for summary, raw in zip(summaries, clusters, strict=True)]
+    blocks = [fragment(summary, cluster.title or summary.id, cluster.documents) for summary, cluster in pairs]
     return templates().get_template("summaries.html").render(blocks=blocks) + "\n"
 
 
-def _section(summary: "Summary", raw: Mapping[str, Any]) -> str:
-    from raysum.prepare.cluster import read_cluster  # loads pyarrow
+def fragment(summary: "Summary", heading: str | None = None, documents: Iterable[tuple[str, str]] = ()) -> str:
+    """Return a summary under its ``heading``, with its notes and the named texts of its ``documents``.
 
-    cluster = read_cluster(raw)
-    return _block(summary, cluster.title or summary.id, cluster.documents)
-
-
-def _block(summary: "Summary", heading: str | None, documents: Iterable[tuple[str, str]]) -> str:
-    """Return a summary under its ``heading``, with its notes and the named texts of its ``documents``."""
-    return (
-        templates()
-        .get_template("summary.html")
-        .render(
-            name="r" + hashlib.blake2b(summary.model_dump_json().encode(), digest_size=6).hexdigest(),
-            summary=summary,
-            heading=heading,
-            sources=[_source(number, *document, summary.notes) for number, document in enumerate(documents)],
-            doubted=doubted,
-            shortened=shortened,
-        )
-    )
+    A sentence under the mouse highlights its notes, a note its sentences.
+    """
+    sources = []
+    for number, (name, text) in enumerate(documents):
+        cited = {n: (note.start, note.end) for n, note in enumerate(summary.notes, 1) if note.document == number}
+        sources.append({"name": name, "html": marked(text, cited), "cited": bool(cited)})
+    name = "r" + hashlib.blake2b(summary.model_dump_json().encode(), digest_size=6).hexdigest()
+    values = {"summary": summary, "heading": heading, "sources": sources, "doubted": doubted, "shortened": shortened}
+    return templates().get_template("summary.html").render(name=name, **values)
 
 
 def doubted(sentence: "Sentence") -> str:
@@ -58,12 +46,6 @@ def doubted(sentence: "Sentence") -> str:
         html += f'{escape(sentence.text[done : span.start])}<span class="u">{escape(span.text)}</span>'
         done = span.end
     return html + escape(sentence.text[done:])
-
-
-def _source(number: int, name: str, text: str, notes: Sequence["Citation"]) -> dict[str, Any]:
-    """Return name, HTML and whether a note cites it, of the document with that number."""
-    cited = {index: (note.start, note.end) for index, note in enumerate(notes, 1) if note.document == number}
-    return {"name": name, "html": marked(text, cited), "cited": bool(cited)}
 
 
 def marked(text: str, cited: Mapping[int, tuple[int, int]]) -> str:

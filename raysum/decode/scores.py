@@ -4,8 +4,10 @@ Attention weights do not depend on the token that a step chooses, so a term is t
 B examples still decoded, R beams, M paragraphs of at most N tokens. All values are fp32, even if the model uses bf16.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,74 +79,49 @@ def shares(attention: Tensor) -> Tensor:
     return attention / attention.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
 
 
-class Term(Protocol):
-    """One summand of the score. ``final``: it only ranks finished hypotheses and does not steer the search.
+@dataclass(frozen=True)
+class Term:
+    """One summand of the score: ``value`` returns [B, R], with its weight.
 
-    ``by_token``: it needs the attention to every token, not only to paragraphs.
+    ``final``: it only ranks finished hypotheses and does not steer the search. ``by_token``: it needs the attention to
+    every token, not only to paragraphs.
     """
 
-    by_token: ClassVar[bool] = False
-
-    @property
-    def final(self) -> bool: ...
-
-    def __call__(self, history: History) -> Tensor:
-        """Return [B, R], with its weight."""
-        ...
+    value: Callable[[History], Tensor]
+    final: bool
+    by_token: bool = False
 
 
-@dataclass(frozen=True)
-class AttentionAlignment(Term):
-    """``beta`` x attAlign (PHT eq. 17-18): the sum over real paragraphs of log max(min(eta, eta_hat), 1e-6).
+def attention_alignment(
+    history: History, predicted: Tensor, mask: Tensor, beta: float | Tensor, mean: bool = False
+) -> Tensor:
+    """Return ``beta`` x attAlign (PHT eq. 17-18): the sum over real paragraphs of log max(min(eta, eta_hat), 1e-6).
 
     ``predicted`` [B, M] is eta_hat, summing to one over real paragraphs (``mask`` [B, M]): predicted attention, or the
     extractive probabilities of a learned ranker. ``beta`` is a number or one for each example [B]. ``mean`` divides by
     the number of paragraphs. One paragraph alone scores 0.
     """
-
-    predicted: Tensor
-    mask: Tensor
-    beta: float | Tensor
-    mean: bool = False
-    final: bool = False
-
-    def __call__(self, history: History) -> Tensor:
-        predicted, mask = self.predicted[history.examples, None].float(), self.mask[history.examples, None]
-        logs = torch.minimum(shares(history.total), predicted).clamp_min(FLOOR).log()
-        score = logs.masked_fill(~mask, 0.0).sum(-1)
-        count = mask.sum(-1)
-        score = score.masked_fill(count < 2, 0.0)
-        beta = self.beta[history.examples, None] if isinstance(self.beta, Tensor) else self.beta
-        return beta * (score / count if self.mean else score)
+    hat, is_real = predicted[history.examples, None].float(), mask[history.examples, None]
+    logs = torch.minimum(shares(history.total), hat).clamp_min(FLOOR).log()
+    count = is_real.sum(-1)
+    score = logs.masked_fill(~is_real, 0.0).sum(-1).masked_fill(count < 2, 0.0)
+    weight = beta[history.examples, None] if isinstance(beta, Tensor) else beta
+    return weight * (score / count if mean else score)
 
 
-@dataclass(frozen=True)
-class StructuralCoverage(Term):
-    """``gamma`` x the mean over steps of strCov (PHT eq. 13), 1 for a step that attends to new paragraphs only."""
-
-    gamma: float
-    final: bool = False
-
-    def __call__(self, history: History) -> Tensor:
-        steps = torch.as_tensor(history.steps, device=history.overlap.device).clamp_min(1)
-        return self.gamma * (1 - history.overlap / steps)
+def structural_coverage(history: History, gamma: float) -> Tensor:
+    """Return ``gamma`` x the mean over steps of strCov (PHT eq. 13), 1 for a step with new paragraphs only."""
+    steps = torch.as_tensor(history.steps, device=history.overlap.device).clamp_min(1)
+    return gamma * (1 - history.overlap / steps)
 
 
-@dataclass(frozen=True)
-class GnmtCoverage(Term):
-    """``weight`` x cp (PHT eq. 11; Wu et al. 2016, eq. 15): the sum over real source tokens of log min(a, 1).
+def gnmt_coverage(history: History, mask: Tensor, weight: float) -> Tensor:
+    """Return ``weight`` x cp (PHT eq. 11; Wu et al. 2016, eq. 15): the sum over real source tokens of log min(a, 1).
 
     a is the attention to the token, summed over steps, here at least 1e-6; ``mask`` [B, M, N] real tokens.
     """
-
-    by_token: ClassVar[bool] = True
-    weight: float
-    mask: Tensor
-    final: bool = True
-
-    def __call__(self, history: History) -> Tensor:
-        logs = history.by_token.clamp(FLOOR, 1.0).log()
-        return self.weight * logs.masked_fill(~self.mask[history.examples, None], 0.0).sum((-2, -1))
+    logs = history.by_token.clamp(FLOOR, 1.0).log()
+    return weight * logs.masked_fill(~mask[history.examples, None], 0.0).sum((-2, -1))
 
 
 def terms(
@@ -160,14 +137,19 @@ def terms(
     probabilities, needed if ``settings.extractive`` > 0. ``beta`` replaces that of the settings: a number, or one for
     each example [B].
     """
-    mean, final = settings.alignment_reduction == "mean", settings.alignment_when == "final"
+    mask, mean, final = (
+        memory.paragraph_mask,
+        settings.alignment_reduction == "mean",
+        settings.alignment_when == "final",
+    )
     chosen: list[Term] = []
-    for weight, eta_hat in ((settings.beta if beta is None else beta, predicted), (settings.extractive, extracted)):
+    for weight, hat in ((settings.beta if beta is None else beta, predicted), (settings.extractive, extracted)):
         if torch.as_tensor(weight).any():
-            assert eta_hat is not None, "alignment needs predicted attention, or extractive probabilities"
-            chosen.append(AttentionAlignment(eta_hat, memory.paragraph_mask, weight, mean, final))
-    if settings.structural_coverage:
-        chosen.append(StructuralCoverage(settings.structural_coverage, settings.structural_when == "final"))
-    if settings.gnmt_coverage:
-        chosen.append(GnmtCoverage(settings.gnmt_coverage, memory.token_mask, settings.coverage_when == "final"))
+            assert hat is not None, "alignment needs predicted attention, or extractive probabilities"
+            chosen.append(Term(partial(attention_alignment, predicted=hat, mask=mask, beta=weight, mean=mean), final))
+    if gamma := settings.structural_coverage:
+        chosen.append(Term(partial(structural_coverage, gamma=gamma), settings.structural_when == "final"))
+    if weight := settings.gnmt_coverage:
+        coverage = partial(gnmt_coverage, mask=memory.token_mask, weight=weight)
+        chosen.append(Term(coverage, settings.coverage_when == "final", by_token=True))
     return chosen

@@ -14,7 +14,6 @@ import torch
 
 from helpers.small_models import pack
 from helpers.small_runs import DOCUMENTS, write_random_run
-from helpers.special_ids import EOS, SENTENCE_END, TITLE_END
 from raysum import systems
 from raysum.cli.app import main
 from raysum.cli.clusters import input_clusters
@@ -33,6 +32,7 @@ from raysum.sources.field_mapping import FieldMapping
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
 
+CLUSTER = {"title": "The mill", "documents": DOCUMENTS}
 TOWNS = ["Arden", "Belfort", "Corvina", "Dunmore", "Elsinore", "Farrow"]
 
 
@@ -47,25 +47,25 @@ def clusters(count: int) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Runs `plain`, `aligned` (the same with a predictor) and `flat` (no paragraph layers in its decoder), `joined`
-    (reads one sequence), a `ranker`, and `tdmca`."""
+    """Runs `plain`, `aligned` (the same with a predictor), `flat` (no paragraph layers in its decoder), `joined` (reads
+    one sequence), `tdmca` and `ranker`, and a predictor in `aligned`."""
     path = tmp_path_factory.mktemp("runs")
     texts = [line for d in DOCUMENTS for line in (d if isinstance(d, str) else d["text"]).splitlines()]
     Vocabulary.train(texts + [text for c in clusters(12) for text in c["documents"]], 150, path / "vocabulary.model")
     size = len(load_tokenizer(path / "vocabulary.model"))
     sizes = {"vocabulary": size, "width": 32, "ffn": 64, "heads": 4, "pooling_heads": 4}
     pht = FamilySpec(encoder="LL", decoder="PP", **sizes)
-    for name, spec in (("plain", pht), ("aligned", pht), ("flat", FamilySpec(encoder="LG", decoder="FF", **sizes))):
-        write_random_run(path / name, path / "vocabulary.model", spec, seed=3)
-    predictor = PredictorSpec(layers=1, width=32, ffn=64, heads=4)
-    joined = FamilySpec(encoder="SS", decoder="F", positions="flat", **sizes)
-    write_random_run(path / "joined", path / "vocabulary.model", joined, seed=3)
-    write_random_run(path / "aligned" / "alignment", path / "vocabulary.model", predictor, seed=4)
-    write_random_run(
-        path / "ranker", path / "vocabulary.model", RankerSpec(vocabulary=size, width=16, hidden=16), seed=5
-    )
-    decoder_only = TdmcaSpec(vocabulary=size, width=32, ffn=64, heads=4, layers="LM", block=8)
-    write_random_run(path / "tdmca", path / "vocabulary.model", decoder_only, seed=6)
+    decoder_only = {"vocabulary": size, "width": 32, "ffn": 64, "heads": 4, "layers": "LM", "block": 8}
+    for name, spec, seed in (
+        ("plain", pht, 3),
+        ("aligned", pht, 3),
+        ("flat", FamilySpec(encoder="LG", decoder="FF", **sizes), 3),
+        ("joined", FamilySpec(encoder="SS", decoder="F", positions="flat", **sizes), 3),
+        ("aligned/alignment", PredictorSpec(layers=1, width=32, ffn=64, heads=4), 4),
+        ("ranker", RankerSpec(vocabulary=size, width=16, hidden=16), 5),
+        ("tdmca", TdmcaSpec(**decoder_only), 6),
+    ):
+        write_random_run(path / name, path / "vocabulary.model", spec, seed)
     return path
 
 
@@ -80,7 +80,7 @@ def aligned(folder) -> Summarizer:
 
 
 def test_citations_name_documents_and_their_paragraphs(plain):
-    row = plain.prepare({"title": "The mill", "documents": DOCUMENTS})
+    row = plain.prepare(CLUSTER)
     texts = [document if isinstance(document, str) else document["text"] for document in DOCUMENTS]
     lines = [[line for line in text.splitlines() if line] for text in texts]
     summary = plain.summarize("The mill", DOCUMENTS)
@@ -117,49 +117,28 @@ def test_a_cancelled_summary_breaks_off_and_changes_no_other(aligned, options):
     ]
 
 
-def test_one_sentence_cites_by_the_attention_of_the_whole(plain):
-    row = plain.prepare({"title": "The mill", "documents": DOCUMENTS})
-    summary = plain.summarize_rows([row], plain.choose({"citations": "attention"}))[0]
-    assert len(summary.sentences) == 1
-    best = plain.prepare({"title": "The mill", "documents": DOCUMENTS})["document"][np.argmax(summary.attention)]
-    assert summary.sentences[0].citations[0].document == best
-
-
 @pytest.mark.parametrize("name", ["plain", "flat", "joined", "tdmca"])
-def test_citations_rest_on_the_layers_that_are_chosen_and_the_text_does_not(
-    folder, tmp_path, capsys, monkeypatch, name
-):
+def test_citations_rest_on_the_chosen_layers_and_the_text_does_not(folder, name):
     coverage = 0 if name == "tdmca" else 0.05
     summarizer = Summarizer.load(folder / name, gnmt_coverage=coverage, citations="attention")
-    cluster = {"title": "The mill", "documents": DOCUMENTS}
-    (tmp_path / "cluster.jsonl").write_text(json.dumps(cluster))
-    row, model = summarizer.prepare(cluster), summarizer.searcher.model
+    row, model = summarizer.prepare(CLUSTER), summarizer.searcher.model
     spec, count = model.spec, model.spec.attending_layers
-    kind = systems.kind(spec)
+    kind, found = systems.kind(spec), []
     source = kind.collate(kind.pack([row], summarizer.searcher.source)).source
-
-    def ended(layers: str) -> int:
-        options = [f"gnmt_coverage={coverage}", "citations=attention", f"decode.citing_layers={layers}", "--json"]
-        command = ["raysum", "summarize", str(folder / name), str(tmp_path / "cluster.jsonl"), *options]
-        monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code
-
-    found = []
-    for layers, asked in (("null", True), ("[1]", frozenset([0])), ("[-1]", frozenset([count - 1]))):
-        assert not ended(layers)
-        found.append(json.loads(capsys.readouterr().out))
-        settings = summarizer.choose({"citing_layers": json.loads(layers)})
+    for layers, requested in ((None, True), ([1], frozenset([0])), ([-1], frozenset([count - 1]))):
+        settings = summarizer.choose({"citing_layers": layers})
+        found += summarizer.summarize_rows([row], settings)
         best = summarizer.searcher.find([row], settings, [0.0])[0].hypotheses[0][0]
-        ((weights,),) = attention_of(model, model.encode(source), [[best.ids]], asked)
-        assert found[-1]["attention"] == pytest.approx(citations.overall(weights).tolist(), abs=1e-5)
+        ((weights,),) = attention_of(model, model.encode(source), [[best.ids]], requested)
+        assert found[-1].attention == pytest.approx(citations.overall(weights).tolist(), abs=1e-5)
     plain, *others = found
     for other in others:
-        assert other["summary"] == plain["summary"] and other["score"] == pytest.approx(plain["score"], abs=1e-5)
-    assert (count == 1) == (others[0]["attention"] == pytest.approx(plain["attention"], abs=1e-5))
-    assert ended("[1,7]") == 2
-    assert f"citing_layers names decoder layer 7, and the {spec.system} has {count}, 1 to" in capsys.readouterr().err
+        assert other.summary == plain.summary and other.score == pytest.approx(plain.score, abs=1e-5)
+    assert (count == 1) == (others[0].attention == pytest.approx(plain.attention, abs=1e-5))
+    with pytest.raises(
+        UserError, match=f"citing_layers names decoder layer 7, and the {spec.system} has {count}, 1 to"
+    ):
+        summarizer.choose({"citing_layers": [1, 7]})
 
 
 @pytest.mark.parametrize("name", ["plain", "flat"])
@@ -174,23 +153,36 @@ def test_alone_or_together_in_input_order(folder, name):
         assert alone.attention == pytest.approx(summary.attention, abs=1e-5)
 
 
-def test_alignment_changes_the_score_by_its_term_of_what_teacher_forcing_attends_to(aligned):
+@pytest.fixture(scope="module")
+def ranked(folder) -> Summarizer:
+    """Of the run `aligned`, with the ranker."""
+    return Summarizer.load(folder / "aligned", ranker=str(folder / "ranker"))
+
+
+@pytest.mark.parametrize("key", ["beta", "extractive"])
+def test_a_term_is_that_of_the_attention_of_teacher_forcing(ranked, key):
     """The running sums of the cached search equal one uncached pass over what it found."""
-    rows = [aligned.prepare(cluster) for cluster in clusters(5)]
-    model = aligned.searcher.model
+    rows, model = [ranked.prepare(cluster) for cluster in clusters(5)], ranked.searcher.model
     memory = model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1]) for row in rows]))
-    predicted = aligned.searcher.predictor(model.paragraphs(memory), memory.paragraph_mask).detach()
-    settings = aligned.choose({"beta": 0.5, "alignment_when": "final", "no_repeat_ngram_size": 2})
-    found = beam_search(model, memory, settings, terms(settings, memory, predicted))
+    settings = ranked.choose({key: 0.5, "no_repeat_ngram_size": 2})
+    if key == "beta":
+        hats = ranked.searcher.predictor(model.paragraphs(memory), memory.paragraph_mask).detach()
+        found = beam_search(model, memory, settings, terms(settings, memory, hats))
+    else:
+        hats = extracted(ranked, rows)
+        found = beam_search(model, memory, settings, terms(settings, memory, None, hats))
     forced = attention_of(model, memory, [[best.ids] for (best,) in found])
-    for (best,), (weights,), hat, mask in zip(found, forced, predicted, memory.paragraph_mask, strict=True):
+    served = ranked.summarize_rows(rows, settings)
+    for (best,), (weights,), hat, mask, summary in zip(found, forced, hats, memory.paragraph_mask, served, strict=True):
         assert weights.sum(1) == pytest.approx(np.ones(len(best.ids)), abs=1e-5)
         eta = torch.from_numpy(citations.overall(weights))
         expected = 0.5 * torch.minimum(eta, hat)[mask].clamp_min(1e-6).log().sum().item() * (int(mask.sum()) > 1)
         norm = ((5 + len(best.ids)) / 6) ** settings.length_penalty
         assert best.score == pytest.approx(best.log_prob / norm + expected, abs=1e-4)
-    plain, steered = (aligned.summarize_rows(rows[3:4], aligned.choose({"beta": beta}))[0] for beta in (0.0, 0.5))
-    assert steered.score < plain.score  # the term is negative
+        assert summary.score == pytest.approx(best.score, abs=1e-4)
+    one = ranked.prepare({"title": "The mill", "documents": ["The only paragraph, on the old mill by the river."]})
+    alone, plain = (ranked.summarize_rows([one], ranked.choose({key: weight}))[0] for weight in (0.5, 0.0))
+    assert alone == plain  # a single paragraph has all attention
 
 
 def extracted(summarizer: Summarizer, rows: list[dict]) -> torch.Tensor:
@@ -216,26 +208,6 @@ def test_extractive_probabilities_are_the_rankers_scores_as_shares(folder, name)
         scores = torch.cat([summarizer.searcher.ranker(title, pack([[one]])) for one in alone]).sigmoid().detach()
         assert shares[: len(alone)].tolist() == pytest.approx((scores / scores.sum()).tolist(), abs=1e-6)
         assert not shares[len(alone) :].any()
-
-
-def test_extractive_probabilities_are_a_term_of_the_score(folder):
-    summarizer = Summarizer.load(folder / "plain", ranker=str(folder / "ranker"), extractive=0.5, max_length=8)
-    row = summarizer.prepare({"title": "The mill", "documents": DOCUMENTS})
-    paragraphs = [part.tolist() for part in np.split(row["ids"], row["paragraph_offsets"][1:-1])]
-    summary = summarizer.summarize_rows([row])[0]
-    hat, model = extracted(summarizer, [row]), summarizer.searcher.model
-    memory = model.encode(pack([paragraphs]))
-    chosen = terms(summarizer.settings, memory, None, hat)
-    best = beam_search(model, memory, summarizer.settings, chosen)[0][0]
-    assert summary.score == pytest.approx(best.score, abs=1e-4)
-    norm = ((5 + len(best.ids)) / 6) ** summarizer.settings.length_penalty
-    (weights,) = attention_of(model, memory, [[best.ids]])[0]
-    eta = torch.from_numpy(citations.overall(weights))
-    expected = 0.5 * torch.minimum(eta, hat[0]).clamp_min(1e-6).log().sum().item()
-    assert best.score == pytest.approx(best.log_prob / norm + expected, abs=1e-4)
-    one = summarizer.prepare({"title": "The mill", "documents": ["The only paragraph, on the old mill by the river."]})
-    alone, plain = (summarizer.summarize_rows([one], summarizer.choose({"extractive": w}))[0] for w in (0.5, 0.0))
-    assert alone == plain  # a single paragraph has it all
 
 
 def test_all_terms_together_and_with_compression(folder):
@@ -277,7 +249,7 @@ def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch
 
 
 def test_compression_reads_the_strongest_paragraphs_only(aligned):
-    row = aligned.prepare({"title": "The mill", "documents": DOCUMENTS})
+    row = aligned.prepare(CLUSTER)
     memory = aligned.searcher.model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
     model, predictor = aligned.searcher.model, aligned.searcher.predictor
     predicted = predictor(model.paragraphs(memory), memory.paragraph_mask)[0].detach().numpy()
@@ -315,21 +287,6 @@ def test_summaries_begin_with_the_title_where_that_is_asked_for(aligned, when):
     assert not any(one.summary.startswith(title) for one, title in zip(plain, titles, strict=True))
 
 
-def test_the_title_stays_when_its_paragraph_goes():
-    def restricted(examples: list, titles: list[int] | None, *kept: list[int]) -> list[list[int]]:
-        source = replace(pack(examples), titles=None if titles is None else torch.tensor(titles))
-        found = source.restrict(kept)
-        assert found.counts.tolist() == [len(places) for places in kept]
-        return [part.tolist() for part in found.ids.split(found.lengths.tolist())]
-
-    paragraphs = [[20, 21, TITLE_END, 22], [23], [24, 25]]
-    assert restricted([paragraphs], [3], [1, 2]) == [[20, 21, TITLE_END, 23], [24, 25]]
-    assert restricted([paragraphs], [3], [0, 2]) == [[20, 21, TITLE_END, 22], [24, 25]]
-    assert restricted([[[20], [23]]], None, [1]) == [[23]]
-    both = restricted([paragraphs, [[30, TITLE_END, 31], [32]]], [3, 2], [2], [1])
-    assert both == [[20, 21, TITLE_END, 24, 25], [30, TITLE_END, 32]]
-
-
 def test_a_restricted_graph_is_that_of_its_paragraphs():
     graph = torch.rand(2, 3, 3)
     source = replace(pack([[[9], [10], [11]], [[12], [13]]]), graph=graph).restrict([[0, 2], [1]])
@@ -338,30 +295,33 @@ def test_a_restricted_graph_is_that_of_its_paragraphs():
     assert torch.equal(source.graph, expected)
 
 
-def test_token_spans(plain):
-    q, token_spans = SENTENCE_END, plain.vocabulary.token_spans
-    assert token_spans([9, 10, q, 11, EOS]) == [(0, 2), (3, 4)]
-    assert token_spans([q, 9, q, q, 10, q]) == [(1, 2), (4, 5)]
-    assert token_spans([EOS]) == []
+@pytest.mark.parametrize(
+    ("weights", "cited"),
+    [
+        ([0.02, 0.95, 0.03], {1: 1.0}),
+        ([0.0, 0.5, 0.5], {1: 0.5, 2: 0.5}),
+        ([0.1, 0.2, 0.3, 0.25, 0.15], {2: 0.3 / 0.75, 3: 0.25 / 0.75, 1: 0.2 / 0.75}),
+        ([0.0] * 4, {}),
+    ],
+)
+def test_cited_paragraphs(weights, cited):
+    found = citations.cited(np.array(weights))
+    assert [index for index, _ in found] == [*cited]
+    assert [weight for _, weight in found] == pytest.approx([*cited.values()])
 
 
-def test_cited_paragraphs():
-    assert citations.cited(np.array([0.02, 0.95, 0.03])) == [(1, 1.0)]
-    assert citations.cited(np.array([0.0, 0.5, 0.5])) == [(1, 0.5), (2, 0.5)]
-    spread = citations.cited(np.array([0.1, 0.2, 0.3, 0.25, 0.15]))
-    assert [index for index, _ in spread] == [2, 3, 1]
-    assert [weight for _, weight in spread] == pytest.approx([0.3 / 0.75, 0.25 / 0.75, 0.2 / 0.75])
-    assert citations.cited(np.zeros(4)) == []
-
-
-def test_lexical_citations_take_the_nearest_paragraph(plain):
+def test_citations_by_words_take_the_nearest_paragraph_and_by_attention_the_strongest(plain):
     paragraphs = ["the mill by the river", "a fire in the hall", "the river has fish"]
     weights = citations.lexical(["fire destroyed the hall", "fish swim", "xyzzy"], paragraphs)
     assert weights.tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
-    row = plain.prepare({"title": "The mill", "documents": DOCUMENTS})
-    summary = plain.summarize_rows([row], plain.choose({"citations": "lexical"}))[0]
-    assert all(len(sentence.citations) <= 1 for sentence in summary.sentences)
-    assert [s.text for s in summary.sentences] == [s.text for s in plain.summarize_rows([row])[0].sentences]
+    row = plain.prepare(CLUSTER)
+    (both,), (lexical,), (attentive,) = (
+        plain.summarize_rows([row], plain.choose({"citations": mode})) for mode in ("both", "lexical", "attention")
+    )
+    assert all(len(sentence.citations) <= 1 for sentence in lexical.sentences)
+    assert [s.text for s in lexical.sentences] == [s.text for s in both.sentences]
+    (sentence,) = attentive.sentences  # its attention is that of the whole
+    assert sentence.citations[0].document == row["document"][np.argmax(attentive.attention)]
 
 
 def test_n_best_and_the_printed_form(plain):
@@ -389,7 +349,7 @@ def test_an_empty_summary_is_told(plain):
 
 def test_bf16_is_near_fp32(folder, plain):
     settings = plain.choose({"no_repeat_ngram_size": 0, "max_length": 6})
-    row = plain.prepare({"title": "The mill", "documents": DOCUMENTS})
+    row = plain.prepare(CLUSTER)
     exact = plain.summarize_rows([row], settings)[0].score
     near = Summarizer.load(folder / "plain", dtype="bf16").summarize_rows([row], settings)[0].score
     assert near != exact
@@ -411,48 +371,46 @@ def test_a_title_may_be_left_out(plain):
     assert [without] == plain.summarize_many([{"documents": DOCUMENTS}]) == [plain.summarize("", DOCUMENTS)]
 
 
-def test_settings_are_checked(folder, plain):
-    with pytest.raises(UserError, match="beta=0.4 needs the attention predictor.*raysum train alignment"):
-        Summarizer.load(folder / "plain", beta=0.4)
-    with pytest.raises(UserError, match="keep_paragraphs"):
-        plain.choose({"keep_paragraphs": 3})
-    with pytest.raises(UserError, match="num_beam.*did you mean 'num_beams'"):
-        plain.choose({"num_beam": 3})
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("plain", {"beta": 0.4}, "beta=0.4 needs the attention predictor.*raysum train alignment"),
+        ("plain", {"keep_paragraphs": 3}, "keep_paragraphs=3 needs the attention predictor"),
+        ("plain", {"num_beam": 3}, "did you mean 'num_beams'"),
+        ("plain", {"dtype": "fp16"}, "dtype: .*'fp32', 'bf16' or 'int8'"),
+        ("plain", {"forced_bos_token_id": 10**6}, "forced_bos_token_id=1000000 is no token: .*plain has ids up to"),
+        ("plain", {"extractive": 0.4}, "extractive=0.4 needs a learned ranker.*raysum train ranker"),
+        ("plain", {"ranker": "flat"}, "flat is no ranker.*family.*raysum train ranker"),
+        ("plain", {"ranker": "nothere"}, "no run folder nothere"),
+        ("ranker", {}, "ranker writes no summaries"),
+        ("nothere", {}, "nothere"),
+        ("tdmca", {"gnmt_coverage": 0.1}, "a tdmca does not attend to all source tokens.*gnmt_coverage"),
+    ],
+)
+def test_settings_are_checked(folder, monkeypatch, name, options, message):
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match=message):
+        Summarizer.load(name, **options)
+
+
+def test_changed_settings_are_checked(folder, plain):
     last = plain.searcher.model.spec.vocabulary - 1
     for key in ("forced_bos_token_id", "forced_eos_token_id"):
         assert getattr(plain.choose({key: last}), key) == last
         with pytest.raises(UserError, match=f"{key}={last + 1} is no token: .*plain has ids up to {last}"):
             plain.choose({key: last + 1})
     assert plain.choose({"beam_size": 2}).num_beams == 2
-    with pytest.raises(UserError, match="dtype: .*'fp32', 'bf16' or 'int8'"):
-        Summarizer.load(folder / "plain", dtype="fp16")
-    with pytest.raises(UserError, match="nothere"):
-        Summarizer.load(folder / "nothere")
-
-
-def test_what_the_ranker_must_be_is_said(folder, tmp_path, plain):
-    with pytest.raises(UserError, match="extractive=0.4 needs a learned ranker.*raysum train ranker"):
-        Summarizer.load(folder / "plain", extractive=0.4)
-    with pytest.raises(UserError, match="flat is no ranker.*family.*raysum train ranker"):
-        Summarizer.load(folder / "plain", ranker=str(folder / "flat"))
-    with pytest.raises(UserError, match="no run folder nothere"):
-        Summarizer.load(folder / "plain", ranker="nothere")
     with pytest.raises(UserError, match="loaded with the model"):
         plain.choose({"ranker": str(folder / "ranker")})
-    with pytest.raises(UserError, match="ranker writes no summaries"):
-        Summarizer.load(folder / "ranker")
+
+
+def test_a_ranker_of_another_vocabulary_is_refused(folder, tmp_path):
     shutil.copytree(folder / "ranker", tmp_path / "ranker")
     Vocabulary.train(["some other text, of a few words"], 40, tmp_path / "other.model")
     ranker, other = Run(tmp_path / "ranker"), tmp_path / "other.model"
     ranker.create(ranker.config, ranker.recipe | {"vocabulary_sha256": load_tokenizer(other).sha256}, other)
     with pytest.raises(UserError, match="ranker was trained with another vocabulary"):
         Summarizer.load(folder / "plain", ranker=str(tmp_path / "ranker"))
-
-
-def test_a_decoder_only_system_has_no_coverage_of_tokens(folder):
-    assert Summarizer.load(folder / "tdmca").summarize_many(clusters(2))
-    with pytest.raises(UserError, match="a tdmca does not attend to all source tokens.*gnmt_coverage"):
-        Summarizer.load(folder / "tdmca", gnmt_coverage=0.1)
 
 
 def test_weights_of_another_model_are_refused(folder, tmp_path):
@@ -466,35 +424,36 @@ def test_weights_of_another_model_are_refused(folder, tmp_path):
         Summarizer.load(other.path)
 
 
-def test_clusters_from_files_and_standard_input(tmp_path, monkeypatch):
-    line = json.dumps({"id": "x", "title": "T", "documents": ["a\u2028b"]}, ensure_ascii=False)
-    (tmp_path / "data.jsonl").write_text(line + "\n" + json.dumps({"title": "U", "documents": ["c"]}) + "\n")
-    (tmp_path / "one.txt").write_text("first text")
-    (tmp_path / "two").write_text("second text")
-    data, one, two = (str(tmp_path / name) for name in ("data.jsonl", "one.txt", "two"))
-    found = input_clusters([data, one, two], "Subject")
+LINE = json.dumps({"id": "x", "title": "T", "documents": ["a\u2028b"]}, ensure_ascii=False)
+
+
+@pytest.fixture
+def files(tmp_path) -> dict[str, str]:
+    """The paths of two data files and three texts, by their names."""
+    texts = {"data.jsonl": LINE + "\n" + json.dumps({"title": "U", "documents": ["c"]}) + "\n", "two": "second text"}
+    texts |= {"one.txt": "first text", "parts.txt": "first text\n---\nsecond text\n---\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    return {name: str(tmp_path / name) for name in (*texts, "nothere.txt")}
+
+
+def test_clusters_from_files(files):
+    found = input_clusters([files["data.jsonl"], files["one.txt"], files["two"]], "Subject")
     assert [cluster["id"] for cluster in found] == ["x", "data.jsonl:2", "Subject"]
-    assert found[2]["documents"] == [
-        {"source": "one.txt", "text": "first text"},
-        {"source": "two", "text": "second text"},
-    ]
+    named = [{"source": "one.txt", "text": "first text"}, {"source": "two", "text": "second text"}]
+    assert found[2]["documents"] == named
+    for given, title, message in ((files["data.jsonl"], "S", "--title"), (files["nothere.txt"], "", "nothere.txt")):
+        with pytest.raises(UserError, match=message):
+            input_clusters([given], title)
 
 
-def test_a_separator_parts_texts_and_paths_are_not_for_them(tmp_path, monkeypatch):
-    (tmp_path / "one.txt").write_text("first text\n---\nsecond text\n---\n")
-    (tmp_path / "two.txt").write_text("third text")
-    files = [str(tmp_path / name) for name in ("one.txt", "two.txt")]
-    (cluster,) = input_clusters(files, mapping=FieldMapping.of([], "---"))
-    assert cluster == {
-        "id": tmp_path.name,
-        "title": "",
-        "documents": [
-            {"source": "one.txt, part 1", "text": "first text"},
-            {"source": "one.txt, part 2", "text": "second text"},
-            {"source": "two.txt", "text": "third text"},
-        ],
-    }
-    for given in (files, [str(tmp_path)], ["-"]):
+def test_a_separator_splits_texts_and_paths_are_for_rows(files, tmp_path, monkeypatch):
+    texts = [files["parts.txt"], files["two"]]
+    (cluster,) = input_clusters(texts, mapping=FieldMapping.of([], "---"))
+    parts = {"parts.txt, part 1": "first text", "parts.txt, part 2": "second text", "two": "second text"}
+    documents = [{"source": name, "text": text} for name, text in parts.items()]
+    assert cluster == {"id": tmp_path.name, "title": "", "documents": documents}
+    for given in (texts, ["-"]):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"some text")))
         with pytest.raises(UserError, match=r"--map .* is plain text"):
             input_clusters(given, mapping=FieldMapping.of(["documents=articles[].text"]))
@@ -505,24 +464,12 @@ def test_standard_input_is_json_lines_or_one_text_in_utf_8(monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         return input_clusters(["-"], title)
 
-    line = json.dumps({"id": "x", "title": "T", "documents": ["a\u2028b"]}, ensure_ascii=False)
-    assert given(f"\n{line}\n\n".encode()) == [{"id": "x", "title": "T", "documents": ["a\u2028b"]}]
+    assert given(f"\n{LINE}\n\n".encode()) == [json.loads(LINE)]
     assert given("\ufeffein Bär".encode(), "T")[0]["documents"] == [{"source": "standard input", "text": "ein Bär"}]
     assert given(b"B\xe4r")[0]["documents"] == [{"source": "standard input", "text": "Bär"}]
     assert given(b'{"a"}\n')[0].error.startswith("standard input:1: not JSON")
     readable, unreadable = given(b'{"title": "T"}\n{"title": "\xe4"}')
-    assert (readable["title"], unreadable.error) == (
-        "T",
-        "standard input:2: not UTF-8 (byte 11; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > OTHER)",
-    )
-
-
-def test_mistakes_in_what_is_given_are_named(tmp_path):
-    (tmp_path / "data.jsonl").write_text('{"title": "T"}\n')
-    with pytest.raises(UserError, match="--title"):
-        input_clusters([str(tmp_path / "data.jsonl")], "S")
-    with pytest.raises(UserError, match="nothere.txt"):
-        input_clusters([str(tmp_path / "nothere.txt")])
+    assert readable["title"] == "T" and unreadable.error.startswith("standard input:2: not UTF-8 (byte 11; ")
 
 
 @pytest.mark.parametrize("system", ["plain", "lexrank"])

@@ -1,6 +1,8 @@
 """Extraction: what is taken, where it is cited, in several languages, from Python and by the command line."""
 
+import io
 import json
+import re
 import subprocess
 import sys
 import time
@@ -12,32 +14,36 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 import raysum
 from helpers.small_runs import TEXTS
+from raysum.cli.app import main
 from raysum.config.decoding import ExtractConfig
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, take
 from raysum.extract.systems import Lead, LexRank, Mmr, SourceTexts, Taken
 from raysum.prepare import ranking
 from raysum.text.cleaning import paragraph_spans
-from raysum.text.tfidf import count_words, words
+from raysum.text.tfidf import words
 
-GERMAN = """Die Spree
+# Texts whose sentences are in braces.
+LANGUAGES = {
+    "de": """Die Spree
 
-Die Spree ist ein Fluss im Osten Deutschlands. Sie entspringt im Lausitzer Bergland
-und mündet in Berlin in die Havel. Am 3. Oktober 1990 wurde Berlin, d.h. die Stadt
-an der Spree, wieder Hauptstadt. Im 19. Jahrhundert wurde der Fluss z.B. für die
-Schifffahrt ausgebaut.
+{Die Spree ist ein Fluss im Osten Deutschlands.} {Sie entspringt im Lausitzer Bergland
+und mündet in Berlin in die Havel.} {Am 3. Oktober 1990 wurde Berlin, d.h. die Stadt
+an der Spree, wieder Hauptstadt.} {Im 19. Jahrhundert wurde der Fluss z.B. für die
+Schifffahrt ausgebaut.}
 
-Dr. Müller maß ihre Länge: Die Spree ist rund 400 Kilometer lang.
-"""
-RUSSIAN = (
-    "Волга — река в Европейской части России. Она впадает в Каспийское море.\n"
-    "В 1958 г. была построена Волжская ГЭС. На её берегах стоят города, т.е. Казань, Самара и др. города. Она длинна!\n"
-)
-CHINESE = "佛罗伦萨位于阿诺河畔，是托斯卡纳的首府。大教堂于1436年完工！你去过那里吗？\n罗马自1871年起是意大利的首都。\n"
-ARABIC = "تقع مدينة فلورنسا على نهر أرنو في إيطاليا. هل زرت هذه المدينة من قبل؟ إنها عاصمة إقليم توسكانا!\n"
-README = """# Florence
+{Dr. Müller maß ihre Länge: Die Spree ist rund 400 Kilometer lang.}
+""",
+    "ru": """{Волга — река в Европейской части России.} {Она впадает в Каспийское море.}
+{В 1958 г. была построена Волжская ГЭС.} {На её берегах стоят города, т.е. Казань, Самара и др. города.} Она длинна!
+""",
+    "zh": """{佛罗伦萨位于阿诺河畔，是托斯卡纳的首府。}{大教堂于1436年完工！}{你去过那里吗？}
+{罗马自1871年起是意大利的首都。}
+""",
+    "ar": "{تقع مدينة فلورنسا على نهر أرنو في إيطاليا.} {هل زرت هذه المدينة من قبل؟} {إنها عاصمة إقليم توسكانا!}\n",
+    "en": """# Florence
 
-Florence lies on the river Arno. It is, e.g. by F. Brunelleschi's dome, known in the U.S. Midwest.
+{Florence lies on the river Arno.} {It is, e.g. by F. Brunelleschi's dome, known in the U.S. Midwest.}
 
 ```
 print("Florence is the capital of Tuscany. It lies in the north.")
@@ -45,52 +51,11 @@ print("Florence is the capital of Tuscany. It lies in the north.")
 
 | Florence | Arno is its river. |
 
-* St. Paul is a city on the Mississippi.
-1. First item of a list about the Arno.
-"""
-LANGUAGES = {
-    "de": (
-        GERMAN,
-        [
-            "Die Spree ist ein Fluss im Osten Deutschlands.",
-            "Sie entspringt im Lausitzer Bergland\nund mündet in Berlin in die Havel.",
-            "Am 3. Oktober 1990 wurde Berlin, d.h. die Stadt\nan der Spree, wieder Hauptstadt.",
-            "Im 19. Jahrhundert wurde der Fluss z.B. für die\nSchifffahrt ausgebaut.",
-            "Dr. Müller maß ihre Länge: Die Spree ist rund 400 Kilometer lang.",
-        ],
-    ),
-    "ru": (
-        RUSSIAN,
-        [
-            "Волга — река в Европейской части России.",
-            "Она впадает в Каспийское море.",
-            "В 1958 г. была построена Волжская ГЭС.",
-            "На её берегах стоят города, т.е. Казань, Самара и др. города.",
-        ],
-    ),
-    "zh": (
-        CHINESE,
-        [
-            "佛罗伦萨位于阿诺河畔，是托斯卡纳的首府。",
-            "大教堂于1436年完工！",
-            "你去过那里吗？",
-            "罗马自1871年起是意大利的首都。",
-        ],
-    ),
-    "ar": (
-        ARABIC,
-        ["تقع مدينة فلورنسا على نهر أرنو في إيطاليا.", "هل زرت هذه المدينة من قبل؟", "إنها عاصمة إقليم توسكانا!"],
-    ),
-    "en": (
-        README,
-        [
-            "Florence lies on the river Arno.",
-            "It is, e.g. by F. Brunelleschi's dome, known in the U.S. Midwest.",
-            "St. Paul is a city on the Mississippi.",
-            "First item of a list about the Arno.",
-        ],
-    ),
+* {St. Paul is a city on the Mississippi.}
+1. {First item of a list about the Arno.}
+""",
 }
+TEXT_OF = {name: re.sub("[{}]", "", text) for name, text in LANGUAGES.items()}
 
 
 def quotes(summary) -> list[str]:
@@ -100,7 +65,7 @@ def quotes(summary) -> list[str]:
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("system", ["lexrank", "lead", "mmr"])
 def test_sentences_of_a_text_are_cited_to_the_character(language, system):
-    text, sentences = LANGUAGES[language]
+    text, sentences = TEXT_OF[language], re.findall("{(.*?)}", LANGUAGES[language], re.DOTALL)
     summary = raysum.load(system, redundancy=1).summarize("", [{"source": "a.txt", "text": text}], words=1000)
     assert quotes(summary) == sentences
     for sentence in summary.sentences:
@@ -115,7 +80,7 @@ def test_sentences_of_a_text_are_cited_to_the_character(language, system):
 
 @pytest.mark.parametrize("system", ["lexrank", "lead", "mmr"])
 @pytest.mark.parametrize("most", [8, 20, 33])
-def test_whole_sentences_have_together_the_words_that_were_asked_for(system, most):
+def test_whole_sentences_have_at_most_the_requested_words(system, most):
     summary = raysum.load(system).summarize("Florence", TEXTS, words=most)
     assert 0 < len(summary.summary.split()) <= most
     assert all(quote in " ".join(TEXTS) for quote in quotes(summary))
@@ -139,16 +104,11 @@ def test_a_summary_is_never_empty_and_says_by_how_much_it_is_too_long():
 
 
 def test_lead_takes_the_first_sentence_of_each_document_then_the_second():
-    summary = raysum.load("lead").summarize(documents=TEXTS, words=38)
-    assert [(s.citations[0].document, s.citations[0].start > 0) for s in summary.sentences] == [
-        (0, False),
-        (0, True),
-        (1, False),
-        (2, False),
-    ]
+    cited = [s.citations[0] for s in raysum.load("lead").summarize(documents=TEXTS, words=38).sentences]
+    assert [(one.document, one.start > 0) for one in cited] == [(0, False), (0, True), (1, False), (2, False)]
 
 
-def test_what_repeats_a_sentence_is_passed_over_unless_that_is_off():
+def test_repeated_sentences_are_skipped_by_default():
     said = "Florence lies on the river Arno in Tuscany."
     documents = [f"{said} Rome has seven hills and the Tiber.", f"{said} Venice was built upon the water."]
     extractor = raysum.load("lexrank")
@@ -158,7 +118,7 @@ def test_what_repeats_a_sentence_is_passed_over_unless_that_is_off():
     assert len(quotes(extractor.summarize("", near))) == 2 < len(quotes(extractor.summarize("", near, redundancy=1)))
 
 
-def test_mmr_takes_what_is_central_and_new():
+def test_mmr_takes_central_and_new_texts():
     texts = ["red fox river", "red fox river", "red fox", "blue owl tree", "red"]
     order = Mmr().order(source := SourceTexts(texts), taken := Taken(source))
     taken.numbers.append(first := next(order))
@@ -171,7 +131,7 @@ def test_mmr_takes_what_is_central_and_new():
     assert sorted(Mmr().order(source, Taken(source))) == [0, 1, 2, 3, 4]
 
 
-def test_oracle_needs_a_reference_and_takes_what_is_in_it():
+def test_oracle_needs_a_reference_and_takes_its_sentences():
     cluster = {"documents": TEXTS, "summary": "Rome lies on the river Tiber."}
     oracle = raysum.load("oracle", words=8)
     assert [summary.summary for summary in oracle.summarize_many([cluster])] == [cluster["summary"]]
@@ -203,7 +163,7 @@ def test_lexrank_solves_the_equations_of_the_lexrank_package(jump, monkeypatch):
     assert (np.diff(scores[order]) < 1e-7).all() and np.ptp(scores) > 0.01
 
 
-def test_a_text_that_is_not_like_sentences_is_taken_as_it_is():
+def test_a_text_without_sentences_is_taken_by_lines():
     spoken = "so we went to the river\n\nit was late and nobody was there\n"
     assert quotes(raysum.load("lead").summarize("", [spoken])) == spoken.split("\n")[:3:2]
     with pytest.raises(UserError, match="no sentence in the documents"):
@@ -211,23 +171,16 @@ def test_a_text_that_is_not_like_sentences_is_taken_as_it_is():
 
 
 def test_an_open_fence_hides_nothing():
-    assert quotes(raysum.load("lead").summarize("", ["```\nFlorence lies on the river Arno."])) == [
-        "Florence lies on the river Arno."
-    ]
+    sentence = "Florence lies on the river Arno."
+    assert quotes(raysum.load("lead").summarize("", [f"```\n{sentence}"])) == [sentence]
 
 
-def test_a_paragraph_that_is_given_whole_is_one():
+def test_a_given_paragraph_is_not_split():
     cluster = {"paragraphs": ["Florence lies on\nthe river Arno.\nIt is the capital of Tuscany.", TEXTS[2]]}
     (summary,) = raysum.load("lead").summarize_many([cluster])
-    assert [(s.citations[0].document, s.citations[0].paragraph) for s in summary.sentences] == [(0, 0)] * 2 + [
-        (1, 0)
-    ] * 2
+    cited = [sentence.citations[0] for sentence in summary.sentences]
+    assert [(one.document, one.paragraph) for one in cited] == [(0, 0), (0, 0), (1, 0), (1, 0)]
     assert quotes(summary)[0] == "Florence lies on\nthe river Arno."
-
-
-def test_words_of_texts_without_spaces_are_their_characters():
-    assert words("Rome 罗马") == ["rome", "罗", "马"] and words("ローマ3世") == ["ロ", "ー", "マ", "3", "世"]
-    assert count_words("罗马，是首都。 Rome") == 6 and count_words("It's 3.5 km - far.") == 5
 
 
 @pytest.mark.parametrize(
@@ -260,7 +213,7 @@ def test_a_huge_text_takes_seconds():
 
 
 @pytest.mark.parametrize("system", ["lexrank", "lead", "mmr", "oracle"])
-def test_a_sentence_that_stands_there_many_times_takes_no_longer(system):
+def test_a_sentence_that_occurs_many_times_takes_no_longer(system):
     said = "Florence lies on the river Arno."
     began = time.process_time()
     (summary,) = raysum.load(system).summarize_many([{"documents": [f"{said}\n" * 30_000], "summary": said}])
@@ -289,10 +242,10 @@ def run(*arguments: str, given: str | bytes = b"") -> subprocess.CompletedProces
     return subprocess.run([sys.executable, "-m", "raysum", *arguments], input=given, capture_output=True)
 
 
-def test_text_files_are_one_cluster_and_standard_input_another_way_in(tmp_path):
-    for language, (text, _) in LANGUAGES.items():
-        (tmp_path / f"{language}.txt").write_text(text, encoding="utf-8")
+def test_text_files_are_one_cluster_and_so_is_standard_input(tmp_path):
     files = [str(tmp_path / f"{language}.txt") for language in LANGUAGES]
+    for file, text in zip(files, TEXT_OF.values(), strict=True):
+        Path(file).write_text(text, encoding="utf-8")
     done = run("summarize", "lexrank", *files, "--words", "120", "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
@@ -301,12 +254,12 @@ def test_text_files_are_one_cluster_and_standard_input_another_way_in(tmp_path):
         (citation,) = sentence["citations"]
         text = Path(files[citation["document"]]).read_text(encoding="utf-8")
         assert text[citation["start"] : citation["end"]] == citation["quote"]
-    done = run("summarize", "lead", "-", "words=14", given=CHINESE)
+    done = run("summarize", "lead", "-", "words=14", given=TEXT_OF["zh"])
     assert done.returncode == 0 and "大教堂于1436年完工！" in done.stdout.decode()
 
 
 def test_extraction_imports_nothing_heavy(tmp_path):
-    (tmp_path / "a.txt").write_text(README)
+    (tmp_path / "a.txt").write_text(TEXT_OF["en"])
     code = (
         "import sys; sys.argv = ['raysum', 'summarize', 'lexrank', 'a.txt']\n"
         "from raysum.cli.app import main\n"
@@ -331,11 +284,7 @@ def test_extraction_imports_nothing_heavy(tmp_path):
     ],
 )
 @pytest.mark.parametrize("way", ["file", "-"])
-def test_what_cannot_be_summarized_is_one_message_and_exit_2(tmp_path, content, words, way, monkeypatch, capsys):
-    import io
-
-    from raysum.cli.app import main
-
+def test_unusable_input_is_one_message_and_exit_2(tmp_path, content, words, way, monkeypatch, capsys):
     (tmp_path / "file").write_bytes(content)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
@@ -347,10 +296,9 @@ def test_what_cannot_be_summarized_is_one_message_and_exit_2(tmp_path, content, 
     assert words in told.err and len(told.err.splitlines()) == 1
 
 
-def test_lead3_is_the_first_three_sentences_unless_told_otherwise():
+def test_lead3_is_the_first_three_sentences_by_default():
     documents = ["One is here today. Two is here today. ", "Three is here now. Four is here now. Five is here now."]
-    found = raysum.load("lead3").summarize("", documents)
-    assert [part.text.split()[0] for part in found.sentences] == ["One", "Two", "Three"]
-    found = raysum.load("lead3", sentences=4).summarize("", documents)
-    assert [part.text.split()[0] for part in found.sentences] == ["One", "Two", "Three", "Four"]
-    assert [part.citations[0].document for part in found.sentences] == [0, 0, 1, 1]
+    three, four = (raysum.load("lead3", **changes).summarize("", documents) for changes in ({}, {"sentences": 4}))
+    assert [part.text.split()[0] for part in four.sentences] == ["One", "Two", "Three", "Four"]
+    assert three.sentences == four.sentences[:3]
+    assert [part.citations[0].document for part in four.sentences] == [0, 0, 1, 1]

@@ -35,6 +35,11 @@ def test_normalization():
     assert normalize("Surface-oriented (1999).", "lower-split") == "surface - oriented  ( 1999 )  . "
 
 
+def test_words_of_texts_without_spaces_are_their_characters():
+    assert words("Rome 罗马") == ["rome", "罗", "马"] and words("ローマ3世") == ["ロ", "ー", "マ", "3", "世"]
+    assert tfidf.count_words("罗马，是首都。 Rome") == 6 and tfidf.count_words("It's 3.5 km - far.") == 5
+
+
 def test_words_of_plain_texts_are_those_of_the_pattern():
     draw = random.Random(0)
     texts = ["".join(chr(draw.randrange(most)) for _ in range(40)) for most in (128, 0x180, 0xD7FF) * 200]
