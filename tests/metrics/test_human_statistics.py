@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from raysum.metrics.agreement import krippendorff
+from raysum.metrics.significance import krippendorff
 from raysum.metrics.significance import anova, binomial, holm, paired_t, tukey
 
 # Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), section E: four observers, twelve units.

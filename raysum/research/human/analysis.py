@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from raysum.metrics.agreement import krippendorff
-from raysum.metrics.significance import Compared, anova, binomial, paired_t, tukey
+from raysum.metrics.significance import Compared, anova, binomial, krippendorff, paired_t, tukey
 from raysum.research.human.answers import MARKS, Judged, Study, write_marks
 from raysum.research.human.designs import Design
 from raysum.runtime.rendering import Grid, Shown
