@@ -20,7 +20,7 @@ from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.evaluation import compare_systems, results_folder
 from raysum.evaluate.examples import read_examples, usual_words
 from raysum.evaluate.scorers import FIGURES, HEADLINES
-from raysum.evaluate.systems import Extracted, System, Watched
+from raysum.evaluate.systems import Extracted, System, Trained
 from raysum.evaluate.table import Evaluation
 from raysum.extract.learning import FEWEST
 from raysum.extract.systems import TrainedExtractive
@@ -128,7 +128,7 @@ def _compare(run: Run, dataset: Dataset) -> AutoResult:
     words = summary_words(dataset, limit)
     settings = changed(ExtractConfig(), {"words": words})
     config = EvaluateConfig(data=dataset.address, split="valid", limit=limit)
-    own = Watched(run.name, summarizer, summarizer.settings)
+    own = Trained(run.name, summarizer, summarizer.settings)
     systems: list[System] = [own, *(Extracted(each, settings) for each in (*_extractor(run, dataset), *training_free))]
     evaluation = compare_systems(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
     learn(run, dataset, own.seen)

@@ -1,10 +1,6 @@
 """Comparing systems on one split: decode, score, save the outputs, make a table."""
 
-import json
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -20,17 +16,16 @@ from raysum.decode.domain_shift import SPLIT, learn
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples, usual_words
-from raysum.evaluate.scorers import FIGURES, HEADLINES, means, score_table, scorers_of
-from raysum.evaluate.systems import Extracted, PaperBaseline, Swapped, System, Trained, Watched, strategies
+from raysum.evaluate.saved import save_evaluation
+from raysum.evaluate.scorers import HEADLINES, score_table, scorers_of
+from raysum.evaluate.systems import Extracted, PaperBaseline, Swapped, System, Trained, strategies
 from raysum.evaluate.table import Evaluation
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.metrics import rouge
-from raysum.metrics.statistics import difference_of
-from raysum.runs.folder import Checkpoint, Run
+from raysum.runs.folder import Run
 from raysum.runtime.progress import bar, say
-from raysum.runtime.remote import is_url, local, shown
+from raysum.runtime.remote import local
 from raysum.runtime.run_sync import added_to
-from raysum.runtime.storage import write_json, writing
 from raysum.stream.truncation import DECODING, split_truncation
 from raysum.systems import extractive, paper_baseline_names
 
@@ -55,46 +50,54 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     config = section_of(EvaluateConfig, {**settings, "data": str(data)})
     dataset = Dataset.open(config.data)
     split = dataset.split(config.split)
-    _check_out(config.out)
+    out = local(config.out or "")
+    if config.out and (out.is_file() or (out / "manifest.json").is_file()):
+        raise UserError(f"{config.out} is {'a file' if out.is_file() else 'a dataset'}; choose another --out")
     if str(target) in paper_baseline_names() or extracts(target):
-        if of_runs := [name for name in _OF_RUNS if getattr(config, name) != EvaluateConfig.model_fields[name].default]:
-            raise UserError(f"{of_runs[0]} is for trained runs, and nothing is trained of {target}; leave it out")
-        system = Extracted.named(str(target), config)
-        if dataset.kind != "extraction" and (kept := dataset.manifest.get("words_kept", 1)) < _ALL_WORDS:
-            rest = "prepare it with --kind extraction to evaluate on all words, as when it is served"
-            say(f"{dataset.place} has only {100 * kept:.0f} % of the sources' words for {target}: {rest}")
-        return compare_systems([system], dataset, split, config, out=config.out)
+        return _evaluate_untrained(str(target), dataset, split, config)
     run = Run.resolve(target)
     check_readable(run, dataset)
-    with added_to(run.path), added_to(local(config.out or "")):
-        return _evaluate_run(run, dataset, split, config)
-
-
-def _check_out(out: str | None) -> None:
-    """Raise UserError if ``out`` is a file, or the folder of a dataset."""
-    folder = local(out) if out else Path()
-    if out and (folder.is_file() or (folder / "manifest.json").is_file()):
-        raise UserError(f"{out} is {'a file' if folder.is_file() else 'a dataset'}; choose another --out")
-
-
-def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:
-    if config.reference_length and (not run.config.model.extracts or {"words", "sentences"} & config.decode.keys()):
+    model = run.config.model
+    if config.reference_length and (not model.extracts or {"words", "sentences"} & config.decode.keys()):
         raise UserError(
             "reference_length is for extractive runs and replaces words and sentences; leave one of them out"
         )
-    if run.config.model.ranks and dataset.kind == "ranking":
-        from raysum.evaluate.ranking import evaluate_ranker
+    with added_to(run.path), added_to(out):
+        if model.ranks and dataset.kind == "ranking":
+            from raysum.evaluate.ranking import evaluate_ranker
 
-        result, outputs = evaluate_ranker(run, dataset, split, config)
-        return _save(config.out or results_folder(run, dataset, split), result, outputs)
-    if run.config.model.extracts:
-        if config.terms or config.swapped or config.checkpoints > 1:
-            raise UserError(
-                f"terms, swapped and checkpoints are for runs that generate text, but {run.place} extracts; "
-                "leave them out"
-            )
-        folder = results_folder(run, dataset, f"{split}-reference-length" if config.reference_length else split)
-        return compare_systems(_extractors(run, config, dataset), dataset, split, config, out=config.out or folder)
+            result, outputs = evaluate_ranker(run, dataset, split, config)
+            return save_evaluation(config.out or results_folder(run, dataset, split), result, outputs)
+        return (_evaluate_extractor if model.extracts else _evaluate_generator)(run, dataset, split, config)
+
+
+def _evaluate_untrained(name: str, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:
+    if of_runs := [key for key in _OF_RUNS if getattr(config, key) != EvaluateConfig.model_fields[key].default]:
+        raise UserError(f"{of_runs[0]} is for trained runs, and nothing is trained of {name}; leave it out")
+    system = Extracted.named(name, config)
+    if dataset.kind != "extraction" and (kept := dataset.manifest.get("words_kept", 1)) < _ALL_WORDS:
+        rest = "prepare it with --kind extraction to evaluate on all words, as when it is served"
+        say(f"{dataset.place} has only {100 * kept:.0f} % of the sources' words for {name}: {rest}")
+    return compare_systems([system], dataset, split, config, out=config.out)
+
+
+def _evaluate_extractor(run: Run, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:
+    """Evaluate an extractive run and the untrained systems, with summaries of the same length."""
+    if config.terms or config.swapped or config.checkpoints > 1:
+        raise UserError(
+            f"terms, swapped and checkpoints are for runs that generate text, but {run.place} extracts; leave them out"
+        )
+    own, others = Extractor.trained(run, config), [extractive(name) for name in ("lead", "lexrank", "mmr")]
+    settings = own.settings.model_copy(update={"redundancy": config.decode.get("redundancy")})
+    systems: list[System] = [Extracted(own.system, own.settings), *(Extracted(each, settings) for each in others)]
+    folder = results_folder(run, dataset, split)
+    if config.reference_length:
+        systems = [PaperBaseline(system) for system in (own.system, *others)]
+        folder = results_folder(run, dataset, f"{split}-reference-length")
+    return compare_systems(systems, dataset, split, config, out=config.out or folder)
+
+
+def _evaluate_generator(run: Run, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:
     from raysum.decode.summarizer import Summarizer
 
     updates_ranges = split == SPLIT and run.best().state.get("data", dataset.fingerprint) == dataset.fingerprint
@@ -105,14 +108,15 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
     if message := split_truncation(dataset, split, run.config.model, reading, DECODING, config.limit):
         say(message)
     name = run.name + ("+align" if summarizer.settings.beta else "")
-    plain = Watched(name, summarizer, summarizer.settings)
-    systems: list[System] = list(strategies(summarizer)) if config.terms else [plain]
-    mean = None
+    plain, mean = Trained(name, summarizer, summarizer.settings), None
+    systems: list[System] = [*strategies(summarizer)] if config.terms else [plain]
     if config.checkpoints > 1:
         if config.terms or config.checkpoint != "best":
             raise UserError("checkpoints averages the scores of the best ones of a run: leave out terms and checkpoint")
-        best = run.select_checkpoints(f"average:{config.checkpoints}")
-        mean, systems = name, [*_systems_of(run, best, config, name)]
+        mean, systems = name, []
+        for checkpoint in run.select_checkpoints(f"average:{config.checkpoints}"):
+            one = Summarizer.of(run.path, config.model_copy(update={"checkpoint": str(checkpoint.step)}))
+            systems.append(Trained(f"{name}@{checkpoint.step}", one, one.settings))
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [*served_baselines(dataset, split), *map(Extracted.named, paper_baseline_names())]
@@ -123,28 +127,10 @@ def _evaluate_run(run: Run, dataset: Dataset, split: str, config: EvaluateConfig
     return result
 
 
-def _extractors(run: Run, config: EvaluateConfig, dataset: Dataset) -> list[System]:
-    """Return an extractive run and the untrained systems, with summaries of the same length."""
-    own, others = Extractor.trained(run, config), [extractive(name) for name in ("lead", "lexrank", "mmr")]
-    if config.reference_length:
-        return [PaperBaseline(system) for system in (own.system, *others)]
-    settings = own.settings.model_copy(update={"redundancy": config.decode.get("redundancy")})
-    return [Extracted(own.system, own.settings), *(Extracted(system, settings) for system in others)]
-
-
 def served_baselines(dataset: Dataset, split: str) -> list[System]:
     """Return Lead and LexRank as they are served, with the usual length of summaries of ``dataset``."""
     usual = LoadConfig(decode={"words": usual_words(dataset, split)})
     return [Extracted.named(name, usual) for name in ("lead", "lexrank")]
-
-
-def _systems_of(run: Run, checkpoints: Sequence[Checkpoint], config: EvaluateConfig, name: str) -> Iterator[Trained]:
-    """Yield the model of each of the ``checkpoints``, as NAME@STEP."""
-    from raysum.decode.summarizer import Summarizer
-
-    for checkpoint in checkpoints:
-        summarizer = Summarizer.of(run.path, config.model_copy(update={"checkpoint": str(checkpoint.step)}))
-        yield Trained(f"{name}@{checkpoint.step}", summarizer, summarizer.settings)
 
 
 def results_folder(run: Run, dataset: Dataset, split: str) -> Path:
@@ -175,13 +161,12 @@ def compare_systems(
     total = min(config.limit or known, known)
     if any(isinstance(system, Swapped) for system in systems) and total < 2:
         raise UserError("the swapped control needs two examples at least: it reads another one's sources")
-    scored: list[pd.DataFrame] = []
-    written: list[dict[str, Any]] = []
+    scored, outputs = list[pd.DataFrame](), list[dict[str, Any]]()
     with bar(total=total * len(systems), label=f"evaluate {split}", unit="summary") as shown:
         pairs = pairwise(chain([first], examples, [first]))  # each row with the next one, the last with the first
         while chunk := list(islice(pairs, _CHUNK)):
             rows, others = zip(*chunk, strict=True)
-            lines: list[dict[str, Any]] = [{"id": row["id"], **_references(row), "notes": {}} for row in rows]
+            lines = [_reference_line(row) for row in rows]
             for system in systems:
                 summaries = system.summarize(rows, others)
                 scored.append(score_table(rows, summaries, scorers).assign(system=system.name))
@@ -189,67 +174,36 @@ def compare_systems(
                     line[system.name] = summary.summary
                     line["notes"][system.name] = summary.model_dump(include=_NOTED)
                 shown.update(len(rows))
-            written += lines
-    references_read = (line["reference"] for line in written)
-    if "rouge1" in scored[0] and (message := rouge.unread(references_read, config.protocol)):
+            outputs += lines
+    scores, how = pd.concat(scored, ignore_index=True), {system.name: system.how for system in systems}
+    if "rouge1" in scores and (message := rouge.unread((line["reference"] for line in outputs), config.protocol)):
         say(message)
-    scores = pd.concat(scored, ignore_index=True)
-    how = {system.name: system.how for system in systems}
     if mean is not None:
-        averaged = [system.name for system in systems[: config.checkpoints]]
-        scores = pd.concat([_mean([scores[scores.system == name] for name in averaged], mean), scores])
-        how = {mean: f"mean scores of {', '.join(averaged)}"} | how
-    by_system = {str(name): part for name, part in scores.groupby("system", sort=False)}
-    main, *rest = by_system
-    most = max(1 + len(line.get("other_references", [])) for line in written)
-    result = Evaluation(
-        systems={name: means(part) for name, part in by_system.items()},
-        differences={f"{main} - {name}": gap for name in rest if (gap := _gap(by_system[main], by_system[name]))},
-        protocol=rouge.signature([line[systems[0].name] for line in written], config.protocol, most, config.references),
-        examples=len(written),
-        scores=scores,
+        names = [system.name for system in systems[: config.checkpoints]]
+        scores = pd.concat([_mean(scores[scores["system"].isin(names)], mean), scores])
+        how = {mean: f"mean scores of {', '.join(names)}"} | how
+    texts = [line[systems[0].name] for line in outputs]
+    most = max(1 + len(line.get("other_references", [])) for line in outputs)
+    result = Evaluation.of(
+        scores,
+        _COMPARED,
+        protocol=rouge.signature(texts, config.protocol, most, config.references),
+        examples=len(outputs),
         data={"fingerprint": dataset.fingerprint, "split": split},
         how=how,
-        weights={
-            system.name: dict(system.weights) for system in systems if isinstance(system, Trained) and system.weights
-        },
+        weights={system.name: dict(system.weights) for system in systems if system.weights},
     )
-    return result if out is None else _save(out, result, written)
+    return result if out is None else save_evaluation(out, result, outputs)
 
 
-def _mean(scores: Sequence[pd.DataFrame], name: str) -> pd.DataFrame:
-    """Return the mean scores of each example; all systems have the examples in the same order."""
-    columns = scores[0].select_dtypes("number").columns
-    ids = scores[0]["id"].reset_index(drop=True)
-    mean = pd.concat([part[columns].reset_index(drop=True) for part in scores]).groupby(level=0).mean()
-    return pd.concat([ids, mean], axis=1).assign(system=name)
-
-
-def _gap(scores: pd.DataFrame, others: pd.DataFrame) -> dict[str, float]:
-    gaps = (difference_of(name, FIGURES[name], scores, others).items() for name in _COMPARED)
-    return dict(chain.from_iterable(gaps))
-
-
-def _references(row: Row) -> dict[str, Any]:
+def _reference_line(row: Row) -> dict[str, Any]:
+    """Return the line of outputs.jsonl for a row, without summaries."""
     first, *others = references(row)
-    return {"reference": first, **({"other_references": others} if others else {})}
+    return {"id": row["id"], "reference": first, **({"other_references": others} if others else {}), "notes": {}}
 
 
-def _save(out: str | Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> Evaluation:
-    """Save ``result`` and return it. If the disk is full, none of the three files changes."""
-    folder = local(out) if is_url(out) else Path(out)
-    unfinished = folder / ".unfinished"
-    try:
-        with writing(folder):
-            unfinished.mkdir(parents=True, exist_ok=True)
-            with (unfinished / "outputs.jsonl").open("w", encoding="utf-8") as file:
-                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in outputs)
-            result.scores.to_parquet(unfinished / "scores.parquet", index=False)
-            write_json(unfinished / "table.json", result.to_dict())
-            for path in unfinished.iterdir():
-                path.replace(folder / path.name)
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(unfinished)
-            folder.rmdir()  # if it is empty
-    return replace(result, place=shown(folder))
+def _mean(scores: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the mean scores of each example; all systems have the examples in the same order."""
+    number = scores.groupby("system").cumcount()
+    ids = scores["id"].iloc[: number.max() + 1].reset_index(drop=True)
+    return scores.groupby(number).mean(numeric_only=True).assign(id=ids, system=name)[[*scores]]

@@ -1,10 +1,6 @@
-"""How much of a summary the best paragraphs of a cluster hold, put in order by a learned ranker and otherwise: HT's
-Table 1, of all the paragraphs that a dataset of kind ranking has.
+"""The content of a summary in the best paragraphs [M] of a cluster, by a learned ranker and others (HT, Table 1)."""
 
-M paragraphs of a cluster.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,10 +10,9 @@ from raysum.data.dataset import Dataset
 from raysum.data.rows import Row
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import read_examples
-from raysum.evaluate.scorers import BEST, FIGURES, means
+from raysum.evaluate.scorers import BEST
 from raysum.evaluate.table import Evaluation
 from raysum.metrics import rouge
-from raysum.metrics.statistics import difference_of
 from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.ranking import best_first, lexrank, rank_scores
 from raysum.runs.folder import Run
@@ -32,13 +27,13 @@ _SHOWN = 5  # paragraphs of an output
 
 
 def evaluate_ranker(run: Run, dataset: Dataset, split: str, config: EvaluateConfig) -> tuple[Evaluation, list[Any]]:
-    """ROUGE-L recall (0 to 100) of the reference against the best 5, 10, 20 and 40 paragraphs together, in the order of
-    the ranker ``run``, of the tf-idf cosine with the title, and of LexRank; and what each example's best ones are.
+    """Return the ROUGE-L recall (0 to 100) of the reference by the best 5, 10, 20 and 40 paragraphs together.
 
-    If a cluster has no more paragraphs than are taken, all rankers take all of them, in different orders.
-    Raises UserError where the split has no references.
+    They are in the order of the ranker ``run``, of the tf-idf cosine with the title, and of LexRank. The second value
+    has the best paragraphs of each example. Raises UserError if the split has no references.
     """
-    orders = {run.name: learned(run, config, dataset)} | {"tf-idf": similarity, "LexRank": _central}
+    orders: dict[str, Callable[[Row], np.ndarray]] = {run.name: learned(run, config, dataset), "tf-idf": similarity}
+    orders["LexRank"] = lambda row: lexrank(row["text"])
     known = dataset.references(split)
     lines: list[dict[str, Any]] = []
     outputs: list[dict[str, Any]] = []
@@ -49,18 +44,14 @@ def evaluate_ranker(run: Run, dataset: Dataset, split: str, config: EvaluateConf
             order = best_first(scores(row))
             lines.append({"id": row["id"], "system": name, **recalls(row, order)})
             outputs[-1][name] = "\n".join(row["text"][place] for place in order[:_SHOWN])
-    scores = pd.DataFrame(lines)
-    parts = {str(name): part.reset_index(drop=True) for name, part in scores.groupby("system", sort=False)}
-    main, *rest = parts
-    result = Evaluation(
-        systems={name: means(part) for name, part in parts.items()},
-        differences={f"{main} - {name}": dict(_gaps(parts[main], parts[name])) for name in rest},
-        protocol=rouge.signature([output[main] for output in outputs], _PROTOCOL),
+    result = Evaluation.of(
+        pd.DataFrame(lines),
+        [*BEST],
+        protocol=rouge.signature([output[run.name] for output in outputs], _PROTOCOL),
         examples=len(outputs),
-        scores=scores,
         data={"fingerprint": dataset.fingerprint, "split": split},
         how={
-            main: f"all paragraphs by the learned ranker {run.path}",
+            run.name: f"all paragraphs by the learned ranker {run.path}",
             "tf-idf": "by their tf-idf cosine with the title",
             "LexRank": "by their centrality",
         },
@@ -69,14 +60,14 @@ def evaluate_ranker(run: Run, dataset: Dataset, split: str, config: EvaluateConf
 
 
 def recalls(row: Row, order: np.ndarray, best: Mapping[str, int] = BEST) -> dict[str, float]:
-    """ROUGE-L recall of the summary of ``row`` against the ``best`` so many of its paragraphs in ``order``, by name."""
+    """Return the ROUGE-L recall of the summary by the ``best`` so many paragraphs of ``row`` in ``order``, by name."""
     texts = [" ".join(row["text"][place] for place in order[:most]) for most in best.values()]
     found = rouge.score(texts, [row["summary"]] * len(texts), _PROTOCOL)["rougeL_recall"]
     return dict(zip(best, found.tolist(), strict=True))
 
 
 def learned(run: Run, config: EvaluateConfig, dataset: Dataset) -> Callable[[Row], np.ndarray]:
-    """What gives [M] the scores of a row's paragraphs by the ranker ``run``."""
+    """Return the function of a row that scores its paragraphs [M] by the ranker ``run``."""
     model = restore(run, config.checkpoint, device())
     tokens = run.config.source.paragraph_tokens
     ranker = LearnedRanker(model, load_tokenizer(dataset.vocabulary_path), dataset.recipe.normalize, tokens)
@@ -84,14 +75,5 @@ def learned(run: Run, config: EvaluateConfig, dataset: Dataset) -> Callable[[Row
 
 
 def similarity(row: Row) -> np.ndarray:
-    """[M] tf-idf cosines with the title."""
+    """Return the tf-idf cosine [M] of each paragraph with the title."""
     return rank_scores("tfidf", words(row["title"]), [words(text) for text in row["text"]])
-
-
-def _central(row: Row) -> np.ndarray:
-    return lexrank(row["text"])
-
-
-def _gaps(scores: pd.DataFrame, others: pd.DataFrame) -> Iterator[tuple[str, float]]:
-    for name in BEST:
-        yield from difference_of(name, FIGURES[name], scores, others).items()

@@ -1,6 +1,11 @@
-"""Evaluations on disk: the folders that `raysum evaluate` wrote, read into validated objects."""
+"""Evaluations on disk: written without gaps, and read into validated objects."""
 
+import json
 import math
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -9,7 +14,9 @@ import pandas as pd
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from raysum.errors import UserError
-from raysum.runtime.storage import read_json
+from raysum.evaluate.table import Evaluation
+from raysum.runtime.remote import is_url, local, shown
+from raysum.runtime.storage import read_json, write_json, writing
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 TABLE = "table.json"
@@ -75,3 +82,23 @@ class SavedEvaluation:
             return scores.astype({name: float for name in scores.columns.drop(["id", "system"])})
         except Exception as error:  # damaged files raise any exception
             raise UserError(f"{file} cannot be read ({error}); repeat the `raysum evaluate` command") from None
+
+
+def save_evaluation(out: str | Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> Evaluation:
+    """Save ``result`` and return it. If the disk is full, none of the three files changes."""
+    folder = local(out) if is_url(out) else Path(out)
+    unfinished = folder / ".unfinished"
+    try:
+        with writing(folder):
+            unfinished.mkdir(parents=True, exist_ok=True)
+            with (unfinished / "outputs.jsonl").open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in outputs)
+            result.scores.to_parquet(unfinished / "scores.parquet", index=False)
+            write_json(unfinished / TABLE, result.to_dict())
+            for path in unfinished.iterdir():
+                path.replace(folder / path.name)
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(unfinished)
+            folder.rmdir()  # if it is empty
+    return replace(result, place=shown(folder))

@@ -26,7 +26,7 @@ from raysum.text.wording import wording
 
 @dataclass(frozen=True)
 class Rouge(Scorer):
-    """ROUGE F1, precision and recall (0 to 100) against the row's references, and the words of what was written."""
+    """ROUGE F1, precision and recall (0 to 100) against the row's references, and the words of the summary."""
 
     protocol: str = "google"
     several: rouge.Several = "best"
@@ -48,8 +48,8 @@ def _lines(text: str) -> str:
 
 
 class Wording(Scorer):
-    """How much of a summary is new, repeated or copied (see ``metrics.wording``; the title is a source, too), and its
-    length by that of the first reference, of the words of all examples together."""
+    """The new, repeated and copied parts of a summary (see ``text.wording``; the title is a source), and its length
+    relative to the first reference, by the words of all examples together."""
 
     figures: ClassVar = {f"novel{size}": Figure(f"new {size}", 1) for size in range(1, 5)} | {
         "repeated": Figure("repeated", 1),
@@ -67,22 +67,20 @@ class Wording(Scorer):
 
 
 class AttentionSimilarity(Scorer):
-    """How near a system's attention to paragraphs is to where the reference comes from (0 to 1).
+    """The similarity of a system's attention to paragraphs to the origin of the reference (0 to 1).
 
-    A system that pays none, such as Lead, is taken at its words, as the reference is: by their tf-idf cosine with each
-    paragraph. That gives Lead about what the PHT paper's Table 4 has (0.81), where the share of its words that it takes
+    A system without attention, such as Lead, is scored by the tf-idf cosine of its words with each paragraph, as the
+    reference is. That gives Lead about what the PHT paper's Table 4 has (0.81); the share of its words that it takes
     from each paragraph gives half of that.
     """
 
     figures: ClassVar = {"attention_similarity": Figure("attention", 3)}
 
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
-        scores = []
+        scores = list[dict[str, float]]()
         for row, one in zip(rows, summaries, strict=True):
-            own = one.attention or gold_attention(one.summary, row["text"])
-            scores.append(
-                {"attention_similarity": attention_similarity(own, gold_attention(row["summary"], row["text"]))}
-            )
+            own, gold = (gold_attention(text, row["text"]) for text in (one.summary, row["summary"]))
+            scores.append({"attention_similarity": attention_similarity(one.attention or own, gold)})
         return scores
 
 
@@ -95,12 +93,14 @@ class Support(Scorer):
     }
 
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
-        known = ({} if one.support is None else {"support": one.support} for one in summaries)
-        return [{**own, "unsupported": int(bool(one.unsupported))} for own, one in zip(known, summaries, strict=True)]
+        return [
+            ({} if one.support is None else {"support": one.support}) | {"unsupported": int(bool(one.unsupported))}
+            for one in summaries
+        ]
 
 
 class Cited(Scorer):
-    """The paragraphs that a summary cites, right where the teacher of the reference named them (`raysum teach --cite`).
+    """The cited paragraphs, right if the teacher of the reference named them (`raysum teach --cite`).
 
     Only paragraphs of the row count. Rows and texts without citations do not count; an empty summary cites none.
     """
@@ -111,52 +111,47 @@ class Cited(Scorer):
     }
 
     def score(self, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[dict[str, float]]:
-        return [_cited(row, one) for row, one in zip(rows, summaries, strict=True)]
+        scores = list[dict[str, float]]()
+        for row, one in zip(rows, summaries, strict=True):
+            held = {*zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True)}
+            true = held & reference_places(row.get("extra", ""))
+            given = {(note.document, note.paragraph) for sentence in one.sentences for note in sentence.citations}
+            counts: dict[str, float] = {
+                "cited_correct": len(true & given),
+                "cited_given": len(given),
+                "cited_true": len(true),
+            }
+            scores.append(counts if true and (given or not one.summary.strip()) else {})
+        return scores
 
 
-def _cited(row: Row, summary: Summary) -> dict[str, float]:
-    held = {*zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True)}
-    true = held & reference_places(row.get("extra", ""))
-    given = {(one.document, one.paragraph) for sentence in summary.sentences for one in sentence.citations}
-    if not true or (summary.summary.strip() and not given):
-        return {}
-    return {"cited_correct": len(true & given), "cited_given": len(given), "cited_true": len(true)}
-
-
-# ROUGE-L recall of the first paragraphs, by name: of rankers (see ``raysum.evaluate.ranking``).
-BEST = {f"recall{most}": most for most in (5, 10, 20, 40)}
-
-
-def _registered() -> dict[str, type[Scorer]]:
-    """Return the classes of scorers by name, in the order of tables: ROUGE, those of entry points, the others."""
-    found: dict[str, type[Scorer]] = {"rouge": Rouge}
-    for point in sorted(entry_points(group="raysum.scorers"), key=lambda point: point.name):
-        found[point.name] = _checked(point)
-    return found | {
-        "support": Support, "citations": Cited, "attention": AttentionSimilarity, "wording": Wording,
-    }  # fmt: skip
-
-
-def _checked(point: EntryPoint) -> type[Scorer]:
+def _load(point: EntryPoint) -> type[Scorer]:
     """Return the class of an entry point. Raises UserError if it cannot be imported or is no scorer."""
     try:
-        found = point.load()
+        scorer = point.load()
     except Exception as error:
         raise UserError(f"the scorer {point.name} ({point.value}) cannot be imported: {error!r}") from error
-    if not isinstance(found, type) or not issubclass(found, Scorer):
+    if not isinstance(scorer, type) or not issubclass(scorer, Scorer):
         raise UserError(
             f"the scorer {point.name} ({point.value}) must be a class that extends raysum.metrics.scorer.Scorer"
         )
-    return found
+    return scorer
 
 
-SCORERS = _registered()
-HEADLINES = tuple(scorer.headline for scorer in SCORERS.values() if scorer.headline)
-FIGURES: dict[str, Figure] = {
-    scorer.headline: scorer.figures[scorer.headline] for scorer in SCORERS.values() if scorer.headline
+# In the order of tables; the headlines come first there, then the recalls of rankers (see ``raysum.evaluate.ranking``).
+SCORERS: dict[str, type[Scorer]] = {
+    "rouge": Rouge,
+    **{point.name: _load(point) for point in sorted(entry_points(group="raysum.scorers"))},
+    "support": Support,
+    "citations": Cited,
+    "attention": AttentionSimilarity,
+    "wording": Wording,
 }
-FIGURES |= {name: Figure(f"ROUGE-L recall, best {most}", 2) for name, most in BEST.items()}
-FIGURES |= {name: figure for scorer in SCORERS.values() for name, figure in scorer.figures.items()}
+BEST = {f"recall{most}": most for most in (5, 10, 20, 40)}  # ROUGE-L recall of the first paragraphs, by name
+_FIGURES = {name: figure for scorer in SCORERS.values() for name, figure in scorer.figures.items()}
+HEADLINES = tuple(scorer.headline for scorer in SCORERS.values() if scorer.headline)
+FIGURES: dict[str, Figure] = {name: _FIGURES[name] for name in HEADLINES}
+FIGURES |= {name: Figure(f"ROUGE-L recall, best {most}", 2) for name, most in BEST.items()} | _FIGURES
 
 
 def scorers_of(names: Sequence[str] | None, protocol: str = "google", several: rouge.Several = "best") -> list[Scorer]:

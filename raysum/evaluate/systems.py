@@ -1,7 +1,7 @@
 """The compared systems: a trained run, the run with swapped sources, and extractive systems (as served, or as in the
 papers)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,17 +24,22 @@ from raysum.text.sentences import sentence_spans
 if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
 
+_NONE = -1  # no paragraph
 _TERMS = ("beta", "extractive", "structural_coverage", "gnmt_coverage")  # weights of score terms
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A run's model with batched beam search, as in `raysum summarize`. ``weights`` are those of its score terms."""
+    """A run's model with batched beam search, as in `raysum summarize`. ``weights`` are those of its score terms.
+
+    ``seen`` collects the figures of its summaries for :func:`raysum.decode.domain_shift.learn`.
+    """
 
     name: str
     summarizer: "Summarizer"
     settings: DecodeConfig
     weights: Mapping[str, float] = field(default_factory=dict)
+    seen: list[dict[str, float]] = field(default_factory=list)
 
     @property
     def how(self) -> str:
@@ -44,17 +49,7 @@ class Trained:
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         """Return one summary for each row; ``others`` are rows of other clusters, one for each row."""
-        return self.summarizer.summarize_rows(rows, self.settings)
-
-
-@dataclass(frozen=True)
-class Watched(Trained):
-    """A run that collects in ``seen`` the figures for :func:`raysum.decode.domain_shift.learn`."""
-
-    seen: list[dict[str, float]] = field(default_factory=list)
-
-    def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        summaries = super().summarize(rows, others)
+        summaries = self.summarizer.summarize_rows(rows, self.settings)
         self.seen.extend(figures(summary.support, summary.attention) for summary in summaries)
         return summaries
 
@@ -70,10 +65,9 @@ class Swapped(Trained):
         return f"control: {super().how}, over another cluster's sources under the own title"
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
-        swapped = [swap(row, other) for row, other in zip(rows, others, strict=True)]
-        summaries = super().summarize(swapped, others)
-        pairs = zip(rows, summaries, strict=True)
-        return [annotated(row, [sentence.text for sentence in summary.sentences]) for row, summary in pairs]
+        summaries = super().summarize([*map(swap, rows, others)], others)
+        texts = ([sentence.text for sentence in summary.sentences] for summary in summaries)
+        return [*map(annotated, rows, texts)]
 
 
 def swap(row: Row, other: Row) -> Row:
@@ -94,6 +88,7 @@ class Extracted:
 
     system: Extractive
     settings: ExtractConfig = ExtractConfig()
+    weights: Mapping[str, float] = field(default_factory=dict)  # of score terms: none
 
     @classmethod
     def named(cls, name: str, config: LoadConfig | None = None) -> "Extracted":
@@ -150,38 +145,24 @@ class PaperBaseline(Extracted):
         redundancy = 1.0 if self.settings.redundancy is None else self.settings.redundancy
         settings = ExtractConfig.model_construct(words=words, sentences=None, redundancy=redundancy)
         taken = take(self.system, source, settings, whole=False)
-        texts: list[tuple[str, int | None]] = [
-            (source.texts[number], _paragraph(row, texts_of, number)) for number in taken
-        ]
-        return _cited(row, [*_cut([(row["title"], None)] * self.system.opens_with_title + texts, words)])
+        texts = [(source.texts[number], _paragraph(row, texts_of, number)) for number in taken]
+        sentences, attention = list[str](), list[np.ndarray]()
+        for text, paragraph in [(row["title"], _NONE)] * self.system.opens_with_title + texts:
+            for start, end in sentence_spans(text):
+                if chosen := text[start:end].split()[:words]:
+                    words -= len(chosen)
+                    sentences.append(" ".join(chosen))
+                    attention.append((np.arange(len(row["text"])) == paragraph).astype(float))
+        return annotated(row, sentences, attention, "attention")
 
 
-def _cut(texts: Iterable[tuple[str, int | None]], words: int) -> Iterator[tuple[str, int | None]]:
-    """Yield the sentences of ``texts`` with the paragraph of their text, up to ``words`` words in total."""
-    for text, paragraph in texts:
-        for start, end in sentence_spans(text):
-            chosen = text[start:end].split()[:words]
-            words -= len(chosen)
-            if chosen:
-                yield " ".join(chosen), paragraph
-
-
-def _cited(row: Row, sentences: Sequence[tuple[str, int | None]]) -> Summary:
-    """Return the summary of ``row`` with ``sentences`` that cite one paragraph each, or none."""
-    attention = np.zeros((len(sentences), len(row["text"])))
-    for weights, (_, paragraph) in zip(attention, sentences, strict=True):
-        if paragraph is not None:
-            weights[paragraph] = 1
-    return annotated(row, [text for text, _ in sentences], [*attention], "attention")
-
-
-def _paragraph(row: Row, texts_of: Row, number: int) -> int | None:
+def _paragraph(row: Row, texts_of: Row, number: int) -> int:
     """Return the paragraph of ``row`` with text ``number`` of ``texts_of``, which is the row or its sentences."""
     if texts_of is row:
         return number
     text, document = texts_of["text"][number], texts_of["document"][number]
     pairs = enumerate(zip(row["document"], row["text"], strict=True))
-    return next((m for m, (own, paragraph) in pairs if own == document and text in paragraph), None)
+    return next((m for m, (own, paragraph) in pairs if own == document and text in paragraph), _NONE)
 
 
 System = Trained | Extracted

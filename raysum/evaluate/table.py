@@ -1,14 +1,15 @@
 """The result of an evaluation, as a table and as JSON."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from raysum.evaluate.scorers import FIGURES, Wording
-from raysum.metrics.statistics import Figure, figure_of
+from raysum.evaluate.scorers import FIGURES, Wording, means
+from raysum.metrics.statistics import Figure, difference_of, figure_of
 from raysum.runtime.rendering import Grid, Shown
 
 if TYPE_CHECKING:
@@ -38,6 +39,18 @@ class Evaluation(Shown):
     how: dict[str, str] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
     place: str = ""
+
+    @classmethod
+    def of(cls, scores: pd.DataFrame, compared: Sequence[str], **described: Any) -> "Evaluation":
+        """Return the evaluation with these ``scores`` of examples, and the differences in the figures ``compared``."""
+        systems = {str(name): part for name, part in scores.groupby("system", sort=False)}
+        first, *others = systems
+        differences = {}
+        for other in others:
+            gaps = [difference_of(name, FIGURES[name], systems[first], systems[other]) for name in compared]
+            if any(gaps):
+                differences[f"{first} - {other}"] = dict(chain.from_iterable(gap.items() for gap in gaps))
+        return cls({name: means(part) for name, part in systems.items()}, differences, scores=scores, **described)
 
     def to_dict(self) -> dict[str, Any]:
         names = ("systems", "how", "differences", "protocol", "data", "examples", "weights")

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from raysum.metrics.significance import krippendorff
-from raysum.metrics.significance import anova, binomial, holm, paired_t, tukey
+from raysum.metrics.significance import anova, binomial, holm, krippendorff, paired_t, tukey
 
 # Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), section E: four observers, twelve units.
 OBSERVERS = ["123321412...", "1233224125.3", ".3332342251.", "12332441251."]
