@@ -7,7 +7,7 @@ A source is a file, a folder of such files, or a folder DIR with `DIR/<cluster>/
 import csv
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +22,9 @@ from raysum.sources.folders import (
     cluster_folders,
     documents_of,
     names_in,
-    read_folder,
     say_skipped,
 )
-from raysum.sources.formats import EXTENSIONS, FORMATS, format_by_name, format_of
+from raysum.sources.formats import EXTENSIONS, FOLDERS, FORMATS, Format, format_by_name, format_of
 from raysum.sources.record import Record, split_of
 from raysum.sources.staging import origin_url, stage, staged_path, with_urls
 
@@ -39,13 +38,12 @@ _SAMPLES = Path(__file__).parents[1] / "examples" / "samples"
 
 @dataclass(frozen=True)
 class RawSource:
-    """A file, or a folder of clusters, that one reader reads from beginning to end."""
+    """A file, or a folder of clusters, that the reader of its format reads from beginning to end."""
 
     path: Path
     split: str | None  # by the name of the file or folder
-    reader: Callable[[Path], Iterator[Record]]
+    format: Format
     size: int  # bytes of text, about
-    is_table: bool = False
     mapping: FieldMapping = FieldMapping()
     url: str = ""  # of a source on a store; ``path`` is then its placeholder in the process that found it
     staging: tuple[str, bool] = ("", False)  # arguments of ``stage`` in that process
@@ -61,8 +59,8 @@ class RawSource:
         if self.url and not path.exists():  # in another process than the one that found it
             stage(*self.staging)
         try:
-            for record in self.reader(path):
-                if is_empty and self.is_table:
+            for record in self.format.read(path):
+                if is_empty and self.format.is_table:
                     self.mapping.check_columns(path, record.raw)
                 is_empty = False
                 yield from self.mapping.apply(replace(record, where=with_urls(record.where)))
@@ -90,7 +88,7 @@ def find_sources(
     try:
         sources = [source for path in paths for source in _sources_at(path, mapping)]
         for source in sources:
-            if source.reader is read_folder:
+            if source.format is FOLDERS:
                 mapping.check_texts(source.path)
     except UserError as error:
         raise UserError(with_urls(str(error))) from None
@@ -125,7 +123,7 @@ def _expand(path: Path, mapping: FieldMapping) -> list[RawSource]:
             if not clusters:
                 return [source for item in items for source in _expand(item, mapping)]
             size = sum(file.stat().st_size for file in documents_of(path, clusters) if file.is_file())
-            return [RawSource(path, _split_in_name(path), read_folder, size, mapping=mapping)]
+            return [RawSource(path, _split_in_name(path), FOLDERS, size, mapping)]
         if not path.exists():
             raise UserError(f"no such file or folder: {path}")
         if not path.is_file():
@@ -136,7 +134,7 @@ def _expand(path: Path, mapping: FieldMapping) -> list[RawSource]:
             _refuse_dataset(path.parent, path)
         form = format_of(path, mapping.format)
         split = _split_in_name(path) or split_of(path.parent.name)
-        return [RawSource(path, split, form.read, form.text_size(path), form.is_table, mapping)]
+        return [RawSource(path, split, form, form.text_size(path), mapping)]
     except OSError as error:
         raise UserError(f"cannot read {error.filename or path}: {error.strerror}") from None
 

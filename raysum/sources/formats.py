@@ -9,6 +9,7 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.runtime.storage import converted
 from raysum.sources.documents.read import is_document
+from raysum.sources.folders import read_folder
 from raysum.sources.jsonl import read_json_clusters, read_jsonl
 from raysum.sources.published import SOURCES, read_pairs, read_story, read_torch_list
 from raysum.sources.record import Record
@@ -65,6 +66,7 @@ FORMATS = {
         ),
     )
 }
+FOLDERS = Format("folders", "folders of documents", "", read_folder, needs_siblings=True)
 EXTENSIONS = ", ".join(form.extensions for form in FORMATS.values())
 _UNSUPPORTED = {  # descriptions and remedies by suffix
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as CSV"),

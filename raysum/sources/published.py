@@ -39,7 +39,7 @@ class PublishedDataset:
 
 
 def _multi_news(raw: Raw) -> dict[str, Any]:
-    """Convert Multi-News (Fabbri et al. 2019) and similar datasets: all articles in one text, summaries with a dash."""
+    """Convert Multi-News (Fabbri et al. 2019): all articles in one text, summaries that begin with a dash."""
     summary, documents = raw.get("summary"), map(_with_line_ends, _SEPARATOR.split(raw["document"] or ""))
     return _without(raw, "document") | {
         "documents": [document for document in documents if document],
@@ -190,7 +190,7 @@ def read_pairs(path: Path) -> Iterator[Record]:
 
 def _pair(where: str, target: bytes | None, source: str) -> dict[str, Any]:
     summary = None if target is None else decode_utf8(where, target).removeprefix("\ufeff")
-    return _multi_news({"document": source.removeprefix("\ufeff"), "summary": summary})
+    return with_our_fields({"document": source.removeprefix("\ufeff"), "summary": summary}, "multi-news")
 
 
 def targets_of(path: Path) -> Path | None:

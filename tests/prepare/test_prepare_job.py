@@ -22,6 +22,7 @@ from raysum.prepare.row_builder import prepare_example
 from raysum.prepare.sampling import find_boilerplate, train_vocabulary
 from raysum.prepare.shards import write_shards
 from raysum.sources.find import RawSource, find_sources
+from raysum.sources.formats import Format
 from raysum.sources.record import Record
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
@@ -176,7 +177,7 @@ def test_a_failed_task_ends_the_job_with_its_reason(ray_session, tmp_path, vocab
 
     config, loaded = PrepareConfig(out="data"), load_tokenizer(vocabulary)
     writer = DatasetWriter(tmp_path, "summarization", config.recipe(loaded.sha256, "none"), loaded)
-    source = RawSource(tmp_path / "x", None, reader, 1)
+    source = RawSource(tmp_path / "x", None, Format("x", "", "", reader), 1)
     with pytest.raises(RuntimeError, match="(?s)a task of prepare failed.*ValueError: .* is no text"):
         write_shards([source], writer, config, tmp_path / "kept", on_ray=True)
     with pytest.raises(ValueError, match="is no text"):
