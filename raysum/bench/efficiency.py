@@ -10,7 +10,7 @@ from pydantic import Field
 
 from raysum import systems
 from raysum.bench.base import PresetBench, Row
-from raysum.bench.inputs import batch
+from raysum.bench.inputs import batch_of
 from raysum.bench.machine import Machine, timed
 from raysum.bench.train import training_step
 from raysum.config.sections import Config
@@ -64,7 +64,7 @@ class EfficiencyBench(PresetBench):
         forget_peak()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        inputs = move(batch(config, examples, self.target_tokens), device())
+        inputs = move(batch_of(config, examples, self.target_tokens), device())
         step, _ = training_step(config, inputs, "fp32")
         for _ in range(2):
             step()
@@ -74,7 +74,7 @@ class EfficiencyBench(PresetBench):
         """Return the seconds to compute the validation loss of a fixed set, after a warm-up."""
         objective = systems.objective(config.model, systems.build(config.model), 0.0).eval().to(device())
         sizes = [min(_VALIDATION_BATCH, self.examples - start) for start in range(0, self.examples, _VALIDATION_BATCH)]
-        inputs = [batch(config, size, self.target_tokens, seed=seed) for seed, size in enumerate(sizes)]
+        inputs = [batch_of(config, size, self.target_tokens, seed=seed) for seed, size in enumerate(sizes)]
         batches = [move(item, device()) for item in inputs]
 
         def validate() -> Any:

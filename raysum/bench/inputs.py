@@ -1,8 +1,7 @@
 """Inputs: random rows of a preset's sizes, as the speed of a model depends on sizes alone, and clusters of texts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from raysum import systems
-from raysum.bench.machine import timed
 from raysum.config.decoding import SourceConfig
 from raysum.config.sections import Config
 from raysum.data.dataset import ROW_GROUP, Dataset
@@ -27,54 +25,22 @@ from raysum.tokenizers.special_tokens import PUBLISHED, SPECIAL_PIECES
 _REPEATED, _SHARD = 1024, 4  # generated rows, and how often a shard repeats them
 
 
-@dataclass(frozen=True)
-class Search:
-    """A beam search with random weights, in which every summary has ``length`` tokens."""
-
-    preset: str
-    config: Config
-    dtype: str
-    threads: int
-    batch: int
-    beams: int
-    length: int
-    repeats: int
-
-    def source(self) -> Any:
-        return batch(self.config, self.batch, self.length).source
-
-    def row(self, run: Callable[[], Any]) -> dict[str, Any]:
-        """Return the search's options and its speed; ``run`` is the search, and the fastest of ``repeats`` counts."""
-        seconds = min(timed(run) for _ in range(self.repeats))
-        return {
-            "preset": self.preset,
-            "dtype": self.dtype,
-            "threads": self.threads,
-            "batch": self.batch,
-            "beams": self.beams,
-            "examples_per_s": self.batch / seconds,
-            "tokens_per_s": self.batch * self.length / seconds,
-            "seconds": seconds,
-        }
-
-
-def batch(config: Config, examples: int, target_tokens: int, paragraphs: int | None = None, seed: int = 0) -> Any:
-    """Return a batch of ``examples`` with full paragraphs and targets of ``target_tokens`` tokens after the start.
-
-    ``config.source`` limits them; ``paragraphs`` replaces its ``max_paragraphs`` and removes its ``max_tokens``.
-    """
-    limits, rows = _limits(config, target_tokens, paragraphs), _rows(config, examples, target_tokens, paragraphs, seed)
+def batch_of(config: Config, examples: int, target_tokens: int, seed: int = 0) -> Any:
+    """Return a batch of ``examples`` as large as ``config.source`` allows, with targets of ``target_tokens``."""
     kind = systems.kind(config.model)
-    return kind.collate(kind.pack(rows, limits))
+    return kind.collate(kind.pack(_rows(config, examples, target_tokens, seed), limits_of(config, target_tokens)))
 
 
-def full_size(
-    folder: Path, config: Config, target_tokens: int, paragraphs: int | None = None
-) -> tuple[SourceConfig, Dataset]:
-    """Write a dataset of such rows to ``folder``; return its source limits and the dataset."""
-    form, rows = systems.kind(config.model).dataset_kinds[0], _rows(config, 2 * ROW_GROUP, target_tokens, paragraphs, 0)
+def limits_of(config: Config, target_tokens: int) -> SourceConfig:
+    """Return the source limits for targets of ``target_tokens`` tokens after the start."""
+    return config.source.model_copy(update={"target_tokens": target_tokens + 1})
+
+
+def full_size(folder: Path, config: Config, target_tokens: int) -> Dataset:
+    """Write a dataset of such rows to ``folder``."""
+    form, rows = systems.kind(config.model).dataset_kinds[0], _rows(config, 2 * ROW_GROUP, target_tokens, 0)
     graph: Any = "none" if form != "summarization" else "similarity"
-    return _limits(config, target_tokens, paragraphs), _write_dataset(folder, [table_of(rows, form)], form, graph=graph)
+    return _write_dataset(folder, [table_of(rows, form)], form, graph=graph)
 
 
 def wikisum_like(folder: Path, rows: int) -> Path:
@@ -108,15 +74,10 @@ def _write_dataset(folder: Path, tables: list[pa.Table], form: str, **choices: A
     return writer.finish([writer.add(f"{number:05d}", "train", part) for number, part in enumerate(parts)])
 
 
-def _limits(config: Config, target_tokens: int, paragraphs: int | None) -> SourceConfig:
-    changes: dict[str, Any] = {"max_paragraphs": paragraphs, "max_tokens": None} if paragraphs else {}
-    return config.source.model_copy(update={"target_tokens": target_tokens + 1, **changes})
-
-
-def _rows(config: Config, count: int, target_tokens: int, paragraphs: int | None, seed: int) -> list[Row]:
-    limits, spec, random = _limits(config, target_tokens, paragraphs), config.model, np.random.default_rng(seed)
-    sizes = [limits.paragraph_tokens] * limits.max_paragraphs
-    return [_row(random, getattr(spec, "vocabulary", 100), sizes, target_tokens) for _ in range(count)]
+def _rows(config: Config, count: int, target_tokens: int, seed: int) -> list[Row]:
+    random, source = np.random.default_rng(seed), config.source
+    sizes = [source.paragraph_tokens] * source.max_paragraphs
+    return [_row(random, getattr(config.model, "vocabulary", 100), sizes, target_tokens) for _ in range(count)]
 
 
 def _wikisum_row(random: np.random.Generator, name: str) -> Row:

@@ -15,9 +15,8 @@ from pydantic import Field
 
 from raysum import systems
 from raysum.bench.base import BenchResult, PresetBench, Row
-from raysum.bench.inputs import batch, full_size
-from raysum.bench.machine import DTYPES, Machine, measure, timed
-from raysum.bench.operators import Costs
+from raysum.bench.inputs import batch_of, full_size, limits_of
+from raysum.bench.machine import DTYPES, Costs, Machine, measure, timed
 from raysum.config.sections import Config
 from raysum.models.batch import move
 from raysum.runtime.placement import device
@@ -54,7 +53,10 @@ class TrainBench(PresetBench):
     def row(self, machine: Machine, preset: str, config: Config, dtype: str, paragraphs: int | None) -> Row:
         """Return the figures of one model, measured in this process; the median step counts."""
         torch.set_num_threads(self.threads)
-        inputs = batch(config, self.examples, self.target_tokens, paragraphs)
+        if paragraphs:
+            changes = {"max_paragraphs": paragraphs, "max_tokens": None}
+            config = config.model_copy(update={"source": config.source.model_copy(update=changes)})
+        inputs = batch_of(config, self.examples, self.target_tokens)
         step, costs = training_step(config, move(inputs, device()), dtype)
         for _ in range(2):
             step()
@@ -75,7 +77,7 @@ class TrainBench(PresetBench):
             "seconds": seconds * self.steps,
             "matmul_fraction": flops / seconds / (1e9 * machine.gflops[dtype]),
             "matmul_time_share": share,
-            "wait_share": self._wait_share(config, paragraphs, step),
+            "wait_share": self._wait_share(config, step),
             "mflop_per_source_token": flops / source_tokens / 1e6,
             "parameters": systems.count_parameters(config.model),
             "peak_rss_mb": peak,
@@ -84,10 +86,11 @@ class TrainBench(PresetBench):
             row["peak_gpu_mb"] = torch.cuda.max_memory_allocated() / (1 << 20)
         return row
 
-    def _wait_share(self, config: Config, paragraphs: int | None, step: Callable[[Any], None]) -> float:
+    def _wait_share(self, config: Config, step: Callable[[Any], None]) -> float:
         """Return the :func:`wait_share` of a dataset of rows like those of the batch."""
         with tempfile.TemporaryDirectory() as folder:
-            limits, dataset = full_size(Path(folder), config, self.target_tokens, paragraphs)
+            limits = limits_of(config, self.target_tokens)
+            dataset = full_size(Path(folder), config, self.target_tokens)
             kind: Any = kind_of(config.model, dataset)
             budget = self.examples * int(kind.costs(dataset.lengths("train"), limits)[0].max())
             stream = Stream(dataset.address, "train", limits, PlanSettings(budget, 1), kind)

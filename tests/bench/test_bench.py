@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from raysum.bench.machine import Machine
-from raysum.bench.operators import Costs
+from raysum.bench.machine import Costs, Machine
 from raysum.bench.registry import bench
 from raysum.errors import UserError
 
