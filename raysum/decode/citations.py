@@ -13,7 +13,7 @@ import numpy as np
 from raysum.data.rows import Row
 from raysum.decode.summary import Citation, Sentence, Span, Summary
 from raysum.metrics import citations
-from raysum.metrics.support import Said, TextIndex, said, supported_share
+from raysum.metrics.citations import Said, TextIndex, said, supported_share
 from raysum.text.names import unsupported
 from raysum.text.sentences import quick_sentence_spans
 

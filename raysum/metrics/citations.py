@@ -1,26 +1,82 @@
-"""The paragraphs that support a text: by attention, by shared words, and by both.
+"""The support of a text by M source paragraphs: which of them it rests on, by attention and by shared words, and how
+much of it they contain.
 
-M paragraphs of a cluster, K tokens of a summary.
+The parts of a text are its names (see ``text.names``) and its other words except function words. A source supports a
+name if it contains the same spelling, and another word in upper or lower case. The check is lexical: the source may use
+the words in another context, and a paraphrase counts as unsupported. On the factbook's test split, the supported share
+of a summary has a correlation of 0.8 with its facts F1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from raysum.metrics.support import Said, TextIndex, said
+from raysum.text.names import FUNCTION_WORDS, Sources, name_spans, word_spans
 from raysum.text.tfidf import TfIdf, words
 
 MOST = 3  # paragraphs cited for a sentence: more than a reader would check
 SHARE = 0.9  # of a sentence's attention that its citations need not exceed
 LEAST = 0.2  # of the highest weight that a paragraph needs to be cited by attention and words together
 _WORD = 0.1  # weight of a word beside a name's: with 0 to 0.3 the factbook's valid split gives the same figures
+_NAME = 3  # weight of a name or number in the supported share: readers check names and numbers
+_TINY = np.finfo(np.float32).tiny
+
+
+@dataclass(frozen=True)
+class Said:
+    """A name or another word of a text, with its position."""
+
+    text: str
+    start: int
+    end: int
+    name: bool
+
+    @property
+    def weight(self) -> int:
+        return _NAME if self.name else 1
+
+
+class TextIndex(Sources):
+    """Source texts that can be searched for the parts of a summary."""
+
+    @cached_property
+    def small(self) -> frozenset[str]:
+        """The words in small letters."""
+        return frozenset(word.lower() for word in self.words)
+
+    def holds(self, part: Said) -> bool:
+        return self.has(part.text) if part.name else part.text.lower() in self.small
+
+
+def said(text: str) -> list[Said]:
+    """Return the parts of ``text`` in order. A single capitalized word at its beginning is not a name."""
+    words = word_spans(text)
+    first = words[:1]
+    named = [span for span in name_spans(text) if not ([span] == first and text[slice(*span)].isalpha())]
+    inside = [end for start, end in words if any(a <= start and end <= b for a, b in named)]
+    others = [span for span in words if span[1] not in inside]
+    plain = [span for span in others if text[slice(*span)].lower() not in FUNCTION_WORDS]
+    return [Said(text[a:b], a, b, (a, b) in named) for a, b in sorted([*named, *plain])]
+
+
+def supported_share(parts: Iterable[Said], passages: Sequence[TextIndex]) -> float | None:
+    """Return the share (0 to 1) of ``parts`` that ``passages`` contain, or None if there are no parts.
+
+    A name or number counts as much as three other words.
+    """
+    parts = list(parts)
+    total = sum(part.weight for part in parts)
+    held = (part.weight for part in parts if any(passage.holds(part) for passage in passages))
+    return sum(held) / total if total else None
 
 
 def overall(weights: np.ndarray) -> np.ndarray:
     """Return the share [M] of each paragraph in the attention ``weights`` [K, M] of a summary (PHT eq. 15)."""
     total = weights.sum(0)
-    return total / max(total.sum(), np.finfo(np.float32).tiny)
+    return total / max(total.sum(), _TINY)
 
 
 def lexical(sentences: Sequence[str], paragraphs: Sequence[str]) -> np.ndarray:
@@ -42,23 +98,16 @@ def combined(
     precision and 98 % recall; by attention alone 57 % and 95 %, by words alone 67 % and 38 %.
     """
     known = {part.text for part in said(title)}
-    return np.array(
-        [
-            _weighed([part for part in said(sentence) if part.text not in known], weights, passages)
-            for sentence, weights in zip(sentences, attention, strict=True)
-        ]
-    ).reshape(len(sentences), len(passages))
-
-
-def _weighed(parts: Sequence[Said], attention: np.ndarray, passages: Sequence[TextIndex]) -> np.ndarray:
-    paid = attention + np.finfo(np.float32).tiny  # a paragraph that was not read may hold it, too
-    weights = np.zeros(len(passages))
-    for part in parts:
-        holding = np.array([passage.holds(part) for passage in passages])
-        if holding.any():
-            rare = np.log((1 + len(passages)) / (1 + holding.sum()))
-            weights += (1.0 if part.name else _WORD) * rare * holding * paid / paid[holding].sum()
-    return weights / weights.sum() if weights.any() else attention
+    weights = np.zeros((len(sentences), len(passages)))
+    for row, sentence, paid in zip(weights, sentences, attention, strict=True):
+        above_zero = paid + _TINY  # a paragraph without attention may contain the word, too
+        for part in said(sentence):
+            holding = np.array([passage.holds(part) for passage in passages])
+            if part.text not in known and holding.any():
+                rare = np.log((1 + len(passages)) / (1 + holding.sum()))
+                row += (1.0 if part.name else _WORD) * rare * holding * above_zero / above_zero[holding].sum()
+        row[:] = row / row.sum() if row.any() else paid
+    return weights
 
 
 def strongest(weights: np.ndarray) -> list[tuple[int, float]]:
@@ -101,6 +150,6 @@ def attention_similarity(attention: ArrayLike, gold: ArrayLike) -> float:
 
 
 def _tfidf(texts: Sequence[str], paragraphs: Sequence[str]) -> np.ndarray:
-    """Cosines [texts, M]; document frequencies are those of the paragraphs."""
+    """Return cosines [texts, M]; document frequencies are those of the paragraphs."""
     vectors = TfIdf([words(paragraph) for paragraph in paragraphs])
     return np.array([vectors.cosine(words(text)) for text in texts]).reshape(len(texts), len(paragraphs))

@@ -5,43 +5,36 @@ The same summaries score up to 25 points apart under different protocols, so one
 another program, its protocol here is the nearest setting, and a comment names the remaining differences.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from raysum.errors import UserError
-from raysum.metrics import set_rouge
 
+METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _MIN_SHARE = 0.3  # of the letters of references: text in another script has a-z and 0-9 only in names and numbers
 _LONGEST_WORD = 15  # mean number of letters between blanks; more means a script without blanks
-METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+_EPSILON = 1e-8  # in the denominator of F1 by the package ``rouge``, so that a perfect score is just below 1
 Several = Literal["best", "mean", "jackknife"]
 _SEVERAL = {"best": "maximum F1", "mean": "mean", "jackknife": "jackknifed maximum F1"}
-_SUFFIXES = ("", "_precision", "_recall")  # of columns; F1 has none
+_COLUMNS = [f"{metric}{suffix}" for suffix in ("", "_precision", "_recall") for metric in METRICS]  # F1 has no suffix
 # (reference, prediction): the F1 of each metric by rouge-score 0.1.2, which a test computes again
+_RIVERS = (
+    "The rivers joined the sea.\nBoats were sailing slowly.",
+    "Boats sailed slowly, rivers.\nThe river joins the sea.",
+)
+_LETTERS = "a b c\nc b a\n\nGrößen İx 2,000 kings", "c a b\nb a c b\nGröße ix king 2000"
+_STEMS = "generalizations of operational hopefulness", "general operations, hope, dying skies"
 CHECKED = {
-    (
-        "The rivers joined the sea.\nBoats were sailing slowly.",
-        "Boats sailed slowly, rivers.\nThe river joins the sea.",
-    ): (0.8888888888888888, 0.625, 0.5555555555555556, 0.8888888888888888),
-    ("a b c\nc b a\n\nGrößen İx 2,000 kings", "c a b\nb a c b\nGröße ix king 2000"): (
-        0.64,
-        0.2608695652173913,
-        0.48000000000000004,
-        0.48000000000000004,
-    ),
-    ("generalizations of operational hopefulness", "general operations, hope, dying skies"): (
-        0.6666666666666665,
-        0.28571428571428575,
-        0.6666666666666665,
-        0.6666666666666665,
-    ),
+    _RIVERS: (0.8888888888888888, 0.625, 0.5555555555555556, 0.8888888888888888),
+    _LETTERS: (0.64, 0.2608695652173913, 0.48000000000000004, 0.48000000000000004),
+    _STEMS: (0.6666666666666665, 0.28571428571428575, 0.6666666666666665, 0.6666666666666665),
 }
 
 
@@ -66,7 +59,7 @@ PROTOCOLS = {
     # ROUGE-1.5.5 -c 95 -m -r 1000 -n 2 -a on one line, of full length (no -l or -b): same words, clipping, union and
     # means over examples. Its stemmer knows WordNet's exceptions (went is go), that of rouge-score does not.
     "ht-paper": Protocol(one_line=True, published_l="rougeL"),
-    # The package `rouge` 1.0.1 (see set_rouge), which the code of PHT and VHT applies to decoded pieces.
+    # The package `rouge` 1.0.1 (see ``_set_scores``), which the code of PHT and VHT applies to decoded pieces.
     "pht-paper": Protocol(one_line=True, published_l="rougeL", sets=True),
     # ROUGE-1.5.5 as above, but with one sentence a line.
     "graphsum": Protocol(one_line=False, published_l="rougeLsum"),
@@ -98,32 +91,23 @@ def score(
     if chosen.one_line and not chosen.sets:
         predictions, targets = [_joined(text) for text in predictions], [[*map(_joined, texts)] for texts in targets]
     pairs = [(text, target) for text, some in zip(predictions, targets, strict=True) for target in some]
-    scores = _set_scores(pairs) if chosen.sets else _library_scores(pairs)
+    scores = _scores(pairs, _set_scores if chosen.sets else library().scorer.score)
     if len(scores) > len(targets):
         ends = np.cumsum([len(texts) for texts in targets])[:-1]
         scores = np.stack([_reduced(part, several) for part in np.split(scores, ends)])
-    columns = [f"{metric}{suffix}" for suffix in _SUFFIXES for metric in METRICS]
-    return pd.DataFrame(100 * scores.reshape(len(scores), len(columns)), columns=columns)
+    return pd.DataFrame(100 * scores.reshape(len(scores), len(_COLUMNS)), columns=_COLUMNS)
 
 
 def _joined(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def _library_scores(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+def _scores(pairs: Sequence[tuple[str, str]], score_pair: Callable[[str, str], Mapping[str, Any]]) -> np.ndarray:
     """Return F1, precision and recall of the ``METRICS`` of (prediction, reference) pairs, [pairs, 3, 4], 0 to 1."""
-    scorer = library().scorer
-    scores = (scorer.score(reference, prediction) for prediction, reference in pairs)
+    scores = (score_pair(reference, prediction) for prediction, reference in pairs)
     values = chain.from_iterable(by[metric] for by in scores for metric in METRICS)
     precision, recall, f1 = np.fromiter(values, float, 12 * len(pairs)).reshape(-1, 4, 3).transpose(2, 0, 1)
     return np.stack([f1, precision, recall], axis=1)
-
-
-def _set_scores(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-    """Return the scores of the package ``rouge``, as :func:`_library_scores` does."""
-    scores = (set_rouge.scores(prediction, reference) for prediction, reference in pairs)
-    values = [[by[metric] for metric in ("rouge1", "rouge2", "rougeL", "rougeL")] for by in scores]
-    return np.array(values).reshape(-1, 4, 3).transpose(0, 2, 1)
 
 
 class Library(NamedTuple):
@@ -151,6 +135,56 @@ def library() -> Library:
 def _load(package: str) -> Library:
     tokenizer = import_module(f"{package}.tokenizers").DefaultTokenizer(use_stemmer=True)
     return Library(import_module(f"{package}.rouge_scorer").RougeScorer([*METRICS], tokenizer=tokenizer), tokenizer)
+
+
+def _set_scores(reference: str, prediction: str) -> dict[str, tuple[float, float, float]]:
+    """Return precision, recall and F1 as counted by the package ``rouge`` 1.0.1; 0 if a text has no sentence.
+
+    It differs from ROUGE-1.5.5 in almost everything: words end at blanks and keep case and punctuation, but full stops
+    end sentences and are dropped; n-grams are sets, so that repetition costs nothing, and run over sentence ends; L
+    counts the different words of all longest common subsequences of a reference sentence with a predicted one. A
+    sentence of blanks is one empty word. The package raises ValueError if a text has no sentence, and RecursionError if
+    two sentences have about 1,000 words.
+    """
+    found, wanted = ([part.split() or [""] for part in text.split(".") if part] for text in (prediction, reference))
+    (ones, twos), (true_ones, true_twos) = (_ngrams([*chain(*sentences)]) for sentences in (found, wanted))
+    common = set().union(*(_subsequence(true, own) for true in wanted for own in found))
+    longest = _ratios(len(common), len(ones), len(true_ones))
+    return {
+        "rouge1": _ratios(len(ones & true_ones), len(ones), len(true_ones)),
+        "rouge2": _ratios(len(twos & true_twos), len(twos), len(true_twos)),
+        "rougeL": longest,
+        "rougeLsum": longest,
+    }
+
+
+def _ngrams(words: Sequence[str]) -> tuple[set[str], set[tuple[str, str]]]:
+    return {*words}, {*pairwise(words)}
+
+
+def _ratios(common: int, found: int, wanted: int) -> tuple[float, float, float]:
+    precision, recall = (common / number if number else 0.0 for number in (found, wanted))
+    return precision, recall, 2 * precision * recall / (precision + recall + _EPSILON)
+
+
+def _subsequence(wanted: Sequence[str], found: Sequence[str]) -> set[str]:
+    """Return the words of the longest common subsequence, traced from the end and stepping back in ``found`` first."""
+    lengths = [[0] * (len(found) + 1)]
+    for word in wanted:
+        above, row = lengths[-1], [0]
+        for column, other in enumerate(found):
+            row.append(above[column] + 1 if word == other else max(above[column + 1], row[column]))
+        lengths.append(row)
+    words, i, j = set[str](), len(wanted), len(found)
+    while i and j:
+        if wanted[i - 1] == found[j - 1]:
+            words.add(wanted[i - 1])
+            i, j = i - 1, j - 1
+        elif lengths[i - 1][j] > lengths[i][j - 1]:
+            i -= 1
+        else:
+            j -= 1
+    return words
 
 
 def _reduced(scores: np.ndarray, several: Several) -> np.ndarray:

@@ -27,7 +27,7 @@ class Interval(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """As ``Interval``; ``p``: how often two systems that are alike would differ as much, by either (two-sided)."""
+    """As ``Interval``; ``p`` is the two-sided probability of such a difference between two systems that are alike."""
 
     value: float
     low: float
@@ -36,17 +36,17 @@ class Difference(NamedTuple):
 
 
 def ratio_interval(pairs: ArrayLike) -> Interval:
-    """Of sum / sum over examples, from both numbers of each [n, 2], such as a corpus F1 from counts; of a mean where
-    the second is always 1. 0 where the second ones sum to 0.
+    """Return sum / sum over examples from both numbers of each, [n, 2], such as a corpus F1 from counts.
 
-    Raises ValueError if there are no examples.
+    It is a mean if the second number is always 1, and 0 if the second ones sum to 0. Raises ValueError if there are no
+    examples.
     """
     values = np.asarray(pairs, float)
     return _interval(_ratio(values.sum(axis=0)), _ratio(_resampled(values)))
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike) -> Difference:
-    """Of the ratio of the ``first`` system less that of the ``second``, from both numbers of each example [n, 2].
+    """Return the ratio of the ``first`` system less that of the ``second``, from both numbers of each example, [n, 2].
 
     The examples are the same, in the same order; each resample draws them once, for both systems, and divides a sum by
     a sum for each (micro average). An interval without 0 says that the systems differ. Its p is twice the share of
@@ -57,15 +57,14 @@ def paired_difference(first: ArrayLike, second: ArrayLike) -> Difference:
     one, other = np.asarray(first, float), np.asarray(second, float)
     if len(one) != len(other):
         raise ValueError(f"{len(one)} scores cannot be paired with {len(other)}")
-    value = _ratio(one.sum(axis=0)) - _ratio(other.sum(axis=0))
     gaps = _ratio(_resampled(one)) - _ratio(_resampled(other))
     rarer = min(np.count_nonzero(gaps <= 0), np.count_nonzero(gaps >= 0))
     p = max(2 * (1 + rarer) / (1 + len(gaps)), 2.0 ** (1 - len(one)))
-    return Difference(*_interval(value, gaps), p=float(min(1, p)))
+    return Difference(*_interval(_ratio(one.sum(axis=0)) - _ratio(other.sum(axis=0)), gaps), p=float(min(1, p)))
 
 
 def _resampled(values: np.ndarray) -> np.ndarray:
-    """Sums of resamples, [n, k] -> [RESAMPLES, k]: of the same examples for any values of as many."""
+    """Return the sums of resamples, [n, k] -> [RESAMPLES, k]: of the same examples for any values of as many."""
     if not len(values):
         raise ValueError("no scores to take an interval of")
     generator = np.random.default_rng(0)
@@ -110,9 +109,9 @@ def figure_of(name: str, figure: Figure, scores: "DataFrame", sure: bool = True)
 
 
 def difference_of(name: str, figure: Figure, scores: "DataFrame", others: "DataFrame") -> dict[str, float]:
-    """``paired_difference`` of a mean or ratio of two systems, with bounds and p (``_low``, ``_high``, ``_p``).
+    """Return ``paired_difference`` of a mean or ratio, with bounds and p (``_low``, ``_high``, ``_p``).
 
-    A mean is of the examples that have it in both. Nothing where there is none.
+    Only examples that have a mean in both systems count. Empty if there is none.
     """
     if not figure.above and name in scores and name in others:
         both = scores[name].notna().to_numpy() & others[name].notna().to_numpy()
@@ -120,22 +119,20 @@ def difference_of(name: str, figure: Figure, scores: "DataFrame", others: "DataF
     pairs = [pairs_of(name, figure, one) for one in (scores, others)]
     if not all(map(len, pairs)):
         return {}
-    found = paired_difference(*pairs)
-    return _named(name, figure, found[:3]) | {f"{name}_p": found.p}
+    *interval, p = paired_difference(*pairs)
+    return _named(name, figure, interval) | {f"{name}_p": p}
 
 
 def pairs_of(name: str, figure: Figure, scores: "DataFrame") -> np.ndarray:
     """Return the numerator and the denominator of each example, [n, 2]; [0, 2] if no example has the figure."""
-    columns = {*figure.above, *figure.below} or {name}
-    if not columns <= {*scores.columns} or not scores[[*columns]].notna().any(axis=None):
+    columns = [*figure.above, *figure.below] or [name]
+    if not {*columns} <= {*scores} or scores[columns].isna().all(axis=None):
         return np.empty((0, 2))
-    above, below = (scores[[*part]].fillna(0).to_numpy().sum(1) for part in (figure.above, figure.below))
     if not figure.above:
-        above = scores[name].dropna().to_numpy()
-        below = np.ones_like(above)
-    return np.stack([above, below], axis=1)
+        return scores[[name]].dropna().assign(count=1.0).to_numpy()
+    return np.stack([scores[[*part]].fillna(0).to_numpy().sum(1) for part in (figure.above, figure.below)], axis=1)
 
 
 def _named(name: str, figure: Figure, interval: Sequence[float]) -> dict[str, float]:
-    found = (100 if figure.below else 1) * np.array(interval)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), found.tolist(), strict=False))
+    values = (100 if figure.below else 1) * np.array(interval)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values.tolist(), strict=False))

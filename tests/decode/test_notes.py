@@ -22,7 +22,7 @@ from raysum.evaluate.scorers import means, score_table, scorers_of
 from raysum.evaluate.systems import Extracted
 from raysum.examples.factbook.scorer import Factbook
 from raysum.metrics import citations
-from raysum.metrics.support import TextIndex, said, supported_share
+from raysum.metrics.citations import TextIndex, said, supported_share
 
 GAZETTE = (
     "\n\n  The mill of Arden was built in 1820.\r\n\r\nA fire destroyed the records.  Nobody died. Vu Tanpar saw it. \n"
