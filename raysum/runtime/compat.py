@@ -143,6 +143,16 @@ def requires_token() -> bool:
     return is_token_auth_enabled()
 
 
+def worker_script(path: str) -> AbstractContextManager[Any]:
+    """Make a Ray that starts in the block start its Python workers by the script at the absolute ``path``.
+
+    It gets the command line of a worker. Unlike Ray's own script, it is also used without a runtime environment.
+    """
+    import ray
+
+    return mock.patch.object(ray._private.ray_constants, "SETUP_WORKER_FILENAME", path)
+
+
 def no_sigterm_handler() -> AbstractContextManager[Any]:
     """Keep Ray from installing a SIGTERM handler when it starts in the block."""
     import ray

@@ -1,12 +1,11 @@
 """Start Ray's workers by fork: a server process imports their modules once, and each worker is a copy of it.
 
 Ray Train and Tune start a dozen processes, which would each import Ray, pandas, torch and DeepSpeed for seconds.
-Mechanism: while a private session starts, ``sys.executable`` is a shell script. For Ray's workers the script runs
-``forkclient.py``, which sends the worker's arguments, environment and streams to the server; the server forks, and the
-copy runs Ray's worker script. For everything else the script runs Python.
+Mechanism: a private session starts workers by ``start_worker.py`` in place of Ray's script. It sends the worker's
+arguments, environment and streams to the server; the server forks, and the copy runs Ray's worker script.
 Assumptions: Linux, no GPU (CUDA does not survive a fork), the tested version of Ray (the copy replaces what its set-up
 script does), no threads in the server, and one job per server.
-Fallback: if an assumption fails, no server starts, or it declines or ends, and Python is started as Ray would.
+Fallback: if an assumption fails, no server starts, or it declines or ends, and Ray's own script runs.
 """
 
 import atexit
@@ -28,11 +27,11 @@ from functools import cache
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any, NoReturn
-from unittest import mock
 
-from raysum.runtime.compat import no_ids_drawn, search_path
-from raysum.runtime.forkclient import end_with
+from raysum.runtime import start_worker
+from raysum.runtime.compat import no_ids_drawn, search_path, worker_script
 from raysum.runtime.lock import PrivateFolder
+from raysum.runtime.processes import environment
 from raysum.runtime.progress import say
 
 # Libraries that workers load for a task. Modules of raysum register for a task by entry points of the group
@@ -71,19 +70,13 @@ _server: "Server | None" = None
 
 
 class Server:
-    """The server's process and the script that replaces Python, in a private folder."""
+    """The server's process, and its socket in a private folder."""
 
     def __init__(self, modules: list[str], ray_modules: list[str]):
         self.folder = PrivateFolder(tempfile.gettempdir())
-        address, self.python = f"{self.folder.path}/server", Path(self.folder.path, "python")
-        client = [sys.executable, "-IS", str(Path(__file__).with_name("forkclient.py")), address, sys.executable]
-        self.python.write_text(
-            f'#!/bin/sh\ncase "$1" in\n  */_private/workers/*) exec {shlex.join(client)} "$@" ;;\nesac\n'
-            f'exec {shlex.quote(sys.executable)} "$@"\n'
-        )
-        self.python.chmod(0o700)
+        self.address = os.path.join(self.folder.path, "server")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(address)
+            listener.bind(self.address)
             listener.listen(128)
             arguments = [str(listener.fileno()), ",".join(modules), ",".join(ray_modules), "-" * _NAME]
             path = {"PYTHONPATH": os.pathsep.join(search_path())}
@@ -141,15 +134,13 @@ def stop() -> None:
 
 
 @contextmanager
-def forked_python() -> Iterator[None]:
+def forked_workers() -> Iterator[None]:
     """Make a Ray that starts in the block start its workers by the server, if it runs."""
-    if _server is None or not os.access(_server.python, os.X_OK):  # temporary files may not be executable
+    if _server is None:
         yield
-        return
-    import multiprocessing.spawn  # noqa: F401 - it stores the real sys.executable
-
-    with mock.patch.object(sys, "executable", str(_server.python)):
-        yield
+    else:
+        with worker_script(start_worker.__file__), environment({start_worker.ADDRESS: _server.address}):
+            yield
 
 
 def main() -> None:
@@ -175,7 +166,7 @@ def main() -> None:
                 if not _may_be_copied():
                     break
             if request and identity == served and os.fork() == 0:
-                end_with(server)
+                start_worker.end_with(server)
                 with suppress(OSError):  # the client timed out
                     connection.send(b"1")
                 connection.close()

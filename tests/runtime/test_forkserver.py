@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raysum.runtime import forkserver
+from raysum.runtime import forkserver, start_worker
 from raysum.runtime.forkserver import PURPOSES, preloaded
 from raysum.runtime.lock import remove_leftovers
 from raysum.runtime.session import make_ready
@@ -162,12 +162,12 @@ subprocess.run(sys.argv[1:], env=os.environ | {"RAY_RAYLET_PID": str(os.getpid()
 
 
 def test_a_process_as_ever_is_not_started_for_a_dead_raylet_and_ends_with_a_living_one(tmp_path):
-    client, worker = Path(forkserver.__file__).with_name("forkclient.py"), tmp_path / "worker.py"
-    worker.write_text("print('started', flush=True)\nimport time\ntime.sleep(300)\n")
-    command = [sys.executable, "-IS", *map(str, (client, tmp_path / "no-server", sys.executable, worker))]
-    gone = subprocess.run(command, env=os.environ | {"RAY_RAYLET_PID": "1"}, capture_output=True, timeout=60)
+    (tmp_path / "worker.py").write_text("print('started', flush=True)\nimport time\ntime.sleep(300)\n")
+    command = [sys.executable, start_worker.__file__, str(tmp_path / "worker.py")]
+    environment = os.environ | {start_worker.ADDRESS: str(tmp_path / "no-server")}
+    gone = subprocess.run(command, env=environment | {"RAY_RAYLET_PID": "1"}, capture_output=True, timeout=60)
     assert (gone.returncode, gone.stdout) == (1, b"")
-    raylet = subprocess.Popen([sys.executable, "-c", RAYLET, *command], **PIPES)
+    raylet = subprocess.Popen([sys.executable, "-c", RAYLET, *command], env=environment, **PIPES)
     assert raylet.stdout is not None and raylet.stdout.readline() == "started\n"
     family = psutil.Process(raylet.pid).children(recursive=True)
     assert family
