@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -18,153 +20,113 @@ def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "raysum", *arguments], capture_output=True, text=True)
 
 
-def test_help_has_the_commands_in_groups_and_the_first_steps_first(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["raysum", "--help"])
+def printed(monkeypatch, capsys, option: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["raysum", option])
     with pytest.raises(SystemExit, match="0"):
         main()
-    shown = capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+def test_help_has_the_commands_in_groups_and_the_first_steps_first(capsys, monkeypatch):
+    shown = printed(monkeypatch, capsys, "--help")
     commands = re.findall(r"^│ ([a-z]+) ", shown, re.MULTILINE)
     assert commands[:3] == ["quickstart", "prepare", "train"]
     assert sorted(commands) == sorted(name.name for name in (*app.registered_commands, *app.registered_groups))
     assert re.findall(r"^╭─ (\w+)", shown, re.MULTILINE) == ["Options", "Start", "Use", "Search", "Data", "Other"]
-    monkeypatch.setattr(sys, "argv", ["raysum", "--version"])
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    assert capsys.readouterr().out == f"raysum {version('raysum')}\n"
+    assert printed(monkeypatch, capsys, "--version") == f"raysum {version('raysum')}\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["prepare", "none.jsonl", "--out", "data"], "none.jsonl"),
-        (["prepare", "empty.jsonl", "--out", "data"], "empty.jsonl"),
-        (["prepare", "empty.jsonl", "--out", "data", "--ranker", "bm25"], "ranker"),
-        (["prepare", "empty.jsonl", "--out", "data", "--graph", "topic"], "graph"),
-        (["prepare", "empty.jsonl", "--out", "data", "--min-words", "0"], "min_words"),
-        (["prepare", "empty.jsonl", "--out", "data", "--clone-recall", "2"], "clone_recall"),
-        (["prepare", "empty.jsonl", "--out", "data", "--normalize", "upper"], "normalize"),
-        (["import", "opennmt", "empty.jsonl", "--out", "run", "--vocab", "empty.jsonl"], "hiersumm, wiki_sum"),
-        (["import", "hiersumm", "none.pt", "--out", "run", "--vocab", "none.model"], "none.model"),
-        (["data", "show", "none"], "no dataset none"),
-        (["train", "pht"], "training needs data="),
-        (["train", "pht", "data=none", "out=run"], "no dataset none"),
-        (["train", "pht", "data=none", "out=run", "train.stpes=3"], "did you mean 'train.steps'?"),
-        (["train", "phtt", "data=none", "out=run"], "did you mean 'pht'?"),
-        (["train", "alignment", "data=none", "run=none"], "none"),
-        (["train", "ranker", "data=none", "out=run"], "no dataset none"),
-        (["tune", "betta", "data=none", "out=search"], "beta"),
-        (["evaluate", "none", "--data", "none"], "none"),
-        (["summarize", "none", "empty.jsonl"], "empty.jsonl"),
-        (["serve", "none"], "no run folder none"),
-        (["summarize", "none", "--set", "beta", "empty.jsonl"], "beta"),
-        (["prepare", "own.jsonl", "--out", "./own.jsonl"], "own.jsonl is a source; choose another --out"),
-        (["human", "sheets", "file", "--out", "x"], "--design is missing: what judges do: best-worst, pairwise"),
-        (["reproduce", "pht-1", "out=x"], "--data is missing: raw clusters"),
-        (["compare", "lead", "lexrank"], "`raysum evaluate lead --out FOLDER` saves its results"),
-        (["summarize", "lexrnk", "file"], "did you mean 'lexrank'?"),
-        (["summarize", "none", "file", "--words", "9"], "no run folder none"),
-        (["summarize", "oracle", "file"], "cluster 'file' cannot be summarized"),
-        (["evaluate", "lexrank", "--data", "none", "--set", "wrods=9"], "no dataset none"),
-        (["quickstart", "--out", "file"], "file exists already"),
-        (["config", "show", "pht", "model.decoder=PQ"], "letters F, P, V"),
-        (["summarize", "lead", "file", "max_lenght=3"], "did you mean 'max_length'?"),
-        (["summarize", "lead", "file", "source.max_tokens=9"], "did you mean 'source_tokens'?"),
-        (["train", "published", "data=none", "out=run"], "import it with `raysum import huggingface published --out"),
-        (["summarize", "published", "file"], "import it with `raysum import huggingface published --out RUN`"),
-        (["config", "show", ""], "no preset or file ''"),
-        (["config", "show", "pht", "deepspeed.gradient_cliping=1"], "did you mean 'gradient_clipping'?"),
-        (
-            ["config", "show", "pht", "deepspeed.gradient_clipping=much"],
-            "gradient_clipping: must be a number",
-        ),
-        (
-            ["config", "show", "pht", "deepspeed.zero_optimization.stage=9"],
-            "deepspeed.zero_optimization.stage: Input should be 0, 1, 2 or 3 (got 9)\n",
-        ),
-        (
-            ["config", "show", "pht", "deepspeed.zero_optimization.stge=1"],
-            "zero_optimization.stge'; did you mean 'stage'",
-        ),
-        (
-            ["config", "show", "pht", "deepspeed.bf16.enabled=maybe"],
-            "bf16.enabled: Input should be a valid boolean",
-        ),
-        (["config", "show", "pht", "deepspeed.zero_optimization=3"], "deepspeed.zero_optimization: must be a section"),
-        (
-            ["config", "show", "pht", "deepspeed.communication_data_type=x"],
-            "deepspeed.communication_data_type: Inv",
-        ),
-        (
-            ["reproduce", "data=x", "out=y"],
-            "TABLE[,TABLE...]|all is missing: data=x is a setting, and comes after it (Tab",
-        ),
-        (["evaluate", "data=x"], "RUN|SEARCH|SYSTEM is missing: data=x"),
-        (["train", "pht", f"data={'x' * 5000}", "out=run"], "too long a name"),
-        (["data", "show", "x" * 300], "too long a name"),
-        (["evaluate", "none", "--data", "none", "scorers=[]"], "scorers"),
-        (["evaluate", "none", "--data", ""], "data: is empty"),
-    ],
-)
-def test_mistakes_are_one_message_and_exit_2(tmp_path, monkeypatch, capsys, arguments, words):
-    (tmp_path / "empty.jsonl").write_text("")
-    (tmp_path / "file").write_text("")
-    (tmp_path / "own.jsonl").write_text('{"documents": ["A text."]}')
-    (tmp_path / "published").mkdir()
-    (tmp_path / "published" / "config.json").write_text("{}")
+MISTAKES = [
+    ("prepare none.jsonl --out data", "none.jsonl"),
+    ("prepare empty.jsonl --out data", "empty.jsonl"),
+    ("prepare empty.jsonl --out data --ranker bm25", "ranker"),
+    ("prepare empty.jsonl --out data --graph topic", "graph"),
+    ("prepare empty.jsonl --out data --min-words 0", "min_words"),
+    ("prepare empty.jsonl --out data --clone-recall 2", "clone_recall"),
+    ("prepare empty.jsonl --out data --normalize upper", "normalize"),
+    ("prepare own.jsonl --out ./own.jsonl", "own.jsonl is a source; choose another --out"),
+    ("prepare sheet.xlsx --out data", "sheet.xlsx is a spreadsheet; save it as CSV"),
+    ("prepare note.txt --out data", "note.txt is one document; put the documents of each cluster into a folder"),
+    ("import opennmt empty.jsonl --out run --vocab empty.jsonl", "hiersumm, wiki_sum"),
+    ("import hiersumm none.pt --out run --vocab none.model", "none.model"),
+    ("data show none", "no dataset none"),
+    (f"data show {'x' * 300}", "too long a name"),
+    ("train pht", "training needs data="),
+    ("train pht data=none out=run", "no dataset none"),
+    ("train pht data=none out=run train.stpes=3", "did you mean 'train.steps'?"),
+    ("train phtt data=none out=run", "did you mean 'pht'?"),
+    ("train alignment data=none run=none", "none"),
+    ("train ranker data=none out=run", "no dataset none"),
+    ("train published data=none out=run", "import it with `raysum import huggingface published --out"),
+    (f"train pht data={'x' * 5000} out=run", "too long a name"),
+    ("tune betta data=none out=search", "beta"),
+    ("evaluate none --data none", "none"),
+    ("evaluate lexrank --data none --set wrods=9", "no dataset none"),
+    ("evaluate data=x", "RUN|SEARCH|SYSTEM is missing: data=x"),
+    ("evaluate none --data none scorers=[]", "scorers"),
+    ("evaluate none --data ''", "data: is empty"),
+    ("evaluate lexrank data=made split=test terms=true", "terms is for trained runs, and nothing is trained of lex"),
+    ("evaluate lexrank data=made split=test checkpoints=3", "checkpoints is for trained runs"),
+    ("evaluate lexrank data=made split=test out=made", "made is a dataset; choose another --out"),
+    ("evaluate lexrank data=made split=test out=note.txt", "note.txt is a file; choose another --out"),
+    ("summarize none empty.jsonl", "empty.jsonl"),
+    ("summarize none --set beta empty.jsonl", "--set beta is not KEY=VALUE; write for example --set words=44"),
+    ("summarize lexrnk file", "did you mean 'lexrank'?"),
+    ("summarize none file --words 9", "no run folder none"),
+    ("summarize oracle file", "cluster 'file' cannot be summarized"),
+    ("summarize lead file max_lenght=3", "did you mean 'max_length'?"),
+    ("summarize lead file source.max_tokens=9", "did you mean 'source_tokens'?"),
+    ("summarize published file", "import it with `raysum import huggingface published --out RUN`"),
+    ("serve none", "no run folder none"),
+    ("human sheets file --out x", "--design is missing: what judges do: best-worst, pairwise"),
+    ("reproduce pht-1 out=x", "--data is missing: raw clusters"),
+    ("reproduce data=x out=y", "TABLE[,TABLE...]|all is missing: data=x is a setting, and comes after it (Tab"),
+    ("compare lead lexrank", "`raysum evaluate lead --out FOLDER` saves its results"),
+    ("quickstart --out file", "file exists already"),
+    ("config show ''", "no preset or file ''"),
+    ("config show pht model.decoder=PQ", "letters F, P, V"),
+    ("config show pht deepspeed.gradient_cliping=1", "did you mean 'gradient_clipping'?"),
+    ("config show pht deepspeed.gradient_clipping=much", "gradient_clipping: must be a number"),
+    ("config show pht deepspeed.zero_optimization.stage=9", "stage: Input should be 0, 1, 2 or 3 (got 9)\n"),
+    ("config show pht deepspeed.zero_optimization.stge=1", "zero_optimization.stge'; did you mean 'stage'"),
+    ("config show pht deepspeed.bf16.enabled=maybe", "bf16.enabled: Input should be a valid boolean"),
+    ("config show pht deepspeed.zero_optimization=3", "deepspeed.zero_optimization: must be a section"),
+    ("config show pht deepspeed.communication_data_type=x", "deepspeed.communication_data_type: Inv"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with bad sources, a document, a published model, and the dataset ``made``."""
+    folder = tmp_path_factory.mktemp("folder")
+    files = {"empty.jsonl": "", "file": "", "own.jsonl": '{"documents": ["A text."]}', "sheet.xlsx": "PK\3\4"}
+    files |= {"note.txt": "One sentence is here. Another one stands there.", "published/config.json": "{}"}
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    write_dataset(folder / "made", {"test": 2})
+    return folder
+
+
+@pytest.mark.parametrize(("command", "words"), MISTAKES)
+def test_mistakes_are_one_message_with_a_way_out_and_exit_2(folder, tmp_path, monkeypatch, capsys, command, words):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["raysum", *arguments])
+    monkeypatch.setattr(sys, "argv", ["raysum", *shlex.split(command)])
     with pytest.raises(SystemExit) as end:
         main()
     told = capsys.readouterr()
     assert end.value.code == 2, told.err
     assert "Traceback" not in told.err and told.out == ""
     assert words in told.err
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["empty.jsonl", "file", "own.jsonl", "published"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("prepare sheet.xlsx --out data", "sheet.xlsx is a spreadsheet; save it as CSV"),
-        ("prepare note.txt --out data", "note.txt is one document; put the documents of each cluster into a folder"),
-        ("summarize lexrank note.txt --set words", "--set words is not KEY=VALUE; write for example --set words=44"),
-        (
-            "evaluate lexrank data=made split=test terms=true",
-            "terms is for trained runs, and nothing is trained of lex",
-        ),
-        ("evaluate lexrank data=made split=test checkpoints=3", "checkpoints is for trained runs"),
-        ("evaluate lexrank data=made split=test out=made", "made is a dataset; choose another --out"),
-        ("evaluate lexrank data=made split=test out=note.txt", "note.txt is a file; choose another --out"),
-    ],
-)
-def test_mistakes_name_a_way_out(tmp_path, monkeypatch, capsys, arguments, words):
-    (tmp_path / "sheet.xlsx").write_bytes(b"PK\3\4")
-    (tmp_path / "note.txt").write_text("One sentence is here. Another one stands there.")
-    write_dataset(tmp_path / "made", {"test": 2})
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["raysum", *arguments.split()])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "made" / "table.json").exists()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_config_show_prints_the_resolved_config_and_its_size():
     shown = json.loads(raysum("config", "show", "ht-code", "--json").stdout)
     assert shown["parameters"] == 15_343_952
     assert shown["model"]["encoder"] == "LLLLLLGG"
-
-
-@pytest.mark.parametrize("arguments", ["config list", "config schema", "config show pht", "data show data", "--help"])
-def test_who_has_read_enough_is_told_nothing(tmp_path, arguments):
-    write_dataset(tmp_path / "data", {"train": 3})
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "raysum", *arguments.split()]
-    environment = os.environ | {"PYTHONUNBUFFERED": ""}  # as usual: what is short is written at the end
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize(("verb", "default"), [("teach", "1000"), ("prepare", "0.1"), ("serve", "8000")])
@@ -182,17 +144,20 @@ def test_help_loads_no_heavy_module():
     assert not {"torch", "ray", "deepspeed", "pandas", "pyarrow"} & loaded
 
 
+INTERRUPT = """
+import runpy, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}: raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["raysum", "config", "list"]
+runpy.run_module("raysum", run_name="__main__")
+"""
+
+
 @pytest.mark.parametrize("module", ["typer", "raysum.cli.options", "pydantic"])
 def test_an_interrupt_while_the_command_line_loads_is_one_line(module):
-    code = (
-        "import runpy, sys\n"
-        "class Interrupt:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == {module!r}: raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Interrupt())\n"
-        "sys.argv = ['raysum', 'config', 'list']\n"
-        "runpy.run_module('raysum', run_name='__main__')"
-    )
+    code = INTERRUPT.format(module=module)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr, done.stdout) == (130, "raysum: stopped\n", "")
 

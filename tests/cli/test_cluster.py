@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 import yaml
 
@@ -52,15 +53,10 @@ def head() -> Iterator[Head]:
     home = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))  # short: Ray's socket paths must fit 107 characters
     dashboard = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {
-        "HOME": str(home),  # the token is made there, not in the home of who runs the test
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "RAY_AUTH_MODE": "token",
-        "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}",
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    head = Head(environment["RAY_API_SERVER_ADDRESS"], environment)
+    environment |= {"HOME": str(home), "PYTHONPATH": str(ROOT)}  # the token is made there, not in the tester's home
+    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RAY_AUTH_MODE": "token"}
+    address = f"http://127.0.0.1:{dashboard}"
+    head = Head(address, environment | {"RAY_API_SERVER_ADDRESS": address, "RAY_USAGE_STATS_ENABLED": "0"})
     token = head.ray("get-auth-token", "--generate").stdout.strip()
     (home / ".ray" / "auth_token").chmod(0o600)
     ports = {"port": free_port(), "dashboard-port": dashboard, "dashboard-agent-listen-port": free_port()}
@@ -68,7 +64,7 @@ def head() -> Iterator[Head]:
     command = [RAY, "start", "--head", "--block", "--num-cpus=4", "--object-store-memory=300000000"]
     command += [f"--temp-dir={home}/t", *(f"--{name}={port}" for name, port in ports.items())]
     with (home / "head.log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(command, env=head.environment, stdout=log, stderr=log)
     try:
         while not answers(head.address, token):
             assert process.poll() is None, (home / "head.log").read_text()
@@ -78,9 +74,10 @@ def head() -> Iterator[Head]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)
-        left = processes_mentioning(f"{home}/t")
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
+        commands = ((process, process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
+        left = [process for process, words in commands if f"{home}/t" in " ".join(words)]
+        for one in left:
+            one.kill()
         shutil.rmtree(home, ignore_errors=True)
     assert not left, "the head left processes behind"
 
@@ -90,17 +87,6 @@ def answers(address: str, token: str) -> bool:
         return httpx.get(f"{address}/api/jobs/", headers={"Authorization": f"Bearer {token}"}).status_code == 200
     except httpx.TransportError:
         return False
-
-
-def processes_mentioning(text: str) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if text in (folder / "cmdline").read_bytes().decode(errors="replace"):
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.slow

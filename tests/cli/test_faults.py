@@ -135,20 +135,11 @@ SOURCES: dict[str, tuple[Make, str]] = {  # what lies in the folder `raw`, and w
     ),
     "Parquet without rows": (table("a.parquet", ROW_TABLE.slice(0, 0)), "a.parquet is empty: it holds no cluster"),
     "Arrow that is cut": (arrow, "a.arrow cannot be read to its end"),
-    "a saved dictionary": (saved({"a": 1}), "holds one dict and no list of clusters; save a list of dictionaries"),
     "PRIMERA of wrong types": (saved([{"text": 5, "tgt": "a"}]), "1 paragraphs is not a list (first: raw/a.pt:1"),
-    "ids of another vocabulary": (file("a.json", IDS), "1 an id is not of the vocabulary (first: raw/a.json:1, 9 to"),
-    "an empty .tgt": (
-        both(file("a.src", PAIR * 9), file("a.tgt", b"")),
-        "must have the same number of lines",
-    ),
     "a .src of empty lines": (both(file("a.src", b"\n" * 9), file("a.tgt", PAIR * 9)), "9 no documents (first: raw/a"),
     "a story in Latin-1": (file("a.story", "Straße\n\n@highlight\n\nx".encode("latin-1")), "1 not UTF-8 (first: raw/a"),
     "e-mail that is nested deep": (cluster(file("a.eml", MAIL)), "raw/bad/a.eml cannot be read as e-mail"),
-    "a document that is gone": (
-        cluster(link("b.txt", "gone.txt")),
-        "bad/b.txt is not a regular file",
-    ),
+    "a document that is gone": (cluster(link("b.txt", "gone.txt")), "bad/b.txt is not a regular file"),
     "a pipe among documents": (cluster(pipe("b.txt")), "bad/b.txt is not a regular file"),
     "a link to itself": (
         both(file("a.jsonl", LINES), link("b.jsonl", "b.jsonl")),
@@ -157,10 +148,7 @@ SOURCES: dict[str, tuple[Make, str]] = {  # what lies in the folder `raw`, and w
     "a link to nothing": (both(file("a.jsonl", LINES), link("b.jsonl", "gone")), "no such file or folder: raw/b.jsonl"),
     "a pipe": (both(file("a.jsonl", LINES), pipe("b.jsonl")), "raw/b.jsonl is neither a file nor a folder"),
     "a device": (link("a.jsonl", "/dev/zero"), "raw: skipped links out of the folder: a.jsonl"),
-    "one bad file of two": (
-        both(file("a.jsonl", LINES), file("b.parquet", b"PAR1")),
-        "b.parquet is not valid",
-    ),
+    "one bad file of two": (both(file("a.jsonl", LINES), file("b.parquet", b"PAR1")), "b.parquet is not valid"),
     "one empty file of two": (both(file("a.jsonl", LINES), file("b.jsonl", b"")), "raw/b.jsonl is empty"),
 }
 VERBS: dict[str, tuple[str, str]] = {  # commands beside good clusters in `raw`, and what is said
@@ -182,14 +170,9 @@ VERBS: dict[str, tuple[str, str]] = {  # commands beside good clusters in `raw`,
         "cannot write /proc/data: No such",
     ),
     "a dataset as raw clusters": ("prepare good --out data", "good is a dataset made by `raysum prepare`; give"),
-    "a shard as raw clusters": (
-        "prepare good/train-00000.parquet --out data",
-        "is a shard of a dataset",
-    ),
-    "a device as a text": ("summarize lead /dev/zero", "/dev/zero is longer than 64 MiB; summarize parts of it"),
+    "a shard as raw clusters": ("prepare good/train-00000.parquet --out data", "is a shard of a dataset"),
     "raw clusters as a dataset": (TRAIN.replace("set", "raw"), "raw is not a dataset: it has no manifest.json"),
     "a dataset of another kind": (TRAIN.replace("set", "labelled"), "labelled is a dataset of kind 'extraction'"),
-    "datasets of two vocabularies": (TRAIN.replace("set", "[good,other]"), "other cannot be mixed with"),
 }
 UNSEEN = "a shard of other data"
 DATASETS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -305,11 +288,6 @@ COUNTED: dict[str, tuple[Make, dict[str, int], str]] = {  # also: rows that are 
         both(file("a.jsonl", LINES), file("b.json", LIST)),
         {},
         "raw: skipped b.json beside other files of rows",
-    ),
-    "a .src without .tgt": (
-        file("a.src", PAIR * 9),
-        {},
-        "raw/a.src has no file of summaries beside it (expected a.tgt)",
     ),
 }
 

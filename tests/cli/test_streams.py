@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.small_datasets import write_dataset
+
 RAYSUM = f"'{sys.executable}' -m raysum"
 CHINESE = "佛罗伦萨位于阿诺河畔，是托斯卡纳的首府。大教堂于1436年完工！"
 
@@ -39,11 +41,22 @@ def test_a_file_does_not_take_the_place_of_a_closed_stream(folder):
     assert (folder / "open.html").read_bytes() == (folder / "closed.html").read_bytes()
 
 
-@pytest.mark.parametrize("arguments", ["config schema", "summarize lead long.txt --words 9999"])
-def test_a_reader_that_has_read_enough_ends_the_command_quietly(folder, arguments):
+def test_a_reader_that_has_read_enough_ends_the_command_quietly(folder):
     (folder / "long.txt").write_text("".join(f"This is the sentence number {n} of many.\n" for n in range(5000)))
-    done = shell(f"{RAYSUM} {arguments} | head -1", folder)
+    done = shell(f"{RAYSUM} summarize lead long.txt --words 9999 | head -1", folder)
     assert done.returncode in (0, 1) and done.stderr == b"" and done.stdout.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("arguments", ["config list", "config schema", "data show data", "--help"])
+def test_so_does_one_that_has_read_nothing(folder, arguments):
+    write_dataset(folder / "data", {"train": 3})
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "raysum", *arguments.split()]
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}  # as usual: what is short is written at the end
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, cwd=folder, env=environment)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "ascii:strict"])
