@@ -3,6 +3,7 @@ needs ``moto[server]`` and ``s3fs``), whose requests are real ones over HTTP; fs
 """
 
 import gzip
+import itertools
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -57,39 +59,24 @@ def test_what_is_kept_of_a_url_tells_the_url(url, inside, monkeypatch, tmp_path)
     assert remote.local("data") == Path("data").absolute() and remote.url_of(Path("data").absolute()) is None
 
 
-@pytest.mark.parametrize("url", ["s3://b/../../etc", "s3://"])
-def test_a_url_does_not_lead_out_of_the_cache(url):
-    with pytest.raises(UserError, match="is no path on a store"):
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://b/../../etc", "is no path on a store"),
+        ("s3://", "is no path on a store"),
+        ("s3://key:hunter2@bucket/x", "must not hold a password"),
+    ],
+)
+def test_a_url_with_a_password_or_out_of_the_cache_is_refused_without_saying_it(url, message):
+    with pytest.raises(UserError, match=message) as refused:
         remote.local(url)
-
-
-def test_a_password_in_a_url_is_refused_without_saying_it():
-    with pytest.raises(UserError, match="must not hold a password") as refused:
-        remote.local("s3://key:hunter2@bucket/x")
     assert "hunter2" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["prepare", "{}", "--out", "x"],
-        ["prepare", "samples", "--out", "x", "--vocab", "{}"],
-        ["summarize", "lexrank", "{}"],
-        ["import", "hiersumm", "{}", "--out", "x", "--vocab", "y"],
-        ["reproduce", "pht-1", "data={}", "out=x"],
-        ["quickstart", "--out", "{}"],
-        ["board", "{}"],
-        ["human", "sheets", "{}", "--design", "rating", "--out", "x"],
-        ["human", "analyze", "{}"],
-        ["data", "show", "x", "--plot", "{}"],
-        ["train", "{}", "data=x", "out=y"],
-        ["tune", "{}"],
-        ["config", "show", "pht", "model.encoder={}"],
-    ],
-)
+@pytest.mark.parametrize("command", ["prepare {} --out x", "data show x --plot {}", "train pht data={}", "tune {}"])
 @pytest.mark.parametrize("url", ["s3://user:hunter2@bucket/x", "https://user:hunt/er2@host/x.jsonl"])
-def test_a_password_is_refused_wherever_it_stands_and_never_said(arguments, url, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["raysum", *(one.format(url) for one in arguments)])
+def test_a_password_is_refused_wherever_it_stands_and_never_said(command, url, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["raysum", *command.format(url).split()])
     with pytest.raises(SystemExit, match="2"):
         main()
     told = capsys.readouterr()
@@ -239,22 +226,30 @@ def test_prepare_reads_and_writes_a_store_and_makes_what_it_makes_here(store, tm
         Dataset.open(url)
 
 
-def test_an_upload_that_failed_is_begun_again_by_the_same_command(store, tmp_path, monkeypatch):
-    store.pipe_file(f"{BUCKET}/raw/train.jsonl", lines(range(30)))
-    url, put = f"s3://{BUCKET}/data", type(store)._put_file
+@pytest.fixture
+def failing(store, monkeypatch):
+    """Uploads of which those fail for whose destination ``failing.uploads(destination)``."""
+    failing, put = SimpleNamespace(uploads=lambda there: False), type(store)._put_file
 
-    async def failing(self, here, there, **options):
-        if there.endswith(".npy"):
+    async def put_file(self, here, there, **options):
+        if failing.uploads(there):
             raise ConnectionResetError(f"the connection with {SECRET} was reset")
         return await put(self, here, there, **options)
 
-    monkeypatch.setattr(type(store), "_put_file", failing)
+    monkeypatch.setattr(type(store), "_put_file", put_file)
+    monkeypatch.setattr(remote, "_AT_ONCE", 1)
     type(store).clear_instance_cache()  # of those that have it bound
+    yield failing
+    type(store).clear_instance_cache()
+
+
+def test_an_upload_that_failed_is_begun_again_by_the_same_command(store, failing, monkeypatch):
+    store.pipe_file(f"{BUCKET}/raw/train.jsonl", lines(range(30)))
+    url, failing.uploads = f"s3://{BUCKET}/data", lambda there: there.endswith(".npy")
     with pytest.raises(UserError, match=rf"{url} cannot be reached \(ConnectionResetError: the connection with \*\*\*"):
         raysum.prepare(f"s3://{BUCKET}/raw", url, vocab_size=100)
     assert MANIFEST not in keys(store, "data")
-    monkeypatch.setattr(type(store), "_put_file", put)
-    type(store).clear_instance_cache()
+    failing.uploads = lambda there: False
     monkeypatch.setattr(job, "write_shards", None)  # it is not made again
     assert raysum.prepare(f"s3://{BUCKET}/raw", url, vocab_size=100).dataset.rows("train") == 30
     assert MANIFEST in keys(store, "data")
@@ -353,13 +348,10 @@ def test_a_training_on_a_store_goes_on_elsewhere_and_ends_with_the_same_weights(
     assert result.to_dict() == here.to_dict() | {"run": url}
     ours, theirs = weights(result.run, 12), weights(here.run, 12)
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    found = keys(store, "runs/pht")
-    kept = {
-        f"checkpoints/{path.relative_to(here.run.checkpoint_folder)}" for path in here.run.checkpoint_folder.rglob("*")
-    }
-    assert {name for name in found if name.startswith("checkpoints/")} == {
-        name for name in kept if (here.run.path / name).is_file()
-    }
+    kept = [path for path in here.run.checkpoint_folder.rglob("*") if path.is_file()]
+    assert keys(store, "runs/pht/checkpoints") == sorted(
+        str(file.relative_to(here.run.checkpoint_folder)) for file in kept
+    )
 
 
 @pytest.fixture
@@ -419,28 +411,17 @@ def test_a_run_is_not_written_where_something_else_is(dataset):
         train(dataset, dataset, 2)
 
 
-def test_a_training_outlives_a_store_that_is_away_for_a_while(store, dataset, monkeypatch, capsys):
-    url, put, failed = f"s3://{BUCKET}/run", type(store)._put_file, []
-
-    async def failing(self, here, there, **options):
-        if len(failed) < most:
-            failed.append(there)
-            raise ConnectionResetError("reset")
-        return await put(self, here, there, **options)
-
-    monkeypatch.setattr(type(store), "_put_file", failing)
-    monkeypatch.setattr(remote, "_AT_ONCE", 1)
-    type(store).clear_instance_cache()
-    most = 3
+def test_a_training_outlives_a_store_that_is_away_for_a_while(store, dataset, failing, capsys):
+    url, count = f"s3://{BUCKET}/run", itertools.count()
+    failing.uploads = lambda there: next(count) < 3
     train(dataset, url, 12)
     told = capsys.readouterr().err
-    assert told.count(f"Not uploaded yet: {url} cannot be reached (ConnectionResetError: reset)") == 1
+    assert told.count(f"Not uploaded yet: {url} cannot be reached (ConnectionResetError: ") == 1
     assert "Uploaded after " in told and "run/checkpoints/step-00000012/checksums.json" in keys(store)
-    most, url = 999, f"s3://{BUCKET}/other"
-    failed.clear()
+    url, failing.uploads = f"s3://{BUCKET}/other", lambda there: True
     with pytest.raises(UserError, match=rf"in the cache, {remote.cache_folder()}; run the same command again"):
         train(dataset, url, 4)
-    most = 0
+    failing.uploads = lambda there: False
     train(dataset, url, 4)
     assert "other/checkpoints/step-00000004/checksums.json" in keys(store)
 
@@ -521,9 +502,7 @@ def denying(server, store):
 
 
 def test_what_a_store_refuses_is_one_message(store, denying):
-    assert refused("data", "show", f"s3://{BUCKET}/data").startswith(
-        f"raysum: s3://{BUCKET}/data/manifest.json is denied"
-    )
+    assert f"raysum: s3://{BUCKET}/data/manifest.json is denied" in refused("data", "show", f"s3://{BUCKET}/data")
 
 
 @pytest.mark.parametrize(
@@ -537,7 +516,6 @@ def test_what_a_store_refuses_is_one_message(store, denying):
         (["data", "show", f"s3://{BUCKET}/data"], f"no dataset s3://{BUCKET}/data; make one with"),
         (["data", "show", "abfs://bucket/data"], "abfs:// needs a library that is not found: "),
         (["data", "show", "s4://bucket/data"], "s4:// is an unknown protocol; use s3://, gs://"),
-        (["data", "show", f"s3://{SECRET}:{SECRET}@bucket/data"], "must not hold a password"),
     ],
 )
 def test_a_wrong_place_is_one_message(arguments, message, store):
