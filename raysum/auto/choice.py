@@ -20,7 +20,6 @@ from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import say
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches
-from raysum.tokenizers.loading import load_tokenizer
 from raysum.train.job_spec import job_spec_of
 
 NAME = "auto"
@@ -160,9 +159,7 @@ def timed_steps(
     from raysum.train.worker import step as train_step
 
     configure_process(config.train.threads, neighbours=max(config.train.workers, 1))
-    model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
-    job_spec = job_spec_of(dataset, config.model_copy(update={"model": model}), Run(config.out or ""), 0)
-    job_spec = replace(job_spec, start=None)
+    job_spec = replace(job_spec_of(dataset, config, Run(config.out or ""), 0), start=None)
     steps = list[TimedStep]()
     with lone_group():
         engine = build_engine(job_spec, None)

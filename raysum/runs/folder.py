@@ -168,6 +168,12 @@ class Run:
             such = f", such as {self.config.data}/vocabulary.model" if self.config.data else ""
             raise damaged(self.vocabulary, "is not the vocabulary that the run has", f"put back a copy of it{such}")
 
+    def check_vocabulary(self, sha256: str | None, place: str = "the data") -> None:
+        """Raises UserError if the run was trained with another vocabulary than the one of ``place``."""
+        if self.recipe.get("vocabulary_sha256") != sha256:
+            fix = f"prepare the data with --vocab {self.vocabulary}"
+            raise UserError(f"{self.place} was trained with another vocabulary than that of {place}; {fix}")
+
     @property
     def alignment(self) -> "Run":
         """The run of the attention predictor, inside this one. It may not exist."""

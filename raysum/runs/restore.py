@@ -53,8 +53,7 @@ def restore_ranker(path: str, vocabulary_sha256: str, device: "torch.device") ->
     """Return the ranker of the run ``path``. Raises UserError if it is no ranker, or has another vocabulary."""
     run = Run.open(path)
     model = restore(run, "best", device, "ranks")
-    if run.recipe.get("vocabulary_sha256") != vocabulary_sha256:
-        raise UserError(f"the ranker {path} was trained with another vocabulary; train one on a dataset with this one")
+    run.check_vocabulary(vocabulary_sha256)
     return model
 
 
@@ -73,22 +72,20 @@ class _Donor(NamedTuple):
 
     name: str
     weights: Path
-    vocabulary: Path
-    vocabulary_sha256: str | None
     names: Mapping[str | None, str]  # of the parameters of the other model: those in the file
     untrained: Collection[str] = ()  # parameters that were added to published weights and never trained
 
 
-def _run_donor(path: str, spec: systems.Spec) -> _Donor:
+def _run_donor(path: str, spec: systems.Spec, vocabulary_sha256: str) -> _Donor:
     run = Run.open(path)
+    run.check_vocabulary(vocabulary_sha256)
     checkpoint, own = run.checkpoint(), run.config.model
     names = {own.name_in(name, spec): name for name in _shapes(checkpoint.weights)}
-    sha256, untrained = run.recipe.get("vocabulary_sha256"), checkpoint.state.get("untrained", ())
-    name = f"{run.path}, step {checkpoint.step}"
-    return _Donor(name, checkpoint.weights, run.vocabulary, sha256, names, untrained)
+    untrained = checkpoint.state.get("untrained", ())
+    return _Donor(f"{run.path}, step {checkpoint.step}", checkpoint.weights, names, untrained)
 
 
-def _published_donor(path: str, spec: systems.Spec) -> _Donor:
+def _published_donor(path: str, spec: systems.Spec, vocabulary_sha256: str) -> _Donor:
     """Return the donor in a folder with config.json, model.safetensors and tokenizer.json. Nothing is unpickled."""
     folder = Path(path).expanduser().absolute()
     weights, vocabulary = folder / "model.safetensors", folder / "tokenizer.json"
@@ -101,11 +98,12 @@ def _published_donor(path: str, spec: systems.Spec) -> _Donor:
     if isinstance(config, dict) and config.get("is_encoder_decoder"):
         fix = f"import it with `raysum import huggingface {path}`, and name that run"
         raise UserError(f"training cannot start from {path}; {fix}")
+    if hashlib.sha256(vocabulary.read_bytes()).hexdigest() != vocabulary_sha256:
+        raise UserError(f"{path} was trained with another vocabulary; prepare the data with --vocab {vocabulary}")
     try:
-        names = spec.published(config, _shapes(weights))
+        return _Donor(str(folder), weights, spec.published(config, _shapes(weights)))
     except UserError as reason:
         raise UserError(f"{path} {reason}") from None
-    return _Donor(str(folder), weights, vocabulary, hashlib.sha256(vocabulary.read_bytes()).hexdigest(), names)
 
 
 def _shapes(weights: Path) -> dict[str, list[int]]:
@@ -131,12 +129,7 @@ class Start:
         Raises UserError if ``path`` is neither, has another vocabulary, or shares no matrix with the model of ``spec``.
         """
         is_published = (Path(path).expanduser() / _PUBLISHED).is_file()
-        donor = _published_donor(path, spec) if is_published else _run_donor(path, spec)
-        if donor.vocabulary_sha256 != vocabulary_sha256:
-            raise UserError(
-                f"{path} was trained with another vocabulary, so its weights do not fit; "
-                f"prepare the data with --vocab {donor.vocabulary}"
-            )
+        donor = (_published_donor if is_published else _run_donor)(path, spec, vocabulary_sha256)
         needed = {name: list(value.shape) for name, value in systems.parameters(spec).items()}
         names, shapes = donor.names, _shapes(donor.weights)
         loaded = {name: names[name] for name in needed if name in names and shapes[names[name]] == needed[name]}

@@ -1,7 +1,7 @@
 """The job specification that every training worker receives: the config and the batches of each dataset."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from raysum.runtime.progress import say
 from raysum.stream.collators.base import kind_of
 from raysum.stream.plan import PlanSettings
 from raysum.stream.stream import Stream, plan_of, rows_with_targets
+from raysum.tokenizers.loading import load_tokenizer
 
 if TYPE_CHECKING:
     from raysum.train.validation_metric import ValidationMetric
@@ -52,88 +53,72 @@ def out_of_patience(patience: int | None, validation_scores: Mapping[int, float]
 
 def epochs_warning(job_spec: JobSpec) -> str | None:
     """Return a warning if only ``train.steps`` ends the training and they are more than 100 epochs."""
-    settings = job_spec.config.train
-    if settings.minutes or settings.patience:
-        return None
-    epoch = plan_of(job_spec.train).epoch(0).num_steps
-    if settings.steps <= _MANY_EPOCHS * epoch:
+    settings, epoch = job_spec.config.train, plan_of(job_spec.train).epoch(0).num_steps
+    if settings.minutes or settings.patience or settings.steps <= _MANY_EPOCHS * epoch:
         return None
     rows = sum(len(rows_with_targets(part)) for part in job_spec.train.parts)
     ends = ", and train.patience=3 ends a training that no longer improves" if job_spec.valid else ""
-    return (
-        f"train.steps={settings.steps} are {settings.steps / epoch:,.0f} passes over the {rows} rows: "
-        f"train.steps={_SUGGESTED_EPOCHS * epoch} are {_SUGGESTED_EPOCHS}{ends}"
-    )
+    passes = f"train.steps={settings.steps} are {settings.steps / epoch:,.0f} passes over the {rows} rows"
+    return f"{passes}: train.steps={_SUGGESTED_EPOCHS * epoch} are {_SUGGESTED_EPOCHS}{ends}"
 
 
 def job_spec_of(dataset: Dataset, config: Config, run: Run, done: int) -> JobSpec:
     """Return the specification of a training that starts, or resumes, after ``done`` steps.
 
-    Raises UserError if no row can be trained on, the rows lack a column that the model reads, or the config validates
-    and the dataset has no row for it.
+    Its config has the vocabulary of ``dataset``. Raises UserError if no row can be trained on, the rows lack a column
+    that the model reads, or the config validates and the dataset has no row for it.
     """
-    settings, kind = config.train, kind_of(config.model, dataset)
+    model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
+    settings, kind = config.train, kind_of(model, dataset)
     batching = PlanSettings(settings.batch_tokens, settings.micro_batches, settings.window, settings.seed)
-    others = _open_mixed(config, dataset)
-    for other in others:
+    datasets = [dataset, *map(Dataset.open, config.mixed)]
+    for number, other in enumerate(datasets[1:], 1):
+        _check_mixed(other, datasets[:number])
         kind.check(other)
     train = Stream(dataset.address, dataset.split("train"), config.source, batching, kind)
     valid = replace(train, split="valid", examples=settings.validate_examples)
-    train = replace(train, mixed=tuple(other.address for other in others))
-    rows = [_count_rows(part, each) for part, each in zip(train.parts, (dataset, *others), strict=True)]
-    if others:
+    train = replace(train, mixed=tuple(other.address for other in datasets[1:]))
+    rows = [_count_rows(part, each) for part, each in zip(train.parts, datasets, strict=True)]
+    if config.mixed:
         weights = config.data_weights or rows
         train = replace(train, shares=tuple(weight / sum(weights) for weight in weights))
     has_valid = "valid" in dataset.splits and len(rows_with_targets(valid)) > 0
-    if settings.patience and not has_valid:
-        raise UserError(f"train.patience needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
-    metric = None
-    if settings.best_by != "loss":
-        _check_metric(config, dataset, has_valid)
-        from raysum.train.validation_metric import ValidationMetric  # loads torch
-
-        metric = ValidationMetric(settings.best_by.removeprefix("-"), dataset.address, settings.validate_examples)
+    if (settings.patience or settings.best_by != "loss") and not has_valid:
+        setting = "train.patience" if settings.patience else f"train.best_by={settings.best_by}"
+        raise UserError(f"{setting} needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
     epoch, position = plan_of(train).locate(done)
-    init_from = settings.init_from
+    init_from = None if done else settings.init_from
     return JobSpec(
         run,
-        config,
-        tuple(each.fingerprint for each in (dataset, *others)),
+        config.model_copy(update={"model": model}),
+        tuple(each.fingerprint for each in datasets),
         train=replace(train, origin=(epoch, done - position)),
         valid=valid if has_valid else None,
-        start=Start.of(init_from, config.model, dataset.vocabulary_hash) if init_from and not done else None,
-        metric=metric,
+        start=Start.of(init_from, model, dataset.vocabulary_hash) if init_from else None,
+        metric=_metric_of(config, dataset) if settings.best_by != "loss" else None,
     )
 
 
-def _open_mixed(config: Config, dataset: Dataset) -> list[Dataset]:
-    """Return the datasets that ``config`` mixes into ``dataset``.
-
-    Raises UserError if one is damaged or does not fit the same model.
-    """
-    others = [Dataset.open(path) for path in config.mixed]
-    for number, other in enumerate(others):
-        if other.path in [earlier.path for earlier in (dataset, *others[:number])]:
-            raise UserError(f"{other.place} is listed twice; set data_weights to read its rows more often")
-        required = {
-            "kind": (dataset.kind, other.kind),
-            "vocabulary": (dataset.vocabulary_hash, other.vocabulary_hash),
-            "normalization of text": (dataset.recipe.normalize, other.recipe.normalize),
-        }
-        if differences := [name for name, (own, its) in required.items() if own != its]:
-            raise UserError(
-                f"{other.place} cannot be mixed with {dataset.place}: they differ in {' and '.join(differences)}; "
-                f"prepare it again with --kind {dataset.kind} --vocab {dataset.vocabulary_path}"
-            )
-        other.split("train")
-        other.check_shards()
-        recipe = dataset.recipe.model_dump().items()
-        if changed := [name for name, value in recipe if value != getattr(other.recipe, name)]:
-            say(
-                f"{other.place} was prepared with other values of {', '.join(changed)} than {dataset.place}; the "
-                f"recipe of {dataset.place} applies to new texts"
-            )
-    return others
+def _check_mixed(other: Dataset, earlier: Sequence[Dataset]) -> None:
+    """Raises UserError if ``other`` is damaged or does not fit the model of the first of the ``earlier`` datasets."""
+    first = earlier[0]
+    if other.path in [each.path for each in earlier]:
+        raise UserError(f"{other.place} is listed twice; set data_weights to read its rows more often")
+    required = {
+        "kind": (first.kind, other.kind),
+        "vocabulary": (first.vocabulary_hash, other.vocabulary_hash),
+        "normalization of text": (first.recipe.normalize, other.recipe.normalize),
+    }
+    if differences := [name for name, (own, its) in required.items() if own != its]:
+        fix = f"prepare it again with --kind {first.kind} --vocab {first.vocabulary_path}"
+        names = " and ".join(differences)
+        raise UserError(f"{other.place} cannot be mixed with {first.place}: they differ in {names}; {fix}")
+    other.split("train")
+    other.check_shards()
+    recipe = first.recipe.model_dump().items()
+    if changed := ", ".join(name for name, value in recipe if value != getattr(other.recipe, name)):
+        applied = f"the recipe of {first.place} applies to new texts"
+        say(f"{other.place} was prepared with other values of {changed} than {first.place}; {applied}")
 
 
 def _count_rows(train: Stream, dataset: Dataset) -> int:
@@ -146,21 +131,20 @@ def _count_rows(train: Stream, dataset: Dataset) -> int:
     return used
 
 
-def _check_metric(config: Config, dataset: Dataset, has_valid: bool) -> None:
-    """Raises UserError if the metric of ``train.best_by`` cannot be measured."""
+def _metric_of(config: Config, dataset: Dataset) -> "ValidationMetric":
+    """Return the metric of ``train.best_by``. Raises UserError if it cannot be measured."""
     from raysum.evaluate.scorers import scorer_of, selectable  # loads torch
+    from raysum.train.validation_metric import ValidationMetric
 
-    metric = config.train.best_by.removeprefix("-")
-    setting, spec, scorer = f"train.best_by={config.train.best_by}", config.model, scorer_of(metric)
+    name, spec = config.train.best_by.removeprefix("-"), config.model
+    scorer, setting = scorer_of(name), f"train.best_by={config.train.best_by}"
     if scorer is None:
-        raise UserError(
-            f"{setting} is no metric; {did_you_mean(metric, selectable())}use loss or {', '.join(selectable())}"
-        )
+        near = did_you_mean(name, selectable())
+        raise UserError(f"{setting} is no metric; {near}use loss or {', '.join(selectable())}")
     if not spec.summarizes and not (spec.extracts and dataset.kind == "extraction"):
         raise UserError(f"{setting} scores summaries, and this {spec.system} writes none: leave it out")
-    if not has_valid:
-        raise UserError(f"{setting} needs summaries to validate by; prepare {dataset.place} with --valid 0.1")
-    if spec.extracts and not metric.startswith("rouge"):
+    if spec.extracts and not name.startswith("rouge"):
         raise UserError(f"{setting} does not apply to a {spec.system}, which extracts sentences; use a ROUGE metric")
     if problem := scorer.problem(dataset):
         raise UserError(f"{setting} cannot be measured: {problem}; use a ROUGE metric")
+    return ValidationMetric(name, dataset.address, config.train.validate_examples)

@@ -44,27 +44,16 @@ def labelled_dataset(config: Config) -> tuple[Dataset, Config]:
     That config has the width of the run, and a folder inside it as ``out``.
     Raises UserError for a wrong config, run or dataset, and for a model without attention to paragraphs.
     """
-    if config.run is None or config.data is None:
-        missing = "run=RUN" if config.run is None else "data=DATA"
-        raise UserError(
-            f"{missing} is missing: the attention predictor learns from a run and its data; "
-            "write `raysum train alignment run=RUN data=DATA`"
-        )
     if config.mixed:
         raise UserError("the attention predictor learns from one dataset; leave the others out of data")
-    run, dataset = Run.open(config.run), Dataset.open(config.data)
-    trained = run.config.model
+    run, dataset = Run.open(config.run or ""), Dataset.open(config.data or "")
+    trained, out = run.config.model, run.alignment.path
     if not trained.attends_to_paragraphs:
         raise UserError(f"{run.place} does not attend to paragraphs; name a run of a summarizing model that does")
-    if dataset.vocabulary_hash != run.recipe.get("vocabulary_sha256"):
-        raise UserError(
-            f"{config.data} has another vocabulary than {run.path}; prepare it with --vocab {run.vocabulary}"
-        )
-    if config.out and Run(config.out).path != run.alignment.path:
-        raise UserError(
-            f"out={config.out} cannot be: the attention predictor goes into {run.alignment.path}; leave it out"
-        )
-    changes = {"model": config.model.model_dump() | {"width": trained.width}, "out": str(run.alignment.path)}
+    run.check_vocabulary(dataset.vocabulary_hash, dataset.place)
+    if config.out and Run(config.out).path != out:
+        raise UserError(f"out={config.out} cannot be: the attention predictor goes into {out}; leave it out")
+    changes = {"model": config.model.model_dump() | {"width": trained.width}, "out": str(out)}
     predictor = validate(config.model_dump() | changes, None, Config)
     return write_labels(run, dataset, predictor), predictor
 

@@ -26,6 +26,7 @@ from raysum.runs.folder import Run
 from raysum.runs.restore import restore
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.train.fit import check_resumable
+from raysum.train.job_spec import job_spec_of
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 TEXT = "the old mill by the river turns, and its inn is the oldest of the valley."
@@ -219,7 +220,7 @@ def test_an_imported_run_is_not_trained_over(plain, vocabulary, tmp_path):
     run = import_checkpoint("hiersumm", str(plain), str(tmp_path / "run"), vocabulary).run
     run.create(run.config, dataset.manifest["recipe"], dataset.vocabulary_path)
     with pytest.raises(UserError, match="has weights but no training state"):
-        check_resumable(run, run.config, dataset)
+        check_resumable(job_spec_of(dataset, run.config, run, 0), dataset)
 
 
 # What is refused

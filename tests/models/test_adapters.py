@@ -177,7 +177,6 @@ def test_a_run_gone_on_with_is_the_same_bit_for_bit(data, donor, tmp_path, stage
 def test_frozen_parameters_have_neither_gradient_nor_state_of_the_optimizer(data, donor, tmp_path, stage):
     from raysum.stream.loader import batches
     from raysum.train.engine import build_engine
-    from raysum.train.fit import _open_dataset
     from raysum.train.group import lone_group
     from raysum.train.job_spec import job_spec_of
     from raysum.train.metrics_logger import Meter
@@ -185,7 +184,7 @@ def test_frozen_parameters_have_neither_gradient_nor_state_of_the_optimizer(data
 
     sections = {"adapters": LOW, "deepspeed": {"zero_optimization": {"stage": stage}}}
     asked = config(data, tmp_path / "run", 1, SMALL, train={"init_from": str(donor.path)}, **sections)
-    brief = job_spec_of(*_open_dataset(asked), Run(tmp_path / "run"), 0)
+    brief = job_spec_of(Dataset.open(data), asked, Run(tmp_path / "run"), 0)
     with lone_group():
         engine = build_engine(brief, None)
         step(engine, brief, 0, batches(brief.train, 0, 1, 0, 1), Meter(engine.device, {}))

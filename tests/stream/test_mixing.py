@@ -142,7 +142,7 @@ def test_two_workers_read_the_same_batches(whole, data, tmp_path):
 
 
 def test_a_mixed_run_goes_on_with_the_same_datasets_alone(whole, data, tmp_path):
-    with pytest.raises(UserError, match="trained on a mixture with other datasets .*list the same in data"):
+    with pytest.raises(UserError, match="trained on other datasets .*list the same in data"):
         fit(config(data[:1], whole.path, 50).model_copy(update={"data_weights": [3.0, 2.0]}))
     with pytest.raises(UserError, match=r"other values of data_weights; keep them \(data_weights=\[3.0, 2.0\]\)"):
         fit(config(data[:2], whole.path, 50, data_weights=[2, 2]))

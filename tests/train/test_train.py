@@ -502,19 +502,6 @@ def test_what_another_put_there_is_not_trained_over(data, tmp_path):
     assert file.read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "config.json"])
-def test_of_a_preset_and_a_folder_of_one_name_the_preset_is_trained_and_that_is_said(
-    data, tmp_path, monkeypatch, capsys, file
-):
-    (tmp_path / "pht").mkdir()
-    (tmp_path / "pht" / file).write_text("train: {seed: 5}")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="train.patience needs"):  # by which its config has been read
-        train("pht", data=str(write_dataset(tmp_path / "bare", {"train": 9})), out="run", train={"patience": 1})
-    assert "pht is the preset of that name; write ./pht to train from the folder" in capsys.readouterr().err
-    assert load_config("pht").train.init_from is None
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_an_unwritable_folder_is_named(data, tmp_path):
     tmp_path.chmod(0o500)
