@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from raysum.errors import UserError
 
@@ -79,6 +79,15 @@ class Spec(Checked):
 
     system: str
     width: int
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> "Spec":
+        sizes, backbone = vars(self), getattr(self, "backbone", None)
+        has_own_width = backbone is not None and backbone.head_width is not None
+        for name in ("pooling_heads",) if has_own_width else ("heads", "pooling_heads"):
+            if self.width % sizes.get(name, 1):
+                raise ValueError(f"width {self.width} is not a multiple of {name} {sizes[name]}")
+        return self
 
     @property
     def needs_graph(self) -> bool:
@@ -161,8 +170,8 @@ def spec_class(name: str) -> type[Spec]:
     return part("raysum.systems", name)
 
 
-def spec_classes() -> Iterator[type[Spec]]:
-    yield from map(spec_class, names())
+def spec_classes() -> list[type[Spec]]:
+    return [spec_class(name) for name in names()]
 
 
 def extractive_names() -> list[str]:

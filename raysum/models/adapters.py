@@ -54,9 +54,9 @@ def adapt(model: nn.Module, settings: Adapters, new: Collection[str]) -> None:
     """
     layers = [*_adaptable(model, settings, new)]
     if not layers:
+        where = f"all matrices of adapters.matrices={settings.matrices}"
         raise UserError(
-            f"adapters.rank={settings.rank} is too large for all matrices of adapters.matrices={settings.matrices}: "
-            "set a smaller rank, or other matrices"
+            f"adapters.rank={settings.rank} is too large for {where}: set a smaller rank, or other matrices"
         )
     for name, parameter in model.named_parameters():
         is_embedding = any("embedding" in part or part == "output" for part in name.split(".")[:2])
@@ -98,10 +98,7 @@ def merge_adapters(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str,
 
 
 def trained_share(spec: Spec, settings: Adapters, new: Collection[str]) -> str:
-    """Return how many parameters of a model with adapters are trained, as text.
-
-    Raises UserError as :func:`adapt` does.
-    """
+    """Return how many parameters of a model with adapters are trained, as text. Raises UserError as ``adapt`` does."""
     with torch.device("meta"):
         model = build(spec)
         adapt(model, settings, new)

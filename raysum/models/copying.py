@@ -5,6 +5,7 @@ D width.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.recomputation import by_chunks
+from raysum.models.keys import WordAttention
 from raysum.models.layers import xavier_linear
-from raysum.models.source_attention import WordAttention
 
 _LEAST = 1e-20  # weight of source words, or a divisor: logarithm, quotient and their gradients must be finite
 
@@ -60,17 +61,9 @@ class CopyGate(nn.Module):
         return by_chunks(function, *arrays, *more, elements=elements, random=False)
 
 
-def _weights(
-    query: Tensor,
-    key: Tensor,
-    share: Tensor | None,
-    mask: Tensor,
-    ids: Tensor,
-    tokens: Tensor,
-    onward: Tensor,
-    text: Tensor | None,
-) -> Tensor:
+def _weights(*arrays: Any) -> Tensor:
     """Return [B, Q, T], the mean over heads; ``onward`` [B, H, Q] is added for words that follow ``tokens`` [B, Q]."""
+    query, key, share, mask, ids, tokens, onward, text = arrays
     before = F.pad(ids.view_as(mask)[..., :-1], (1, 0), value=-1)  # the id before each word in its paragraph
     follows = (tokens[:, None, :, None, None] == before[:, None, None]).to(onward.dtype)
     scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).unflatten(-1, mask.shape[1:])

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from raysum.models.batch import AttentionRequest, Batch, Memory, Source
 from raysum.models.copying import CopyGate
 from raysum.models.family.spec import TransformerSpec
-from raysum.models.kernels.cache import Cache, StepContext
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.linear import linear
+from raysum.models.keys import Cache, SourceKeys, StepContext, WordAttention
 from raysum.models.layers import Attended, backbone_of, norm_layer, sinusoids, xavier_linear
-from raysum.models.source_attention import SourceKeys, WordAttention
 from raysum.tokenizers.special_tokens import marks_of
 
 _MAX_TOKENS = 4096  # source tokens encoded together on a CPU without gradients
@@ -158,12 +157,7 @@ class Generator(nn.Module):
         return repeat(None)
 
     def _run_layers(
-        self,
-        x: Tensor,
-        sources: Sequence[Any],
-        attention: AttentionRequest,
-        biases: Iterable[Tensor | None],
-        cache: Cache | None = None,
+        self, x: Tensor, sources: Sequence[Any], attention: AttentionRequest, biases: Iterable[Any], cache: Any = None
     ) -> Attended:
         layers, norm = self._target_layers()
         total = words = None

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from raysum.models.batch import AttentionRequest, Layout, Memory, scatter_padded
 from raysum.models.family.spec import PLAIN, Backbone, TransformerSpec
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
-from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.linear import Linear
-from raysum.models.source_attention import SourceKeys, WordAttention
+from raysum.models.keys import SourceKeys, StepContext, WordAttention
 from raysum.models.systems.specs import PredictorSpec
 
 # The output, its attention to the source if requested, and the attention of the last layer to words, if it has one.
@@ -27,11 +26,6 @@ EPSILON = 1e-6  # of every LayerNorm, as in both published implementations
 def backbone_of(spec: Any) -> Backbone:
     """Return how the layers of ``spec`` are built."""
     return getattr(spec, "backbone", None) or PLAIN
-
-
-def head_width(spec: Any) -> int:
-    """Return dh."""
-    return backbone_of(spec).head_width or spec.width // spec.heads
 
 
 def norm_layer(spec: Any) -> nn.Module:
@@ -162,7 +156,8 @@ class SelfAttention(nn.Module):
 
     def __init__(self, spec: TransformerSpec | PredictorSpec):
         super().__init__()
-        backbone, inner = backbone_of(spec), spec.heads * head_width(spec)
+        backbone = backbone_of(spec)
+        inner = spec.heads * (backbone.head_width or spec.width // spec.heads)
         self.heads = spec.heads
         self.qkv = Projection(spec.width, 3, backbone.bias, inner)
         self.out = Projection(inner, 1, backbone.bias, spec.width)
@@ -197,7 +192,8 @@ class Attention(nn.Module):
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
-        backbone, inner = backbone_of(spec), spec.heads * head_width(spec)
+        backbone = backbone_of(spec)
+        inner = spec.heads * (backbone.head_width or spec.width // spec.heads)
         self.heads, self.scaled = spec.heads, backbone.scaled_scores
         self.query = Projection(spec.width, 1, backbone.bias, inner)
         self.source = Projection(spec.width, 2, backbone.bias, inner)
@@ -294,24 +290,21 @@ def xavier_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     return layer
 
 
-def sinusoids(positions: Tensor, width: int, form: str) -> Tensor:
+def sinusoids(positions: Tensor, width: int, form: str, length: int | None = None) -> Tensor:
     """Return sinusoidal codes [..., width] of positions [...] (HT eq. 7-8).
 
-    ``form``: sines and cosines alternate ("interleaved"), or the sines come first ("halves").
+    ``form``: sines and cosines alternate ("interleaved"), or the sines come first ("halves"). If positions are below
+    ``length``, each distinct one is computed once.
     """
+    if length is not None:
+        return sinusoids(torch.arange(length, device=positions.device), width, form)[positions]
     steps = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)
     angles = positions[..., None].float() * torch.exp(steps * (-math.log(10000.0) / width))
     waves = angles.sin(), angles.cos()
     return torch.stack(waves, -1).flatten(-2) if form == "interleaved" else torch.cat(waves, -1)
 
 
-def position_codes(positions: Tensor, length: int, width: int, form: str) -> Tensor:
-    """Return the :func:`sinusoids` of many positions [S] below ``length``; each distinct position is computed once."""
-    return sinusoids(torch.arange(length, device=positions.device), width, form)[positions]
-
-
 def positions_2d(layout: Layout, width: int, form: str) -> tuple[Tensor, Tensor]:
     """Return the codes of each token's position in its paragraph and of its paragraph's rank, [S, width / 2] each."""
-    longest, most, ranks = layout.token_mask.shape[1], layout.paragraph_mask.shape[1], layout.rank
-    token = position_codes(layout.token_position, longest, width // 2, form)
-    return token, position_codes(ranks[layout.token_paragraph], most, width // 2, form)
+    token = sinusoids(layout.token_position, width // 2, form, layout.token_mask.shape[1])
+    return token, sinusoids(layout.rank[layout.token_paragraph], width // 2, form, layout.paragraph_mask.shape[1])

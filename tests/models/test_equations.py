@@ -7,7 +7,7 @@ from torch import Tensor
 from helpers.references import ffn, linear, norm, wave
 from helpers.small_models import DRY, EXAMPLES, model_of, pack, targets
 from raysum.models.batch import Source
-from raysum.models.kernels.cache import StepContext
+from raysum.models.keys import StepContext
 
 HEADS, POOLING, WIDTH = 2, 4, 16
 EXAMPLE = EXAMPLES[0]

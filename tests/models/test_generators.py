@@ -30,10 +30,10 @@ from raysum.decode.beam import beam_search
 from raysum.decode.scores import length_norm, shares, terms
 from raysum.decode.searching import attention_of
 from raysum.errors import UserError
+from raysum.models import keys
 from raysum.models.batch import Batch, Source
-from raysum.models.kernels import cache
-from raysum.models.kernels.fusion import fuse
-from raysum.models.source_attention import WordAttention, WordKeys
+from raysum.models.kernels.attention import fuse
+from raysum.models.keys import WordAttention, WordKeys
 from raysum.models.systems.specs import GraphSumSpec, TdmcaSpec, TxlSpec
 from raysum.systems import Spec, count_parameters
 from raysum.train.labels import attention_labels
@@ -191,7 +191,7 @@ def stepped(one: nn.Module, state, columns: Iterable[Tensor], request=True) -> t
 @pytest.mark.parametrize("name", SPECS_OF_BOTH_NORMS)
 @torch.no_grad()
 def test_cached_equals_teacher_forced(name, monkeypatch):
-    monkeypatch.setattr(cache, "_ROOM", 4)  # so that the cache grows on the way
+    monkeypatch.setattr(keys, "_ROOM", 4)  # so that the cache grows on the way
     one, tokens = model(name), targets(3 * BEAMS, LENGTH)
     for request in requests(name):
         found, share = stepped(one, one.start(one.encode(ALL), BEAMS), tokens.unbind(1), request)
@@ -204,7 +204,7 @@ def test_cached_equals_teacher_forced(name, monkeypatch):
 @every_system
 @torch.no_grad()
 def test_reordered_beams_continue_their_new_histories_when_examples_leave(name, monkeypatch):
-    monkeypatch.setattr(cache, "_ROOM", 2)  # so that tokens in no beam's past are dropped on the way
+    monkeypatch.setattr(keys, "_ROOM", 2)  # so that tokens in no beam's past are dropped on the way
     one, tokens = model(name), targets(3 * BEAMS, LENGTH)
     parent, staying = torch.tensor([[1, 1], [1, 0], [0, 0]]), torch.tensor([0, 2])
     memory = one.encode(ALL)

@@ -7,9 +7,8 @@ import torch
 
 from helpers.small_models import DRY, EXAMPLES, model_of, pack, targets
 from raysum.models.kernels import recomputation
-from raysum.models.kernels.attention import attend, masked_softmax
+from raysum.models.kernels.attention import _Fusion, attend, fuse, masked_softmax
 from raysum.models.kernels.dropout import Dropout, draw_keep, drop, rounded
-from raysum.models.kernels.fusion import _Fusion, fuse
 from raysum.models.kernels.linear import linear
 
 LARGE = 3, 700, 256  # inputs whose products with [48, 256] are by oneDNN

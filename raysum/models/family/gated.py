@@ -19,8 +19,8 @@ from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.recomputation import by_chunks
+from raysum.models.keys import WordAttention
 from raysum.models.layers import Attention, norm_layer, sinusoids, zero_init
-from raysum.models.source_attention import WordAttention
 
 _LOWEST = torch.finfo(torch.float32).min / 4  # finite, because whole paragraphs may be padding
 

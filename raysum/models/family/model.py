@@ -25,8 +25,8 @@ from raysum.models.family.window import WindowLayer
 from raysum.models.generator import Generator, TokenEmbedding, final_norm, output_layer
 from raysum.models.kernels.attention import attend, split_heads
 from raysum.models.kernels.dropout import Dropout
+from raysum.models.keys import WordAttention, WordKeys
 from raysum.models.layers import Attention, DecoderLayer, TransformerBlock
-from raysum.models.source_attention import WordAttention, WordKeys
 
 
 class Family(Generator):
@@ -51,10 +51,7 @@ class Family(Generator):
         self.gate = CopyGate(spec) if spec.copy_heads else None
 
     def run_encoder(self, source: Source) -> Memory:
-        """Run the encoder.
-
-        Raises UserError if ``graph_heads`` are set and the source has no graph, or if the source is too long.
-        """
+        """Run the encoder. Raises UserError if the source lacks a graph for ``graph_heads``, or is too long."""
         layout, spec = source.layout, self.spec
         x = (self.embedding if self.source_embedding is None else self.source_embedding)(source.ids)
         x = self.dropout(self.entry.source(x, layout))

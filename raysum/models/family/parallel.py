@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from raysum.models.batch import Layout, Memory, Source
 from raysum.models.family.spec import FamilySpec, TransformerSpec
-from raysum.models.kernels.attention import masked_softmax, split_heads
+from raysum.models.kernels.attention import fuse, masked_softmax, split_heads
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.fusion import fuse
+from raysum.models.keys import WordAttention, WordKeys
 from raysum.models.layers import (
     EPSILON,
     Attention,
@@ -25,7 +25,6 @@ from raysum.models.layers import (
     pool,
     sinusoids,
 )
-from raysum.models.source_attention import WordAttention, WordKeys
 
 Keys = TypeVar("Keys", bound="GridKeys")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from raysum.errors import UserError
 from raysum.models.batch import Layout
 from raysum.models.family.spec import Backbone, FamilySpec
-from raysum.models.layers import norm_layer, position_codes, positions_2d, sinusoids
+from raysum.models.layers import norm_layer, positions_2d, sinusoids
 
 _SHORTEN_SOURCE = "lower source.paragraph_tokens and source.max_tokens, or source_tokens in decoding"
 _SHORTEN_TARGET = "lower decode.max_length, and source.target_tokens in training"
@@ -33,7 +33,8 @@ class Positions(nn.Module):
             token, rank = positions_2d(layout, spec.width, spec.sinusoid)
             codes = torch.cat([token, rank] if spec.form == "code" else [rank, token], -1)
         else:
-            codes = position_codes(*self._places(layout), spec.width, spec.sinusoid)
+            positions, length = self._places(layout)
+            codes = sinusoids(positions, spec.width, spec.sinusoid, length)
         return x + codes.to(x.dtype)
 
     def _places(self, layout: Layout) -> tuple[Tensor, int]:

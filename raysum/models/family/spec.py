@@ -26,9 +26,7 @@ class Backbone(Checked):
     place_offset: int = Field(0, ge=0, le=10**6, description="row of the first position")
     places_trained: bool = True
     layer_distances: bool = Field(False, description="each layer has its own bias by distance (UMT5)")
-    buckets: int = Field(
-        32, ge=4, le=10**6, description="buckets of distances; half of the encoder's are for later tokens"
-    )
+    buckets: int = Field(32, ge=4, le=10**6, description="buckets of distances; in encoders half are for later tokens")
     farthest: Size = Field(128, description="distance from which all tokens share a bucket")
     window: int = Field(0, ge=0, le=10**6, multiple_of=2, description="tokens of the window of a W layer")
     global_ids: tuple[int, ...] = Field((), description="tokens that are global besides the first (W layers)")
@@ -36,14 +34,12 @@ class Backbone(Checked):
     embedding_norm: bool = Field(False, description="a norm after adding embedding and position")
     embedding_scaled: bool = Field(True, description="whether embeddings are multiplied by D^0.5")
     padding_trained: bool = Field(
-        True, description="whether the embedding of padding is trained: PEGASUS begins targets with it"
+        True, description="whether padding's embedding is trained: PEGASUS begins targets with it"
     )
     output_bias: Literal["trained", "fixed", "none"] = "trained"
     output_scaled: bool = Field(False, description="whether the last states are divided by D^0.5 (T5 v1.0)")
     final_dropout: bool = Field(False, description="dropout after the last norms")
-    model_type: Literal["mt5"] | None = Field(
-        None, description="transformers' model type, if layers do not determine it"
-    )
+    model_type: Literal["mt5"] | None = Field(None, description="transformers' type, if layers do not determine it")
 
     @model_validator(mode="after")
     def _check(self) -> "Backbone":
@@ -66,8 +62,7 @@ class Adapters(Checked):
     alpha: float = Field(16.0, gt=0, le=10**6, description="the scale of B A is alpha / rank")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the input of A")
     matrices: Literal["all", "attention", "ffn"] = Field(
-        "all",
-        description="layers with an adapter: all linear ones except the output, attention, or feed-forward",
+        "all", description="layers with an adapter: all linear ones except the output, attention, or feed-forward"
     )
     embeddings: bool = Field(False, description="whether embeddings and output layer are trained entirely")
 
@@ -91,8 +86,7 @@ class TransformerSpec(Spec):
     )
     tied_output: bool = Field(True, description="the output layer shares the embedding")
     embedding_start: Literal["normal", "xavier"] = Field(
-        "normal",
-        description="initialization: of deviation D^-0.5, which learns faster, or Xavier-uniform (HT's code)",
+        "normal", description="initialization: of deviation D^-0.5, which learns faster, or Xavier-uniform (HT's code)"
     )
     dropout: float = Field(0.1, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
@@ -100,9 +94,6 @@ class TransformerSpec(Spec):
 
     @model_validator(mode="after")
     def _check_width(self) -> "TransformerSpec":
-        backbone = getattr(self, "backbone", None)
-        if self.width % self.heads and not (backbone and backbone.head_width):
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         if self.width % 4:
             raise ValueError(f"width {self.width} must be a multiple of 4 (two sinusoids side by side)")
         return self
@@ -123,11 +114,7 @@ class FamilySpec(TransformerSpec):
     decoder: str = Field("PPP", max_length=1000, description="one letter per layer: F, P or V")
     pooling_heads: Size = Field(8, description="heads of the multi-head pooling in G layers and of Phi")
     graph_heads: int = Field(0, ge=0, description="heads of each G layer that use a given graph (HT eq. 24)")
-    copy_heads: int = Field(
-        0,
-        ge=0,
-        description="heads of the last decoder layer that copy source tokens; 0 = no copying",
-    )
+    copy_heads: int = Field(0, ge=0, description="heads of the last layer that copy source tokens; 0 = no copying")
     positions: Literal["flat", "paragraph", "2d"] = Field(
         "2d", description="position in the whole source, in the paragraph, or in the paragraph plus its rank (HT eq. 9)"
     )
@@ -150,9 +137,8 @@ class FamilySpec(TransformerSpec):
 
     @property
     def max_positions(self) -> int | None:
-        backbone = self.backbone
-        has_table = backbone is not None and backbone.places == "learned"
-        return backbone.source_places - backbone.place_offset if backbone and has_table else None
+        backbone = self.backbone or PLAIN
+        return backbone.source_places - backbone.place_offset if backbone.places == "learned" else None
 
     def name_in(self, name: str, other: Spec) -> str | None:
         """Return the other model's name of a parameter. Pretrained and inserted (G) layers are counted separately."""
@@ -167,10 +153,8 @@ class FamilySpec(TransformerSpec):
 
     @model_validator(mode="after")
     def _check(self) -> "FamilySpec":
-        check_letters("encoder", self.encoder, "SLGW" if self.backbone and self.backbone.window else "SLG")
+        check_letters("encoder", self.encoder, "SLGW" if (self.backbone or PLAIN).window else "SLG")
         check_letters("decoder", self.decoder, "FPV")
-        if self.width % self.pooling_heads:
-            raise ValueError(f"width {self.width} is not a multiple of pooling_heads {self.pooling_heads}")
         if self.positions == "flat" and set(self.encoder) - {"S", "W"}:
             raise ValueError(f"positions 'flat' need an encoder of S or W layers, not {self.encoder!r}")
         if self.positions != "flat" and "W" in self.encoder:

@@ -17,8 +17,8 @@ from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.recomputation import chunks, recompute
+from raysum.models.keys import WordAttention, WordKeys
 from raysum.models.layers import EPSILON, HeadValues, Matrix, Projection, sinusoids
-from raysum.models.source_attention import WordAttention, WordKeys
 
 
 @dataclass(frozen=True)

@@ -35,17 +35,8 @@ def smoothed_cross_entropy(
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        gold: Tensor,
-        odds: Tensor | None,
-        smoothing: float,
-        pad: int,
-        gradients: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        hidden, weight, bias, gold, odds, smoothing, pad, gradients = inputs
         kind = hidden.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
         matrix = weight.to(dtype)

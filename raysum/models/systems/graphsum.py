@@ -19,9 +19,9 @@ from raysum.errors import UserError
 from raysum.models.batch import Memory, Source
 from raysum.models.family.parallel import ParallelAttention, ParallelKeys
 from raysum.models.generator import Generator, final_norm, output_layer
-from raysum.models.kernels.attention import masked_softmax
+from raysum.models.kernels.attention import fuse, masked_softmax
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.fusion import fuse
+from raysum.models.keys import WordAttention
 from raysum.models.layers import (
     EPSILON,
     DecoderLayer,
@@ -32,7 +32,6 @@ from raysum.models.layers import (
     positions_2d,
     xavier_linear,
 )
-from raysum.models.source_attention import WordAttention
 from raysum.models.systems.specs import GraphSumSpec
 
 
@@ -147,10 +146,7 @@ class Centre(nn.Module):
         self.score = xavier_linear(size, 1, bias=False)
 
     def forward(self, query: Tensor, similarity: Tensor, counts: Tensor) -> Tensor:
-        """Return similarities to the centre [B, H, Q, M].
-
-        ``query`` [B, H, Q, dh], ``similarity`` [B, M, M], ``counts`` [B].
-        """
+        """Return the centre's similarities [B, H, Q, M] from [B, H, Q, dh], [B, M, M], and ``counts`` [B]."""
         last = (counts - 1)[:, None, None]
         centre = last * self.score(self.hidden(query).tanh()).squeeze(-1).float().sigmoid()
         below = centre.detach().floor().long()

@@ -16,10 +16,10 @@ from torch.nn import functional
 
 from raysum.models.batch import Source, scatter_padded
 from raysum.models.generator import TokenEmbedding, final_norm, output_layer
-from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.layers import AttentionLayer, CausalSelfAttention, TransformerBlock, position_codes, xavier_linear
+from raysum.models.keys import StepContext
+from raysum.models.layers import AttentionLayer, CausalSelfAttention, TransformerBlock, sinusoids, xavier_linear
 from raysum.models.systems.specs import BertSpec, HibertSpec
 from raysum.runtime.extras import needs
 
@@ -83,8 +83,7 @@ class Hibert(SentenceLabeller):
 
     def _add_positions(self, x: Tensor, positions: Tensor) -> Tensor:
         """Add position codes; words and sentences have the same ones (eq. 1-2)."""
-        codes = position_codes(positions, int(positions.max()) + 1, x.shape[-1], self.spec.sinusoid)
-        return x + codes.to(x.dtype)
+        return x + sinusoids(positions, x.shape[-1], self.spec.sinusoid, int(positions.max()) + 1).to(x.dtype)
 
     def sentence_loss(self, vectors: Tensor, ids: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
         """Return minus the log of eq. 7, summed over sentences.

@@ -109,10 +109,7 @@ class AttentionPredictor(nn.Module):
         self.score = xavier_linear(spec.width, 1)
 
     def forward(self, phi: Tensor, mask: Tensor) -> Tensor:
-        """Return float32 [B, M]: rows sum to 1, 0 at padding.
-
-        ``phi`` [B, M, D]; ``mask`` [B, M], true = a real paragraph.
-        """
+        """Return float32 [B, M], rows that sum to 1, from ``phi`` [B, M, D] and ``mask`` [B, M] of real paragraphs."""
         x, index = phi.flatten(0, 1), torch.arange(mask.numel(), device=phi.device)
         for layer in self.layers:
             x = layer(x, index, mask)

@@ -15,10 +15,9 @@ from raysum.models.batch import AttentionRequest, Layout, Memory, Source, scatte
 from raysum.models.family.spec import TransformerSpec
 from raysum.models.generator import Generator, final_norm, output_layer
 from raysum.models.kernels.attention import masked_softmax, split_heads
-from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
+from raysum.models.keys import SourceKeys, StepContext
 from raysum.models.layers import Attended, AttentionLayer
-from raysum.models.source_attention import SourceKeys
 
 
 @dataclass(frozen=True)

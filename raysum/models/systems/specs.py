@@ -27,6 +27,7 @@ class GraphSumSpec(TransformerSpec):
 
     MODEL: ClassVar = "raysum.models.systems.graphsum:GraphSum"
     attends_to_tokens: ClassVar = True
+    needs_graph: ClassVar = True
 
     system: Literal["graphsum"] = "graphsum"
     local_layers: Layers = Field(6, description="self-attention inside paragraphs")
@@ -38,10 +39,6 @@ class GraphSumSpec(TransformerSpec):
     form: Literal["code", "paper"] = Field(
         "code", description="the bias for similarity g: -(1 - g)^2 / (2 (sigma / 2)^2), or -(1 - g^2) / (2 sigma^2)"
     )
-
-    @property
-    def needs_graph(self) -> bool:
-        return True
 
     @property
     def attending_layers(self) -> int:
@@ -60,9 +57,7 @@ class TdmcaSpec(TransformerSpec):
     layers: str = Field("LMLML", max_length=1000, description="one letter per layer: L or M")
     block: Size = Field(256, description="tokens of a block of an L layer")
     compression: int = Field(3, gt=1, le=1_000_000, description="width and stride of the convolution of M layers")
-    source_loss: Weight = Field(
-        0.0, description="weight of a source token in the training loss; a target token has weight 1"
-    )
+    source_loss: Weight = Field(0.0, description="weight of a source token in the training loss; a target token has 1")
 
     @property
     def attending_layers(self) -> int:
@@ -85,9 +80,7 @@ class TxlSpec(TransformerSpec):
     layers: Layers = 3
     segment: Size = Field(512, description="tokens of a segment")
     memory: Size = Field(512, description="states before a segment to which it attends")
-    source_loss: Weight = Field(
-        0.0, description="weight of a source token in the training loss; a target token has weight 1"
-    )
+    source_loss: Weight = Field(0.0, description="weight of a source token in the training loss; a target token has 1")
 
     @property
     def target_segment(self) -> int:
@@ -106,6 +99,7 @@ class RankerSpec(Spec):
     KIND: ClassVar = "ranking"
     SCORER: ClassVar = "ranker"
     ranks: ClassVar = True
+    extracts: ClassVar = True
 
     system: Literal["ranker"] = "ranker"
     vocabulary: int = Field(32000, gt=8, le=100_000_000, description="vocabulary size")
@@ -113,10 +107,6 @@ class RankerSpec(Spec):
     width: Size = Field(256, description="width of the word embeddings")
     hidden: Size = Field(256, description="width of both LSTMs and of the matching features")
     dropout: float = Field(0.2, ge=0, lt=1, description="before all linear layers")
-
-    @property
-    def extracts(self) -> bool:
-        return True
 
 
 class PredictorSpec(Spec):
@@ -137,12 +127,6 @@ class PredictorSpec(Spec):
     heads: Size = 4
     dropout: float = Field(0.5, ge=0, lt=1)
 
-    @model_validator(mode="after")
-    def _check(self) -> "PredictorSpec":
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        return self
-
 
 class ExtractorSpec(Spec):
     """Boosted regression trees over features of a sentence, which predict its share of a summary.
@@ -152,6 +136,8 @@ class ExtractorSpec(Spec):
 
     TRAINER: ClassVar = "extractor"
     SCORER: ClassVar = "features"
+    extracts: ClassVar = True
+
     system: Literal["extractor"] = "extractor"
     width: Size = Field(1 << 18, description="size of the tables of cue words")
     cue_prior: float = Field(100, ge=0, le=10**6, description="sentences with the mean score that each cue starts with")
@@ -161,10 +147,6 @@ class ExtractorSpec(Spec):
     rate: Annotated[float, Field(gt=0, le=1)] = Field(0.07, description="learning rate: the weight of each tree")
     feature_share: Annotated[float, Field(gt=0, le=1)] = Field(0.3, description="share of features of each split")
     examples: Size = Field(2000, description="most training clusters, sampled evenly; more take longer")
-
-    @property
-    def extracts(self) -> bool:
-        return True
 
 
 class HibertSpec(TransformerSpec):
@@ -231,12 +213,6 @@ class BertSpec(Spec):
     sep: int = Field(102, ge=0, description="id of [SEP], which ends a sentence, in the dataset's vocabulary")
     dropout: float = Field(0.1, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> "BertSpec":
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        return self
 
     def with_tokenizer(self, tokenizer: Any) -> "BertSpec":
         """Return this spec for a ``tokenizer``. The model may have a larger vocabulary."""

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from raysum.models.batch import Layout
 from raysum.models.kernels.attention import attend, merge_heads, split_heads
-from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout
+from raysum.models.keys import StepContext
 from raysum.models.layers import Projection, SelfAttention, xavier_linear
 from raysum.models.systems.prefix import PrefixKeys, PrefixModel, Rows, TargetKeys, attend_jointly, last_tokens
 from raysum.models.systems.specs import TdmcaSpec

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from raysum.models.batch import AttentionRequest, Layout
 from raysum.models.kernels.attention import masked_softmax, merge_heads, split_heads
-from raysum.models.kernels.cache import StepContext
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.recomputation import by_chunks
+from raysum.models.keys import StepContext
 from raysum.models.layers import Attended, Projection, sinusoids
 from raysum.models.systems.prefix import PrefixKeys, PrefixModel, Rows, TargetKeys, attend_jointly, last_tokens
 from raysum.models.systems.specs import TxlSpec
