@@ -39,8 +39,8 @@ def read_json_clusters(path: Path) -> Iterator[Record]:
     Raises UserError if the file is larger, or if it begins as a list and is not valid JSON.
     """
     with opened(path) as file:
-        content = file.read(_MAX_BYTES + 1) if path.stat().st_size <= _MAX_BYTES else None
-    if content is None or len(content) > _MAX_BYTES:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
         raise UserError(
             f"{path} is larger than 1 GiB; convert it to JSON lines (.jsonl, one object a line), which have no limit"
         )

@@ -37,15 +37,11 @@ def read_wikis(path: Path) -> Iterator[Record]:
         if len(text) >= len(pages.get(url, "")):
             pages[url] = text
     for number, article in enumerate(read_tfrecords(path), 1):
-        url, sections = _text(article, "url"), article.get("section_texts", [])
+        url, lead = _text(article, "url"), _text(article, "section_texts").strip()
         documents = [{"source": page, "text": pages[page]} for page in urls.get(url, []) if pages.get(page)]
-        raw: dict[str, Any] = {"id": url, "title": _text(article, "title"), "documents": documents}
-        summary = sections[0].decode("utf-8", "replace").strip() if sections else ""
-        where = f"{path}:{number}"
-        if not documents:
-            yield Record(where, raw, "none of its references was fetched", url)
-        else:
-            yield Record(where, raw | {"summary": summary})
+        raw = {"id": url, "title": _text(article, "title"), "documents": documents, "summary": lead}
+        problem = () if documents else ("none of its references was fetched", url)
+        yield Record(f"{path}:{number}", raw, *problem)
 
 
 def _files(path: Path, name: str) -> list[Path]:
@@ -72,6 +68,7 @@ def _references(path: Path) -> dict[str, list[str]]:
 
 
 def _text(example: dict[str, list[bytes]], name: str) -> str:
+    """Return the first value of a field, or ""."""
     return b"".join(example.get(name, [])[:1]).decode("utf-8", "replace")
 
 

@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -10,7 +10,6 @@ from raysum.errors import UserError
 from raysum.runtime.progress import say
 
 _BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",  # after UTF-32: its mark begins with this one
@@ -50,16 +49,17 @@ def decode_text(content: bytes, name: str) -> str:
 
     Line ends stay, because citations count characters. Raises UserError if ``content`` is not text.
     """
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
-        if content.startswith(mark):
-            return _strict(content, encoding, name).removeprefix("\ufeff")
+    encoding = next((name for mark, name in _BYTE_ORDER_MARKS.items() if content.startswith(mark)), "utf-8")
     try:
-        text = content.decode()
-    except UnicodeDecodeError:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        if encoding != "utf-8":
+            message = f"{name} begins as {encoding.upper()}, but is invalid at byte {error.start}; save it as UTF-8"
+            raise UserError(message) from None
         text = repair_utf8(content, name) or _guess(content, name)
     if "\0" in text:
         raise UserError(f"{name} is not text: it holds NUL characters")
-    return text
+    return text.removeprefix("\ufeff")
 
 
 def repair_utf8(content: bytes, name: str) -> str | None:
@@ -80,32 +80,25 @@ def repair_utf8(content: bytes, name: str) -> str | None:
     return content.decode(errors="replace")
 
 
-def _strict(content: bytes, encoding: str, name: str) -> str:
-    try:
-        return content.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{name} begins as {encoding.upper()}, but is invalid at byte {error.start}; save it as UTF-8"
-        ) from None
-
-
 def _guess(content: bytes, name: str) -> str:
+    for encoding in _likely_encodings(content):
+        with suppress(UnicodeDecodeError):
+            text = content.decode(encoding)
+            if encoding not in _reported_encodings:
+                _reported_encodings.add(encoding)
+                say(f"{name} is not UTF-8; it is read as {encoding.replace('_', '-')}, and so are similar texts")
+            return text
+    raise UserError(f"{name} has an unknown text encoding; save it as UTF-8")
+
+
+def _likely_encodings(content: bytes) -> Iterator[str]:
     from charset_normalizer import from_bytes
 
-    text = encoding = None
     beyond = len(content) - len(content.translate(None, _NON_ASCII))
     if 2 * sum(len(run[0]) for run in _NON_ASCII_RUN.finditer(content)) < beyond:  # as in Western European
-        with suppress(UnicodeDecodeError):
-            text, encoding = content.decode("cp1252"), "cp1252"
-    if text is None and (match := from_bytes(_sample(content)).best()):
-        with suppress(UnicodeDecodeError):
-            text, encoding = content.decode(match.encoding), match.encoding.replace("_", "-")
-    if text is None or encoding is None:
-        raise UserError(f"{name} has an unknown text encoding; save it as UTF-8")
-    if encoding not in _reported_encodings:
-        _reported_encodings.add(encoding)
-        say(f"{name} is not UTF-8; it is read as {encoding}, and so are similar texts")
-    return text
+        yield "cp1252"
+    if match := from_bytes(_sample(content)).best():
+        yield match.encoding
 
 
 def _sample(content: bytes) -> bytes:
