@@ -1,10 +1,9 @@
-"""The rows of datasets: by dataset kind, the columns, and those that define lengths and fingerprints.
+"""The rows of datasets: the columns by dataset kind, and those that define lengths and fingerprints.
 
 Shapes: M paragraphs of a row, S tokens of all paragraphs, D width of a model.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import numpy as np
@@ -62,47 +61,32 @@ def _all_except(prefixes: str) -> pa.Schema:
     return pa.schema([field for field in _ALL if not field.name.startswith(tuple(prefixes.split()))])
 
 
-@dataclass(frozen=True)
-class RowFormat:
-    """The columns of one dataset kind.
-
-    ``measured``: the list columns that give the three lengths of a row, each with a number to subtract.
-    ``fingerprinted``: the columns that define the fingerprint.
-    """
-
-    schema: pa.Schema
-    measured: tuple[tuple[str, int], tuple[str, int], tuple[str, int]]
-    fingerprinted: tuple[str, ...]
-
-    def lengths(self, table: pa.Table) -> np.ndarray:
-        """Return [rows, 3] int32: source tokens, paragraphs, target tokens (with start and end).
-
-        Further columns have the lengths of further references, padded with 0.
-        """
-        sizes = [pc.list_value_length(table[name]).to_numpy() - surplus for name, surplus in self.measured]
-        others: list[np.ndarray] = []
-        if "other_target_offsets" in table.column_names:
-            others = [np.diff(row) for row in _column_values(table["other_target_offsets"].combine_chunks())]
-        most = max(map(len, others), default=0)
-        sizes += [*np.array([np.pad(row, (0, most - len(row))) for row in others]).T] if most else []
-        return np.stack(sizes, 1).astype(np.int32)
-
-
-_LENGTHS = (("ids", 0), ("paragraph_offsets", 1), ("target_ids", 0))
-_CONTENT = ("id", "ids", "paragraph_offsets", "target_ids", "other_target_ids")
-ROW_FORMATS = {
-    "summarization": RowFormat(_all_except("labels"), _LENGTHS, _CONTENT),
-    "ranking": RowFormat(_all_except("labels graph"), _LENGTHS, _CONTENT),
-    "extraction": RowFormat(_all_except("graph rank sentence"), _LENGTHS, (*_CONTENT, "labels")),
-    "pretraining": RowFormat(_all_except("graph rank sentence labels text source other extra"), _LENGTHS, _CONTENT),
+SCHEMAS = {  # by dataset kind
+    "summarization": _all_except("labels"),
+    "ranking": _all_except("labels graph"),
+    "extraction": _all_except("graph rank sentence"),
+    "pretraining": _all_except("graph rank sentence labels text source other extra"),
     # Examples of an attention predictor: paragraph embeddings [M * D], and attention [M] with sum 1.
-    "alignment": RowFormat(
-        pa.schema([("id", pa.string()), ("embeddings", pa.list_(pa.float16())), ("label", pa.list_(pa.float32()))]),
-        (("label", 0),) * 3,
-        ("id", "embeddings", "label"),
-    ),
+    "alignment": pa.schema({"id": pa.string(), "embeddings": pa.list_(pa.float16()), "label": pa.list_(pa.float32())}),
 }
+# The columns that define the fingerprint of a dataset; a dataset kind has some of them.
+FINGERPRINTED = ("id", "ids", "paragraph_offsets", "target_ids", "other_target_ids", "labels", "embeddings", "label")
 OTHER_TARGETS = ("other_target_ids", "other_target_offsets")
+
+
+def row_lengths(table: pa.Table) -> np.ndarray:
+    """Return [rows, 3] int32: source tokens, paragraphs, target tokens (with start and end).
+
+    Further columns have the lengths of further references, padded with 0. In rows of kind alignment, all are M.
+    """
+    names = ("label",) * 3 if "label" in table.column_names else ("ids", "paragraph_offsets", "target_ids")
+    sizes = [pc.list_value_length(table[name]).to_numpy() - int(name == "paragraph_offsets") for name in names]
+    others: list[np.ndarray] = []
+    if "other_target_offsets" in table.column_names:
+        others = [np.diff(row) for row in _column_values(table["other_target_offsets"].combine_chunks())]
+    most = max(map(len, others), default=0)
+    sizes += [*np.array([np.pad(row, (0, most - len(row))) for row in others]).T] if most else []
+    return np.stack(sizes, 1).astype(np.int32)
 
 
 def with_reference(row: Any, number: int) -> Any:
@@ -120,7 +104,7 @@ def references(row: Row) -> list[str]:
 
 def table_of(rows: Sequence[Any], kind: str) -> pa.Table:
     """Return the table of rows of one dataset kind, which have the same columns."""
-    schema = pa.schema([field for field in ROW_FORMATS[kind].schema if field.name in rows[0]])
+    schema = pa.schema([field for field in SCHEMAS[kind] if field.name in rows[0]])
     return pa.Table.from_pylist(rows, schema=schema)
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from raysum.data.dataset import FORMAT, MANIFEST, ROW_GROUP, VOCABULARY, Dataset, lengths_file
 from raysum.data.recipe import Recipe
-from raysum.data.rows import ROW_FORMATS
+from raysum.data.rows import FINGERPRINTED, row_lengths
 from raysum.runtime.checksums import checksum, sealed
 from raysum.runtime.storage import write_json
 from raysum.tokenizers.tokenizer import Tokenizer
@@ -45,13 +45,13 @@ class DatasetWriter:
 
         Raises OSError if the disk is full. A shard without rows has no files.
         """
-        row_format, digest, lengths = ROW_FORMATS[self.kind], hashlib.sha256(), []
+        digest, lengths = hashlib.sha256(), list[np.ndarray]()
         writer: pq.ParquetWriter | None = None
         for table in tables:
             writer = writer or pq.ParquetWriter(self.folder / f"{name}.shard", table.schema, compression="zstd")
             writer.write_table(table, row_group_size=ROW_GROUP)
-            lengths.append(row_format.lengths(table))
-            for content in filter(table.column_names.__contains__, row_format.fingerprinted):
+            lengths.append(row_lengths(table))
+            for content in filter(table.column_names.__contains__, FINGERPRINTED):
                 column = table[content].combine_chunks()
                 is_text = pa.types.is_string(column.type)
                 digest.update("\n".join(column.to_pylist()).encode() if is_text else column.values.to_numpy().tobytes())
