@@ -55,14 +55,15 @@ class Dataset:
         if not (folder / MANIFEST).is_file():
             raise UserError(f"{path} is not a dataset: it has no {MANIFEST}; make one with `raysum prepare`")
         manifest = _validated(read_json(folder / MANIFEST), folder / MANIFEST)
-        names = [VOCABULARY, *([RANKER] if manifest["recipe"].get("ranker_sha256") else []), *_files(manifest)]
-        missing = [name for name in names if not (folder / name).is_file()] if url_of(folder) is None else []
-        if missing:
-            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:_MAX_NAMES])}; {_REMEDY}")
         dataset = cls(folder, manifest)
-        for name, digest in ((VOCABULARY, dataset.vocabulary_hash), (RANKER, dataset.recipe.ranker_sha256)):
+        hashes = {VOCABULARY: dataset.vocabulary_hash, RANKER: dataset.recipe.ranker_sha256}
+        hashes = {name: digest for name, digest in hashes.items() if digest}
+        names = (*hashes, *dataset._entries) if url_of(folder) is None else ()
+        if missing := [name for name in names if not (folder / name).is_file()]:
+            raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:_MAX_NAMES])}; {_REMEDY}")
+        for name, digest in hashes.items():
             file, expected = folder / name, {"sha256": digest}
-            if digest and not is_whole(fetch(file, expected), expected):
+            if not is_whole(fetch(file, expected), expected):
                 if url_of(file) is None:
                     raise damaged(file, f"is not the {Path(name).stem} of the dataset", _REMEDY)
                 fetch(file, expected, replace=True)  # the local copy is damaged

@@ -95,24 +95,13 @@ class Card(Shown):
         return Group(Text("\n".join(lines)), table, Text("\n".join(["An example:", *example])))
 
 
-def _example(dataset: Dataset) -> dict[str, Any]:
+def _example(dataset: Dataset) -> dict[str, str]:
     """Return parts of the first row: its id, title, first paragraphs or sentences, and summary."""
-    row = next(dataset.read(dataset.splits[0]), None)
-    if row is None:
-        return {}
-    paragraphs = enumerate(row.get("text", [])[:_PARAGRAPHS], 1)
-    fields = {
-        "id": row.get("id"),
-        "title": row.get("title"),
-        **{f"text {number}": text for number, text in paragraphs},
-        "summary": row.get("summary"),
-    }
-    return {name: _shorten(text) for name, text in fields.items() if text or name.startswith("text ")}
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _WIDTH else f"{line[:_WIDTH].rstrip()} ..."
+    row: dict[str, Any] = next(dataset.read(dataset.splits[0]), {})
+    texts = {f"text {number}": text for number, text in enumerate(row.get("text", [])[:_PARAGRAPHS], 1)}
+    parts = {"id": row.get("id"), "title": row.get("title"), **texts, "summary": row.get("summary")}
+    lines = {name: " ".join(text.split()) for name, text in parts.items() if text}
+    return {name: line if len(line) <= _WIDTH else f"{line[:_WIDTH].rstrip()} ..." for name, line in lines.items()}
 
 
 def _brief(value: Any) -> str:

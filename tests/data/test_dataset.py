@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -72,36 +73,32 @@ def test_shards_of_before_there_were_several_references_are_read(folder, tmp_pat
     assert was == now
 
 
-def test_split_names_are_checked(folder):
+def test_split_names_are_checked(folder, tmp_path):
     dataset = Dataset.open(folder)
     assert dataset.split("valid") == "valid"
     with pytest.raises(UserError, match="no split 'test': train, valid; choose one with --split, or .* --test=0.1"):
         dataset.split("test")
     with pytest.raises(UserError, match="several splits: train, valid; choose one with --split$"):
         dataset.split(None)
-
-
-def test_a_single_split_needs_no_name(tmp_path):
     assert Dataset.open(write_dataset(tmp_path / "one", {"test": 3}, shards=1)).split(None) == "test"
 
 
 def test_folders_that_are_no_datasets(tmp_path):
-    with pytest.raises(UserError, match="no dataset"):
-        Dataset.open(tmp_path / "absent")
-    with pytest.raises(UserError, match="is not a dataset"):
-        Dataset.open(tmp_path)
+    def refused(folder: Path, message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            Dataset.open(folder)
+
+    refused(tmp_path / "absent", "no dataset")
+    refused(tmp_path, "is not a dataset")
     whole = write_dataset(tmp_path / "set", {"train": 4}, shards=1)
-    manifest = json.loads((whole / MANIFEST).read_text())
-    (whole / MANIFEST).write_text(json.dumps(manifest | {"format": 99}))
-    with pytest.raises(UserError, match="dataset format 99"):
-        Dataset.open(whole)
+    content = (whole / MANIFEST).read_text()
+    (whole / MANIFEST).write_text(json.dumps(json.loads(content) | {"format": 99}))
+    refused(whole, "dataset format 99")
     (whole / MANIFEST).write_text("{half")
-    with pytest.raises(UserError, match="does not read as JSON .*; restore a copy"):
-        Dataset.open(whole)
-    (whole / MANIFEST).write_text(json.dumps(manifest))
+    refused(whole, "does not read as JSON .*; restore a copy")
+    (whole / MANIFEST).write_text(content)
     (whole / "train-00000.parquet").unlink()
-    with pytest.raises(UserError, match="lacks train-00000.parquet"):
-        Dataset.open(whole)
+    refused(whole, "lacks train-00000.parquet")
 
 
 def test_a_wrong_recipe_names_its_key(folder, tmp_path):
@@ -111,12 +108,17 @@ def test_a_wrong_recipe_names_its_key(folder, tmp_path):
         Dataset.open(other)
 
 
+def printed(card: Card) -> str:
+    console = Console(width=120, file=io.StringIO())
+    console.print(card.render())
+    return console.file.getvalue()
+
+
 def test_card_states_what_was_cut(folder):
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest |= {"rows_in": 310, "rows": 305, "rejected": {"no documents": 5}, "pieces": 200}
     counts = {"words": 1000, "words_ranked_out": 500, "tokens": 800, "tokens_cut": 200}
-    counts |= {"paragraphs_ranked_out": 7}
-    manifest["splits"]["train"]["counts"] = counts
+    manifest["splits"]["train"]["counts"] = counts | {"paragraphs_ranked_out": 7}
     manifest["splits"]["valid"]["counts"] = {}
     as_formerly(folder, **manifest)
     shown = Card.of(str(folder))
@@ -126,9 +128,7 @@ def test_card_states_what_was_cut(folder):
     lengths = Dataset.open(folder).lengths("train")[:, 0]
     assert card["splits"]["train"]["lengths"]["source_tokens"][0] == lengths.min()
     assert card["splits"]["train"]["lengths"]["source_tokens"][-1] == lengths.max()
-    console = Console(width=120, file=io.StringIO())
-    console.print(shown.render())
-    text = console.file.getvalue()
+    text = printed(shown)
     assert "paragraphs ranked out, long ones split" in text
     assert "5 no documents" in text and "62.5 %" in text and "305 of 310" in text
     frame = shown.to_pandas()
@@ -161,9 +161,7 @@ def test_every_kind_of_dataset_is_shown(tmp_path):
     assert dataset.lengths("train")[:, 1].tolist() == [1, 2, 5]
     card = Card.of(str(tmp_path)).to_dict()
     assert (card["kind"], card["rows"], card["rows_in"]) == ("alignment", 3, 3)
-    console = Console(width=120, file=io.StringIO())
-    console.print(Card.of(str(tmp_path)).render())
-    assert "(alignment)" in console.file.getvalue()
+    assert "(alignment)" in printed(Card.of(str(tmp_path)))
 
 
 def test_a_fingerprint_tells_datasets_apart_and_not_how_they_were_written(tmp_path):
