@@ -28,10 +28,7 @@ _CITED = re.compile(r"@cite_\d+")
 
 @dataclass(frozen=True)
 class PublishedDataset:
-    """The name of a published dataset, the keys of its rows, and the function that converts a row.
-
-    A field of the converted row that is None is dropped.
-    """
+    """The keys of a published dataset's rows, and the function that converts a row to our fields."""
 
     name: str
     keys: frozenset[str]
@@ -196,7 +193,7 @@ def _pair(where: str, target: bytes | None, source: str) -> dict[str, Any]:
 def targets_of(path: Path) -> Path | None:
     """Return the file of summaries beside ``path``, or None. Cleaned sources use the summaries of the original ones.
 
-    Raises UserError if that file is a link that leads out of both the folder of ``path`` and the folder of its target.
+    Raises UserError if it is a link out of both the folder of ``path`` and that of its target.
     """
     name = re.sub(r"(?<=\.)src(?=\.|$)", "tgt", path.name)
     candidates = [path.with_name(other) for other in (name, name.removesuffix(".cleaned")) if other != path.name]

@@ -33,10 +33,7 @@ def split_of(name: Any) -> str | None:
 
 
 class Rejected(Exception):
-    """A raw cluster that gives no row. ``reason`` is one of a few fixed texts, so that reasons can be counted.
-
-    ``raw`` is the readable part of the cluster.
-    """
+    """A raw cluster that gives no row: one of a few fixed reasons, a detail, and the readable part."""
 
     def __init__(self, reason: str, detail: str = "", raw: Any = ""):
         super().__init__(f"{reason} ({detail})" if detail else reason)
@@ -72,9 +69,9 @@ class Record:
 
 
 def text_record(where: str, content: bytes | None, parse: Callable[[str], Any]) -> Record:
-    """Return the record of a row of UTF-8 text, which ``parse`` turns into a raw cluster; None is a row too long.
+    """Return the record of a row of UTF-8 text, or of a row that is too long (None).
 
-    ``parse`` raises Rejected for a text that is no row.
+    ``parse`` returns the raw cluster or raises Rejected.
     """
     if content is None:
         return Record(where, "", TOO_LONG)
@@ -166,10 +163,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
 
 
 def as_list(value: Any) -> Any:
-    """Return the JSON list in a text, or a list with the text as its only item; return other values unchanged.
-
-    Raises Rejected as ``parse_json`` does.
-    """
+    """Return the JSON list in a text, else a list of the text. Other values are unchanged."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):

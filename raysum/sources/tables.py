@@ -27,10 +27,7 @@ _UNREADABLE = (ValueError, OverflowError)  # text that is not UTF-8, a date that
 
 
 def read_csv(path: Path, delimiter: str = ",") -> Iterator[Record]:
-    """Yield one cluster a row. Tabs or semicolons separate the fields if the header has them instead of ``delimiter``.
-
-    Raises UserError if the header is not UTF-8.
-    """
+    """Yield one cluster a row. If the header has tabs or semicolons instead of ``delimiter``, these separate fields."""
     csv.field_size_limit(LONGEST)  # the module's own limit of 128 KiB is shorter than a cluster
     with opened(path) as binary, TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="") as file:
         delimiter = _delimiter(file.readline(_HEADER), delimiter)
@@ -109,10 +106,7 @@ def read_parquet(path: Path) -> Iterator[Record]:
 
 
 def read_arrow(path: Path) -> Iterator[Record]:
-    """Yield one cluster a row of an Arrow file or stream, such as ``save_to_disk`` of Hugging Face datasets writes.
-
-    Raises UserError if the content is neither.
-    """
+    """Yield one cluster a row of an Arrow file or stream, such as Hugging Face datasets saves."""
     import pyarrow as pa
 
     # A memory-mapped file with a wrong length kills the process (SIGBUS).

@@ -40,10 +40,7 @@ def _is_heading(block: Any) -> bool:
 
 
 def read_pdf(content: bytes, name: str) -> DocumentText:
-    """Return the paragraphs of all pages.
-
-    Raises UserError if it is encrypted or has no text, and errors of the library if it is not a PDF.
-    """
+    """Return the paragraphs of all pages. Raises UserError if it is locked or has no text, or errors of the library."""
     pypdf = needs("pypdf", name)
     logging.getLogger("pypdf").setLevel(logging.ERROR)
     reader = pypdf.PdfReader(io.BytesIO(content))

@@ -33,7 +33,7 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main(
 def call_limited(reader: str, title: str, library: str, content: bytes, name: str) -> DocumentText:
     """Return the text that ``reader`` (``module:function`` of this package) finds in the document ``name``.
 
-    Raises UserError if the document is not ``title``, such as "PDF", or if reading it exceeds a limit.
+    Raises UserError if it is not ``title``, such as "PDF", or if reading it exceeds a limit.
     """
     request = {"reader": reader, "title": title, "library": library, "name": name, "size": len(content)}
     reply = _child_of(os.getpid()).ask(request, content)
