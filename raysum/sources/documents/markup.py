@@ -3,7 +3,6 @@
 import email
 import email.policy
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from email.message import EmailMessage
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from raysum.runtime.extras import needs
 from raysum.sources.documents.text import DocumentText, decode_text, join_blocks, repair_utf8
 
 if TYPE_CHECKING:
-    from markdown_it.token import Token
+    from markdown_it.tree import SyntaxTreeNode
 
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n(?:---|\.\.\.)\n", re.DOTALL)
 _TITLE = re.compile(r"^title:\s*(.+)$", re.MULTILINE | re.IGNORECASE)
@@ -29,42 +28,31 @@ def render_markdown(source: str, title: str = "") -> DocumentText:
     Without ``title``, the title comes from the front matter or the first heading.
     """
     from markdown_it import MarkdownIt
+    from markdown_it.tree import SyntaxTreeNode
 
     front = _FRONT_MATTER.match(source)
     front_title = _TITLE.search(front[0]) if front else None
     tokens = MarkdownIt("commonmark").enable("table").parse(source[front.end() if front else 0 :])
-    document = join_blocks((block, block if is_heading else "") for block, is_heading in _blocks(tokens))
+    blocks = ((node.type, _block_text(node)) for node in SyntaxTreeNode(tokens).walk())
+    document = join_blocks((text, text if kind == "heading" else "") for kind, text in blocks if text)
     heading = document.sections[0][1] if document.sections else ""
     return replace(document, title=title or (front_title[1].strip("\"' ") if front_title else heading))
 
 
-def _blocks(tokens: "list[Token]") -> Iterator[tuple[str, bool]]:
-    """Yield the text of each block, and whether it is a heading. The cells of a table row are one block."""
-    cells, previous = None, ""
-    for token in tokens:
-        if token.type == "tr_open":
-            cells = list[str]()
-        elif token.type == "tr_close" and cells is not None:
-            if any(cells):
-                yield " | ".join(cells), False
-            cells = None
-        elif token.type == "inline":
-            block = _inline_text(token)
-            if cells is not None:
-                cells.append(block)
-            elif block:
-                yield block, previous == "heading_open"
-        elif token.type in ("fence", "code_block") and token.content.strip():
-            yield token.content.strip("\n"), False
-        previous = token.type
+def _block_text(node: "SyntaxTreeNode") -> str:
+    """Return the text of a block, or "" for other nodes. The cells of a table row are one block."""
+    if node.type == "tr":
+        cells = [_inline_text(cell) for cell in node.children]
+        return " | ".join(cells) if any(cells) else ""
+    if node.type in ("heading", "paragraph"):
+        return _inline_text(node)
+    return node.content.strip("\n") if node.type in ("fence", "code_block") and node.content.strip() else ""
 
 
-def _inline_text(inline: "Token") -> str:
+def _inline_text(block: "SyntaxTreeNode") -> str:
     breaks = {"softbreak": " ", "hardbreak": "\n"}
-    parts = (
-        breaks.get(token.type, token.content if token.type in ("text", "code_inline") else "")
-        for token in inline.children or ()
-    )
+    tokens = [token for inline in block.children if inline.token for token in inline.token.children or ()]
+    parts = (breaks.get(token.type, token.content * (token.type in ("text", "code_inline"))) for token in tokens)
     return "".join(parts).strip()
 
 
