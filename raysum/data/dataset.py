@@ -58,7 +58,7 @@ class Dataset:
         dataset = cls(folder, manifest)
         hashes = {VOCABULARY: dataset.vocabulary_hash, RANKER: dataset.recipe.ranker_sha256}
         hashes = {name: digest for name, digest in hashes.items() if digest}
-        names = (*hashes, *dataset._entries) if url_of(folder) is None else ()
+        names = (*hashes, *_files(manifest)) if url_of(folder) is None else ()
         if missing := [name for name in names if not (folder / name).is_file()]:
             raise UserError(f"{path} is incomplete: it lacks {', '.join(missing[:_MAX_NAMES])}; {_REMEDY}")
         for name, digest in hashes.items():
