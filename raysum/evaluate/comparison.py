@@ -56,16 +56,15 @@ class Comparison:
     def render(self) -> "Group":
         from rich.console import Group
 
-        table, before = Grid(), ""
-        for column in ("", "metric", "difference", "95 % interval", "p"):
-            table.add_column(column, justify="left" if column in ("", "metric") else "right", no_wrap=column != "")
+        lines, pairs = list[list[str]](), list[str]()
         for pair, metric, *values, p in self.to_pandas().itertuples(index=False):
             figure = FIGURES[metric]
             value, low, high = (f"{value:+.{figure.digits}f}" for value in values)
-            table.add_row("" if pair == before else pair, figure.label.strip(), value, f"[{low}, {high}]", f"{p:.3f}")
-            before = pair
-        note = f"{self.examples} examples of {self.data['split']}, paired; p two-sided, of {len(table.rows)} tests"
-        return Group(table, f"{note}\n{self.protocol}")
+            lines.append([figure.label.strip(), value, f"[{low}, {high}]", f"{p:.3f}"])
+            pairs.append("" if pair in pairs else pair)
+        table = pd.DataFrame(lines, pairs, ["metric", "difference", "95 % interval", "p"])
+        note = f"{self.examples} examples of {self.data['split']}, paired; p two-sided, of {len(lines)} tests"
+        return Group(Grid.of(table, left=["metric"]), f"{note}\n{self.protocol}")
 
 
 class _Compared(SavedEvaluation):

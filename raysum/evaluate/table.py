@@ -79,7 +79,10 @@ class Evaluation(Shown):
         notes.append(f"saved in {self.place}" if self.place else "not saved; --out FOLDER does")
         compared = figure_table(self.systems.items(), [name for name in FIGURES if name not in Wording.figures])
         wording = figure_table(self.systems.items(), Wording.figures, interval=False).T
-        tables = [_grid(table, title) for table, title in ((compared, None), (wording, _WORDING)) if table.size]
+        how: dict[str, Any] = {"no_wrap": True, "padding": (0, 0, 0, 1), "title_justify": "left"}
+        tables = [
+            Grid.of(table, title=title, **how) for table, title in ((compared, None), (wording, _WORDING)) if table.size
+        ]
         return Group(*tables, "\n".join(notes))
 
 
@@ -91,17 +94,6 @@ def figure_table(
     known = [name for name in names if any(name in figures for _, figures in columns)]
     texts = [[cell(figures, name, FIGURES[name], interval) for _, figures in columns] for name in known]
     return pd.DataFrame(texts, [FIGURES[name].label for name in known], [system for system, _ in columns])
-
-
-def _grid(table: pd.DataFrame, title: str | None) -> Grid:
-
-    grid = Grid(title=title, title_justify="left", padding=(0, 0, 0, 1))
-    grid.add_column("", no_wrap=True)
-    for heading in table:
-        grid.add_column(heading, justify="right", no_wrap=True)
-    for row in table.itertuples():
-        grid.add_row(*row)
-    return grid
 
 
 def _difference(gaps: dict[str, float], name: str) -> str:

@@ -98,16 +98,22 @@ def combined(
     precision and 98 % recall; by attention alone 57 % and 95 %, by words alone 67 % and 38 %.
     """
     known = {part.text for part in said(title)}
-    weights = np.zeros((len(sentences), len(passages)))
-    for row, sentence, paid in zip(weights, sentences, attention, strict=True):
-        above_zero = paid + _TINY  # a paragraph without attention may contain the word, too
-        for part in said(sentence):
-            holding = np.array([passage.holds(part) for passage in passages])
-            if part.text not in known and holding.any():
-                rare = np.log((1 + len(passages)) / (1 + holding.sum()))
-                row += (1.0 if part.name else _WORD) * rare * holding * above_zero / above_zero[holding].sum()
-        row[:] = row / row.sum() if row.any() else paid
-    return weights
+    weights = [
+        _weighed([part for part in said(sentence) if part.text not in known], paid, passages)
+        for sentence, paid in zip(sentences, attention, strict=True)
+    ]
+    return np.array(weights).reshape(len(sentences), len(passages))
+
+
+def _weighed(parts: Sequence[Said], attention: np.ndarray, passages: Sequence[TextIndex]) -> np.ndarray:
+    paid = attention + _TINY  # a paragraph without attention may contain a part, too
+    weights = np.zeros(len(passages))
+    for part in parts:
+        holding = np.array([passage.holds(part) for passage in passages])
+        if holding.any():
+            rare = np.log((1 + len(passages)) / (1 + holding.sum()))
+            weights += (1.0 if part.name else _WORD) * rare * holding * paid / paid[holding].sum()
+    return weights / weights.sum() if weights.any() else attention
 
 
 def strongest(weights: np.ndarray) -> list[tuple[int, float]]:

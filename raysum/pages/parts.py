@@ -81,7 +81,7 @@ def table(
 
 def numbers(frame: "DataFrame") -> str:
     """Return a data frame of texts as a table."""
-    return table(["", *frame.columns], frame.itertuples(), numbers=True)
+    return table([str(frame.index.name or ""), *frame.columns], frame.itertuples(), numbers=True)
 
 
 def folded(title: str, html: str, opened: bool = False) -> str:

@@ -1,14 +1,18 @@
 """Results as people see them: in notebooks as on the command line, and tables that never truncate cells."""
 
+from collections.abc import Container
 from copy import copy
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import measure_renderables
 from rich.table import Column, Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _NOTEBOOK = 120  # characters of a line
 _UNBOUNDED = 100_000  # characters of a line
@@ -38,6 +42,17 @@ class Grid(Table):
         super().__init__(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, **how)
         for heading in headings:
             self.add_column(heading)
+
+    @classmethod
+    def of(cls, frame: "DataFrame", left: Container[str] = (), no_wrap: bool = False, **how: Any) -> "Grid":
+        """Return a table of texts: the index, which wraps unless ``no_wrap``, and columns at the right or ``left``."""
+        grid = cls(**how)
+        grid.add_column(frame.index.name or "", no_wrap=no_wrap)
+        for name in frame:
+            grid.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+        for row in frame.itertuples():
+            grid.add_row(*row)
+        return grid
 
     def add_column(self, header: Any = "", *args: Any, **how: Any) -> None:
         super().add_column(_text(header), *args, **how)

@@ -14,7 +14,7 @@ from raysum.pages.parts import document
 from raysum.runtime.progress import say
 from raysum.runtime.storage import write_text
 from raysum.tune.record import SearchRecord, TrialRecord, read_search
-from raysum.tune.results import FIGURES, Trial, shown_figures
+from raysum.tune.results import FIGURES, Trial, trial_table
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label, short_value
 
@@ -107,19 +107,14 @@ def _trials(search: SearchRecord) -> str:
 
 def _tables(search: SearchRecord) -> str:
     """Return the tables of ended and running trials, and of failed ones."""
-    metric, shown = search.space.metric, shown_figures(search.space, search.trials)
-    head = ["trial", *(figure.label for figure in shown.values()), "state", "time"]
-    lines, failed = list[list[str]](), list[list[str]]()
-    for trial in search.trials:
-        name = label(trial.config)
-        if trial.error:
-            failed.append([name, trial.error])
-        else:
-            cells = [cell(trial.metrics, key, figure, interval=key == metric) for key, figure in shown.items()]
-            lines.append([name, *cells, trial.state, parts.duration(trial.seconds)])
-    html = parts.table(head, lines[:_LISTED], numbers=True) if lines else ""
-    if rest := lines[_LISTED:]:
-        html += parts.folded(f"{len(rest)} more trials", parts.table(head, rest, numbers=True))
+    trials = [trial for trial in search.trials if not trial.error]
+    table = trial_table(search.space, trials).rename_axis("trial")
+    table["state"] = [trial.state for trial in trials]
+    table["time"] = [parts.duration(trial.seconds) for trial in trials]
+    html = parts.numbers(table[:_LISTED]) if trials else ""
+    if len(trials) > _LISTED:
+        html += parts.folded(f"{len(trials) - _LISTED} more trials", parts.numbers(table[_LISTED:]))
+    failed = [[label(trial.config), trial.error] for trial in search.trials if trial.error]
     return html + (parts.heading("Failed trials") + parts.table(["trial", "reason"], failed) if failed else "")
 
 

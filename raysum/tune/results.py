@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raysum.config.decoding import DecodeConfig
@@ -133,29 +134,31 @@ class SearchResult(Shown):
         return Group(self._trials(), "", self.then.render()) if self.then else self._trials()
 
     def _trials(self) -> Grid:
-        metric, shown = self.space.metric, shown_figures(self.space, self.trials)
+        metric = self.space.metric
         values = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
         best = self.best.name + f", though all have the same {metric}" * (len(values) == 1 < len(self.trials))
         interval = ", ± half of the 95 % interval" * any(f"{metric}_low" in trial.metrics for trial in self.trials)
         adoption = f"; {self.adopted}" if str(self.adopted or "") else f", now used by {self.run.path}"
-        table = Grid(
+        table = trial_table(self.space, self.trials)
+        table["seconds"] = [f"{trial.seconds:.0f}" for trial in self.trials]
+        with_settings = self.space.scheduler == "pbt"
+        names = [f"{trial.name}: {label(trial.config)}" if with_settings else trial.name for trial in self.trials]
+        failed = (f" failed: {trial.error}" if trial.error else "" for trial in self.trials)
+        return Grid.of(
+            table.set_axis([*map(add, names, failed)]).rename_axis("trial"),
             title=f"{self.space.about}: trials by {metric}{interval}",
             caption=f"best: {best}{adoption} ({self.seconds:.0f} s)",
         )
-        table.add_column("trial")
-        for heading in (*(figure.label for figure in shown.values()), "seconds"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for trial in self.trials:
-            name = f"{trial.name}: {label(trial.config)}" if self.space.scheduler == "pbt" else trial.name
-            cells = [cell(trial.metrics, key, figure, interval=key == metric) for key, figure in shown.items()]
-            table.add_row(f"{name} failed: {trial.error}" if trial.error else name, *cells, f"{trial.seconds:.0f}")
-        return table
 
 
-def shown_figures(space: SpaceConfig, trials: Sequence[Trial]) -> dict[str, Figure]:
-    """Return the metrics for the table of ``trials``, that of the space first."""
+def trial_table(space: SpaceConfig, trials: Sequence[Trial]) -> "DataFrame":
+    """Return the texts of the metrics that any trial has, a row for each trial. That of the space has its interval."""
+    from pandas import DataFrame
+
     names = dict.fromkeys((space.metric, *_SHOWN))
-    return {name: FIGURES[name] for name in names if any(name in trial.metrics for trial in trials)}
+    known = {name: FIGURES[name] for name in names if any(name in trial.metrics for trial in trials)}
+    lines = [[cell(t.metrics, name, figure, name == space.metric) for name, figure in known.items()] for t in trials]
+    return DataFrame(lines, [label(trial.config) for trial in trials], [figure.label for figure in known.values()])
 
 
 def ranked(space: SpaceConfig, trials: Iterable[AnyTrial]) -> list[AnyTrial]:
