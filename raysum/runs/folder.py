@@ -108,7 +108,7 @@ class Run:
         run = cls(sync_down(path))
         if not run.path.exists():
             if str(path) in [*extractive_names(), *paper_baseline_names()]:
-                way = f"`raysum evaluate {path} --out FOLDER` writes one"
+                way = f"`raysum evaluate {path} --out FOLDER` saves its results"
                 served = str(path).removesuffix(PAPER)
                 raise UserError(f"{path} is a system, not a folder: {way}, and serve and summarize accept {served}")
             near = did_you_mean(str(path), extractive_names())

@@ -66,20 +66,22 @@ class Labeler:
         self.stream, self.device = stream, device()
         self.model = restore(run, checkpoint, self.device)
 
-    def label(self, block: pa.Table) -> pa.Table:
-        """Return a table of labels for the rows of the stream with the ascending numbers in the column ``row``."""
+    def label(self, rows: np.ndarray) -> pa.Table:
+        """Return a table of labels for the rows of the stream with these ascending numbers."""
         stream, kind = self.stream, self.stream.kind
-        examples = [*read_rows(stream.path, stream.split, block["row"].to_numpy(), ("id", *kind.columns)).values()]
+        examples = [*read_rows(stream.path, stream.split, rows, ("id", *kind.columns)).values()]
         costs = np.array([len(example["ids"]) + len(example["target_ids"]) for example in examples])
-        labels: list[dict[str, np.ndarray]] = []
-        for part in np.split(np.arange(len(examples)), np.cumsum(cut(costs, stream.settings.batch_tokens))[:-1]):
-            batch = kind.collate(kind.pack([examples[i] for i in part.tolist()], stream.source))
+        ends, labelled = np.cumsum(cut(costs, stream.settings.batch_tokens)), list[dict[str, Any]]()
+        for start, end in zip((0, *ends), ends, strict=False):
+            batch = kind.collate(kind.pack(examples[start:end], stream.source))
             phi, eta = attention_labels(self.model, move(batch, self.device))
-            for count, embeddings, label in zip(batch.source.counts.tolist(), phi.cpu(), eta.cpu(), strict=True):
+            counts = batch.source.counts.tolist()
+            for example, count, embeddings, label in zip(
+                examples[start:end], counts, phi.cpu(), eta.cpu(), strict=True
+            ):
                 flat = embeddings[:count].flatten().half().numpy()
-                labels.append({"embeddings": flat, "label": label[:count].numpy()})
-        rows = [{"id": example["id"], **label} for example, label in zip(examples, labels, strict=True)]
-        return table_of(rows, "alignment")
+                labelled.append({"id": example["id"], "embeddings": flat, "label": label[:count].numpy()})
+        return table_of(labelled, "alignment")
 
 
 @torch.no_grad()
@@ -105,25 +107,21 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
     origin = {"checkpoint": best.step, "data": dataset.fingerprint}
     if (folder / MANIFEST).is_file():
         labels = Dataset.open(folder)
-        if labels.manifest.get("origin") != origin:
-            raise UserError(
-                f"{run.alignment.path} was made for another checkpoint than {best.step}, which is the best one now, "
-                "or for another dataset; remove that folder to train it again"
-            )
-        return labels
-    trained, limits = run.config, {"train": config.train.label_examples, "valid": config.train.validate_examples}
+        if labels.manifest.get("origin") == origin:
+            return labels
+        reason = f"another dataset, or another checkpoint than the best one, {best.step}"
+        raise UserError(f"{run.alignment.path} was made for {reason}; remove that folder to train it again")
+    dataset.check_shards()  # here, because actors do not raise readable messages
+    settings, trained, tokenizer = config.train, run.config, load_tokenizer(dataset.vocabulary_path)
+    limits = {"train": settings.label_examples, "valid": settings.validate_examples}
     batching = PlanSettings(trained.train.batch_tokens, trained.train.micro_batches)
     stream = Stream(dataset.address, "train", trained.source, batching, kind_of(trained.model, dataset))
     streams = [replace(stream, split=split, examples=limits[split]) for split in limits if split in dataset.splits]
-    for split in (each.split for each in streams):  # checked here, because actors do not raise readable messages
-        for file in dataset.files(split):
-            dataset.check(file)
-    address, workers = config.train.address, config.train.workers
-    session = ray_session(address, workers + 1, "train") if workers else nullcontext()
+    session = ray_session(settings.address, settings.workers + 1, "train") if settings.workers else nullcontext()
     with new_folder(folder) as unfinished, session:
         recipe = dataset.recipe.model_copy(update={"ranker_sha256": None})  # its rows are already ranked
-        writer = DatasetWriter(unfinished, "alignment", recipe, load_tokenizer(dataset.vocabulary_path))
-        step, settings = str(best.step), config.train
+        writer = DatasetWriter(unfinished, "alignment", recipe, tokenizer)
+        step = str(best.step)
         shards = [writer.add(each.split, each.split, _label_tables(run, step, each, settings)) for each in streams]
         writer.finish(shards, origin=origin)
     return Dataset.open(folder)
@@ -132,7 +130,7 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
 def _label_tables(run: Run, checkpoint: str, stream: Stream, settings: TrainConfig) -> Iterator[pa.Table]:
     """Yield the labels of a stream by row groups, computed by actors, or in this process if there are no workers."""
     rows, workers = rows_with_targets(stream), settings.workers
-    blocks = [pa.table({"row": rows[start : start + ROW_GROUP]}) for start in range(0, len(rows), ROW_GROUP)]
+    blocks = [rows[start : start + ROW_GROUP] for start in range(0, len(rows), ROW_GROUP)]
     with_bar = partial(bar, total=len(blocks), label=f"labelling {stream.split}", unit="chunk")
     if not blocks:
         return

@@ -43,48 +43,35 @@ def rates(config: Config, step: int) -> dict[str, float]:
 
 def check_start(config: Config) -> None:
     """Raises UserError if a setting distinguishes new from loaded parameters, and no weights are loaded."""
-    effects = {
-        "optim.new_lr is the rate of": config.optim.new_lr is not None,
-        "adapters.rank freezes all but": config.adapters.rank > 0,
-    }
-    for effect, is_set in effects.items():
+    for key, is_set in (("optim.new_lr", config.optim.new_lr is not None), ("adapters.rank", config.adapters.rank > 0)):
         if is_set and not config.train.init_from:
-            raise UserError(
-                f"{effect} new parameters, but no weights are loaded: set train.init_from=RUN, or remove it"
-            )
+            raise UserError(f"{key} needs weights to start from: set train.init_from=RUN, or remove it")
 
 
 def schedule_warning(config: Config) -> str | None:
     """Return a warning if the learning rate is still rising when the training ends."""
-    optim, steps = config.optim, config.train.steps
+    optim, steps, width = config.optim, config.train.steps, config.model.width
     if steps >= optim.warmup_steps:
         return None
-    width = config.model.width
-    reached = learning_rate(optim, width, steps, optim.warmup_steps)
-    peak = learning_rate(optim, width, optim.warmup_steps, steps) if optim.schedule == "noam" else optim.lr
-    # A shorter warm-up alone would raise the peak of noam.
-    other = f"optim.schedule=linear optim.lr={peak:.1e} " if optim.schedule == "noam" else ""
+    reached, peak, fix = learning_rate(optim, width, steps, optim.warmup_steps), optim.lr, ""
+    if optim.schedule == "noam":  # a shorter warm-up alone would raise its peak
+        peak = learning_rate(optim, width, optim.warmup_steps, steps)
+        fix = f"optim.schedule=linear optim.lr={peak:.1e} "
     return (
         f"optim.warmup_steps={optim.warmup_steps} does not end within train.steps={steps}: the largest rate will be "
-        f"{reached:.1e}, {100 * reached / peak:.1f} % of the schedule's; set {other}optim.warmup_steps={steps // 10}"
+        f"{reached:.1e}, {100 * reached / peak:.1f} % of the schedule's; set {fix}optim.warmup_steps={steps // 10}"
     )
 
 
 def check_engine_config(config: Config) -> None:
     """Raises UserError if the ``deepspeed`` block has keys that raysum sets, or that DeepSpeed rejects."""
-    ours = [key for key in _OURS if key in config.deepspeed]
-    if ours:
-        raise UserError(
-            f"deepspeed.{ours[0]} is set by raysum; use train.batch_tokens, train.micro_batches and optim.* instead"
-        )
-    zero = config.deepspeed.get("zero_optimization")
-    for part in ("offload_optimizer", "offload_param"):
-        section = zero.get(part) if isinstance(zero, dict) else None
-        if isinstance(section, dict) and section.get("device") == "nvme":
-            raise UserError(
-                f"deepspeed.zero_optimization.{part}.device=nvme is not supported, because it compiles an I/O library "
-                "on every machine: set it to cpu"
-            )
+    block, zero = config.deepspeed, config.deepspeed.get("zero_optimization")
+    if ours := [key for key in _OURS if key in block]:
+        fix = "use train.batch_tokens, train.micro_batches and optim.* instead"
+        raise UserError(f"deepspeed.{ours[0]} is set by raysum; {fix}")
+    for part, section in zero.items() if isinstance(zero, dict) else ():
+        if isinstance(section, dict) and section.get("device") == "nvme":  # it compiles an I/O library
+            raise UserError(f"deepspeed.zero_optimization.{part}.device=nvme is not supported: set it to cpu")
     segment, limit = config.model.target_segment, config.source.target_tokens
     if isinstance(zero, dict) and zero.get("stage") == 3 and segment and limit > segment:
         raise UserError(
@@ -92,31 +79,36 @@ def check_engine_config(config: Config) -> None:
             "numbers of segments wait for each other forever; set deepspeed.zero_optimization.stage=2, "
             f"model.segment={limit}, or source.target_tokens={segment}"
         )
-    if any(config.deepspeed == load_config(name).deepspeed for name in presets()):
+    if any(block == load_config(name).deepspeed for name in presets()):
         return  # valid, and DeepSpeed takes seconds to load
+    known = set[str]()
+    for key, value in block.items():
+        _check_block({key: value}, f"deepspeed.{key}", known)
+    _check_block(block, "deepspeed", known)
+    for key in sorted(block.keys() - known):
+        near = did_you_mean(key, sorted(known))
+        raise UserError(f"unknown key 'deepspeed.{key}'; {near}DeepSpeed has no such key")
+
+
+def _check_block(block: dict[str, Any], name: str, known: set[str]) -> None:
+    """Add the keys that DeepSpeed reads to ``known``. Raises UserError with ``name`` if it rejects the ``block``."""
     quiet_training()
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    block = _RecordingDict(config.deepspeed, train_batch_size=1)
-    block.read = {}  # DeepSpeed's copies of the block share it
+    recording = _RecordingDict(block, train_batch_size=1)
+    recording.read = known
     try:
-        DeepSpeedConfig(block)
+        DeepSpeedConfig(recording)
         clipping = block.get("gradient_clipping", 0.0)
         if not isinstance(clipping, int | float) or not 0 <= clipping <= 1e9:
             raise ValueError(f"must be a number from 0 to 1e9, not {clipping!r}")
+    except ValidationError as error:
+        raise UserError("\n".join(_explain(name, error))) from None
     except Exception as error:  # DeepSpeed has no exception class for a wrong config
-        last = next((key for key in reversed(block.read) if key in config.deepspeed), "")
-        if isinstance(error, ValidationError):
-            raise UserError("\n".join(_explain(f"deepspeed.{last}", error))) from None
-        reason = " ".join(str(error).split()) or type(error).__name__
-        value = config.deepspeed.get(last)
-        if isinstance(error, TypeError | AttributeError) and not isinstance(value, dict):
-            reason = f"must be a section of keys and values, not {value!r}"
-        raise UserError(f"DeepSpeed rejects deepspeed.{last}: {reason}") from None
-    for key in sorted(config.deepspeed.keys() - block.read.keys()):
-        raise UserError(
-            f"unknown key 'deepspeed.{key}'; {did_you_mean(key, sorted(block.read))}DeepSpeed has no such key"
-        )
+        reason, values = " ".join(str(error).split()) or type(error).__name__, [*block.values()]
+        if isinstance(error, TypeError | AttributeError) and not isinstance(values[0], dict):
+            reason = f"must be a section of keys and values, not {values[0]!r}"
+        raise UserError(f"DeepSpeed rejects {name}: {reason}") from None
 
 
 def _explain(section: str, error: ValidationError) -> Iterator[str]:
@@ -135,24 +127,20 @@ def _explain(section: str, error: ValidationError) -> Iterator[str]:
 
 
 class _RecordingDict(dict[str, Any]):
-    """A dict that records the keys that are read: DeepSpeed ignores unknown keys without a message."""
+    """A dict that adds the keys that are read to ``read``: DeepSpeed ignores unknown keys without a message."""
 
-    read: dict[str, None]  # keys, the one read last at the end
-
-    def _note(self, key: Any) -> None:
-        self.read.pop(key, None)
-        self.read[key] = None
+    read: set[str]
 
     def __getitem__(self, key: Any) -> Any:
-        self._note(key)
+        self.read.add(key)
         return super().__getitem__(key)
 
     def __contains__(self, key: Any) -> bool:
-        self._note(key)
+        self.read.add(key)
         return super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        self._note(key)
+        self.read.add(key)
         return super().get(key, default)
 
     def keys(self) -> Any:

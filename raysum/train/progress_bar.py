@@ -4,8 +4,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import IO
 
 from raysum.config.sections import TrainConfig
 from raysum.runs.folder import Run
@@ -32,14 +30,14 @@ def show_progress(run: Run, start: int, settings: TrainConfig) -> Iterator[None]
 
 
 def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) -> None:
-    label, shown, last = f"training {run.path.name}", dict[str, str](), False
+    label, metric, shown, last = f"training {run.path.name}", settings.best_metric, dict[str, str](), False
     # Mode "a" creates a missing file and starts at the end of an existing one.
     with ExitStack() as files, bar(total=settings.steps, label=label, unit="step") as progress:
         metrics = files.enter_context(run.metrics.open("ab+"))
         progress.initial = progress.n = start
         while not last:
             last = done.wait(_POLL)
-            if _is_replaced(metrics, run.metrics):  # by Run.rewind
+            if os.fstat(metrics.fileno()).st_nlink == 0:  # replaced by Run.rewind
                 metrics, newest = files.enter_context(run.metrics.open("ab+")), run.latest()
                 metrics.seek(0)
                 progress.n = newest.step if newest else 0
@@ -47,10 +45,9 @@ def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) 
             for line in parsed(metrics):
                 step = line["step"]
                 if "valid_loss" in line:
-                    shown["valid"] = f"{line['valid_loss']:.3f}"
-                    metric = settings.best_metric
-                    if metric in line.keys() - shown.keys() - {"valid_loss"}:
+                    if "valid_seconds" in line and metric not in shown:
                         say(f"{label}: each validation by {metric} takes {line['valid_seconds']:.0f} s")
+                    shown["valid"] = f"{line['valid_loss']:.3f}"
                     shown |= {metric: f"{line[metric]:.2f}"} if "valid_seconds" in line else {}
                 else:
                     shown |= {"loss": f"{line['loss']:.3f}", "tokens/s": f"{line['tokens_per_s']:,.0f}"}
@@ -61,8 +58,3 @@ def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) 
                         progress.total = min(settings.steps, max(step, allowed))
                 progress.set_postfix(shown, refresh=False)
                 progress.update(max(step - progress.n, 0))
-
-
-def _is_replaced(file: IO[bytes], path: Path) -> bool:
-    """Return whether ``path`` is now another file than the open ``file``."""
-    return path.exists() and not os.path.samestat(os.fstat(file.fileno()), path.stat())

@@ -1,7 +1,7 @@
 """Scores of a run on the valid split: the metric of ``train.best_by``, and the best summary length of an extractor."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -47,11 +47,13 @@ class ValidationMetric:
         began = time.monotonic()
         rows = (row for row in Dataset.open(self.data).read(_SPLIT) if row["summary"].strip())
         share = [*islice(islice(rows, self.examples), distributed.get_rank(), None, distributed.get_world_size())]
-        measure = self._extractive if run.config.model.extracts else self._abstractive
-        value = measure(share, run, step)
+        if run.config.model.extracts:  # choose_length repeats the search at the end
+            _, value = _best_length(run, share, LoadConfig(checkpoint=str(step)), [self.name])
+        else:
+            value = self._of_summaries(share, run, step)
         return {run.config.train.best_metric: value, "valid_seconds": round(time.monotonic() - began, 3)}
 
-    def _abstractive(self, rows: Sequence[Row], run: Run, step: int) -> float:
+    def _of_summaries(self, rows: Sequence[Row], run: Run, step: int) -> float:
         summaries = Summarizer.of(run.path, LoadConfig(checkpoint=str(step), decode=_DECODE)).summarize_rows(rows)
         scorer, figure = scorer_of(self.name), FIGURES[self.name]
         pairs = pairs_of(self.name, figure, score_table(rows, summaries, [scorer] if rows and scorer else []))
@@ -60,22 +62,12 @@ class ValidationMetric:
             return above
         return (100 if figure.below else 1) * above / max(below, 1)
 
-    def _extractive(self, rows: Sequence[Row], run: Run, step: int) -> float:
-        """Return the metric at the best number of sentences; :func:`choose_length` repeats the search at the end."""
-        scorer = SentenceScorer(run, LoadConfig(checkpoint=str(step)))
-        orders = [best_first(scorer.scores(row)) for row in rows]
-        return best_length(lambda count: self._rouge(first_sentences(rows, orders, count), rows))[1]
-
-    def _rouge(self, texts: Sequence[str], rows: Sequence[Row]) -> float:
-        scores = rouge.score(texts, [references(row) for row in rows])[self.name]
-        total, count = _sums(float(scores.sum()), len(rows))
-        return total / max(count, 1)
-
 
 def _sums(*values: float) -> list[float]:
-    """Return the sums of ``values`` over all ranks."""
+    """Return the sums of ``values`` over all ranks, if there are several."""
     sums = torch.tensor(values, dtype=torch.float64, device="cuda" if torch.cuda.is_available() else "cpu")
-    distributed.all_reduce(sums)
+    if distributed.is_initialized():
+        distributed.all_reduce(sums)
     return sums.tolist()
 
 
@@ -86,31 +78,27 @@ def choose_length(run: Run, dataset: Dataset) -> None:
     if not rows:
         say(f"{run.place}: summaries have 100 words, because no valid split shows a better length")
         return
-    scorer = SentenceScorer(run, LoadConfig())
-    orders = [best_first(scorer.scores(row)) for row in rows]
-    targets = [references(row) for row in rows]
-    if warning := rouge.unread(chain.from_iterable(targets)):
+    if warning := rouge.unread(chain.from_iterable(map(references, rows))):
         say(f"{run.place}: {warning}")
-    best, value = best_length(
-        lambda count: float(rouge.score(first_sentences(rows, orders, count), targets)[[*_MEASURED]].mean(axis=None))
-    )
+    best, value = _best_length(run, rows, LoadConfig(), _MEASURED)
     run.set_extract({"sentences": best})
     say(f"{run.place} extracts {best} sentences: mean ROUGE F1 {value:.2f} on {len(rows)} clusters of {_SPLIT}")
 
 
-def best_length(value: Callable[[int], float]) -> tuple[int, float]:
-    """Return the number of sentences with the highest ``value``, and that value, which rises and then falls."""
-    values: list[float] = []
-    for count in range(1, _MAX_SENTENCES + 1):
-        values.append(value(count))
-        if len(values) - np.argmax(values) > _PATIENCE:
-            break
-    return int(np.argmax(values)) + 1, max(values)
+def _best_length(run: Run, rows: Sequence[Row], load: LoadConfig, names: Sequence[str]) -> tuple[int, float]:
+    """Return the number of sentences with the highest mean of the metrics ``names`` over all ranks, and that mean.
 
-
-def first_sentences(rows: Sequence[Row], orders: Sequence[np.ndarray], count: int) -> list[str]:
-    """Return the first ``count`` sentences of each row by its order, joined in document order."""
-    return [
-        "\n".join(" ".join(row["text"][index].split()) for index in sorted(order[:count]))
-        for row, order in zip(rows, orders, strict=True)
-    ]
+    The mean rises and then falls with the number of sentences, which are joined in document order.
+    """
+    scorer, means = SentenceScorer(run, load), list[float]()
+    orders, targets = [best_first(scorer.scores(row)) for row in rows], [references(row) for row in rows]
+    while len(means) < _MAX_SENTENCES and len(means) - np.argmax(means or [0]) <= _PATIENCE:
+        chosen = [sorted(order[: len(means) + 1]) for order in orders]
+        texts = [
+            "\n".join(" ".join(row["text"][index].split()) for index in indices)
+            for row, indices in zip(rows, chosen, strict=True)
+        ]
+        scores = rouge.score(texts, targets)[[*names]].to_numpy()
+        total, count = _sums(float(scores.sum()), scores.size)
+        means.append(total / max(count, 1))
+    return int(np.argmax(means)) + 1, max(means)
