@@ -1,5 +1,6 @@
 """HTML pages and their parts: sections, tables, notes. The templates escape all data, except arguments named html."""
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -26,16 +27,14 @@ def render(template: str, **values: Any) -> str:
     return templates().get_template(template).render(**values)
 
 
-def document(
-    title: str, top: str, sections: Sequence[str], names: Mapping[str, str], every: float | None = None, note: str = ""
-) -> str:
-    """Return a page with its style and scripts: ``title``, HTML ``top``, ``sections``, and links to those in ``names``.
+def document(title: str, top: str, sections: Sequence[str], every: float | None = None, note: str = "") -> str:
+    """Return a page with its style and scripts: ``title``, HTML ``top``, ``sections``, and links to several ones.
 
     With ``every``, the page reloads after that number of seconds, and keeps open details and the scroll position. It
     shows ``note`` if no newer version appears.
     """
     page = {
-        "links": {key: name for key, name in names.items() if any(f'id="{key}"' in section for section in sections)},
+        "links": re.findall('<section id="(.*?)"><h2>(.*?)</h2>', "".join(sections)),
         "written": int(time.time()),
         "scripts": ["page.js", "live.js"] if every else ["page.js"],
         "version": __version__,

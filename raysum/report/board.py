@@ -81,7 +81,7 @@ def build_board_api(folder: Path, local: bool) -> "FastAPI":
 
     def explain(name: str, message: str, status: int) -> Response:
         top = f'<p class="warning">{parts.escape(message)}</p><p><a href="/">All runs and searches</a></p>'
-        return answer(parts.document(name, top, [], {}), status)
+        return answer(parts.document(name, top, []), status)
 
     @api.get("/")
     def overview() -> Response:

@@ -6,12 +6,12 @@ from typing import Any
 from raysum.decode.page import doubted, marked, shortened
 from raysum.decode.summary import Citation, Summary
 from raysum.pages import parts
-from raysum.report.gather import Evaluated, Notes, ShownExample
+from raysum.report.gather import EvaluationRecord, NotedSummary, ShownExample
 
 _COLUMNS = 40  # paragraphs of a heat map, at most
 
 
-def examples(evaluations: Sequence[Evaluated]) -> str:
+def examples(evaluations: Sequence[EvaluationRecord]) -> str:
     """Return chosen examples of each evaluation. A sentence under the mouse highlights its passages."""
     shown = [evaluation for evaluation in evaluations if evaluation.examples]
     if not shown:
@@ -21,12 +21,11 @@ def examples(evaluations: Sequence[Evaluated]) -> str:
     return parts.section("examples", "Examples", parts.note(note), *blocks)
 
 
-def _example(evaluated: Evaluated, example: ShownExample) -> str:
-    output, row, systems = example.output, example.row, evaluated.table.systems
-    citing = (name for name, notes in output.notes.items() if any(part.citations for part in notes.sentences))
+def _example(evaluation: EvaluationRecord, example: ShownExample) -> str:
+    output, row, systems = example.output, example.row, evaluation.table.systems
+    citing = (name for name, summary in output.notes.items() if summary.notes)
     main = next(citing, next(iter(systems), ""))
-    notes = output.notes.get(main, Notes())
-    summary = Summary(id=output.id, summary="", sentences=notes.sentences, attention=notes.attention, score=0.0)
+    summary = output.notes.get(main, NotedSummary())
     rouge2 = {name: f"{value:.1f}" for name, value in example.rouge2.items()}
     return parts.render(
         "example.html",
@@ -35,7 +34,6 @@ def _example(evaluated: Evaluated, example: ShownExample) -> str:
         output=output,
         main=main,
         rouge2=rouge2,
-        notes=notes,
         summary=summary,
         sources=_sources(summary.notes, row) if row else None,
         heat=_heat(summary, row),

@@ -1,10 +1,11 @@
-"""Runs, searches and evaluations for reports, read from their folders into validated objects."""
+"""Runs, searches and evaluations for reports, read from their folders into validated objects when they are needed."""
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +13,9 @@ import pandas as pd
 from pydantic import BaseModel, BeforeValidator, Field
 
 from raysum.data.dataset import MANIFEST, Dataset
-from raysum.decode.summary import Sentence
+from raysum.decode.summary import Sentence, Summary
 from raysum.errors import UserError
-from raysum.evaluate.saved import TABLE, Number, SavedEvaluation, ScoreTable, checked, is_finite
+from raysum.evaluate.saved import TABLE, Number, SavedEvaluation, checked, is_finite
 from raysum.runs.folder import Run
 from raysum.runtime.progress import say
 from raysum.runtime.run_sync import sync_down
@@ -54,13 +55,14 @@ class CheckpointState(BaseModel, extra="allow"):
     target_tokens: _Count = 0
 
 
-class Notes(BaseModel):
+class NotedSummary(Summary):
     """The sentences, citations and support of a system's summary, from outputs.jsonl."""
 
+    id: str = ""
+    summary: str = ""
     sentences: list[Sentence] = []
-    support: float | None = None
-    warnings: list[str] = []
     attention: list[float] = []
+    score: float = 0.0
 
 
 class Output(BaseModel, extra="allow"):
@@ -68,7 +70,7 @@ class Output(BaseModel, extra="allow"):
 
     id: str
     reference: str
-    notes: dict[str, Notes] = {}
+    notes: dict[str, NotedSummary] = {}
 
     def text(self, system: str) -> str:
         return str((self.model_extra or {}).get(system, ""))
@@ -84,33 +86,83 @@ class ShownExample:
     row: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """An evaluation: its table, the words of each summary by system (and of the references), and chosen examples."""
+class EvaluationRecord(SavedEvaluation):
+    """An evaluation: ``words`` of each summary by system (and of the references), and chosen ``examples``."""
 
-    name: str
-    path: Path
-    table: ScoreTable
-    words: pd.DataFrame
-    examples: list[ShownExample] = field(default_factory=list)
+    def __init__(self, folder: Path, run: Run | None, prefix: str = ""):
+        super().__init__(folder)
+        self.name = " / ".join([*([prefix + run.name] if run else []), *folder.parts[-2:]])
+        file, outputs, words = folder / "outputs.jsonl", dict[str, Output](), list[dict[str, int]]()
+        rouge2 = self._rouge2()
+        reasons = self._chosen(rouge2)
+        for number, value in enumerate(read_lines(file)):
+            output = checked(Output, value, file)
+            texts = {"reference": output.reference} | {name: output.text(name) for name in self.table.systems}
+            words.append({name: len(text.split()) for name, text in texts.items()})
+            if output.id in reasons or (rouge2.empty and number < 3):
+                outputs[output.id] = output
+        if not words:
+            say(f"{file} is {'empty' if file.is_file() else 'missing'}: no summaries are shown; evaluate once more")
+        rows, self.words, self.examples = self._rows(run, outputs), pd.DataFrame(words), list[ShownExample]()
+        for name in [name for name in reasons if name in outputs] or outputs:
+            scores: Any = rouge2.T.get(name, pd.Series(dtype=float)).dropna().to_dict()
+            self.examples.append(ShownExample(reasons.get(name, ""), outputs[name], scores, rows.get(name)))
+
+    def _rouge2(self) -> pd.DataFrame:
+        """Return ROUGE-2 by example and system; an empty table if it is unknown."""
+        if not (self.folder / "scores.parquet").is_file() or "rouge2" not in self.scores:
+            return pd.DataFrame()
+        return self.scores.astype({"id": str}).pivot_table("rouge2", "id", "system", sort=False)
+
+    def _chosen(self, rouge2: pd.DataFrame) -> dict[str, str]:
+        """Return the examples with the highest, middle and lowest ROUGE-2 of the first system, with that reason."""
+        scores = rouge2.get(next(iter(self.table.systems), ""), pd.Series(dtype=float)).dropna()
+        order = scores.sort_values(ascending=False, kind="stable").index
+        if order.empty:
+            return {}
+        reasons = {len(order) - 1: "lowest", len(order) // 2: "middle", 0: "highest"}
+        return {order[number]: f"{reasons[number]} ROUGE-2" for number in sorted(reasons)}
+
+    def _rows(self, run: Run | None, names: Container[str]) -> dict[str, dict[str, Any]]:
+        """Return the examples ``names`` of the dataset, if the run was trained on it and it still exists."""
+        folder = Path(run.config.data) if run and run.config.data else None
+        if folder is None or not (folder / MANIFEST).is_file():
+            return {}
+        split, name = self.folder.name.split("-")[0], self.folder.parent.name
+        try:
+            dataset = Dataset.open(folder)
+            if dataset.fingerprint[:8] != name.rpartition("-")[2] or split not in dataset.manifest["splits"]:
+                return {}
+            return {row["id"]: row for row in dataset.read(split, _COLUMNS) if row["id"] in names}
+        except UserError as error:
+            say(f"{error}. The report quotes the sources of {self.folder} without it")
+            return {}
 
 
-@dataclass(frozen=True)
 class RunRecord:
-    """A run: its metrics, the step of its best checkpoint, its number of parameters and its evaluations.
+    """A run: its metrics, the state of its newest checkpoint, and its evaluations. ``prefix`` makes its name unique.
 
-    ``lines`` and ``predictor`` (of its attention predictor) have the fields of MetricsLine as columns. ``state`` is the
-    state of its newest checkpoint.
+    Reading raises UserError if a file is damaged.
     """
 
-    name: str
-    run: Run
-    lines: pd.DataFrame
-    predictor: pd.DataFrame
-    parameters: int
-    best: int | None
-    state: dict[str, Any]
-    evaluations: list[Evaluated]
+    def __init__(self, run: Run, prefix: str = ""):
+        self.run, self.prefix, self.name = run, prefix, prefix + run.name
+        self.lines, self.predictor = _lines(run.metrics), _lines(run.alignment.metrics)
+        checkpoints = run.checkpoints()
+        self.best, self.state = None, dict[str, Any]()  # the step of the best checkpoint
+        if checkpoints:
+            newest = checkpoints[-1]
+            self.best = run.best().step
+            self.state = checked(CheckpointState, newest.state, newest.path / "state.json").model_dump()
+
+    @cached_property
+    def parameters(self) -> int:
+        return count_parameters(self.run.config.model)
+
+    @cached_property
+    def evaluations(self) -> list[EvaluationRecord]:
+        tables = sorted(self.run.evaluation.glob(f"*/*/{TABLE}"))
+        return [EvaluationRecord(file.parent, self.run, self.prefix) for file in tables]
 
     @property
     def validations(self) -> dict[int, float]:
@@ -140,13 +192,21 @@ class RunRecord:
         return "running" if running else "finished" if self.is_finished else "interrupted"
 
 
+def _lines(file: Path) -> pd.DataFrame:
+    """Return all validations, and the other lines (of a long file only some), with the columns of MetricsLine."""
+    every = 1 + file.stat().st_size // _WHOLE if file.is_file() else 1
+    lines = [checked(MetricsLine, line, file).model_dump() for line in read_lines(file, b'"valid_', every)]
+    columns = {name: float for name in MetricsLine.model_fields} | {"step": int}
+    return pd.DataFrame(lines, columns=[*columns]).astype(columns)
+
+
 @dataclass(frozen=True)
 class Gathered:
     """The content of a report."""
 
     runs: list[RunRecord]
     searches: list[SearchRecord]
-    evaluations: list[Evaluated]  # of the runs, and named ones
+    evaluations: list[EvaluationRecord]  # of the runs, and named ones
 
 
 def gather(paths: Sequence[str | os.PathLike[str]]) -> Gathered:
@@ -154,108 +214,25 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Gathered:
 
     Raises UserError if a folder is none of these, or a file is damaged.
     """
-    runs: dict[Path, RunRecord] = {}
+    runs: dict[Path, Run] = {}
     searches: dict[Path, SearchRecord] = {}
-    evaluations: dict[Path, Evaluated] = {}
+    named: dict[Path, EvaluationRecord] = {}
     for name in paths:
         path = sync_down(name)
         if (path / "search.yaml").is_file():
             searches[path] = read_search(path)
             with suppress(UserError):  # the search has not ended, or its best run is missing
                 best = Run.resolve(path)
-                runs.setdefault(best.path, _run(best))
+                runs.setdefault(best.path, best)
         elif (path / "config.yaml").is_file():
-            runs[path] = _run(Run.open(path))
+            runs[path] = Run.open(path)
         elif (path / TABLE).is_file():
             run = Run(path.parents[2])
-            evaluations[path] = _evaluation(path, run if run.exists else None)
+            named[path] = EvaluationRecord(path, run if run.exists else None)
         else:
             problem = "has no run, search or evaluation" if path.exists() else "does not exist"
             raise UserError(f"{name} {problem}; name a folder that `raysum train`, `tune` or `evaluate` wrote")
     names = Counter(run.name for run in runs.values())
-    named = [_with_folder(run) if names[run.name] > 1 else run for run in runs.values()]
-    own = {evaluation.path: evaluation for run in named for evaluation in run.evaluations}
-    return Gathered(named, [*searches.values()], [*(own | evaluations).values()])
-
-
-def _with_folder(run: RunRecord) -> RunRecord:
-    """Return the run with the name of the folder around it in its name."""
-    prefix = f"{run.run.path.parent.name}/"
-    evaluations = [replace(evaluation, name=prefix + evaluation.name) for evaluation in run.evaluations]
-    return replace(run, name=prefix + run.name, evaluations=evaluations)
-
-
-def _run(run: Run) -> RunRecord:
-    evaluations = [_evaluation(file.parent, run) for file in sorted(run.evaluation.glob(f"*/*/{TABLE}"))]
-    return replace(read_training(run), parameters=count_parameters(run.config.model), evaluations=evaluations)
-
-
-def read_training(run: Run) -> RunRecord:
-    """Return the run without its number of parameters and its evaluations, which take longer."""
-    checkpoints, state = run.checkpoints(), dict[str, Any]()
-    if checkpoints:
-        newest = checkpoints[-1]
-        state = checked(CheckpointState, newest.state, newest.path / "state.json").model_dump()
-    best = run.best().step if checkpoints else None
-    return RunRecord(run.name, run, _lines(run.metrics), _lines(run.alignment.metrics), 0, best, state, [])
-
-
-def _lines(file: Path) -> pd.DataFrame:
-    """Return all validations, and the other lines; of a long file only some of them."""
-    every = 1 + file.stat().st_size // _WHOLE if file.is_file() else 1
-    lines = [checked(MetricsLine, line, file).model_dump() for line in read_lines(file, b'"valid_', every)]
-    columns = {name: float for name in MetricsLine.model_fields} | {"step": int}
-    return pd.DataFrame(lines, columns=[*columns]).astype(columns)
-
-
-def _evaluation(path: Path, run: Run | None) -> Evaluated:
-    saved, file = SavedEvaluation(path), path / "outputs.jsonl"
-    rouge2 = _rouge2(saved)
-    reasons, outputs = _chosen(rouge2, next(iter(saved.table.systems), "")), dict[str, Output]()
-    words = list[dict[str, int]]()
-    for number, value in enumerate(read_lines(file)):
-        output = checked(Output, value, file)
-        texts = {"reference": output.reference} | {name: output.text(name) for name in saved.table.systems}
-        words.append({name: len(text.split()) for name, text in texts.items()})
-        if output.id in reasons or (rouge2.empty and number < 3):
-            outputs[output.id] = output
-    if not words:
-        say(f"{file} is {'empty' if file.is_file() else 'missing'}: no summaries are shown; evaluate once more")
-    rows = _rows(path, run, set(outputs))
-    examples = []
-    for name in [name for name in reasons if name in outputs] or outputs:
-        scores: Any = rouge2.T.get(name, pd.Series(dtype=float)).dropna().to_dict()
-        examples.append(ShownExample(reasons.get(name, ""), outputs[name], scores, rows.get(name)))
-    parts = (run.name, *path.parts[-2:]) if run else path.parts[-2:]
-    return Evaluated(" / ".join(parts), path, saved.table, pd.DataFrame(words), examples)
-
-
-def _rouge2(saved: SavedEvaluation) -> pd.DataFrame:
-    """Return ROUGE-2 by example and system; an empty table if it is unknown."""
-    if not (saved.folder / "scores.parquet").is_file() or "rouge2" not in saved.scores:
-        return pd.DataFrame()
-    return saved.scores.astype({"id": str}).pivot_table("rouge2", "id", "system", sort=False)
-
-
-def _chosen(rouge2: pd.DataFrame, main: str) -> dict[str, str]:
-    """Return the chosen examples with the reason: the highest, middle and lowest ROUGE-2 of the system ``main``."""
-    order = rouge2.get(main, pd.Series(dtype=float)).dropna().sort_values(ascending=False, kind="stable").index
-    if order.empty:
-        return {}
-    reasons = {len(order) - 1: "lowest", len(order) // 2: "middle", 0: "highest"}
-    return {order[number]: f"{reasons[number]} ROUGE-2" for number in sorted(reasons)}
-
-
-def _rows(path: Path, run: Run | None, names: set[str]) -> dict[str, dict[str, Any]]:
-    """Return the examples ``names`` of the evaluated dataset, if the run was trained on it and it still exists."""
-    folder = Path(run.config.data) if run and run.config.data else None
-    if folder is None or not (folder / MANIFEST).is_file():
-        return {}
-    try:
-        dataset, split = Dataset.open(folder), path.name.split("-")[0]
-        if dataset.fingerprint[:8] != path.parent.name.rpartition("-")[2] or split not in dataset.manifest["splits"]:
-            return {}
-        return {row["id"]: row for row in dataset.read(split, _COLUMNS) if row["id"] in names}
-    except UserError as error:
-        say(f"{error}. The report quotes the sources of {path} without it")
-        return {}
+    records = [RunRecord(run, f"{run.path.parent.name}/" if names[run.name] > 1 else "") for run in runs.values()]
+    own = {evaluation.folder: evaluation for record in records for evaluation in record.evaluations}
+    return Gathered(records, [*searches.values()], [*(own | named).values()])

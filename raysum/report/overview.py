@@ -16,7 +16,7 @@ from urllib.parse import quote
 from raysum.errors import UserError
 from raysum.pages import parts
 from raysum.report import training
-from raysum.report.gather import RunRecord, gather, read_training
+from raysum.report.gather import RunRecord, gather
 from raysum.report.page import report_page
 from raysum.report.status import folder_kind, is_running
 from raysum.runs.folder import Run
@@ -85,7 +85,7 @@ class Pages:
         sections.append(parts.section("all", "Runs and searches", table, parts.note(_BOUNDS)))
         if damaged := [[entry.name, entry.trouble] for entry in entries if entry.trouble]:
             sections.append(parts.section("damaged", "Damaged", parts.table(["folder", "what is wrong"], damaged)))
-        return parts.document(str(self.folder), parts.tiles(tiles), sections, {}, REFRESH_SECONDS, _LATE)
+        return parts.document(str(self.folder), parts.tiles(tiles), sections, REFRESH_SECONDS, _LATE)
 
     def page(self, name: str) -> str | None:
         """Return the page of the run or search ``name``, or None without one. Raises UserError if it is damaged."""
@@ -156,7 +156,7 @@ def _read(entry: BoardEntry, running: bool, state: Stamp) -> BoardEntry:
     try:
         if entry.kind == "search":
             return _of_search(entry, read_search(entry.path, running))
-        return _of_run(entry, read_training(Run.open(entry.path)), running)
+        return _of_run(entry, RunRecord(Run.open(entry.path)), running)
     except UserError as error:
         return replace(entry, trouble=str(error))
     except Exception as error:  # unexpected values in damaged files

@@ -20,16 +20,6 @@ from raysum.runtime.storage import write_page
 
 _LIBRARIES = ("torch", "ray", "deepspeed", "sentencepiece", "rouge-score", "pandas", "numpy")
 _TILES = 6
-_NAMES = {
-    "curves": "Curves",
-    "runs": "Runs",
-    "evaluation": "Evaluation",
-    "lengths": "Lengths",
-    "search": "Searches",
-    "examples": "Examples",
-    "config": "Configuration",
-    "environment": "Environment",
-}
 
 
 @dataclass(frozen=True)
@@ -77,7 +67,7 @@ def report_page(content: Gathered, every: float | None = None) -> str:
     ]
     names = [*(run.name for run in runs), *(search.name for search in searches)]
     title = ", ".join(names or [evaluated.name for evaluated in evaluations])
-    return parts.document(title, parts.tiles(_tiles(content)[:_TILES]), sections, _NAMES, every)
+    return parts.document(title, parts.tiles(_tiles(content)[:_TILES]), sections, every)
 
 
 def _tiles(content: Gathered) -> list[tuple[str, str]]:
@@ -86,7 +76,7 @@ def _tiles(content: Gathered) -> list[tuple[str, str]]:
     for evaluated in content.evaluations:
         name, figures = next(iter(evaluated.table.systems.items()), ("", {}))
         for key in [key for key in ("rouge2", "rouge1") if key in figures][:1]:
-            label = f"{FIGURES[key].label} of {name}, {evaluated.path.name}"
+            label = f"{FIGURES[key].label} of {name}, {evaluated.folder.name}"
             tiles.append((cell(figures, key, FIGURES[key]), label))
     for run in content.runs:
         if run.best in run.validations:

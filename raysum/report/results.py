@@ -8,7 +8,7 @@ from raysum.evaluate.scorers import HEADLINES
 from raysum.evaluate.table import figure_table
 from raysum.pages import charts, parts
 from raysum.pages.charts import Chart, Line, Point
-from raysum.report.gather import Evaluated, RunRecord
+from raysum.report.gather import EvaluationRecord, RunRecord
 from raysum.tune.page import interval_row, metric_title, search_section
 from raysum.tune.record import SearchRecord
 
@@ -17,7 +17,7 @@ _OTHER = charts.COLORS - 1
 _BINS = 24
 
 
-def evaluations(evaluated: Sequence[Evaluated], runs: Sequence[RunRecord]) -> str:
+def evaluations(evaluated: Sequence[EvaluationRecord], runs: Sequence[RunRecord]) -> str:
     """Return a table and charts of each evaluation, before them a table of all first systems if there are several."""
     commands = {f"No evaluation of {r.name}; this makes one:": str(r.run.path) for r in runs if not r.evaluations}
     if not evaluated and not commands:
@@ -27,7 +27,7 @@ def evaluations(evaluated: Sequence[Evaluated], runs: Sequence[RunRecord]) -> st
     return parts.section("evaluation", "Evaluation", beside, *map(_evaluation, evaluated), *missing)
 
 
-def _beside(evaluated: Sequence[Evaluated]) -> str:
+def _beside(evaluated: Sequence[EvaluationRecord]) -> str:
     """Return a table of the first system of each evaluation."""
     first = []
     for each in evaluated:
@@ -40,7 +40,7 @@ def _beside(evaluated: Sequence[Evaluated]) -> str:
     return parts.heading("Beside each other") + parts.note(note) + parts.numbers(table)
 
 
-def _evaluation(evaluated: Evaluated) -> str:
+def _evaluation(evaluated: EvaluationRecord) -> str:
     table = evaluated.table
     how = "".join(f"<dt>{parts.escape(name)}</dt><dd>{parts.escape(what)}</dd>" for name, what in table.how.items())
     note = f"{table.examples} examples; ± is half of the 95 % interval. ROUGE: {table.protocol}"
@@ -61,13 +61,13 @@ def _evaluation(evaluated: Evaluated) -> str:
     )
 
 
-def lengths(evaluated: Sequence[Evaluated]) -> str:
+def lengths(evaluated: Sequence[EvaluationRecord]) -> str:
     """Return the lengths of references and summaries, in words."""
     known = [each for each in evaluated if not each.words.empty]
     return parts.section("lengths", "Lengths of summaries", *map(_lengths, known)) if known else ""
 
 
-def _lengths(evaluated: Evaluated) -> str:
+def _lengths(evaluated: EvaluationRecord) -> str:
     """Return a chart of the references and the first system, and a table of all systems."""
     words = evaluated.words
     low, high = int(words.to_numpy().min()), int(words.to_numpy().max()) + 1

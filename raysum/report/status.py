@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.pages.parts import duration
-from raysum.report.gather import RunRecord, read_training
+from raysum.report.gather import RunRecord
 from raysum.runs.folder import Event, Run
 from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.remote import shown, url_of
@@ -90,7 +90,7 @@ def status(path: str | os.PathLike[str]) -> Status:
     kind = folder_kind(folder)
     if kind == "search":
         return _of_search(folder, read_search(folder, running))
-    return _of_run(read_training(Run.open(folder if kind else path)), running)
+    return _of_run(RunRecord(Run.open(folder if kind else path)), running)
 
 
 def folder_kind(path: Path) -> str:

@@ -65,7 +65,7 @@ def search_page(search: SearchRecord) -> str:
     late = "No news for a while: the search was killed, or waits. Repeat its `raysum tune` command to resume it."
     content = parts.section("search", search.space.about, _trials(search))
     refresh = REFRESH_SECONDS if search.running else None
-    return document(search.name, parts.tiles(_tiles(search)), [content], {}, refresh, late)
+    return document(search.name, parts.tiles(_tiles(search)), [content], refresh, late)
 
 
 def _tiles(search: SearchRecord) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from helpers.processes import Command, free_port
 from raysum.errors import UserError
 from raysum.pages.parts import duration
 from raysum.report.board import board, build_board_api
-from raysum.report.gather import read_training
+from raysum.report.gather import RunRecord
 from raysum.report.overview import Pages, find_entries, stamp
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, folder_lock, is_held
@@ -298,12 +298,12 @@ def test_of_a_long_training_few_lines_are_held(folder, monkeypatch):
     lines.insert(1003, {"step": 1004, "valid_loss": 0.5})
     run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setattr("raysum.report.gather._WHOLE", run.metrics.stat().st_size // 100)
-    found = read_training(run)
+    found = RunRecord(run)
     assert len(found.lines) < 60 and found.step == 3999
     assert found.validations == run.validations() == {1004: 0.5}
     run.metrics.write_text(run.metrics.read_text() + "5\n")
     with pytest.raises(UserError, match="line 4000 is not a JSON object"):
-        read_training(run)
+        RunRecord(run)
 
 
 def test_hundreds_are_listed_and_only_what_changed_is_read_again(folder, monkeypatch):

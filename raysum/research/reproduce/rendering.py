@@ -90,7 +90,7 @@ class Filled(Shown):
         figures = table(head, self.lines(), numbers=True)
         remarks = map(note, self.remarks())
         body = section(self.table.id, self.table.paper, note(self.table.about), plot, figures, *remarks)
-        return document(self.table.id, "", [body], {})
+        return document(self.table.id, "", [body])
 
 
 def _text(value: float | None, digits: int) -> str:
