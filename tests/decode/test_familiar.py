@@ -1,4 +1,4 @@
-"""Warnings of sources that are unlike those a model was trained on: learned of the valid split, told with a summary."""
+"""Warnings of clusters and summaries unlike those of the training: their ranges, and when they are learned."""
 
 import json
 import time
@@ -54,7 +54,11 @@ def run(tmp_path, data) -> Run:
     return write_run(tmp_path / "pht", data)
 
 
-def test_what_is_like_the_valid_split_is_not_warned_of_and_what_is_foreign_is(run, data):
+def stored(run: Run) -> dict:
+    return json.loads((run.path / "familiar.json").read_text())
+
+
+def test_foreign_sources_have_a_warning_and_those_of_the_own_domain_have_none(run, data):
     learn(run, data)
     summarizer = Summarizer.load(run.path)
     rows = list(data.read("test"))
@@ -64,42 +68,53 @@ def test_what_is_like_the_valid_split_is_not_warned_of_and_what_is_foreign_is(ru
     assert summarizer.summarize_rows([quiet])[0].warnings == []
     short = [cluster | {"documents": cluster["documents"][:1]} for cluster in generate("test", 40)]
     few = [prepare_example(cluster, data.recipe, summarizer.vocabulary) for cluster in short]
+    assert sum(bool(summarizer.familiar.warnings(row)) for row in few) <= 4
     found = {name: summarizer.summarize(name, [text]) for name, text in FOREIGN.items()}
     assert all(len(one.warnings) == 1 for one in found.values()), found
-    # Text of the own domain is like it, also where there is less of it.
-    assert sum(bool(summarizer.familiar.warnings(row)) for row in few) <= 4
     assert "unlike what the model was trained on" in found["review"].warnings[0]
     assert "of pieces unknown (usual: " in found["chinese"].warnings[0]
     assert "warning: the sources are unlike" in found["german"].render()
 
 
-def test_a_run_that_has_learned_nothing_warns_of_nothing_and_a_changed_file_is_told(run, data):
-    assert Summarizer.load(run.path).familiar is None
-    assert Summarizer.load(run.path).summarize("x", [FOREIGN["chinese"]]).warnings == []
+def test_a_run_without_ranges_warns_of_nothing(run):
+    summarizer = Summarizer.load(run.path)
+    assert summarizer.familiar is None and summarizer.summarize("x", [FOREIGN["chinese"]]).warnings == []
+
+
+NO_RANGES = "contains no valid reference ranges"
+DAMAGE = [
+    ({"examples": 3}, "was changed since it was written"),  # its checksum is the former one
+    *(
+        (sealed({"examples": 150, "usual": {"letters": [1, 2]}} | changes), NO_RANGES)
+        for changes in (
+            {"examples": 0}, {"examples": -3}, {"usual": {"letters": [2, 1]}},
+            {"usual": {"letters": [0, float("nan")]}}, {"usual": None},
+        )
+    ),
+    ("{", "does not read as JSON"),
+    ("[" * 200_000, "does not read as JSON"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "message"), DAMAGE)
+def test_a_damaged_file_is_named_and_evaluation_replaces_it(run, data, content, message):
     learn(run, data)
     file = run.path / "familiar.json"
-    told = json.loads(file.read_text())
-    assert told["examples"] == 150 and list(told["usual"]) == [*SPELLING, "title"]
-    file.write_text(json.dumps(told | {"examples": 3}))
-    with pytest.raises(UserError, match="familiar.json was changed since it was written"):
+    if isinstance(content, dict):
+        content = json.dumps(content if "crc32" in content else stored(run) | content)
+    file.write_text(content)
+    with pytest.raises(UserError, match=rf"familiar.json.*{message}.*; remove it, and `raysum evaluate \S+ --data"):
         Summarizer.load(run.path)
-    file.write_text(json.dumps({"examples": 3}))
-    told = r"familiar.json contains no valid reference ranges; remove it, and `raysum evaluate \S+ --data DATA"
-    with pytest.raises(UserError, match=told):
-        Summarizer.load(run.path)
-    file.write_text("{")
-    with pytest.raises(UserError, match="familiar.json.*; remove it, and `raysum evaluate"):
-        Summarizer.load(run.path)
-    evaluate(str(run.path), data.path, split="valid", limit=2)  # the other way out
+    evaluate(str(run.path), data.path, split="valid", limit=2)
     assert Summarizer.load(run.path).familiar is not None
 
 
-def test_what_a_former_version_learned_goes_on_telling_what_it_did(run, data):
+def test_ranges_of_a_former_version_still_act(run, data):
     learn(run, data, GOOD)
-    file = run.path / "familiar.json"
-    told = json.loads(file.read_text())
-    usual = {name: told["usual"][name] for name in SPELLING}
-    file.write_text(json.dumps(sealed({"examples": 150, "usual": usual})))
+    known = stored(run)
+    assert known["examples"] == 150 and list(known["usual"]) == [*SPELLING, "title"]
+    usual = {name: known["usual"][name] for name in SPELLING}
+    (run.path / "familiar.json").write_text(json.dumps(sealed({"examples": 150, "usual": usual})))
     summarizer = Summarizer.load(run.path)
     (warning,) = summarizer.summarize("Blender", [FOREIGN["review"]]).warnings
     assert "letters a piece" in warning and "title" not in warning
@@ -107,34 +122,34 @@ def test_what_a_former_version_learned_goes_on_telling_what_it_did(run, data):
     assert summarizer.summarize_rows([first, swap(first, second)])[1].warnings == []
 
 
-def test_a_title_that_does_not_fit_is_told(run, data):
+def test_a_title_that_does_not_fit_has_a_warning(run, data):
     learn(run, data)
-    domain_shift, rows = Summarizer.load(run.path).familiar, list(data.read("test"))[:40]
-    alarms = [domain_shift.warnings(swap(row, other)) for row, other in pairwise(rows)]
-    assert sum("of the title's pieces in them (usual: 100% to 100%)" in "".join(told) for told in alarms) >= 35
+    familiar, rows = Summarizer.load(run.path).familiar, list(data.read("test"))[:40]
+    alarms = [familiar.warnings(swap(row, other)) for row, other in pairwise(rows)]
+    assert sum("of the title's pieces in them (usual: 100% to 100%)" in "".join(found) for found in alarms) >= 35
     untitled = [row | {"ids": row["ids"][row["title_tokens"] :], "title_tokens": 0} for row in rows]
-    assert not any(map(domain_shift.warnings, untitled))
+    assert not any(map(familiar.warnings, untitled))
 
 
-def test_what_rests_on_its_sources_less_than_usual_is_told_where_the_spelling_tells_nothing(run, data):
+def test_summaries_with_less_support_than_usual_have_a_warning(run, data):
     """The clusters are of the own domain; the weights are random, so the summaries are not."""
     learn(run, data, GOOD)
     summarizer = Summarizer.load(run.path)
     summaries = summarizer.summarize_rows(list(data.read("test"))[:20])
-    told = [warning for one in summaries for warning in one.warnings if warning.startswith("the summary rests on its")]
-    assert len(told) >= 18 and "usual for this model: support " in told[0] and told[0].endswith("(usual: 78 to 81)")
-    # With other citations there is other support; what is cut short attends to less.
+    found = [warning for one in summaries for warning in one.warnings if warning.startswith("the summary rests on its")]
+    assert len(found) >= 18 and "usual for this model: support " in found[0] and found[0].endswith("(usual: 78 to 81)")
+    # Other citations give other support; a truncated summary attends to fewer paragraphs.
     other = summarizer.choose({"citations": "lexical", "max_length": 4})
     assert not any(one.warnings for one in summarizer.summarize_rows(list(data.read("test"))[:20], other))
 
 
-def test_attention_as_even_or_uneven_as_never_before_is_told_and_better_support_is_not():
+def test_even_or_uneven_attention_and_low_support_are_outside_of_the_range():
     usual = ReferenceRange.of(GOOD)
     even, one = [0.1] * 10, [0.91] + [0.01] * 9
     for attention, support, expected in [
         (even, 80.0, ["its entropy is 100.0% of the highest (usual: 87.0% to 98.0%)"]),
         (one, 80.0, ["its entropy is 21.7% of the highest (usual: 87.0% to 98.0%)"]),
-        ([0.5, 0.5], 80.0, []),  # of so few paragraphs nothing is known
+        ([0.5, 0.5], 80.0, []),  # too few paragraphs for the range
         ([1.0], 70.0, ["support 70 (usual: 78 to 81)"]),
         ([0.2] * 4 + [0.0, 0.04, 0.04, 0.04, 0.04, 0.04], 100.0, []),  # one that was not read
         ([0.2] * 4 + [0.04] * 5, None, []),
@@ -142,7 +157,7 @@ def test_attention_as_even_or_uneven_as_never_before_is_told_and_better_support_
         assert [text for _, text in usual.unlike(figures(support, attention))] == expected, attention
 
 
-def test_some_of_the_valid_split_is_decoded_to_learn_of_summaries_and_no_longer_than_is_said(run, data):
+def test_calibration_decodes_some_of_the_valid_split_within_its_seconds(run, data):
     learn(run, data)
     rehearse(run, data, 0.1)
     assert Summarizer.load(run.path).familiar.summaries is None
@@ -156,57 +171,37 @@ def test_some_of_the_valid_split_is_decoded_to_learn_of_summaries_and_no_longer_
     assert time.monotonic() - began < 5  # it loads the model, too
 
 
-def test_of_many_clusters_with_the_same_warning_only_the_first_are_told_one_by_one():
+def test_only_the_first_three_equal_warnings_are_printed():
     warned = ["the sources are unlike: 1", "the summary rests: 2"]
-    made = [Summary(id=str(n), summary="", sentences=[], attention=[], score=0.0, warnings=warned) for n in range(5)]
-    late = Summary(id="late", summary="", sentences=[], attention=[], score=0.0, warnings=["another: 3"])
-    printed = Summaries([*made, late]).render()
+    plain = Summary(id="x", summary="", sentences=[], attention=[], score=0.0, warnings=warned)
+    late = plain.model_copy(update={"warnings": ["another: 3"]})
+    printed = Summaries([*[plain] * 5, late]).render()
     assert printed.count("    warning: the sources are unlike: 1\n") == 3 and "    warning: another: 3\n" in printed
-    assert printed.endswith(
-        "\nwarning: the sources are unlike: 2 more (see --json)\nwarning: the summary rests: 2 more (see --json)"
-    )
-    assert all(one.warnings == warned for one in made)
+    assert printed.endswith("".join(f"\nwarning: {each[:-3]}: 2 more (see --json)" for each in warned))
+    assert plain.warnings == warned
 
 
-def test_a_small_or_missing_valid_split_teaches_with_the_train_split_and_too_few_clusters_nothing(tmp_path, run):
+def test_a_small_or_missing_valid_split_is_extended_by_the_train_split(tmp_path, run):
     learn(run, write_factbook(tmp_path / "few", {"train": 12, "valid": 7}))
     assert not (run.path / "familiar.json").exists()
     for name, splits in (("small", {"train": 12, "valid": 8}), ("none", {"train": 20})):
         learn(run, write_factbook(tmp_path / name, splits))
-        told = json.loads((run.path / "familiar.json").read_text())
-        assert told["examples"] == 20
+        assert stored(run)["examples"] == 20
         (run.path / "familiar.json").unlink()
 
 
-def test_what_hardly_rests_on_its_sources_is_told_whatever_is_usual(run, monkeypatch):
+def test_very_low_support_always_has_a_warning(run, monkeypatch):
     (cluster,) = generate("test", 1)
     (plain,) = Summarizer.load(run.path).summarize_many([cluster])
     assert plain.support is not None and plain.warnings == []
     monkeypatch.setattr(domain_shift, "_LEAST_SUPPORT", 101)
     (found,) = Summarizer.load(run.path).summarize_many([cluster])
-    told = f"almost nothing of the summary is in the paragraphs that it cites: support {plain.support:.0f} of 100"
-    assert found.warnings == [told]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"examples": 0}, {"examples": -3}, {"usual": {"letters": [2, 1]}}, {"usual": {"letters": [0, float("nan")]}}],
-)
-def test_what_is_no_range_is_damage_that_is_named(run, data, changes):
-    learn(run, data)
-    file = run.path / "familiar.json"
-    told = json.loads(file.read_text())
-    told.pop("crc32", None)
-    write_json(file, sealed({name: value for name, value in told.items() if name in ("examples", "usual")} | changes))
-    with pytest.raises(UserError, match="contains no valid reference ranges; remove it"):
-        Summarizer.load(run.path)
-    file.write_text("[" * 200_000)
-    with pytest.raises(UserError, match="does not read as JSON"):
-        Summarizer.load(run.path)
+    about = "almost nothing of the summary is in the paragraphs that it cites"
+    assert found.warnings == [f"{about}: support {plain.support:.0f} of 100"]
 
 
 def test_few_clusters_raise_few_false_alarms(run, data):
-    """What is usual of 20 clusters is narrower than it is: any twenty of the valid split, and the whole test split."""
+    """Ranges of twenty clusters of the valid split, which are narrower than that of all, and the test split."""
     vocabulary, test = load_tokenizer(data.vocabulary_path), list(data.read("test"))
     table = [signals(row, vocabulary) for row in data.read("valid")]
     shares = []
@@ -218,7 +213,7 @@ def test_few_clusters_raise_few_false_alarms(run, data):
     assert np.mean(shares) < 0.05
 
 
-def test_evaluating_on_the_valid_split_teaches_a_run(run, data, tmp_path):
+def test_evaluation_on_the_valid_split_learns_the_ranges(run, data, tmp_path):
     evaluate(str(run.path), data.path, split="test", limit=2)
     assert not (run.path / "familiar.json").exists()
     other = write_factbook(tmp_path / "other", {"valid": 30}, pieces=1200)  # the same pieces, other clusters
@@ -234,7 +229,7 @@ def test_evaluating_on_the_valid_split_teaches_a_run(run, data, tmp_path):
     assert Summarizer.load(run.path).familiar.summaries == learned
 
 
-def test_training_teaches_a_run_and_so_does_repeating_it(tmp_path):
+def test_training_learns_the_ranges_and_so_does_repeating_it(tmp_path):
     data = write_factbook(tmp_path / "data", {"train": 40, "valid": 24})
     sizes = {"width": 16, "ffn": 32, "heads": 2, "encoder": "L", "decoder": "P", "pooling_heads": 2}
     given = {"data": str(data.path), "out": str(tmp_path / "run"), "model": sizes}
@@ -249,4 +244,4 @@ def test_training_teaches_a_run_and_so_does_repeating_it(tmp_path):
     write_json(newest.path / "state.json", newest.state | {"seconds": 1000})  # long enough to decode some clusters
     seal(newest.path)
     train("pht", **given, train=short, decode={"max_length": 8})
-    assert json.loads((run.path / "familiar.json").read_text())["summaries"]["examples"] == 24
+    assert stored(run)["summaries"]["examples"] == 24
