@@ -1,27 +1,32 @@
-"""`raysum train extractor`: learn from a dataset which sentences to select, in about a minute on one core."""
+"""`raysum train extractor`: learn from a dataset which sentences to select, in about a minute on one core.
+
+Regression trees score each sentence by its features: T trees of N nodes at most, M sentences, F features.
+"""
 
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from raysum.config.sections import Config
+from raysum.config.sections import Config, LoadConfig
 from raysum.data.dataset import Dataset
+from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row, references
 from raysum.errors import UserError
-from raysum.extract.features import CueValues
-from raysum.extract.learned import TABLES, Inputs, Trees
-from raysum.prepare.row_builder import as_sentences
+from raysum.extract.features import Cues, CueValues, cue_features, cues_of, features
+from raysum.prepare.row_builder import as_sentences, sentence_row
 from raysum.runs.folder import Run
+from raysum.runtime.checksums import damaged
 from raysum.runtime.compat import boosted_trees
 from raysum.runtime.progress import bar, say
-from raysum.runtime.storage import append_line, writing
+from raysum.runtime.storage import append_line, load_tensors, writing
 from raysum.text.cleaning import bigrams
 from raysum.text.tfidf import count_words, words
+from raysum.tokenizers.loading import load_tokenizer
 
 _COLUMNS = (
     *("id", "title", "source", "text", "document", "paragraph", "char_start", "labels"),
@@ -31,6 +36,84 @@ _SHORT = 5  # words added to the length of a sentence, so that very short ones d
 _REDUNDANCY = 0.7  # cosine above which a sentence repeats a taken one
 _IDLE = ("source", "train", "optim", "deepspeed", "decode", "mixed", "data_weights")
 FEWEST = 10  # clusters with a summary to learn from
+_TABLES = ("words", "names")
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Regression trees as plain arrays, which are stored beside other weights and read without running foreign code.
+
+    ``feature``, ``left`` and ``right`` [T, N] int32, ``threshold`` and ``value`` [T, N] float64; ``base`` [1] is added
+    to the sum of all trees' values. At a leaf, left and right are the node itself.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    value: np.ndarray
+    base: np.ndarray
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, np.ndarray]) -> "Trees":
+        """Return the trees of ``arrays``. Raises KeyError or ValueError if sizes differ or a node is not there."""
+        trees = cls(**{field.name: arrays[field.name] for field in fields(cls)})
+        of_nodes = (trees.threshold, trees.left, trees.right, trees.value)
+        if trees.base.shape != (1,) or any(array.shape != trees.feature.shape for array in of_nodes):
+            raise ValueError("arrays of different sizes")
+        for name, nodes in (("left", trees.left), ("right", trees.right)):
+            if ((nodes < 0) | (nodes >= nodes.shape[1])).any():
+                raise ValueError(f"{name} names a node that is not there")
+        return trees
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """[M, F] -> [M]"""
+        rows, trees = np.arange(len(features)), np.arange(len(self.feature))[:, None]
+        node, before = np.zeros((len(self.feature), len(features)), np.int32), None  # [T, M]
+        while before is None or (node != before).any():
+            before = node
+            small = features[rows, self.feature[trees, node]] <= self.threshold[trees, node]
+            node = np.where(small, self.left[trees, node], self.right[trees, node])
+        return self.base[0] + self.value[trees, node].sum(0)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """``features`` [M, F] of the sentences of a cluster, and their cues."""
+
+    features: np.ndarray
+    cues: tuple[Cues, Cues]
+
+    @classmethod
+    def of(cls, row: Row, width: int) -> "Inputs":
+        return cls(features(row), cues_of(row, width))
+
+    def array(self, tables: Sequence[np.ndarray]) -> np.ndarray:
+        """Return [M, F']: the features and those of the cues, whose values are in ``tables``."""
+        return np.concatenate([self.features, cue_features(self.cues, tables)], 1)
+
+
+class FeatureScorer:
+    """The scores of a trained extractor. Raises UserError if the checkpoint is missing."""
+
+    def __init__(self, run: Run, config: LoadConfig, device: str | None = None):
+        if config.dtype != LoadConfig.model_fields["dtype"].default:
+            raise UserError(f"dtype={config.dtype} is for matrices, but {run.path} has trees: leave it out")
+        weights = run.checkpoint(config.checkpoint).weights
+        self.vocabulary, self.recipe = load_tokenizer(run.vocabulary), read_recipe(run.recipe, str(run.path))
+        try:
+            arrays = load_tensors(weights, "numpy")
+            self._trees, self._tables = Trees.read(arrays), [arrays[name] for name in _TABLES]
+        except (KeyError, ValueError) as error:
+            raise damaged(weights, f"holds no trained extractor ({error})") from None
+
+    def row(self, cluster: Mapping[str, Any]) -> Row:
+        """Return a raw cluster as a row of kind extraction, without labels. Raises Rejected if it has no sentence."""
+        return sentence_row(cluster, self.recipe, self.vocabulary)
+
+    def scores(self, row: Row) -> np.ndarray:
+        """Return [M] estimates of the share of each sentence that a summary contains."""
+        return self._trees.predict(Inputs.of(row, len(self._tables[0])).array(self._tables))
 
 
 @dataclass(frozen=True)
@@ -67,7 +150,7 @@ def train(config: Config) -> Run:
         raise UserError(f"{dataset.place} has {len(known)} clusters with a summary to learn from; {FEWEST} are needed")
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     trees, tables = _learned(known, spec)
-    arrays = {**trees, **dict(zip(TABLES, tables, strict=True))}
+    arrays = {**trees, **dict(zip(_TABLES, tables, strict=True))}
     losses = {"train_loss": _loss(known, trees, tables)}
     if "valid" in dataset.splits and (held := _examples(dataset, "valid", spec)):
         losses["valid_loss"] = _loss(held, trees, tables)
@@ -107,7 +190,7 @@ def _learned(examples: Sequence[TrainingCluster], spec: Any) -> tuple[dict[str, 
     """Return the trees and the tables of cue values. Each example is learned with tables without its own part."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    pairs = [[(example.inputs.cues[part], example.targets) for example in examples] for part in range(len(TABLES))]
+    pairs = [[(example.inputs.cues[part], example.targets) for example in examples] for part in range(len(_TABLES))]
     values = [CueValues(spec.width, spec.cue_prior, of_part) for of_part in pairs]
     inputs = []
     for number, example in enumerate(examples):

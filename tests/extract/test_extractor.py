@@ -16,7 +16,7 @@ from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
 from raysum.extract.features import RANKED, Cues, CueValues, columns, cue_features, cues_of, features
-from raysum.extract.learned import Trees
+from raysum.extract.learning import Trees
 from raysum.prepare.row_builder import as_sentences
 from raysum.runtime.checksums import seal
 from raysum.runtime.compat import boosted_trees
