@@ -4,7 +4,10 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
 
 from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
@@ -27,9 +30,6 @@ from raysum.train.fit import train
 from raysum.tune.results import Adoption
 from raysum.tune.search import tune
 from raysum.tune.spaces import BETA
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 CLUSTERS = 16000  # of the train split: each is seen once
 _HELD_OUT = 300  # clusters of the valid and of the test split, at most
@@ -63,11 +63,8 @@ class QuickstartResult(Shown):
             "summary": self.summary.to_dict(),
         }
 
-    def render(self) -> "Group":
+    def render(self) -> Group:
         """For people: the table, the summary with its notes and support, its sources, and how to serve the run."""
-        from rich.console import Group
-        from rich.text import Text
-
         lines = [f"\n{self.cluster['title']}", *self.summary.render().splitlines()[1:]]
         for document in self.cluster["documents"]:
             lines += [f"  {document['source']}", *(f"    {text}" for text in document["text"].split("\n\n"))]

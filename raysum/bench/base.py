@@ -9,9 +9,10 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
+from rich.console import Group
 
 from raysum.bench.machine import Machine, measure
 from raysum.config.base import Section
@@ -21,9 +22,6 @@ from raysum.errors import UserError
 from raysum.runtime.processes import keep_freed_memory, peak_rss_mb
 from raysum.runtime.progress import bar
 from raysum.runtime.rendering import Grid, Shown
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 Row = dict[str, Any]
 _COLUMNS = 5
@@ -110,10 +108,8 @@ class BenchResult(Shown):
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def render(self) -> "Group":
+    def render(self) -> Group:
         """Return tables with a line per figure and a column per row; at most ``_COLUMNS`` rows fit side by side."""
-        from rich.console import Group
-
         first, *names = dict.fromkeys(name for row in self.rows for name in row)
         tables = []
         for start in range(0, len(self.rows), _COLUMNS):

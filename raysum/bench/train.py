@@ -175,5 +175,5 @@ def plot_growth(rows: list[Row], file: Path) -> None:
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.grid(alpha=0.3)
     axes.legend()
-    with writing(file.parent):
+    with writing(file.absolute().parent):
         figure.savefig(file, dpi=120)

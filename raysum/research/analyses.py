@@ -244,6 +244,6 @@ def plot_ranks(frame: pd.DataFrame, file: str | Path) -> Path:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(shapes, [*labels.values()], frameon=False)
     path = Path(file).expanduser()
-    with writing(path.parent):
+    with writing(path.absolute().parent):
         canvas.savefig(path, dpi=150)
     return path

@@ -8,8 +8,7 @@ from itertools import chain, islice
 import pandas as pd
 import pytest
 
-from raysum.examples.factbook.corpus import SOURCES, generate, write
-from raysum.examples.factbook.phrases import kinds, own_words
+from raysum.examples.factbook.corpus import SOURCES, generate, kinds, own_words, write
 from raysum.examples.factbook.scorer import Factbook, read_facts, score_citations, score_facts, stated_in
 from raysum.metrics.rouge import score
 from raysum.metrics.statistics import figure_of

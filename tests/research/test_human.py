@@ -16,7 +16,7 @@ import pytest
 from raysum.errors import UserError
 from raysum.research.human.analysis import human_analyze
 from raysum.research.human.designs import DESIGNS, tasks_of
-from raysum.research.human.outputs import read_items
+from raysum.research.human.outputs import read_texts
 from raysum.research.human.sheets import human_sheets
 
 SYSTEMS = ["zeta", "omega", "kappa", "sigma"]  # in the order of their worth, the best first
@@ -352,10 +352,8 @@ def test_summaries_that_are_cut_as_in_the_papers_are_judged_only_if_they_are_nam
     folder.mkdir()
     texts = {"pht": "It is red.", "lead": "It is blue.", "lead-paper": "House It is"}
     (folder / "outputs.jsonl").write_text(json.dumps({"id": "a", "reference": "It is red.", "notes": {}, **texts}))
-    (item,) = read_items([folder])
-    assert item.summaries == {"pht": "It is red.", "lead": "It is blue."}
-    (named,) = read_items([folder], ["pht", "lead-paper"])
-    assert [*named.summaries] == ["lead-paper", "pht"]
+    assert read_texts([folder])[1] == ["lead", "pht"]
+    assert read_texts([folder], ["pht", "lead-paper"])[1] == ["lead-paper", "pht"]
 
 
 @pytest.mark.parametrize("systems", [3, ["lead"]])
@@ -409,10 +407,10 @@ def test_systems_of_several_evaluations_are_judged_together(tmp_path):
     assert "reference" not in row and "E" in row  # it stands among the others
     text = (other / "outputs.jsonl").read_text()
     (other / "outputs.jsonl").write_text(text.replace("green", "grey"))
-    with pytest.raises(UserError, match="'omega' wrote another summary of test-000 than its namesake"):
+    with pytest.raises(UserError, match="the text of 'omega' for test-000 is another one"):
         human_sheets([one, other], design="ranking", out=str(tmp_path / "b"))
     (other / "outputs.jsonl").write_text(text.replace("white", "pink"))
-    with pytest.raises(UserError, match="the reference of test-000 is another one"):
+    with pytest.raises(UserError, match="the text of 'reference' for test-000 is another one"):
         human_sheets([one, other], design="ranking", out=str(tmp_path / "b"))
     with pytest.raises(UserError, match="has no outputs.jsonl; give one that raysum evaluate wrote"):
         human_sheets(tmp_path, design="ranking", out=str(tmp_path / "b"))

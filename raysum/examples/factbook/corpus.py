@@ -3,20 +3,23 @@
 An example is a subject with a few facts. Its sources state them one by one, each in words of its own, some facts
 twice, between remarks that state nothing and paragraphs about other subjects that have facts of the same kinds. The
 summary is the lead section of an encyclopedia: all the facts, in a fixed order and in words that no source uses.
-Everything follows from the split's name and the seed.
+Everything follows from the split's name and the seed. ``phrases.yaml`` has the words.
 """
 
 import gzip
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 from zlib import crc32
 
-from raysum.examples.factbook.phrases import Attribute, SubjectKind, kinds, own_words
+import yaml
 
 # Small enough for a small model and few steps: with 2,000 pieces that hold whole words, 300 test clusters had 167
 # source and 31 target tokens on average (42 at most), in at most 10 paragraphs of at most 33.
@@ -36,9 +39,49 @@ SYLLABLES = tuple(c + v + end for c in "bdfgklmnprstvz" for v in "aeiou" for end
 SHARES = {"train": tuple(range(8)), "valid": (8,), "test": (9,)}
 # Four different digits, so that a search that blocks repeated pieces does not block a year.
 YEARS = tuple(str(year) for year in range(1200, 2000) if len(set(str(year))) == 4)
+# Shapes of names and values, by the regular expressions (of normalised text) that recognise them.
+SHAPES = {"word": r"[a-z]+", "person": r"[a-z]+ [a-z]+", "year": r"\d{4}"}
 SOURCES = ("Almanac", "Gazette", "Review", "Chronicle", "Register", "Courier")
 
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, eq=False)
+class Attribute:
+    name: str
+    value: str  # shape of its value
+    clause: str
+    phrases: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class SubjectKind:
+    """A lead is the opening with some clauses, then the pronoun with the others; attributes are in the lead's order."""
+
+    name: str  # shape of a subject's name
+    opening: str
+    pronoun: str
+    attributes: list[Attribute]
+    remarks: list[str]
+
+
+@cache
+def kinds() -> tuple[SubjectKind, ...]:
+    kinds = yaml.safe_load(resources.files(__package__).joinpath("phrases.yaml").read_text(encoding="utf-8")).values()
+    for kind in kinds:
+        kind["attributes"] = [Attribute(name, **words) for name, words in kind["attributes"].items()]
+    return tuple(SubjectKind(**kind) for kind in kinds)
+
+
+@cache
+def own_words() -> frozenset[str]:
+    """All words of the phrases, lower case: no invented name may be one."""
+    texts = []
+    for kind in kinds():
+        texts += [kind.opening, kind.pronoun, *kind.remarks]
+        for attribute in kind.attributes:
+            texts += [attribute.clause, *attribute.phrases]
+    return frozenset(re.findall(r"[a-z]+", " ".join(texts).lower()))
 
 
 def generate(split: str, count: int, seed: int = 0) -> Iterator[dict[str, Any]]:

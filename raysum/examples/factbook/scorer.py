@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from raysum.data.rows import Row
-from raysum.examples.factbook.phrases import SHAPES, kinds
+from raysum.examples.factbook.corpus import SHAPES, kinds
 from raysum.metrics.citations import cited, lexical
 from raysum.metrics.scorer import Scorer
 from raysum.metrics.statistics import Figure

@@ -1,9 +1,10 @@
 """What is judged: the summaries that evaluations have saved, and questions about their references."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pandas as pd
 
 from raysum.errors import UserError
 from raysum.evaluate.scorers import scorers_of
@@ -15,43 +16,60 @@ REFERENCE = "reference"
 _NO_SYSTEM = {"id", REFERENCE, "other_references", "notes"}
 
 
-@dataclass(frozen=True)
-class JudgedItem:
-    """An example, its reference and each system's summary, without line breaks, which could reveal a system."""
+def read_texts(
+    evaluations: Sequence[str | Path], systems: Sequence[str] | None = None
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the texts of the examples that all evaluation folders have, by id, and the names of the systems to judge.
 
-    id: str
-    reference: str
-    summaries: dict[str, str]
-
-
-def read_items(evaluations: Sequence[str | Path], systems: Sequence[str] | None = None) -> list[JudgedItem]:
-    """Return the examples that all evaluation folders have, by id, with the summaries of ``systems``.
-
-    By default systems are all but those that cut sentences as in the papers. Raises UserError if a folder has no
-    outputs, a system is unknown or ambiguous, or references differ.
+    A column is a system or the reference; no text has a line break, which could reveal a system. By default systems are
+    all but those that cut sentences as in the papers. Raises UserError if a folder has no outputs, a system is unknown
+    or ambiguous, or references differ.
     """
-    found: dict[str, JudgedItem] = {}
+    found = pd.DataFrame()
     for number, folder in enumerate(map(Path, evaluations)):
-        items = {item.id: item for item in _items(folder, systems)}
-        both = [name for name in found if name in items]
-        found = {name: _joined(found[name], items[name], folder) for name in both} if number else items
-    if not found:
+        texts = _read(folder, systems)
+        if number:
+            found, texts = found.align(texts, join="inner", axis=0)
+            for name in texts.columns.intersection(found.columns):
+                if len(other := texts.index[texts[name] != found[name]]):
+                    raise UserError(
+                        f"{folder}: the text of {name!r} for {other[0]} is another one than in a folder before; "
+                        "evaluate all on the same dataset, or leave the system out with --systems"
+                    )
+        found = texts.combine_first(found)
+    if found.empty:
         raise UserError(f"{', '.join(map(str, evaluations))} have no example in common; evaluate the same split of one")
-    known = sorted(set.intersection(*(set(item.summaries) for item in found.values())))
+    known = sorted(name for name in found if name != REFERENCE or REFERENCE in (systems or ()))
     for name in systems or ():
         if name not in known:
             raise UserError(f"no system {name!r} in these outputs; there are {', '.join(known)}")
     if len(known) < 2:
         raise UserError(f"judges compare two systems at least, and here is {', '.join(known) or 'none'}; name more")
-    items = {name: found[name] for name in sorted(found)}
-    return [JudgedItem(id, one.reference, {name: one.summaries[name] for name in known}) for id, one in items.items()]
+    return found.sort_index(), known
 
 
-def questions_about(items: Collection[JudgedItem], path: str | None) -> dict[str, list[tuple[str, str]]]:
+def _read(folder: Path, systems: Sequence[str] | None) -> pd.DataFrame:
+    check_here(folder)
+    path = folder / "outputs.jsonl"
+    if not path.is_file():
+        raise UserError(
+            f"{folder} has no outputs.jsonl; give one that raysum evaluate wrote: RUN/evaluation/DATA/SPLIT, or --out"
+        )
+    lines = pd.DataFrame(read_lines(path))
+    are_texts = lines.map(lambda value: isinstance(value, str)).all()
+    if not are_texts.get("id") or not are_texts.get(REFERENCE):
+        raise UserError(f"{path} has a line without id or reference; evaluate once more")
+    names = [name for name in lines if are_texts[name] and name not in _NO_SYSTEM]
+    shown = [name for name in names if (name in systems if systems else not name.endswith(PAPER))]
+    texts = lines.drop_duplicates("id", keep="last").set_index("id")[[REFERENCE, *shown]]
+    return texts.map(lambda text: " ".join(text.split()))
+
+
+def questions_about(references: Mapping[str, str], path: str | None) -> dict[str, list[tuple[str, str]]]:
     """Return the (question, answer) pairs of each example from a CSV of id, question and answer.
 
     Without one, registered scorers ask about the references, such as the factbook's about its facts. Raises UserError
-    if a column or text is missing, or there is no question about the ``items``.
+    if a column or text is missing, or there is no question about an example.
     """
     questions: dict[str, list[tuple[str, str]]] = defaultdict(list)
     if path:
@@ -61,45 +79,11 @@ def questions_about(items: Collection[JudgedItem], path: str | None) -> dict[str
                 raise UserError(f"{path}, line {line} lacks a question or its answer; fill it in, or remove the line")
             questions[row["id"]].append((row["question"], row["answer"]))
     else:
-        missing = (
-            "no scorer asks questions about these references; give --questions FILE, a CSV of id, question, answer"
-        )
+        missing = "no scorer asks questions about these references; give --questions FILE (id, question, answer)"
         for scorer in scorers_of(None):
-            for item in items:
-                questions[item.id] += scorer.questions(item.reference)
-    asked = {item.id: questions[item.id] for item in items if questions[item.id]}
+            for id, reference in references.items():
+                questions[id] += scorer.questions(reference)
+    asked = {id: questions[id] for id in references if questions[id]}
     if not asked:
         raise UserError(missing)
     return asked
-
-
-def _items(folder: Path, systems: Sequence[str] | None) -> list[JudgedItem]:
-    check_here(folder)
-    path = folder / "outputs.jsonl"
-    if not path.is_file():
-        raise UserError(
-            f"{folder} has no outputs.jsonl; give one that raysum evaluate wrote: RUN/evaluation/DATA/SPLIT, or --out"
-        )
-    items = []
-    for number, line in enumerate(read_lines(path), 1):
-        if not isinstance(line.get(REFERENCE), str) or not isinstance(line.get("id"), str):
-            raise UserError(f"{path}, line {number} has no id and reference; evaluate once more")
-        texts = {name: " ".join(text.split()) for name, text in line.items() if isinstance(text, str)}
-        shown = systems or [name for name in texts if name not in _NO_SYSTEM and not name.endswith(PAPER)]
-        summaries = {name: texts[name] for name in shown if name in texts}
-        items.append(JudgedItem(line["id"], texts[REFERENCE], summaries))
-    return items
-
-
-def _joined(item: JudgedItem, other: JudgedItem, folder: Path) -> JudgedItem:
-    if item.reference != other.reference:
-        raise UserError(
-            f"{folder}: the reference of {item.id} is another one; evaluate all systems on the same dataset"
-        )
-    for name in item.summaries.keys() & other.summaries:
-        if item.summaries[name] != other.summaries[name]:
-            raise UserError(
-                f"{folder}: {name!r} wrote another summary of {item.id} than its namesake in a folder before; "
-                "evaluate a copy of the run under another name, or leave it out with --systems"
-            )
-    return JudgedItem(item.id, item.reference, item.summaries | other.summaries)

@@ -14,7 +14,7 @@ from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.pages.parts import templates
 from raysum.research.human.designs import DESIGNS, Asked, Design, JudgeTask, SheetsConfig, tasks_of
-from raysum.research.human.outputs import REFERENCE, JudgedItem, questions_about, read_items
+from raysum.research.human.outputs import REFERENCE, questions_about, read_texts
 from raysum.research.human.spreadsheet import write_table
 from raysum.runtime.checksums import sealed
 from raysum.runtime.rendering import Shown
@@ -62,15 +62,12 @@ def human_sheets(evaluations: str | Path | Sequence[str | Path], **settings: Any
     config = section_of(SheetsConfig, settings)
     design = DESIGNS[config.design]
     folders = [evaluations] if isinstance(evaluations, (str, Path)) else list(evaluations)
-    known = {item.id: item for item in read_items(folders, config.systems)}
-    questions = _questions(config, known)
-    names = [*(questions or known)]
+    texts, systems = read_texts(folders, config.systems)
+    questions = _questions(config, dict(texts[REFERENCE]))
+    names = [*questions] if questions else [*texts.index]
     if len(names) < config.items:
         raise UserError(f"there are {len(names)} examples to draw from, not {config.items}; give --items {len(names)}")
     items = Random(f"raysum items {config.seed}").sample(names, config.items)
-    systems = sorted(known[items[0]].summaries)
-    if len(systems) > design.most and config.design == "ranking":
-        raise UserError(f"{len(systems)} systems are too many to rank; name some with --systems")
     counts = {name: len(asked) for name, asked in questions.items()}
     sheets = tasks_of(design, items, systems, config.judges, counts, config.seed)
     key: dict[str, Any] = {
@@ -80,40 +77,44 @@ def human_sheets(evaluations: str | Path | Sequence[str | Path], **settings: Any
         "questions": {name: questions[name] for name in items if name in questions},
         "judges": {f"judge-{n}": [asdict(task) for task in sheet] for n, sheet in enumerate(sheets, 1)},
     }
-    judged = [asdict(known[name]) for name in items]
+    judged = [
+        {"id": name, "reference": texts.at[name, REFERENCE], "summaries": {one: texts.at[name, one] for one in systems}}
+        for name in items
+    ]
     digest = hashlib.blake2b(json.dumps([key, judged], sort_keys=True).encode(), digest_size=5).hexdigest()
     study = f"s{digest}"  # digits alone, or with an e, a spreadsheet would write as another number
     asked = design.asked(sheets[0][0].columns)
+    with_reference = design.shows_reference and REFERENCE not in systems
     with new_folder(Path(config.out)) as folder:
         write_json(folder / KEY, sealed({"study": study, **key}))
         (folder / SHEETS).mkdir()
         write_text(folder / SHEETS / "instructions.txt", _instructions(design, asked))
         for judge, sheet in zip(key["judges"], sheets, strict=True):
-            texts = [_texts(design, known[task.item], task, questions) for task in sheet]
+            tasks = [_shown(dict(texts.loc[task.item]), task, with_reference, questions) for task in sheet]
             columns = [*(one.column for one in asked), COMMENT]
-            rows = ([study, judge, str(n), *task.values(), *[""] * len(columns)] for n, task in enumerate(texts, 1))
-            write_table(folder / SHEETS / f"{judge}.csv", [*GIVEN, *texts[0], *columns], rows)
-            write_text(folder / SHEETS / f"{judge}.html", _page(study, judge, design.instruction, asked, texts))
+            rows = ([study, judge, str(n), *task.values(), *[""] * len(columns)] for n, task in enumerate(tasks, 1))
+            write_table(folder / SHEETS / f"{judge}.csv", [*GIVEN, *tasks[0], *columns], rows)
+            write_text(folder / SHEETS / f"{judge}.html", _page(study, judge, design.instruction, asked, tasks))
     return Sheets(config.out, study, config.design, systems, len(items), config.judges, max(map(len, sheets)))
 
 
-def _questions(config: SheetsConfig, known: dict[str, JudgedItem]) -> dict[str, list[tuple[str, str]]]:
+def _questions(config: SheetsConfig, references: dict[str, str]) -> dict[str, list[tuple[str, str]]]:
     if config.design == "questions":
         if config.systems and REFERENCE in config.systems:
             raise UserError("questions are about the reference; leave it out of --systems")
-        return questions_about(known.values(), config.questions)
+        return questions_about(references, config.questions)
     if config.questions:
         raise UserError(f"--questions is of the design `questions`, not of {config.design}; leave it out")
     return {}
 
 
-def _texts(
-    design: Design, item: JudgedItem, task: JudgeTask, questions: dict[str, list[tuple[str, str]]]
+def _shown(
+    texts: dict[str, str], task: JudgeTask, with_reference: bool, questions: dict[str, list[tuple[str, str]]]
 ) -> dict[str, str]:
     """Return the texts of a task, by column."""
-    texts = {REFERENCE: item.reference} if design.shows_reference and REFERENCE not in item.summaries else {}
-    texts |= {column: item.summaries[system] or "(empty)" for column, system in task.shown.items()}
-    return texts | ({"question": questions[item.id][task.question][0]} if task.question is not None else {})
+    shown = {REFERENCE: texts[REFERENCE]} if with_reference else {}
+    shown |= {column: texts[system] or "(empty)" for column, system in task.shown.items()}
+    return shown | ({"question": questions[task.item][task.question][0]} if task.question is not None else {})
 
 
 def _instructions(design: Design, asked: list[Asked]) -> str:

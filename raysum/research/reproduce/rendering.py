@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
+
 from raysum.pages.parts import document, note, section, table
 from raysum.research.reproduce.tables import PAPERS, PaperTable, expected
 from raysum.runtime.progress import span
@@ -11,7 +13,6 @@ from raysum.runtime.rendering import Grid, Shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from rich.console import Group
 
 _DEFAULT = 30.0  # seconds of training of each system
 _FEW = 3  # columns that fit beside each other with ours
@@ -65,9 +66,7 @@ class Filled(Shown):
         own = [f"{row['row']}: {row['note']}" for row in self.rows if row["note"]]
         return [*(f"{name}: {fact}" for name, fact in self.facts.items()), *own, *self.notes]
 
-    def render(self) -> "Group":
-        from rich.console import Group
-
+    def render(self) -> Group:
         grid = Grid(padding=(0, 0, 0, 1))
         grid.title, grid.title_justify = f"{self.table.id}: {self.table.paper}", "left"
         wide = self.compares and len(self.table.columns) > _FEW
@@ -123,9 +122,7 @@ class Reproduction(Shown):
         ]
         return pd.DataFrame(lines, columns=["table", "row", "column", "paper", "ours", "low", "high"])
 
-    def render(self) -> "Group":
-        from rich.console import Group
-
+    def render(self) -> Group:
         names = ", ".join(one.table.id for one in self.tables)
         return Group(*(one.render() for one in self.tables), f"\n{self.out}/tables: {names}; {span(self.seconds)}")
 
@@ -143,9 +140,7 @@ class ListedFigures(Shown):
             listed[one.id] = {"paper": one.paper, "about": one.about, "rows": len(one.rows), "seconds": seconds}
         return {"tables": listed}
 
-    def render(self) -> "Group":
-        from rich.console import Group
-
+    def render(self) -> Group:
         grid = Grid(padding=(0, 1, 0, 0))
         for name in ("table", "paper", "rows", "about", "what"):
             grid.add_column(name, no_wrap=name != "what")
