@@ -66,7 +66,7 @@ FORMATS = {
         ),
     )
 }
-FOLDERS = Format("folders", "folders of documents", "", read_folder, needs_siblings=True)
+FOLDERS = Format("folders", "folders of documents", "", read_folder)  # which no file name or option selects
 EXTENSIONS = ", ".join(form.extensions for form in FORMATS.values())
 _UNSUPPORTED = {  # descriptions and remedies by suffix
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as CSV"),

@@ -138,12 +138,8 @@ def _arrow_errors(path: Path, kind: str) -> Iterator[None]:
 
 
 def _numbered_rows(batches: "Iterable[RecordBatch]") -> Iterator[tuple[int, _Row]]:
-    number = 0
-    for batch in batches:
-        for start in range(0, batch.num_rows, _ROWS):
-            for values in _rows(batch.slice(start, _ROWS)):
-                number += 1
-                yield number, values
+    parts = (batch.slice(start, _ROWS) for batch in batches for start in range(0, batch.num_rows, _ROWS))
+    return enumerate(chain.from_iterable(map(_rows, parts)), 1)
 
 
 def _rows(batch: "RecordBatch") -> Iterable[_Row]:
