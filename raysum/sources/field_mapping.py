@@ -142,7 +142,8 @@ class FieldMapping:
                 yield part
                 continue
             try:
-                yield replace(part, raw=self._with_our_fields(part.raw))
+                raw = self._with_our_fields(part.raw)
+                yield part if raw is part.raw else replace(part, raw=raw)
             except Rejected as error:
                 yield part.rejected(error)
 

@@ -63,7 +63,8 @@ class RawSource:
                 if is_empty and self.format.is_table:
                     self.mapping.check_columns(path, record.raw)
                 is_empty = False
-                yield from self.mapping.apply(replace(record, where=with_urls(record.where)))
+                record = replace(record, where=with_urls(record.where)) if self.url else record
+                yield from self.mapping.apply(record)
         except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
             raise UserError(f"{self.name} cannot be read to its end ({error}); make or fetch the file again") from None
         except UserError as error:
