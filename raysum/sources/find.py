@@ -174,7 +174,8 @@ def _look_into(folder: Path) -> tuple[list[Path], list[Path]]:
         say_skipped(folder, f"{names} beside other files of rows", "if it has rows, give it, too")
     clusters = [] if rows else cluster_folders(folder)
     if (rows or clusters or not splits) and all(file.suffix == ".json" for file in rows):
-        _check_below(folder, clusters, ".json" if rows or clusters else "")
+        known = {*clusters} if len(clusters) >= _MIN_CLUSTERS else set[Path]()
+        _check_below(folder, [item for item in found.folders if item not in known], ".json" if rows or clusters else "")
     if rows:
         return rows, []
     others = [item for item in (*found.files, *found.folders) if item not in splits]
@@ -190,14 +191,9 @@ def _look_into(folder: Path) -> tuple[list[Path], list[Path]]:
     return [], clusters
 
 
-def _check_below(folder: Path, clusters: list[Path], ignored: str) -> None:
-    """Raises UserError if deeper folders hold files of rows, which the other items may only describe.
-
-    Clusters are ignored if there are several, and so are files with the suffix ``ignored``.
-    """
-    known = {*clusters} if len(clusters) >= _MIN_CLUSTERS else set[Path]()
-    inner = (item for item in Contents.of(folder).folders if item not in known)
-    if found := [path for item in inner for path in _folders_of_rows(item, ignored, _MAX_DEPTH)]:
+def _check_below(folder: Path, deeper: list[Path], ignored: str) -> None:
+    """Raises UserError if ``deeper`` folders hold files of rows, except those with the suffix ``ignored``."""
+    if found := [path for item in deeper for path in _folders_of_rows(item, ignored, _MAX_DEPTH)]:
         names = ", ".join(map(str, found[:_MAX_FOLDERS]))
         raise UserError(
             f"{folder} holds its files of rows in {names}: give that instead of {folder}, or move it elsewhere if it "

@@ -1,41 +1,23 @@
 """Documents: how each kind of file is recognized, and how a file is read as the text of one document."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.sources.documents.sandbox import call_limited
+from raysum.sources.documents.sandbox import DocumentFormat, read_limited
 from raysum.sources.documents.text import DocumentText, decode_text
 from raysum.sources.record import LONGEST, TOO_LONG
 from raysum.sources.staging import opened, with_urls
-
-
-@dataclass(frozen=True)
-class DocumentFormat:
-    """A kind of document, called ``title`` in messages.
-
-    ``reader`` is the function, in a module beside this one, that returns the DocumentText of bytes and a name. It runs
-    in a child process with limits and may raise any error. ``library``, if installed, is loaded before the limits
-    apply. Files with other suffixes are recognized by ``signatures``, their first bytes in lower case.
-    """
-
-    title: str
-    suffixes: tuple[str, ...]
-    reader: str = ""  # plain text has none
-    library: str = ""
-    signatures: tuple[bytes, ...] = ()
-
 
 _TEXT = DocumentFormat("text", (".txt", ".text"))
 DOCUMENT_FORMATS = (
     _TEXT,
     DocumentFormat("Markdown", (".md", ".markdown"), "markup:read_markdown", "markdown_it"),
     DocumentFormat(
-        "a web page", (".html", ".htm", ".xhtml"), "markup:read_html", "trafilatura", (b"<!doctype html", b"<html")
+        "a web page", (".html", ".htm", ".xhtml"), "markup:read_html", "trafilatura", ("<!doctype html", "<html")
     ),
-    DocumentFormat("PDF", (".pdf",), "office:read_pdf", "pypdf", (b"%pdf-",)),
+    DocumentFormat("PDF", (".pdf",), "office:read_pdf", "pypdf", ("%pdf-",)),
     DocumentFormat("a Word document", (".docx",), "office:read_docx", "docx"),
     DocumentFormat("e-mail", (".eml", ".mht", ".mhtml"), "markup:read_mail", "trafilatura"),
     DocumentFormat("subtitles", (".srt",), "subtitles:read_subtitles"),
@@ -78,12 +60,12 @@ def parse_document(content: bytes, name: str, where: str) -> DocumentText:
     form = _detect(content, name)
     if not form.reader:
         return DocumentText(decode_text(content, where))
-    return call_limited(form.reader, form.title, form.library, content, where)
+    return read_limited(form, content, where)
 
 
 def _detect(content: bytes, name: str) -> DocumentFormat:
     """Return the format by the suffix of ``name``, by the first bytes, or plain text."""
-    suffix, head = Path(name).suffix.lower(), content[:64].lstrip().lower()
+    suffix, head = Path(name).suffix.lower(), content[:64].decode("latin-1").lstrip().lower()
     by_suffix = [form for form in DOCUMENT_FORMATS if suffix in form.suffixes]
     by_content = [form for form in DOCUMENT_FORMATS if form.signatures and head.startswith(form.signatures)]
     return [*by_suffix, *by_content, _TEXT][0]

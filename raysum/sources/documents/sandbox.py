@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -30,16 +30,28 @@ _MAX_GROWTH = 100 << 20  # bytes; a child that has grown more is replaced
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main()"
 
 
-def call_limited(reader: str, title: str, library: str, content: bytes, name: str) -> DocumentText:
-    """Return the text that ``reader`` (``module:function`` of this package) finds in the document ``name``.
+@dataclass(frozen=True)
+class DocumentFormat:
+    """A kind of document, called ``title`` in messages.
 
-    Raises UserError if it is not ``title``, such as "PDF", or if reading it exceeds a limit.
+    ``reader`` is the function, in a module beside this one, that returns the DocumentText of bytes and a name. It runs
+    in a child process with limits and may raise any error. ``library``, if installed, is loaded before the limits
+    apply. Files with other suffixes are recognized by ``signatures``, their first bytes in lower case.
     """
-    request = {"reader": reader, "title": title, "library": library, "name": name, "size": len(content)}
-    reply = _child_of(os.getpid()).ask(request, content)
+
+    title: str
+    suffixes: tuple[str, ...]
+    reader: str = ""  # plain text has none
+    library: str = ""
+    signatures: tuple[str, ...] = ()
+
+
+def read_limited(form: DocumentFormat, content: bytes, name: str) -> DocumentText:
+    """Return the text of the document ``name``. Raises UserError if it is damaged, or if reading it exceeds a limit."""
+    reply = _child_of(os.getpid()).ask({**asdict(form), "name": name, "size": len(content)}, content)
     if reply is None:
         raise UserError(
-            f"{name} cannot be read as {title} within {_seconds(len(content))} s and "
+            f"{name} cannot be read as {form.title} within {_seconds(len(content))} s and "
             f"{_memory(len(content)) >> 20} MiB; save it again, in parts or as text, or leave it out"
         )
     if "error" in reply:
