@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import distributed
 
+from raysum.config.decoding import ExtractConfig
 from raysum.config.sections import LoadConfig
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row, references
-from raysum.decode.sentences import SentenceScorer
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.scorers import FIGURES, score_table, scorer_of
+from raysum.extract.systems import SourceTexts, TrainedExtractive, take
 from raysum.metrics import rouge
 from raysum.metrics.statistics import pairs_of
-from raysum.prepare.ranking import best_first
 from raysum.runs.folder import Run
 from raysum.runtime.progress import say
 
@@ -90,8 +90,9 @@ def _best_length(run: Run, rows: Sequence[Row], load: LoadConfig, names: Sequenc
 
     The mean rises and then falls with the number of sentences, which are joined in document order.
     """
-    scorer, means = SentenceScorer(run, load), list[float]()
-    orders, targets = [best_first(scorer.scores(row)) for row in rows], [references(row) for row in rows]
+    system, means = TrainedExtractive(run, load), list[float]()
+    most, targets = ExtractConfig(sentences=_MAX_SENTENCES), [references(row) for row in rows]
+    orders = [take(system, SourceTexts(row["text"], row=row), most) for row in rows]
     while len(means) < _MAX_SENTENCES and len(means) - np.argmax(means or [0]) <= _PATIENCE:
         chosen = [sorted(order[: len(means) + 1]) for order in orders]
         texts = [

@@ -1,4 +1,4 @@
-"""Grounded decoding: whatever model, search and vocabulary, a summary says no name that its sources do not."""
+"""Grounded decoding: with any model, search and vocabulary, a summary has only names that its sources have."""
 
 import io
 import random
@@ -7,7 +7,6 @@ import re
 import pytest
 import sentencepiece
 import torch
-from pydantic import ValidationError
 
 from helpers.invented import invented, numbers
 from helpers.published_tokenizers import tokenizer_of
@@ -22,7 +21,6 @@ from raysum.decode.grounding.pieces import BEGIN, INSIDE, Pieces
 from raysum.decode.searching import Searcher
 from raysum.decode.summarizer import Summarizer
 from raysum.examples.factbook.corpus import generate
-from raysum.serve.schema import SummarizeRequest
 from raysum.text.names import Sources, is_number, runs, unsupported
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.special_tokens import SPECIAL_PIECES
@@ -55,16 +53,16 @@ def vocabulary_of(size: int, **options) -> Vocabulary:
     return Vocabulary(buffer.getvalue())
 
 
+BPE = {"model_type": "bpe", "character_coverage": 1.0}
+WITH_BYTES = {"byte_fallback": True, "character_coverage": 0.98, "split_by_unicode_script": False}
 VOCABULARIES = {
     "100": lambda: vocabulary_of(100),
-    "1000": lambda: vocabulary_of(1000, model_type="bpe", character_coverage=1.0),
-    "8000": lambda: vocabulary_of(8000, model_type="bpe", character_coverage=1.0),
+    "1000": lambda: vocabulary_of(1000, **BPE),
+    "8000": lambda: vocabulary_of(8000, **BPE),
     "unigram": lambda: vocabulary_of(500, model_type="unigram"),
-    "bytes": lambda: vocabulary_of(
-        700, model_type="bpe", byte_fallback=True, character_coverage=0.98, split_by_unicode_script=False
-    ),
+    "bytes": lambda: vocabulary_of(700, **BPE | WITH_BYTES),
 }
-# Whose pieces are others: of a byte-level tokenizer, and of one with a sign for spaces.
+# Other pieces: of a byte-level tokenizer, and of one with a sign for spaces.
 PUBLISHED = {"bart": lambda: tokenizer_of("bart"), "t5": lambda: tokenizer_of("t5")}
 MODELS = {
     "pht": {"system": "family", "encoder": "LL", "decoder": "PP"},
@@ -143,7 +141,7 @@ def dated(number: int) -> list[dict]:
 
 @pytest.mark.parametrize("mode", ["numbers", "names", "all"])
 @pytest.mark.parametrize("name", VOCABULARIES | PUBLISHED)
-def test_every_way_through_the_automaton_says_what_the_sources_say(name, mode):
+def test_every_path_through_the_automaton_has_names_of_the_sources(name, mode):
     vocabulary = (VOCABULARIES | PUBLISHED)[name]()
     drawer = Drawer(vocabulary, mode, 1)
     sources = [vocabulary.normalized(text) for text in ("The Hague 1436", *DOCUMENTS)]
@@ -154,7 +152,7 @@ def test_every_way_through_the_automaton_says_what_the_sources_say(name, mode):
         assert not invented(text, sources, mode != "numbers"), text
 
 
-def test_a_name_behind_a_sign_of_several_bytes_stays_whole():
+def test_a_name_after_a_sign_of_several_bytes_stays_whole():
     """Pieces such as ’Tan begin names, and no name ends within one."""
     lines, buffer = DOCUMENTS + ["’Tan –Tan ’Flo –Flo ’Hag –Hag ’La –La ’So –So"] * 60, io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -170,7 +168,7 @@ def test_a_name_behind_a_sign_of_several_bytes_stays_whole():
 
 
 @pytest.mark.parametrize("name", VOCABULARIES | PUBLISHED)
-def test_no_way_through_the_automaton_takes_a_number_apart(name):
+def test_no_path_through_the_automaton_splits_a_number(name):
     vocabulary, written = (VOCABULARIES | PUBLISHED)[name](), 0
     for mode in ("numbers", "names", "all"):
         drawer = Drawer(vocabulary, mode, name)
@@ -182,14 +180,7 @@ def test_no_way_through_the_automaton_takes_a_number_apart(name):
     assert written > 100
 
 
-def test_no_summary_takes_a_number_apart():
-    vocabulary, given, written = VOCABULARIES["8000"](), dated(60), 0
-    writer = summarizer("pht", vocabulary, 0, grounded="names", num_beams=2, max_length=40)
-    for cluster, summary in zip(given, writer.summarize_many(given), strict=True):
-        sources = [vocabulary.normalized(text) for text in (cluster["title"], *cluster["documents"])]
-        assert not invented(summary.summary, sources) and not summary.unsupported, summary.summary
-        written += len(numbers(summary.summary))
-    assert written > 10
+MODES = ["numbers", "names", "names", "all"]
 
 
 @pytest.mark.slow
@@ -201,14 +192,10 @@ def test_no_summary_takes_a_number_apart():
         for v, vocabulary in enumerate(VOCABULARIES)
     ],
 )
-def test_no_summary_says_what_its_sources_do_not(model, vocabulary):
+def test_no_summary_has_names_that_its_sources_lack(model, vocabulary):
     drawn, pieces = random.Random(f"{model} {vocabulary}"), VOCABULARIES[vocabulary]()
     for seed in range(6):
-        beams, most, mode = (
-            drawn.randint(1, 8),
-            drawn.randint(1, 40),
-            drawn.choice(["numbers", "names", "names", "all"]),
-        )
+        beams, most, mode = drawn.randint(1, 8), drawn.randint(1, 40), drawn.choice(MODES)
         decode = {
             "grounded": mode, "num_beams": beams, "n_best": beams, "max_length": most,
             "min_length": drawn.randint(0, most), "no_repeat_ngram_size": drawn.choice([0, 1, 2, 3]),
@@ -223,10 +210,11 @@ def test_no_summary_says_what_its_sources_do_not(model, vocabulary):
                 sources = [pieces.normalized(text) for text in (row["title"], *row["text"])]
                 for text in (summary.summary, *(other.summary for other in summary.alternatives)):
                     assert not told(text, sources, mode), (decode, text)
+                    assert not invented(text, sources, mode != "numbers"), (decode, text)
 
 
-def test_free_decoding_says_what_the_sources_do_not():
-    """Else the test before shows nothing."""
+def test_free_decoding_has_such_names():
+    """Otherwise the test before shows nothing."""
     vocabulary = VOCABULARIES["1000"]()
     free = summarizer("pht", vocabulary, 0, max_length=30)
     found = free.summarize_many(clusters(random.Random(0), 8))
@@ -246,7 +234,7 @@ def test_searches_alone_together_and_of_several_betas_find_the_same():
             assert [a.summary for a in alone.alternatives] == [a.summary for a in together[number][place].alternatives]
 
 
-def test_where_nothing_is_masked_nothing_changes():
+def test_grounding_changes_nothing_if_it_masks_nothing():
     """A vocabulary without capitals and digits."""
     lines = [line.lower() for line in TEXTS]
     vocabulary = Vocabulary.train(["".join(c for c in line if not c.isdigit()) for line in lines], 100)
@@ -258,7 +246,7 @@ def test_where_nothing_is_masked_nothing_changes():
         assert free == held
 
 
-def test_the_title_as_a_prompt_stays_whole_and_is_gone_on_from():
+def test_the_title_as_a_prompt_stays_whole_and_is_continued():
     vocabulary = VOCABULARIES["8000"]()
     for seed in range(4):
         writer = summarizer("pht", vocabulary, seed, grounded="names", title_prompt=True, max_length=25)
@@ -275,9 +263,9 @@ def test_a_name_cut_at_the_maximum_length_is_left_out_and_comes_after_whole_summ
         assert len(summary.attention) and not unsupported(summary.summary, Sources(["ÉLODIE", *DOCUMENTS]))
 
 
-def written(texts: list[str], text: str, mode: str = "names", vocabulary: Vocabulary | None = None) -> bool:
-    """Whether ``text`` can be written where the sources are ``texts``, in the vocabulary's own segmentation."""
-    vocabulary = vocabulary or VOCABULARIES["1000"]()
+def written(texts: list[str], text: str, mode: str) -> bool:
+    """Whether ``text`` can be written if the sources are ``texts``, in the vocabulary's own segmentation."""
+    vocabulary = VOCABULARIES["1000"]()
     pieces = Pieces(vocabulary, mode)
     cluster = SourceAutomaton(texts, pieces, SourceAutomaton([], pieces))
     state, ids = (BEGIN, ()), vocabulary.encode(text)
@@ -289,37 +277,31 @@ def written(texts: list[str], text: str, mode: str = "names", vocabulary: Vocabu
     return state[0] != INSIDE
 
 
-def test_what_may_be_written():
-    sources = ["The Hague", "Vu Tanpar paid 1,820 at O'Neil's mill in the U.S. Army; sheep graze. An iPhone of 37 B."]
-    for text in (
-        "Vu Tanpar paid 1,820.", "Tanpar paid O'Neil. There sheep graze.", "Sheep graze in The Hague", "37 of Vu, (37)",
-        "The Vu Tanpar", "some iPhone in the U.S. of Hague", "a Army. For Vu.",
-    ):  # fmt: skip
-        assert written(sources, text), text
-    for text in (
-        "Tan", "Vu Vu", "820.1", "18", "in Sheep", "paid tanPar", "Vu-Tanpar", "Vu The", "Mill 2", "x37",
-    ):  # fmt: skip
-        assert not written(sources, text), text
-    sources = [
-        "A Rose",
-        "Vu Tanpar grew a rose in 1,956; -5% of mRNA-1273, $3.5 million or 10 km to 30 sheep: 1 820, 12.",
-    ]
-    for text in (
-        "Vu of 1,956.", "in 1,956, 12", "to -5%", "a mRNA", "mRNA-1273 to 30", "(1 820)", "10 km", "$3.5 million. Rose",
-        "30 and 12", "in 12-and",
-    ):  # fmt: skip
-        assert written(sources, text), text
-    for text in (
-        "956", "1", "1,95", "-5", "5%", "5", "1273", "mRNA-30",
-        "$3.5", "3.5 million", "10", "12 km", "30 m", "1 8", "820",
-        "12,30", "12:30", "12.30", "30-12", "-12", "$12", "12%", "12 %", "Rose Tanpar", "In 30 Tanpar", "Vu−30",
-    ):  # fmt: skip
-        assert not written(sources, text), text
-    sources = sources[1:]
-    assert not written(sources, "Rose Tanpar came.") and written(sources, "Rose came.")
-    sources = ["The Hague", "Vu Tanpar paid 1,820 at O'Neil's mill in the U.S. Army; sheep graze. An iPhone of 37 B."]
-    assert written(sources, "Vu Vu of 1,820", "numbers") and not written(sources, "in 1,8", "numbers")
-    assert written(sources, "sheep graze", "all") and not written(sources, "sheepgraze", "all")
+HAGUE = ["The Hague", "Vu Tanpar paid 1,820 at O'Neil's mill in the U.S. Army; sheep graze. An iPhone of 37 B."]
+ROSE = ["Vu Tanpar grew a rose in 1,956; -5% of mRNA-1273, $3.5 million or 10 km to 30 sheep: 1 820, 12."]
+
+
+@pytest.mark.parametrize(
+    ("sources", "mode", "allowed", "refused"),
+    [
+        (HAGUE, "names",
+         "Vu Tanpar paid 1,820.|Tanpar paid O'Neil. There sheep graze.|Sheep graze in The Hague|37 of Vu, (37)"
+         "|The Vu Tanpar|some iPhone in the U.S. of Hague|a Army. For Vu.",
+         "Tan|Vu Vu|820.1|18|in Sheep|paid tanPar|Vu-Tanpar|Vu The|Mill 2|x37"),
+        (["A Rose", *ROSE], "names",
+         "Vu of 1,956.|in 1,956, 12|to -5%|a mRNA|mRNA-1273 to 30|(1 820)|10 km|$3.5 million. Rose|30 and 12|in 12-and",
+         "956|1|1,95|-5|5%|5|1273|mRNA-30|$3.5|3.5 million|10|12 km|30 m|1 8|820|12,30|12:30|12.30|30-12|-12|$12|12%"
+         "|12 %|Rose Tanpar|In 30 Tanpar|Vu−30"),
+        (ROSE, "names", "Rose came.", "Rose Tanpar came."),
+        (HAGUE, "numbers", "Vu Vu of 1,820", "in 1,8"),
+        (HAGUE, "all", "sheep graze", "sheepgraze"),
+    ],
+)  # fmt: skip
+def test_what_may_be_written(sources, mode, allowed, refused):
+    for text in allowed.split("|"):
+        assert written(sources, text, mode), text
+    for text in refused.split("|"):
+        assert not written(sources, text, mode), text
 
 
 def test_a_number_that_the_vocabulary_cannot_spell_is_no_dead_end():
@@ -332,10 +314,3 @@ def test_a_number_that_the_vocabulary_cannot_spell_is_no_dead_end():
             for _ in range(20):
                 found = numbers(drawer.text(sources))
                 assert found <= {"37", "1−820"}, found
-
-
-def test_a_request_may_ask_for_it():
-    asked = {"title": "a", "documents": ["b"], "options": {"grounded": "names"}}
-    assert SummarizeRequest.model_validate(asked).options.model_dump(exclude_none=True) == {"grounded": "names"}
-    with pytest.raises(ValidationError, match="'numbers', 'names' or 'all'"):
-        SummarizeRequest.model_validate(asked | {"options": {"grounded": "yes"}})

@@ -1,4 +1,4 @@
-"""`raysum serve lexrank`: what needs no training, over the same HTTP interface, from a real process."""
+"""`raysum serve lexrank`: a system without training, over the same HTTP interface, from a real process."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.mark.long
-def test_a_system_that_needs_no_training_is_served_alike(tmp_path):
+def test_a_system_without_training_is_served(tmp_path):
     with serving(Path("lexrank"), "words=20", "--max-characters=2000") as server:
         server.wait_until_ready()
         assert server.client.health() == {"status": "ok", "system": "lexrank"}

@@ -66,7 +66,7 @@ def test_the_best_sentences_are_taken_and_cited_to_the_character(folder):
             assert sentence.text == " ".join(cited.quote.split())
 
 
-def test_sentences_of_all_documents_are_scored_however_many_there_are(folder):
+def test_all_sentences_of_many_documents_are_scored(folder):
     scorer = SentenceScorer(Run(folder / "run"), LoadConfig())
     many = {"id": "m", "documents": [text for raw in generate("test", 60) for text in raw["documents"]]}
     row = scorer.row(many)
@@ -77,7 +77,7 @@ def test_sentences_of_all_documents_are_scored_however_many_there_are(folder):
     assert len(summary.sentences) == len(scores)
 
 
-def test_a_limit_that_is_asked_for_takes_the_place_of_the_tuned_one(folder):
+def test_a_requested_limit_replaces_the_tuned_one(folder):
     extractor = raysum.load(str(folder / "run"))
     raw = CLUSTERS[0]
     titled = raw["title"], raw["documents"]
@@ -94,14 +94,19 @@ def test_a_limit_that_is_asked_for_takes_the_place_of_the_tuned_one(folder):
         assert len(raysum.load(str(folder / "run"), dtype=dtype, device="cpu").summarize(*titled).sentences) == 3
 
 
-def test_redundancy_by_trigrams_and_by_marginal_relevance():
+@pytest.mark.parametrize(
+    ("changes", "taken"),
+    [
+        ({"sentences": 3, "redundancy": 1}, [0, 1, 2]),
+        ({"sentences": 3, "redundancy": "trigram"}, [0, 2]),
+        ({"sentences": 2, "redundancy": "mmr"}, [0, 2]),
+        ({"sentences": 9, "redundancy": 0.7}, [0, 2]),
+        ({"words": 11, "redundancy": 1}, [0, 1]),
+    ],
+)
+def test_redundancy(changes, taken):
     texts = ["the red fox ran far", "the red fox ran far home", "blue owls sleep all day", "the red fox ran far away"]
-    source = SourceTexts(texts)
-    assert take(Lead(), source, ExtractConfig(sentences=3, redundancy=1)) == [0, 1, 2]
-    assert take(Lead(), source, ExtractConfig(sentences=3, redundancy="trigram")) == [0, 2]
-    assert take(Lead(), source, ExtractConfig(sentences=2, redundancy="mmr")) == [0, 2]
-    assert take(Lead(), source, ExtractConfig(sentences=9, redundancy=0.7)) == [0, 2]
-    assert take(Lead(), source, ExtractConfig(words=11, redundancy=1)) == [0, 1]
+    assert take(Lead(), SourceTexts(texts), ExtractConfig(**changes)) == taken
 
 
 def test_it_is_evaluated_beside_lead_and_lexrank_of_the_same_length(folder):
@@ -115,10 +120,8 @@ def test_it_is_evaluated_beside_lead_and_lexrank_of_the_same_length(folder):
         for system in found.systems:
             for sentence in line["notes"][system]["sentences"]:
                 (cited,) = sentence["citations"]
-                assert (
-                    raw[line["id"]]["documents"][cited["document"]]["text"][cited["start"] : cited["end"]]
-                    == cited["quote"]
-                )
+                text = raw[line["id"]]["documents"][cited["document"]]["text"]
+                assert text[cited["start"] : cited["end"]] == cited["quote"]
     loaded = raysum.load(str(folder / "run"))
     assert lines[0]["run"] == loaded.summarize_many([raw[lines[0]["id"]]])[0].summary
     longer = raysum.evaluate(folder / "run", folder / "labelled", split="valid", limit=4, decode={"words": 40})
@@ -153,7 +156,7 @@ def test_a_dataset_of_another_kind_is_refused(folder, target, data, message):
         raysum.evaluate(folder / target, folder / data, split="valid")
 
 
-def test_what_cannot_be_is_one_message(folder, tmp_path):
+def test_wrong_requests_are_one_message(folder, tmp_path):
     with pytest.raises(UserError, match="writes no summaries: its model is a hibert"):
         raysum.load(str(folder / "pretrained"))
     with pytest.raises(UserError, match="words is for lead, lead3, lexrank, mmr, oracle and runs that extract"):
@@ -168,15 +171,11 @@ def test_what_cannot_be_is_one_message(folder, tmp_path):
     with pytest.raises(UserError, match="sentences: .*extract.yaml, line 1"):
         raysum.load(str(folder / "run"))
     Run(folder / "run").set_extract({"sentences": 3})
+    corpus = "".join(json.dumps(raw | {"summary": None}) + "\n" for raw in generate("train", 30))
+    (tmp_path / "bare.jsonl").write_text(corpus)
+    bare = prepare(tmp_path / "bare.jsonl", tmp_path / "data", kind="extraction", vocab_size=300)
     with pytest.raises(UserError, match="no row .* has a summary"):
-        bare = prepare(bare_corpus(tmp_path), tmp_path / "data", kind="extraction", vocab_size=300)
         fit(config("hibert_tiny", bare.dataset.path, tmp_path / "out", 1))
-
-
-def bare_corpus(folder: Path) -> Path:
-    path = folder / "bare.jsonl"
-    path.write_text("".join(json.dumps(raw | {"summary": None}) + "\n" for raw in generate("train", 30)))
-    return path
 
 
 def config(preset: str, data: Path, out: Path, steps: int, **train: Any) -> Config:
@@ -184,9 +183,8 @@ def config(preset: str, data: Path, out: Path, steps: int, **train: Any) -> Conf
     settings = {"steps": steps, "workers": 0, "threads": 1, "micro_batches": 2, "batch_tokens": 600, "log_every": 1}
     settings |= {"validate_every": 10, "save_every": 10, **train}
     pairs = [f"train.{key}={json.dumps(value)}" for key, value in settings.items()]
-    return load_config(
-        preset, [f"data={data}", f"out={out}", *sizes, *pairs, "optim.lr=0.01", "optim.schedule=constant"]
-    )
+    fixed = [f"data={data}", f"out={out}", "optim.lr=0.01", "optim.schedule=constant"]
+    return load_config(preset, [*fixed, *sizes, *pairs])
 
 
 def losses(run: Run) -> list[float]:

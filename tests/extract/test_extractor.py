@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 import raysum
 from raysum.data.rows import Row
@@ -36,38 +37,34 @@ def row(texts: list[str], documents: list[int], title: str = "") -> Row:
 
 
 SENTENCES = [
-    "The Arno runs to Pisa.",
-    "It is 241 km long.",
-    "Few bridges cross the Arno.",
-    "Pisa (a city) leans, they say.",
+    *("The Arno runs to Pisa.", "It is 241 km long."),
+    *("Few bridges cross the Arno.", "Pisa (a city) leans, they say."),
 ]
 PLAIN = row(SENTENCES, [0, 0, 1, 1], "The Arno")
 
 
-def column(found: dict[str, np.ndarray], name: str) -> list[float]:
-    return [round(float(value), 4) for value in found[name]]
-
-
-def test_features_tell_where_sentences_stand_and_what_they_share():
-    found = columns(PLAIN)
-    whole = features(PLAIN)
+def test_features_are_positions_and_shared_words():
+    found, whole = columns(PLAIN), features(PLAIN)
     assert whole.shape == (4, len(found) + len(RANKED)) and np.isfinite(whole).all()
-    assert column(found, "place") == [0, 1, 2, 3] and column(found, "place_in_document") == [0, 1, 0, 1]
-    assert column(found, "left_in_document") == [2, 1, 2, 1] and column(found, "documents") == [2] * 4
-    assert column(found, "words") == [5, 5, 5, 6] and column(found, "share_of_document") == [0.5, 0.5, 0.4545, 0.5455]
-    assert column(found, "share_of_title") == [1, 0, 1, 0]
-    assert column(found, "digits") == [0, 0.1667, 0, 0] and column(found, "brackets") == [0, 0, 0, 1]
-    near = column(found, "near_other_documents")
-    assert near[0] > near[1] == 0 and near[3] > 0  # Pisa and Arno stand in both documents, the length in one
-    # By all pairs: the mean cosine to the sentences of the other document.
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
+    expected = {
+        "place": [0, 1, 2, 3],
+        "place_in_document": [0, 1, 0, 1],
+        "left_in_document": [2, 1, 2, 1],
+        "documents": [2] * 4,
+        "words": [5, 5, 5, 6],
+        "share_of_document": [5 / 10, 5 / 10, 5 / 11, 6 / 11],
+        "share_of_title": [1, 0, 1, 0],
+        "digits": [0, 3 / 18, 0, 0],
+        "brackets": [0, 0, 0, 1],
+    }
+    # By all pairs: the mean cosine to the sentences of the other document. Pisa and Arno are in both documents.
     vectors = TfidfVectorizer(token_pattern=r"\w+").fit_transform(SENTENCES)
     cosines = (vectors @ vectors.T).toarray()
-    np.testing.assert_allclose(
-        near, [cosines[0, 2:].mean(), 0, cosines[2, :2].mean(), cosines[3, :2].mean()], atol=1e-4
-    )
-    np.testing.assert_allclose(column(found, "near_own_document"), cosines[[0, 1, 2, 3], [1, 0, 3, 2]], atol=1e-4)
+    others = [cosines[0, 2:].mean(), 0, cosines[2, :2].mean(), cosines[3, :2].mean()]
+    expected |= {"near_other_documents": others, "near_own_document": cosines[[0, 1, 2, 3], [1, 0, 3, 2]]}
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-4, err_msg=name)
+    assert others[0] > 0 < others[3]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +85,7 @@ def test_cues_are_words_signs_and_pairs_and_names_differ_by_words_alone():
     assert set(first) == set(second)
 
 
-def test_the_worth_of_a_cue_leaves_out_the_cluster_that_asks():
+def test_the_values_of_cues_leave_out_the_own_cluster():
     generator = np.random.default_rng(0)
     texts = [[" ".join(generator.choice([*"abcdefgh"], 4)) for _ in range(5)] for _ in range(6)]
     examples = [(Cues.of(one, WIDTH), generator.random(5)) for one in texts]
@@ -125,10 +122,7 @@ def test_paragraphs_become_sentences_in_the_order_of_the_documents():
         "char_start": np.array([0, 0, 40], np.int32),
     }
     found = as_sentences(given)
-    assert found["text"] == [
-        *("A one is red.", "A two is blue.", "B is not red."),
-        *("C one is red.", "C two is blue."),
-    ]
+    assert "|".join(found["text"]) == "A one is red.|A two is blue.|B is not red.|C one is red.|C two is blue."
     assert found["document"].tolist() == [0, 0, 0, 2, 2] and found["paragraph"].tolist() == [0, 0, 1, 0, 0]
 
 
@@ -149,27 +143,28 @@ def run(data: Path) -> Path:
     return data.parent / "run"
 
 
-def test_what_was_trained_is_told_and_does_not_train_again(run: Path, data: Path, capsys: pytest.CaptureFixture[str]):
-    before = (run / "checkpoints/step-00000040/weights.safetensors").read_bytes()
-    raysum.train("extractor", data=str(data), out=str(run), model={"trees": 40})
+def test_a_trained_run_does_not_train_again(run: Path, data: Path, capsys: pytest.CaptureFixture[str]):
+    weights = "checkpoints/step-00000040/weights.safetensors"
+    before = (run / weights).read_bytes()
+    given: dict = {"data": str(data), "out": str(run), "model": {"trees": 40}}
+    raysum.train("extractor", **given)
     assert "is trained" in capsys.readouterr().err
     with pytest.raises(UserError, match="another config or dataset"):
-        raysum.train("extractor", data=str(data), out=str(run), model={"trees": 50})
+        raysum.train("extractor", **given | {"model": {"trees": 50}})
     for changes in ({"train": {"init_from": str(run)}}, {"train": {"minutes": 1}}, {"decode": {"beta": 0.4}}):
         with pytest.raises(UserError, match=f"does not use {[*changes][0]} settings: leave them out"):
-            raysum.train("extractor", data=str(data), out=str(run.with_name("x")), **changes)
-    again = run.with_name("again")
-    raysum.train("extractor", data=str(data), out=str(again), model={"trees": 40})
-    assert (again / "checkpoints/step-00000040/weights.safetensors").read_bytes() == before
+            raysum.train("extractor", **given | {"out": str(run.with_name("x")), **changes})
+    raysum.train("extractor", **given | {"out": str(run.with_name("again"))})
+    assert (run.with_name("again") / weights).read_bytes() == before
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
-def test_a_dtype_does_not_act_on_trees_and_is_refused(run: Path, dtype: str):
+def test_a_dtype_is_refused(run: Path, dtype: str):
     with pytest.raises(UserError, match=f"dtype={dtype} is for matrices, but .*run has trees: leave it out"):
         raysum.load(str(run), dtype=dtype)
 
 
-def test_it_takes_better_sentences_than_what_needs_no_training(run: Path, data: Path):
+def test_it_takes_better_sentences_than_systems_without_training(run: Path, data: Path):
     for length in (True, False):
         found = raysum.evaluate(run, data, split="test", reference_length=length, scorers=["rouge"])
         own, *others, _ = [figures["rouge2"] for figures in found.systems.values()]
@@ -180,7 +175,7 @@ def test_it_takes_better_sentences_than_what_needs_no_training(run: Path, data: 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_on_papers_it_is_far_better_than_what_needs_no_training(shared: Path, tmp_path: Path):
+def test_on_papers_it_is_far_better_than_systems_without_training(shared: Path, tmp_path: Path):
     source = shared / "data/scisummnet"
     with gzip.open(source / "train.jsonl.gz", "rt") as file:
         (tmp_path / "train.jsonl").write_text("".join(islice(file, 150)))
@@ -207,7 +202,7 @@ def test_it_summarizes_raw_text_in_whole_sentences_with_their_places(run: Path):
         raysum.load(str(run)).summarize("", ["—"])
 
 
-def test_rows_of_paragraphs_teach_it_too(data: Path):
+def test_it_also_learns_from_rows_of_paragraphs(data: Path):
     plain, out = data.parent / "plain", data.parent / "of-paragraphs"
     raysum.prepare(sorted(data.parent.glob("*.jsonl")), plain, vocab_size=300)
     raysum.train("extractor", data=str(plain), out=str(out), model={"trees": 40})
