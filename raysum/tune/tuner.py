@@ -52,18 +52,18 @@ def find_state(folder: Path) -> bool:
     Without a state, or with a damaged one, Tune would run only one trial. Tune writes states with a new name whenever a
     search is resumed. Raises UserError if all states are damaged.
     """
-    damages: list[str] = []
-    newer: list[Path] = []
+    damages, newer = list[str](), list[Path]()
     for state in sorted(folder.glob("experiment_state-*.json"), reverse=True):
         parts = sorted(folder.glob(f"*{state.stem.removeprefix('experiment_state')}.*"))
-        if not (damage := _damage(state, [folder / "tuner.pkl", *parts])):
-            for part in newer:
-                part.rename(part.with_name(f"damaged-{part.name}"))
-            for message in damages:
-                say(f"{message}. The search resumes from an older state: trials that ended since then run again")
-            return True
-        newer += parts
-        damages.append(damage)
+        if damage := _damage(state, [folder / "tuner.pkl", *parts]):
+            damages.append(damage)
+            newer += parts
+            continue
+        for part in newer:
+            part.rename(part.with_name(f"damaged-{part.name}"))
+        for message in damages:
+            say(f"{message}. The search resumes from an older state: trials that ended since then run again")
+        return True
     if damages:
         raise UserError(
             f"{damages[0]}, so the search cannot be resumed; remove {folder} and repeat the command: the search starts "
@@ -86,17 +86,19 @@ def _damage(state: Path, files: list[Path]) -> str | None:
 
 def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune.Tuner:
     """Return the tuner of a new search, or of the search in the folder, which runs its unfinished trials again."""
-    space = job.space.config
-    folder = job.out / "tune"
-    decode = space.kind == "decode"
+    space, folder, decodes = job.space.config, job.out / "tune", job.space.config.kind == "decode"
     # A trial itself needs almost no CPU (0 is not allowed): its actor or its worker group has the CPUs. Tune does not
     # count the worker group.
-    actors = [{"CPU": 1.0} if decoder else share("decoder", job.concurrency).bundle] if decode else []
+    actors = [{"CPU": 1.0} if decoder else share("decoder", job.concurrency).bundle] if decodes else []
     resources = tune.PlacementGroupFactory([{"CPU": 0.01}, *actors])
-    trial, parameters = (decode_trial, {"decoder": decoder}) if decode else (train_trial, {})
+    trial, parameters = (decode_trial, {"decoder": decoder}) if decodes else (train_trial, {})
     trainable = tune.with_resources(tune.with_parameters(trial, job=job, **parameters), resources)
     if is_begun:
         return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=repeats_failed)
+    is_population = space.scheduler == "pbt"
+    limits = {"train_seconds": space.budget.seconds}
+    if is_population:
+        limits["step"] = job.length  # so that pbt never perturbs a trial at its last step
     return tune.Tuner(
         trainable,
         param_space={key: domain(values) for key, values in space.search.items()} if job.space.drawn_by_tune else {},
@@ -109,7 +111,7 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
             num_samples=job.space.num_trials,
             # Reuse saves the import of Tune (2 seconds a process). But a trial that is stopped while its workers train
             # keeps its process busy, so the next trial there would fail.
-            reuse_actors=decode or space.scheduler == "pbt",
+            reuse_actors=decodes or is_population,
             trial_name_creator=job.name,
             trial_dirname_creator=job.name,
         ),
@@ -117,7 +119,7 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
             name=folder.name,
             storage_path=str(job.out),
             verbose=0,
-            stop=_ends(job),
+            stop={metric: limit for metric, limit in limits.items() if limit} or None,
             callbacks=[TrialProgress(space.metric, job.space.num_trials, job.out)],
         ),
     )
@@ -146,23 +148,14 @@ def _scheduler(job: Job) -> TrialScheduler:
     return ASHAScheduler(time_attr=unit, max_t=length + 1, grace_period=max(1, length // 8), reduction_factor=3)
 
 
-def _ends(job: Job) -> dict[str, float] | None:
-    """Return the values of metrics that end a trial."""
-    space = job.space.config
-    last = job.length if space.scheduler == "pbt" else None  # so that pbt never perturbs a trial at its last step
-    ends = {"train_seconds": space.budget.seconds, "step": last}
-    return {name: limit for name, limit in ends.items() if limit} or None
-
-
 def _trial(job: Job, result: Result) -> Trial:
     """Return Tune's ``result`` as a Trial. Tune adds a suffix to the folder name of a repeated trial."""
     config, values = result.config or {}, result.metrics or {}
     name = label(config) if job.space.config.searcher == "grid" else Path(result.path).name
     if result.error:
         return Trial(name, config, {}, 0.0, str(result.error).strip().splitlines()[-1])
-    own = values.keys() - AUTO_RESULT_KEYS
-    metrics = {key: value for key, value in values.items() if key in own and type(value) in (int, float)}
-    return Trial(name, config, metrics, values["time_total_s"])
+    own = {key: values[key] for key in values if key not in AUTO_RESULT_KEYS and type(values[key]) in (int, float)}
+    return Trial(name, config, own, values["time_total_s"])
 
 
 class Listed(Searcher):
