@@ -79,6 +79,29 @@ def look(file: Path, width: int, scheme: int, *more: str) -> tuple[dict, list[st
     return json.loads(title[1]), requests_of_pages(log.read_text()), done.stderr
 
 
+_LOOK = """<script>
+const sizes = [...document.querySelectorAll("svg")].map((svg) => Math.max(0, ...[...svg.querySelectorAll(".mark")].map(
+  (mark) => { const box = mark.getBoundingClientRect(); return Math.max(box.width, box.height); })));
+document.querySelector(".s.n1")?.dispatchEvent(new PointerEvent("pointerenter"));
+const lit = [...document.querySelectorAll("mark.on, .cell.on")].length;
+const dark = getComputedStyle(document.body).backgroundColor;
+document.title = JSON.stringify({sizes, lit, wide: document.documentElement.scrollWidth - innerWidth, dark});
+</script>"""
+
+
+def look_everywhere(file: Path, text: str) -> dict:
+    """What the page ``text`` shows: wide, narrow, light and dark, without errors, requests and empty drawings."""
+    file.write_text(text.replace("</body>", f"{_LOOK}</body>"))
+    backgrounds, found = set(), dict()
+    for width, scheme in ((1280, 1), (1280, 0), (390, 1)):
+        found, requests, said = look(file, width, scheme)
+        assert "CONSOLE" not in said and not requests, said
+        assert all(found["sizes"]) and found["wide"] <= 0
+        backgrounds.add(found["dark"])
+    assert len(backgrounds) == 2  # light and dark
+    return found
+
+
 def requests_of_pages(log: str) -> list[str]:
     """The URLs that pages asked for: requests of the browser itself (updates, time, accounts) have no origin."""
     return re.findall(r'"initiator":"(?!not an origin)[^\n]*?"url":"([^"]+)"', log)

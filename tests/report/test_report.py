@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
 import raysum
-from helpers.browsing import BROWSER, Page, look
+from helpers.browsing import BROWSER, Page, look, look_everywhere
 from helpers.factbook_data import write_factbook, write_run
+from helpers.searches import HOSTILE, write_search, write_tune_results
 from raysum.cli.app import main
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
@@ -23,8 +23,6 @@ from raysum.report.gather import gather
 from raysum.runs.folder import Run
 from raysum.runtime.storage import append_line
 from raysum.tune.spaces import load_space
-
-HOSTILE = '<script>alert("1")</script>&<b onclick=x>'
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +52,14 @@ def search(tmp_path_factory, run, data) -> Path:
     """The folder of a search of beta as Ray Tune leaves it; one trial of it failed."""
     folder = tmp_path_factory.mktemp("searches") / "beta"
     space = load_space("beta", [f"data={data.path}", f"run={run.path}"])
-    for number, sample in enumerate(space.samples()):
-        trial = folder / "tune" / f"trial-{number}"
-        trial.mkdir(parents=True)
-        low = {"rouge2": 1.0, "examples": 1}
-        found = {"rouge2": 20.0 - number, "rouge2_low": 18.0 - number, "rouge2_high": 23.0 - number, "words": 7.0}
-        append_line(trial / "result.json", low | {"config": sample, "time_total_s": 0.5})
-        append_line(trial / "result.json", found | {"examples": 4, "config": sample, "time_total_s": 1.5})
-        (trial / "params.json").write_text(json.dumps(sample))
-    (trial / "error.txt").write_text("Traceback\nValueError: it broke\n")
-    told = {"format": 2, "name": "beta", "space": space.config.model_dump(mode="json"), "config": {}}
-    (folder / "search.yaml").write_text(yaml.safe_dump(told))
+    samples = [*space.samples()]
+    for number, sample in enumerate(samples):
+        first = {"rouge2": 1.0, "examples": 1, "time_total_s": 0.5}
+        last = {"rouge2": 20.0 - number, "rouge2_low": 18.0 - number, "rouge2_high": 23.0 - number, "words": 7.0}
+        error = "ValueError: it broke" if number == len(samples) - 1 else ""
+        last |= {"examples": 4, "time_total_s": 1.5}
+        write_tune_results(folder, f"trial-{number}", sample, first, last, error=error)
+    write_search(folder, **space.config.model_dump(mode="json"))
     (folder / "best.json").write_text(json.dumps({"run": str(run.path)}))
     return folder
 
@@ -76,7 +71,7 @@ def page(tmp_path_factory, run, search) -> Page:
     assert made.to_dict() | {"report": ""} == {
         "report": "",
         "runs": ["pht"],
-        "searches": ["beta (beta)"],
+        "searches": ["beta (rates)"],
         "evaluations": [f"pht / data-{Dataset.open(run.config.data).fingerprint[:8]} / test"],
     }
     return Page(file)
@@ -132,14 +127,11 @@ def test_a_trial_that_was_tried_again_counts_once(tmp_path, search):
 
 
 def test_mixes_stand_by_quality_over_parameters_and_time(tmp_path):
-    space, losses = load_space("layer_mix"), {"LLL": 3.0, "LLG": 2.5, "GG": 4.0}
-    for number, (encoder, loss) in enumerate(losses.items()):
+    for number, (encoder, loss) in enumerate({"LLL": 3.0, "LLG": 2.5, "GG": 4.0}.items()):
+        result = {"valid_loss": loss, "step": 50, "parameters": 1000 + number, "train_seconds": 60.0 + number}
         config = {"model.encoder": encoder, "model.decoder": "PPP"}
-        (tmp_path / "tune" / encoder).mkdir(parents=True)
-        found = {"valid_loss": loss, "step": 50, "parameters": 1000 + number, "train_seconds": 60.0 + number}
-        append_line(tmp_path / "tune" / encoder / "result.json", found | {"config": config, "time_total_s": 70.0})
-    told = {"name": "layer_mix", "space": space.config.model_dump(mode="json")}
-    (tmp_path / "search.yaml").write_text(yaml.safe_dump(told))
+        write_tune_results(tmp_path, encoder, config, result | {"time_total_s": 70.0})
+    write_search(tmp_path, **load_space("layer_mix").config.model_dump(mode="json"))
     raysum.report(tmp_path, out=tmp_path / "page.html")
     page = Page(tmp_path / "page.html")
     assert [cells[:4] for cells in page.cells["search"]] == [
@@ -148,9 +140,8 @@ def test_mixes_stand_by_quality_over_parameters_and_time(tmp_path):
         ["encoder=LLL,decoder=PPP", "3.0000", "50", "1,000"],
         ["encoder=GG,decoder=PPP", "4.0000", "50", "1,002"],
     ]
-    assert page.marks[1:5] == [3] * 4  # validations, over parameters, over time, by quality
-    assert page.marks[5] == 6  # a line a trial, and the dots of the best
-    assert page.marks[0] == 4  # a dot a trial, and the best so far
+    # A dot a trial and the best so far; validations, over parameters, over time, by quality; lines, dots of the best.
+    assert page.marks == [4, 3, 3, 3, 3, 6]
     assert "The search has not ended" in page.texts["search"]
     for title in ("valid loss by parameters", "valid loss by seconds of training", "Trials by valid loss"):
         assert title in page.texts["search"]
@@ -231,10 +222,9 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(tmp_path, data):
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path, run):
-    copies = [shutil.copytree(run.path, tmp_path / name / "pht") for name in ("first", "second")]
-    told = gather(copies)
-    assert [one.name for one in told.runs] == ["first/pht", "second/pht"]
-    assert [one.name.split(" / ")[0] for one in told.evaluations] == ["first/pht", "second/pht"]
+    content = gather([shutil.copytree(run.path, tmp_path / name / "pht") for name in ("first", "second")])
+    names = ["first/pht", "second/pht"]
+    assert names == [one.name for one in content.runs] == [one.name.split(" / ")[0] for one in content.evaluations]
 
 
 def test_runs_and_an_evaluation_alone_stand_side_by_side(tmp_path, run, data):
@@ -313,45 +303,30 @@ def test_a_damaged_search_is_named(tmp_path, text):
         raysum.report(tmp_path, out=tmp_path / "page.html")
 
 
-def test_what_is_no_such_folder_or_cannot_be_written_ends_with_code_2(tmp_path, run, monkeypatch, capsys):
-    for arguments, told in (
-        ([str(tmp_path), "--out", str(tmp_path / "page.html")], "has no run, search or evaluation"),
-        ([str(tmp_path / "none"), "--out", str(tmp_path / "page.html")], "does not exist"),
-        ([str(run.path), "--out", str(tmp_path / "none" / "page.html")], "cannot write"),
-        ([str(run.path), "--out", str(tmp_path)], "cannot write"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["raysum", "report", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert end.value.code == 2
-        assert told in capsys.readouterr().err
-
-
-LOOK = """<script>
-const sizes = [...document.querySelectorAll("svg")].map((svg) => Math.max(0, ...[...svg.querySelectorAll(".mark")].map(
-  (mark) => { const box = mark.getBoundingClientRect(); return Math.max(box.width, box.height); })));
-const first = document.querySelector(".s.n1");
-first.dispatchEvent(new PointerEvent("pointerenter"));
-const lit = [...document.querySelectorAll("mark.on, .cell.on")].length;
-const dark = getComputedStyle(document.body).backgroundColor;
-document.title = JSON.stringify({sizes, lit, wide: document.documentElement.scrollWidth - innerWidth, dark});
-</script>"""
+@pytest.mark.parametrize(
+    ("path", "out", "message"),
+    [
+        (".", "page.html", "has no run, search or evaluation"),
+        ("none", "page.html", "does not exist"),
+        ("run", "none/page.html", "cannot write"),
+        ("run", ".", "cannot write"),
+    ],
+)
+def test_wrong_folders_and_files_end_with_code_2(tmp_path, run, monkeypatch, capsys, path, out, message):
+    (tmp_path / "run").symlink_to(run.path)
+    monkeypatch.setattr(sys, "argv", ["raysum", "report", str(tmp_path / path), "--out", str(tmp_path / out)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2 and message in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="needs chromium-headless-shell (a Debian package)")
 def test_a_browser_shows_the_page_without_errors_or_requests(tmp_path, run, search):
     raysum.report([run.path, search], out=tmp_path / "page.html")
-    file = tmp_path / "watched.html"
-    file.write_text((tmp_path / "page.html").read_text().replace("</body>", f"{LOOK}</body>"))
-    backgrounds = set()
-    for width, scheme in ((1200, 1), (1200, 0), (420, 1)):
-        found, requests, said = look(file, width, scheme)
-        assert "CONSOLE" not in said, said
-        assert not requests
-        assert found["sizes"] and min(found["sizes"]) > 0 and found["lit"] > 0 and found["wide"] <= 0
-        backgrounds.add(found["dark"])
-    assert len(backgrounds) == 2  # light and dark
+    file, text = tmp_path / "watched.html", (tmp_path / "page.html").read_text()
+    found = look_everywhere(file, text)
+    assert found["sizes"] and found["lit"] > 0
     file.write_text(file.read_text().replace("</body>", '<img src="http://127.0.0.1:9/x"><script>x()</script></body>'))
     _, requests, said = look(file, 1200, 1)  # what is wrong would be seen
     assert "ReferenceError" in said and {*requests} == {"http://127.0.0.1:9/x"}

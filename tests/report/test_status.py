@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import raysum
+from helpers.searches import began, over, reported, write_search
 from helpers.small_datasets import write_dataset
 from helpers.small_runs import TRAINING
 from raysum.cli.app import main
@@ -17,7 +18,6 @@ from raysum.report.status import Status
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.storage import append_line
-from raysum.tune.record import RECORD
 
 HERE = socket.gethostname()
 
@@ -79,21 +79,10 @@ def test_the_speed_is_that_since_the_last_start(run):
 
 
 def test_a_search_has_its_trials_by_state_and_the_last_failure(tmp_path):
-    folder = tmp_path / "search"
-    folder.mkdir()
-    space = {"about": "rates", "kind": "train", "preset": "pht", "metric": "valid_loss"}
-    space["search"] = {"model.dropout": {"grid": [0.0, 0.1, 0.2]}}
-    (folder / "search.yaml").write_text(json.dumps({"name": "rates", "space": space}))
     now = time.time()
-    for line in (
-        {"time": now - 60, "begun": 3},
-        {"time": now - 50, "trial": "a", "config": {"model.dropout": 0.0}, "metrics": {"valid_loss": 2.5, "step": 4}},
-        {"time": now - 40, "trial": "a", "state": "ended"},
-        {"time": now - 30, "trial": "b", "config": {"model.dropout": 0.1}},
-        {"time": now - 20, "trial": "b", "state": "failed", "error": "ValueError: no"},
-        {"time": now - 10, "trial": "c", "config": {"model.dropout": 0.2}},
-    ):
-        append_line(folder / RECORD, line)
+    lines = [{"time": now - 60, "begun": 3}, began(now - 50, "a", 0.0), reported(now - 45, "a", 4, 2.5)]
+    lines += [over(now - 40, "a"), began(now - 30, "b", 0.1), over(now - 20, "b", "ValueError: no")]
+    folder = write_search(tmp_path / "search", *lines, began(now - 10, "c", 0.2))
     with folder_lock(folder, folder / LOCK):
         found = raysum.status(folder)
     assert found.state == "running" and found.trials == {"ended": 1, "running": 1, "failed": 1, "in total": 3}
@@ -101,16 +90,21 @@ def test_a_search_has_its_trials_by_state_and_the_last_failure(tmp_path):
     assert raysum.status(folder).state == "interrupted"
 
 
+def status_by_command(path: Path, monkeypatch, *options: str) -> int | None:
+    monkeypatch.setattr("sys.argv", ["raysum", "status", str(path), *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
 @pytest.mark.parametrize(
     "line", ["[1, 2]", '{"event": "start"}', '{"time": 1, "event": "birth"}', '{"time": -1, "event": "start"}']
 )
 def test_damaged_events_are_named_with_the_way_out(run, line, monkeypatch, capsys):
     Run(run).events_file.write_text(f"{line}\n")
-    monkeypatch.setattr("sys.argv", ["raysum", "status", str(run)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    told = capsys.readouterr().err
-    assert ended.value.code == 2 and str(Run(run).events_file) in told and len(told.splitlines()) == 1
+    assert status_by_command(run, monkeypatch) == 2
+    message = capsys.readouterr().err
+    assert str(Run(run).events_file) in message and len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("x")])
@@ -121,9 +115,6 @@ def test_what_is_no_run_is_named(tmp_path, make):
 
 
 def test_status_prints_json(run, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["raysum", "status", str(run), "--json"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (None, 0)
+    assert not status_by_command(run, monkeypatch, "--json")
     found = Status(**json.loads(capsys.readouterr().out))
     assert (found.state, found.checkpoint, found.hosts) == ("finished", 12, [HERE])

@@ -51,19 +51,22 @@ def test_best_first_then_smaller_values_failed_last():
     assert order == [0.2, 0.8, 1.0, 10.0, 0.0]
 
 
-def test_trials_stopped_early_come_after_those_scored_on_all_examples():
-    def on(examples: int, rouge2: float) -> Trial:
-        return Trial(f"n={examples}", {"decode.num_beams": 1}, {"rouge2": rouge2, "examples": examples}, 1.0)
-
-    order = ranked(load_space("beta").config, [on(8, 30.0), on(40, 10.0), on(8, 40.0), on(40, 20.0)])
-    assert [t.metrics["rouge2"] for t in order] == [20.0, 10.0, 40.0, 30.0]
-
-
-def test_lower_loss_is_better_and_mixes_are_ordered_by_letters():
-    space = load_space("layer_mix").config
-    losses = {"LLL": 3.0, "LLG": 2.0, "LGG": 2.0}
-    trials = [Trial(mix, {"model.encoder": mix}, {"valid_loss": loss}, 1.0) for mix, loss in losses.items()]
-    assert [t.name for t in ranked(space, trials)] == ["LGG", "LLG", "LLL"]
+@pytest.mark.parametrize(
+    ("space", "results", "order"),
+    [
+        # Trials that were stopped early come after those that were scored on all examples.
+        ("beta", [(8, 30.0), (40, 10.0), (8, 40.0), (40, 20.0)], [20.0, 10.0, 40.0, 30.0]),
+        ("layer_mix", [("LLL", 3.0), ("LLG", 2.0), ("LGG", 2.0)], ["LGG", "LLG", "LLL"]),  # a lower loss is better
+    ],
+)
+def test_trials_are_ranked_by_examples_metric_and_letters(space, results, order):
+    config = load_space(space).config
+    trials = []
+    for key, value in results:
+        metrics = {config.metric: value, **({"examples": key} if space == "beta" else {})}
+        trials.append(Trial(str(key), {"model.encoder": "L" if space == "beta" else key}, metrics, 1.0))
+    ranks = [t.metrics["rouge2"] if space == "beta" else t.name for t in ranked(config, trials)]
+    assert ranks == order
 
 
 GAINS = {"clear": [2.0, 3.0, 4.0, 5.0] * 5, "noise": [2.0, -3.0, 4.0, -2.0] * 5}  # of each of 20 examples, in ROUGE-2
@@ -137,26 +140,30 @@ def test_result_as_json_table_and_figure(tmp_path, name):
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_mistakes_are_found_before_ray_starts(tmp_path, data, run):
-    given = [f"data={data.path}", f"out={tmp_path / 'search'}"]
-    bare = write_run(tmp_path / "bare", data)
-    unvalidated = write_factbook(tmp_path / "unvalidated", {"train": 2})
-    full = tmp_path / "full"
-    full.mkdir()
-    (full / "notes.txt").write_text("mine")
-    cases = [
-        ("beta", [f"data={data.path}"], "needs a dataset and a folder"),
-        ("beta", given, "name it with run=RUN"),
-        ("beta", [*given, f"run={tmp_path / 'none'}"], "no run folder"),
-        ("beta", [*given, f"run={bare.path}"], f"raysum train alignment run={bare.path}"),
-        ("beta", [*given, f"run={run.path}", "split=test"], "no split 'test'"),
-        ("beta", [f"data={data.path}", f"out={full}", f"run={run.path}"], "not empty"),
-        ("layer_mix", [*given, f"run={run.path}"], "leave run= out"),
-        ("layer_mix", [f"data={unvalidated.path}", given[1]], "no split 'valid'"),
-    ]
-    for name, overrides, words in cases:
-        with pytest.raises(UserError, match=words):
-            tune(name, *overrides)
+@pytest.mark.parametrize(
+    ("space", "settings", "message"),
+    [
+        ("beta", {"out": None}, "needs a dataset and a folder"),
+        ("beta", {"run": None}, "name it with run=RUN"),
+        ("beta", {"run": "none"}, "no run folder"),
+        ("beta", {"run": "bare"}, "raysum train alignment run=.*bare"),
+        ("beta", {"split": "test"}, "no split 'test'"),
+        ("beta", {"out": "full"}, "not empty"),
+        ("layer_mix", {}, "leave run= out"),
+        ("layer_mix", {"run": None, "data": "unvalidated"}, "no split 'valid'"),
+    ],
+)
+def test_mistakes_are_found_before_ray_starts(tmp_path, data, run, monkeypatch, space, settings, message):
+    write_run(tmp_path / "bare", data)
+    write_factbook(tmp_path / "unvalidated", {"train": 2})
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    given = {"data": str(data.path), "run": str(run.path), "out": str(tmp_path / "search")}
+    changed = {
+        key: value if key == "split" or value is None else str(tmp_path / value) for key, value in settings.items()
+    }
+    with pytest.raises(UserError, match=message):
+        tune(space, *(f"{key}={value}" for key, value in (given | changed).items() if value))
     assert not (tmp_path / "search").exists()
 
 
