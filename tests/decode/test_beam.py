@@ -19,15 +19,7 @@ from raysum.decode.beam import search as find
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.multi_beta import search_betas
-from raysum.decode.scores import (
-    History,
-    Term,
-    attention_alignment,
-    gnmt_coverage,
-    length_norm,
-    structural_coverage,
-    terms,
-)
+from raysum.decode.scores import History, Term, attention_alignment, gnmt_coverage, structural_coverage, terms
 from raysum.importing.hiersumm import convert
 from raysum.systems import build
 from raysum.tokenizers.special_tokens import SpecialTokens
@@ -471,11 +463,6 @@ def test_alignment_acts_when_a_hypothesis_ends_by_default(changes, final):
 # Settings
 
 
-def test_length_norm_values():
-    assert length_norm(DecodeConfig(), 1) == 1.0
-    assert length_norm(DecodeConfig(), 19) == pytest.approx(4**0.4)
-
-
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -535,16 +522,6 @@ def test_parity_of_the_five_best(shared, name):
     assert scores == pytest.approx(arrays["beam/min20_scores"], abs=1e-4)
     alone = [found_by(model, [example], **lengths)[0][0].ids for example in examples]
     assert alone == arrays["beam/min20_ids"][:, 0].tolist()
-
-
-def test_finished_examples_leave_and_change_nothing(shared):
-    """With EOS allowed the examples finish at different lengths; together or alone they find the same."""
-    model, examples, _ = published(shared / "fixtures" / "hiersumm_ht.npz")
-    changes = {"max_length": 20, "no_repeat_ngram_size": 2, "no_repeat_last": 2}
-    together = found_by(model, examples, **changes)
-    alone = [found_by(model, [example], **changes)[0] for example in examples]
-    assert [*map(ids_of, together)] == [*map(ids_of, alone)]
-    assert len({max(map(len, ids_of(best))) for best in together}) > 1
 
 
 # Several betas and groups at once

@@ -129,11 +129,7 @@ class Grounding:
             pieces = Pieces(self._vocabulary, mode)
             self._bases[mode] = pieces, SourceAutomaton([], pieces)
         pieces, base = self._bases[mode]
-        clusters = [SourceAutomaton(self.texts(row), pieces, base) for row in rows]
+        texts = [[normalize(text, self._normalization) for text in (row["title"], *row["text"])] for row in rows]
+        spelled = ([self._vocabulary.normalized(text) for text in each] for each in texts)
+        clusters = [SourceAutomaton(each, pieces, base) for each in spelled]
         return Constraint(clusters, pieces, device)
-
-    def texts(self, row: Row) -> list[str]:
-        """Return the title and the texts of a row, as the vocabulary spells them."""
-        return [
-            self._vocabulary.normalized(normalize(text, self._normalization)) for text in (row["title"], *row["text"])
-        ]
