@@ -111,20 +111,26 @@ def write_start(folder: Path) -> None:
     trained(folder / "summarization", folder / "start", 1, CASES["adapters"][1]["model"] | {"encoder": "LL"})
 
 
+def objective_of(brief: JobSpec) -> torch.nn.Module:
+    """The objective of a training at its start, without DeepSpeed."""
+    config = brief.config
+    torch.manual_seed(config.train.seed)
+    model = systems.build(config.model)
+    if brief.start:
+        brief.start.apply(model)
+        adapt(model, config.adapters, {*brief.start.new})
+    if config.train.recompute:
+        recompute_layers(model)
+    return systems.objective(config.model, model, config.train.label_smoothing)
+
+
 def plain_loop(brief: JobSpec, low: bool) -> tuple[dict[str, torch.Tensor], list[float], list[float]]:
     """The gradients of the first step, and losses and gradient norms of all, by torch alone and in one process.
 
     In bf16 the optimizer moves fp32 copies of the weights, and gradients are summed in fp32.
     """
     settings, config = brief.config.train, brief.config
-    torch.manual_seed(settings.seed)
-    model = systems.build(config.model)
-    if brief.start:
-        brief.start.apply(model)
-        adapt(model, config.adapters, {*brief.start.new})
-    if settings.recompute:
-        recompute_layers(model)
-    objective = systems.objective(config.model, model, settings.label_smoothing)
+    objective = objective_of(brief)
     objective = objective.bfloat16() if low else objective
     named = {name: weight for name, weight in objective.named_parameters() if weight.requires_grad}
     masters = [weight.detach().float().clone() for weight in named.values()]

@@ -144,11 +144,6 @@ def test_only_what_is_new_or_low_in_rank_changes(donor, adapted):
     assert len(moved) > 0.8 * len(fresh), "new layers are trained whole"
 
 
-def test_the_first_loss_is_that_of_training_all(data, donor, tmp_path):
-    whole = trained(data, tmp_path / "whole", 1, donor)
-    assert losses(trained(data, tmp_path / "low", 1, donor, adapters={"rank": 2})) == losses(whole)
-
-
 def test_validation_with_adapters_is_that_of_the_merged_weights_which_serve_like_any(data, adapted):
     model, kind = restore(adapted, "latest", torch.device("cpu")), Summarization()
     arrays = kind.pack(list(Dataset.open(data).read("valid", kind.columns)), SourceConfig())

@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from helpers.references import ffn, linear, norm, wave
-from helpers.small_models import DRY, EXAMPLES, model_of, pack, targets
+from helpers.small_models import DRY, EXAMPLES, model_of, pack
 from raysum.models.batch import Source
-from raysum.models.keys import StepContext
 
 HEADS, POOLING, WIDTH = 2, 4, 16
 EXAMPLE = EXAMPLES[0]
@@ -111,17 +110,16 @@ def multi_head(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Ten
     return torch.cat(contexts), torch.stack(weights).mean(0)
 
 
-def crossed(source: Source, mix: str, **options) -> tuple:
+def crossed(source: Source, mix: str) -> tuple:
     """Queries of a cross-attention, what it returns for them, its weights by name, and the memory that it reads."""
-    model, x = model_of(mix, **DRY, **options).eval(), torch.randn(1, 5, WIDTH)
+    model, x = model_of(mix, form="paper", **DRY).eval(), torch.randn(1, 5, WIDTH)
     cross, memory = model.decoder[0].cross, model.encode(source)
     found, attention = cross(x, cross.project_source(memory))
     return x[0], found[0], attention.report(True)[0], weights_of(cross), memory
 
 
-@pytest.mark.parametrize("form", ["code", "paper"])
-def test_parallel_attention_is_equations_7_to_9(source, form):
-    x, found, share, w, memory = crossed(source, "L/P", form=form)
+def test_parallel_attention_is_equations_7_to_9(source):
+    x, found, share, w, memory = crossed(source, "L/P")
     for position in range(5):
         keys, values = linear(memory.phi[0], w, "paragraphs.source").split(WIDTH, -1)
         context, weights = multi_head(linear(x[position], w, "paragraphs.query"), keys, values)
@@ -135,7 +133,7 @@ def test_parallel_attention_is_equations_7_to_9(source, form):
 
 
 def test_vertical_attention_is_equations_11_and_12(source):
-    x, found, share, w, memory = crossed(source, "L/V", form="paper")
+    x, found, share, w, memory = crossed(source, "L/V")
     for position in range(5):
         contexts = []
         for rank, tokens in enumerate(paragraphs_of(memory.tokens)):
@@ -146,27 +144,3 @@ def test_vertical_attention_is_equations_11_and_12(source):
         context, weights = multi_head(linear(x[position], w, "query"), linear(z, w, "key"), linear(z, w, "value"))
         torch.testing.assert_close(found[position], linear(context, w, "out"), atol=1e-5, rtol=0)  # eq. 12
         torch.testing.assert_close(share[position], weights, atol=1e-6, rtol=0)
-
-
-def test_flat_attention_sums_token_weights_by_paragraph(source):
-    x, found, share, w, memory = crossed(source, "L/F")
-    keys, values = linear(memory.tokens, w, "words.source").split(WIDTH, -1)
-    for position in range(5):
-        context, weights = multi_head(linear(x[position], w, "words.query"), keys, values)
-        torch.testing.assert_close(found[position], linear(context, w, "words.out"), atol=1e-5, rtol=0)
-        expected = torch.stack([part.sum() for part in paragraphs_of(weights)])
-        torch.testing.assert_close(share[position], expected, atol=1e-6, rtol=0)
-
-
-def test_post_norm_decoder_layer_has_its_norms_after_the_sums(source):
-    """PHT eq. 10."""
-    model = model_of("L/P", norm="post", **DRY).eval()
-    layer, memory = model.decoder[0], model.encode(source)
-    x = model._embed(targets(1), torch.arange(6), 6)
-    w = weights_of(layer)
-    first = norm(x + layer.attention(x, StepContext()), w, "around_attention.norm")
-    read, _ = layer.cross(first, layer.cross.project_source(memory))
-    second = norm(first + read, w, "around_cross.norm")
-    expected = norm(second + ffn(second, w, "ffn"), w, "around_ffn.norm")
-    found, _, _ = layer(x, layer.cross.project_source(memory), False, StepContext())
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

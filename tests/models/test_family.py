@@ -5,7 +5,6 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from helpers.small_models import EXAMPLES, SIZES, model_of, pack, spec, targets
 from raysum.models.family.spec import FamilySpec
@@ -32,12 +31,6 @@ def test_paragraph_order_is_seen_only_through_rank_codes(mix, positions, is_seen
     model = model_of(mix, positions=positions).eval()
     outputs = [model(pack([paragraphs]), targets(1)) for paragraphs in (EXAMPLES[0], EXAMPLES[0][::-1])]
     assert torch.allclose(*outputs, atol=1e-3 if is_seen else 1e-5) != is_seen
-
-
-@pytest.mark.parametrize(("norm", "final"), [("pre", 2), ("post", 0)])
-def test_one_final_norm_of_encoder_and_decoder_exactly_when_pre(norm, final):
-    model = model_of("LG/FP", norm=norm)
-    assert sum(isinstance(m, nn.LayerNorm) for m in (model.encoder_norm, model.decoder_norm)) == final
 
 
 def test_paragraph_embeddings_of_models_without_p_layers_are_means_with_rank_codes():

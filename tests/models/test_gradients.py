@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.gradient_cases import CASES, brief_for, low_thresholds, plain_loop, write_datasets, write_start
+from helpers.gradient_cases import (
+    CASES,
+    brief_for,
+    low_thresholds,
+    objective_of,
+    plain_loop,
+    write_datasets,
+    write_start,
+)
 from helpers.project import ROOT
-from raysum import systems
-from raysum.models.adapters import adapt
-from raysum.models.kernels.recomputation import recompute_layers
 from raysum.stream.loader import batches
 
 STAGES = (0, 1, 2, 3)
@@ -39,12 +44,7 @@ def test_modules_and_hooks_of_gradients_run_in_one_order_for_all_sizes(folder, n
     orders, sequences = set(), set()
     with low_thresholds():
         brief = brief_for(name, folder, 0, False)
-        model = systems.build(brief.config.model)
-        if brief.start:
-            adapt(model, brief.config.adapters, {*brief.start.new})
-        if brief.config.train.recompute:
-            recompute_layers(model)
-        objective, fired = systems.objective(brief.config.model, model, 0.1), []
+        objective, fired = objective_of(brief), []
         for key, weight in objective.named_parameters():
             if weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(lambda _, key=key: fired.append(key))
