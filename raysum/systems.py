@@ -241,5 +241,11 @@ def _registered(group: str) -> dict[str, str]:
 
 @cache
 def _load(path: str) -> Any:
+    """Return what is at ``module:name``. Raises UserError if an installation names a module that has moved."""
     module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        raise UserError(f"there is no module {error.name}: install its package again (pip install -e .)") from None

@@ -55,6 +55,8 @@ def test_the_registry_tells_what_each_system_is():
     assert systems.spec_class("seq2seq") is systems.spec_class("family")
     with pytest.raises(ValueError, match="no system 'hibret': choose one of family, bert"):
         systems.spec_class("hibret")
+    with pytest.raises(UserError, match="no module raysum.models.specs: install"):  # named by an older installation
+        systems.part("raysum.systems", "raysum.models.specs.family:FamilySpec")
 
 
 def test_no_room_asks_for_the_class_of_a_spec_or_model():
